@@ -1,0 +1,71 @@
+"""The exceptions of commsim: one tree, every message says what was found, what was expected, and where.
+
+CommsimError
+├── UnitError          a quantity without a unit, with an unknown unit, or out of range
+├── ScenarioError      a scenario file or override that cannot be read or makes no sense (carries every fault)
+├── TopologyError      a topology file or description that cannot be built
+├── ScheduleError      a schedule that is not what its collective promises
+├── LogFormatError     a measured log or table that cannot be read
+├── CalibrationError   parameters that cannot be determined from the data given
+└── InfeasibleError    a well-formed question whose answer is "impossible" (exit status 1, not 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class CommsimError(Exception):
+    """Base of all errors that a user's input can cause."""
+
+
+class UnitError(CommsimError, ValueError):
+    """A quantity string that cannot be read."""
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """One thing wrong with an input file, at a place a person can open (line and column count from 1)."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return f"{place} {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+
+
+class _Faulty(CommsimError):
+    """An error that carries every fault found in one pass."""
+
+    def __init__(self, faults: Sequence[Fault] | str) -> None:
+        self.faults: tuple[Fault, ...] = () if isinstance(faults, str) else tuple(faults)
+        super().__init__(faults if isinstance(faults, str) else "\n".join(str(f) for f in self.faults))
+
+
+class ScenarioError(_Faulty):
+    """A scenario that cannot be read or makes no sense."""
+
+
+class TopologyError(_Faulty):
+    """A topology that cannot be built."""
+
+
+class LogFormatError(_Faulty):
+    """A measured log or table that cannot be read."""
+
+
+class ScheduleError(CommsimError):
+    """A schedule that is not what its collective promises."""
+
+
+class CalibrationError(CommsimError):
+    """Parameters that cannot be determined from the data given."""
+
+
+class InfeasibleError(CommsimError):
+    """A well-formed question without a feasible answer."""

@@ -1,0 +1,113 @@
+"""Quantity strings to SI floats and back: the only home of 1e9 and 2**30.
+
+Inside commsim every number is bytes, seconds, bytes/s or FLOP/s. People write ``400 Gb/s``, ``64 MiB`` or ``2 us``;
+the conversion happens once, at the edge. Bits (``b``) against bytes (``B``) and powers of ten (``GB``) against powers
+of two (``GiB``) are strict: two well-known simulators read "GB/s" 7.4 % apart. A bare number is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from commsim.errors import UnitError
+
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_BYTES: dict[str, float] = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()}
+_BANDWIDTH: dict[str, float] = {f"{p}B/s": f for p, f in (_DECIMAL | _BINARY).items()}
+_BANDWIDTH |= {f"{p}b/s": f / 8 for p, f in (_DECIMAL | _BINARY).items()}
+_BANDWIDTH |= {f"{p}bps": f / 8 for p, f in _DECIMAL.items() if p}
+_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*", re.ASCII)
+
+
+def _parse(text: object, units: dict[str, float], what: str, example: str) -> float:
+    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+        raise UnitError(f"found {text!r}, expected a {what} with its unit, such as {example!r}")
+    if not isinstance(text, str):
+        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
+    if len(text) > 64:
+        raise UnitError(f"found a text of {len(text)} characters, expected a {what} such as {example!r}")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise UnitError(f"found {text!r}, expected a {what} such as {example!r}")
+    number, unit = float(match[1].replace("_", "")), match[2]
+    if not unit:
+        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
+    if unit not in units:
+        raise UnitError(f"found the unit {unit!r} in {text!r}, {_hint(unit, units, what)}")
+    value = number * units[unit]
+    if not math.isfinite(value):
+        raise UnitError(f"found {text!r}, expected a finite {what}")
+    if value < 0:
+        raise UnitError(f"found {text!r}, expected a {what} that is not negative")
+    return value
+
+
+def _hint(unit: str, units: dict[str, float], what: str) -> str:
+    same = [u for u in units if u.lower() == unit.lower()]
+    if same:
+        bits = "; b is a bit, B is a byte" if any("b/s" in u or "B" in u for u in same) else ""
+        return f"did you mean {' or '.join(repr(u) for u in same)}{bits}?"
+    for other, name in ((_BYTES, "size"), (_BANDWIDTH, "bandwidth"), (_TIME, "time")):
+        if other is not units and unit in other:
+            return f"which is a unit of {name}, expected a {what}"
+    return f"expected a {what} in one of {', '.join(list(units)[:12])} ..."
+
+
+def parse_bytes(text: object) -> int:
+    """Bytes from a string such as ``64 MiB`` or ``8 B``; a fraction of a byte is an error."""
+    value = _parse(text, _BYTES, "size", "64 MiB")
+    if value != round(value):
+        raise UnitError(f"found {text!r}, which is {value:g} bytes; expected a whole number of bytes")
+    if value > 2**62:
+        raise UnitError(f"found {text!r}, expected at most 4 EiB")
+    return round(value)
+
+
+def parse_bandwidth(text: object) -> float:
+    """Bytes per second from a string such as ``400 Gb/s`` or ``50 GB/s``; zero is an error."""
+    value = _parse(text, _BANDWIDTH, "bandwidth", "400 Gb/s")
+    if value == 0:
+        raise UnitError(f"found {text!r}, expected a bandwidth above zero")
+    return value
+
+
+def parse_time(text: object) -> float:
+    """Seconds from a string such as ``2 us``."""
+    return _parse(text, _TIME, "time", "2 us")
+
+
+def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+    for factor, unit in steps:
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    factor, unit = steps[-1]
+    return f"{value / factor:.4g} {unit}"
+
+
+def format_bytes(nbytes: float) -> str:
+    """A size in powers of two: ``64 MiB``."""
+    return _scaled(nbytes, [(2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """A bandwidth in powers of ten: ``50 GB/s``."""
+    return _scaled(bytes_per_s, [(1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")])
+
+
+def format_time(seconds: float) -> str:
+    """A time with a fitting prefix: ``12.5 us``."""
+    return _scaled(seconds, [(1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+
+
+def gb_per_s(bytes_per_s: float) -> float:
+    """GB/s (1e9), the unit of nccl-tests' algbw and busbw columns."""
+    return bytes_per_s / 1e9
+
+
+def microseconds(seconds: float) -> float:
+    """Microseconds, the unit of nccl-tests' time column."""
+    return seconds * 1e6
