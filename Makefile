@@ -1,0 +1,70 @@
+# Everything a person or CI runs, by name. `make run` and `make test` need only python3 (3.11 or later) and make:
+# each creates .venv when it is not there. Stamps inside .venv make the second call quick; a change of
+# pyproject.toml or constraints.txt installs again.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+FAST   := not slow and not benchmark_bar
+
+.PHONY: help run test test-slow bench lint format types imports docs wheel-check ci clean
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
+
+run: $(VENV)/.installed ## predict the quick-start scenario: its table on the screen, its plot under out/
+	$(BIN)/commsim run scenarios/quickstart.yaml
+
+test: $(VENV)/.installed-dev ## the tests without those marked slow
+	$(BIN)/python -m pytest -m "$(FAST)" -n 2 $(ARGS)
+
+test-slow: $(VENV)/.installed-dev ## the tests marked slow
+	$(BIN)/python -m pytest -m "slow and not benchmark_bar" -n 2 $(ARGS)
+
+bench: $(VENV)/.installed-dev ## the performance bars, one at a time
+	$(BIN)/python -m pytest -m benchmark_bar tests benchmarks $(ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff: format and rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(VENV)/.installed-dev ## rewrite the files as ruff wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(VENV)/.installed-dev ## mypy, strict
+	$(BIN)/mypy
+
+imports: $(VENV)/.installed-dev ## the import direction between the parts of the package
+	$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/.installed-dev ## build the documentation into site/; a warning is an error
+	$(BIN)/mkdocs build --strict --quiet
+
+wheel-check: $(VENV)/.installed-dev ## build the wheel, install it elsewhere, run a shipped scenario there
+	PYTHON="$(PYTHON)" .ci/wheel-check $(BIN)/python
+
+ci: ## all of the above, as the continuous integration does it
+	.ci/run
+
+clean: ## remove the environment and everything built or predicted
+	rm -rf $(VENV) dist build site out
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "commsim needs Python 3.11 or later; '$(PYTHON)' is `$(PYTHON) --version 2>&1`." >&2; \
+	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "installing commsim into $(VENV) ..."
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "installing commsim and its development tools into $(VENV) ..."
+	@$(PIP) -e '.[dev]'
+	@touch $(VENV)/.installed $@

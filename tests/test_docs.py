@@ -1,0 +1,139 @@
+"""What the documentation says works: links, commands, options, scenario files, and every example."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+
+import commsim
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+MODULES = sorted(
+    m.name for m in pkgutil.walk_packages(commsim.__path__, "commsim.") if "__main__" not in m.name
+)
+EXAMPLE_OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def _title(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _blocks(page: Path, *languages: str) -> Iterator[str]:
+    for language, body in _FENCE.findall(page.read_text(encoding="utf-8")):
+        if language in languages:
+            yield body
+
+
+def _commands(page: Path) -> Iterator[list[str]]:
+    """The words of each shell command shown on a page, without prompts, comments and redirections."""
+    for body in _blocks(page, "sh", "bash", "console"):
+        for line in body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            stop = next((i for i, w in enumerate(words) if w in {">", "|", ">>", "2>", "&&"}), len(words))
+            if words:
+                yield words[:stop]
+
+
+def _click_command() -> click.Command:
+    from commsim.cli import app
+
+    return typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_title)
+def test_relative_links_resolve(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in _LINK.findall(text):
+        if re.match(r"[a-z]+:|#", target):
+            continue
+        assert (page.parent / target.split("#")[0]).exists(), f"{_title(page)} links to {target}"
+
+
+def _options(command: click.Command) -> set[str]:
+    return {
+        name for p in command.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)
+    }
+
+
+def _check_command(words: list[str]) -> None:
+    """Walk down the sub-commands and compare each option with those the command has."""
+    command: click.Command = _click_command()
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        assert rest[0] in command.commands, f"{' '.join(words)}: no command {rest[0]!r}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    for word in rest:
+        if word.startswith("-"):
+            assert word.split("=")[0] in _options(command) | {"--help"}, (
+                f"{' '.join(words)}: no option {word!r}"
+            )
+        elif word.startswith(("scenarios/", "topologies/", "validation/", "tests/")):
+            assert (ROOT / word).exists(), f"{' '.join(words)}: no file {word!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_title)
+def test_commands_shown_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for words in _commands(page):
+        if words[0] == "commsim" or words[0].endswith("/commsim"):
+            _check_command(words)
+        elif words[0] == "make":
+            assert {w for w in words[1:] if "=" not in w} <= targets, " ".join(words)
+
+
+def test_the_readme_shows_its_two_commands() -> None:
+    shown = list(_commands(ROOT / "README.md"))
+    assert ["make", "run"] in shown
+    assert ["make", "test"] in shown
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.relative_to(ROOT / "docs").as_posix() in navigation
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=EXAMPLE_OPTIONS)
+    assert failed == 0
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(_blocks(p, "python", "pycon"))], ids=_title)
+def test_page_examples_run(page: Path) -> None:
+    source = "\n".join(_blocks(page, "python", "pycon"))
+    example = doctest.DocTestParser().get_doctest(source, {}, _title(page), str(page), 0)
+    assert doctest.DocTestRunner(optionflags=EXAMPLE_OPTIONS).run(example).failed == 0
+
+
+def _yaml_scenarios(page: Path) -> Iterator[str]:
+    for body in _blocks(page, "yaml"):
+        if re.search(r"^workload:", body, re.MULTILINE) and re.search(r"^topology:", body, re.MULTILINE):
+            yield body
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(_yaml_scenarios(p))], ids=_title)
+def test_scenarios_shown_load(page: Path, tmp_path: Path) -> None:
+    """A scenario printed on a page is a scenario that loads."""
+    from commsim.scenario.load import load_scenarios
+
+    for number, body in enumerate(_yaml_scenarios(page)):
+        folder = tmp_path / "scenarios"  # compare: paths are relative to the file
+        folder.mkdir(exist_ok=True)
+        (tmp_path / "validation").exists() or (tmp_path / "validation").symlink_to(ROOT / "validation")
+        path = folder / f"shown-{number}.yaml"
+        path.write_text(body, encoding="utf-8")
+        assert load_scenarios(path, [])
