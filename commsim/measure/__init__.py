@@ -1,0 +1,1 @@
+"""Data in: measured curves from files, in one form."""

@@ -1,0 +1,120 @@
+"""One bandwidth curve, measured or predicted: what logs are read into and predictions come out as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+Kind = Literal["measured", "predicted"]
+
+# Names that nccl-tests binaries, NCCL's log and published tables use, in our words.
+COLLECTIVES: dict[str, str] = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+    "gather": "gather",
+    "scatter": "scatter",
+    "hypercube": "hypercube",
+}
+
+
+def collective_name(text: str) -> str | None:
+    """Our name for a collective, or None: ``AllReduce``, ``all_reduce_perf``, ``alltoall`` and the like."""
+    key = text.strip().lower().removesuffix("_perf").replace("_", "").replace("-", "").replace(" ", "")
+    return COLLECTIVES.get(key)
+
+
+def busbw_factor(collective: str, n_ranks: int) -> float:
+    """busbw / algbw of a collective over `n_ranks` (nccl-tests ``doc/PERFORMANCE.md``).
+
+    >>> busbw_factor("all_reduce", 8)
+    1.75
+    """
+    if collective == "all_reduce":
+        return 2 * (n_ranks - 1) / n_ranks
+    if collective in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "hypercube"):
+        return (n_ranks - 1) / n_ranks
+    if collective in ("broadcast", "reduce", "send_recv"):
+        return 1.0
+    raise KeyError(
+        f"found the collective {collective!r}, expected one of {', '.join(sorted(set(COLLECTIVES.values())))}"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Time against message size for one collective on one group of ranks; sizes ascend and each occurs once.
+
+    All arrays have shape (rows,). `size_bytes` is the nccl-tests *size* column: the total array for all_gather
+    and reduce_scatter. `time_s` is the out-of-place time; `time_from` says where it comes from otherwise.
+    `n_ranks` is None when the log does not say and the bandwidth columns cannot tell.
+    """
+
+    name: str
+    collective: str
+    n_ranks: int | None
+    kind: Kind
+    size_bytes: IntArray
+    time_s: FloatArray
+    in_place_time_s: FloatArray | None = None  # NaN where a row has none
+    dtype: str = ""
+    redop: str = ""
+    root: int | None = None
+    low_s: FloatArray | None = (
+        None  # band of the time: a spread over runs, or an uncertainty of the prediction
+    )
+    high_s: FloatArray | None = None
+    lower_bound_s: FloatArray | None = None  # no algorithm can be faster on that topology
+    conditions: dict[str, str] = field(default_factory=dict)
+    source: str = ""
+    skipped_lines: int = 0
+    time_from: str = "out_of_place"  # | in_place | busbw | in_place_busbw | mixed
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        rows = self.size_bytes.shape
+        for column in ("time_s", "in_place_time_s", "low_s", "high_s", "lower_bound_s"):
+            values = getattr(self, column)
+            if values is not None and values.shape != rows:
+                raise ValueError(
+                    f"{self.name}: {column} has shape {values.shape}, expected {rows} as size_bytes"
+                )
+        if np.any(np.diff(self.size_bytes) <= 0) or np.any(self.size_bytes <= 0):
+            raise ValueError(f"{self.name}: size_bytes must be above zero and ascend")
+        if not np.all(np.isfinite(self.time_s) & (self.time_s > 0)):
+            raise ValueError(f"{self.name}: every time must be finite and above zero")
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+    def algbw(self) -> FloatArray:
+        """Size / time in bytes/s."""
+        return self.size_bytes / self.time_s
+
+    def busbw(self) -> FloatArray:
+        """algbw times the collective's factor in bytes/s: comparable to a link's bandwidth at any n_ranks."""
+        return self.algbw() * self.factor()
+
+    def factor(self) -> float:
+        """busbw / algbw; a ValueError where the rank count is needed and unknown."""
+        if self.n_ranks is None:
+            if self.collective in ("broadcast", "reduce", "send_recv"):
+                return 1.0
+            raise ValueError(f"{self.name}: the bus bandwidth of {self.collective} needs the number of ranks")
+        return busbw_factor(self.collective, self.n_ranks)
+
+    def between(self, low_bytes: int, high_bytes: int) -> Curve:
+        """The rows with low_bytes <= size <= high_bytes."""
+        keep = (self.size_bytes >= low_bytes) & (self.size_bytes <= high_bytes)
+        columns = ("size_bytes", "time_s", "in_place_time_s", "low_s", "high_s", "lower_bound_s")
+        return replace(self, **{c: v[keep] for c in columns if (v := getattr(self, c)) is not None})
