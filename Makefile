@@ -41,7 +41,7 @@ imports: $(VENV)/.installed-dev ## the import direction between the parts of the
 	$(BIN)/lint-imports --no-cache
 
 docs: $(VENV)/.installed-dev ## build the documentation into site/; a warning is an error
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel-check: $(VENV)/.installed-dev ## build the wheel, install it elsewhere, run a shipped scenario there
 	PYTHON="$(PYTHON)" .ci/wheel-check $(BIN)/python

@@ -9,12 +9,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
 
 import commsim
+from commsim.cli import app
+from commsim.scenario.load import load_scenarios
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
@@ -47,12 +49,6 @@ def _commands(page: Path) -> Iterator[list[str]]:
                 yield words[:stop]
 
 
-def _click_command() -> click.Command:
-    from commsim.cli import app
-
-    return typer.main.get_command(app)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=_title)
 def test_relative_links_resolve(page: Path) -> None:
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
@@ -62,17 +58,20 @@ def test_relative_links_resolve(page: Path) -> None:
         assert (page.parent / target.split("#")[0]).exists(), f"{_title(page)} links to {target}"
 
 
-def _options(command: click.Command) -> set[str]:
+def _options(command: Any) -> set[str]:
     return {
-        name for p in command.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)
+        name
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+        for name in (*parameter.opts, *parameter.secondary_opts)
     }
 
 
 def _check_command(words: list[str]) -> None:
     """Walk down the sub-commands and compare each option with those the command has."""
-    command: click.Command = _click_command()
+    command: Any = typer.main.get_command(app)  # typer carries its own copy of click, so no click types here
     rest = words[1:]
-    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"{' '.join(words)}: no command {rest[0]!r}"
         command, rest = command.commands[rest[0]], rest[1:]
     for word in rest:
@@ -128,12 +127,10 @@ def _yaml_scenarios(page: Path) -> Iterator[str]:
 @pytest.mark.parametrize("page", [p for p in PAGES if any(_yaml_scenarios(p))], ids=_title)
 def test_scenarios_shown_load(page: Path, tmp_path: Path) -> None:
     """A scenario printed on a page is a scenario that loads."""
-    from commsim.scenario.load import load_scenarios
-
+    folder = tmp_path / "scenarios"  # a `compare:` path is relative to the file
+    folder.mkdir()
+    (tmp_path / "validation").symlink_to(ROOT / "validation")
     for number, body in enumerate(_yaml_scenarios(page)):
-        folder = tmp_path / "scenarios"  # compare: paths are relative to the file
-        folder.mkdir(exist_ok=True)
-        (tmp_path / "validation").exists() or (tmp_path / "validation").symlink_to(ROOT / "validation")
         path = folder / f"shown-{number}.yaml"
         path.write_text(body, encoding="utf-8")
         assert load_scenarios(path, [])
