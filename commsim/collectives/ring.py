@@ -1,0 +1,174 @@
+"""Ring schedules of any length: reduce-scatter, all-gather, and the all-reduce made of both.
+
+Position p of the ring sends only to position p + 1. In step s it sends block (p - 1 - s) mod n, as NCCL's
+ring does (src/device/all_reduce.h, runRing), so that after n - 1 steps position p owns block p: the result
+of the reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.dependencies import Dependencies
+from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, elements, split_evenly
+from commsim.errors import ScheduleError
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Order = Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.integer] | None
+
+
+def ring_all_reduce(
+    world_size: int,
+    nbytes: int,
+    channels: int = 1,
+    itemsize: int = 1,
+    order: Order = None,
+    *,
+    pipeline: int = 1,
+) -> Schedule:
+    """Ring all-reduce: a reduce-scatter pass, then an all-gather pass, in 2(n-1) steps.
+
+    Each rank sends 2(n-1)/n * nbytes when n divides the element count (Patarasuk & Yuan 2009), otherwise
+    twice the message less the two blocks that it never sends; all ranks together send 2(n-1) * nbytes.
+
+    Parameters
+    ----------
+    order : ranks along the ring, one list for all channels or one list per channel; 0, 1, 2, ... by default.
+    pipeline : pieces per block and channel, which follow each other round the ring independently.
+
+    >>> ring_all_reduce(4, nbytes=4096).sent_bytes()
+    array([6144, 6144, 6144, 6144])
+    >>> ring_all_reduce(3, nbytes=4).sent_bytes()   # blocks of 2, 1 and 1 bytes
+    array([5, 6, 5])
+    """
+    steps = 2 * (world_size - 1)
+    chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
+    rings = ring_orders(order, world_size, channels)
+    return _ring("all_reduce", rings, pipeline, chunk_bytes, range(steps))
+
+
+def ring_reduce_scatter(
+    world_size: int,
+    nbytes: int,
+    channels: int = 1,
+    itemsize: int = 1,
+    order: Order = None,
+    *,
+    pipeline: int = 1,
+) -> Schedule:
+    """Ring reduce-scatter of an array of ``nbytes`` in n-1 steps: rank r ends with block r of the sum.
+
+    >>> ring_reduce_scatter(4, nbytes=4096).sent_bytes()
+    array([3072, 3072, 3072, 3072])
+    """
+    steps = world_size - 1
+    chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
+    rings = ring_orders(order, world_size, channels)
+    return _ring("reduce_scatter", rings, pipeline, chunk_bytes, range(steps))
+
+
+def ring_all_gather(
+    world_size: int,
+    nbytes: int,
+    channels: int = 1,
+    itemsize: int = 1,
+    order: Order = None,
+    *,
+    pipeline: int = 1,
+) -> Schedule:
+    """Ring all-gather in n-1 steps: rank r starts with block r of the result of ``nbytes``.
+
+    >>> ring_all_gather(4, nbytes=4096).received_bytes()
+    array([3072, 3072, 3072, 3072])
+    """
+    first = world_size - 1
+    chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
+    rings = ring_orders(order, world_size, channels)
+    return _ring("all_gather", rings, pipeline, chunk_bytes, range(first, 2 * first))
+
+
+def ring_orders(order: Order, world_size: int, channels: int) -> Int32:
+    """Ranks by ring position, (channels, world_size); each channel must visit every rank once."""
+    given = np.arange(world_size) if order is None else np.asarray(order)
+    if given.shape not in {(world_size,), (channels, world_size)}:
+        raise ScheduleError(
+            f"ring order has the shape {given.shape}, expected ({world_size},) or ({channels}, {world_size})"
+        )
+    rings = np.broadcast_to(given, (channels, world_size))
+    wrong = np.flatnonzero((np.sort(rings, axis=1) != np.arange(world_size)).any(axis=1))
+    if wrong.size:
+        raise ScheduleError(
+            f"ring order of channel {wrong[0]} does not visit each rank of 0..{world_size - 1} once"
+        )
+    return rings.astype(np.int32)
+
+
+def block_chunks(nbytes: int, itemsize: int, blocks: int, channels: int, pipeline: int) -> Int64:
+    """Bytes of chunk (block * channels + channel) * pipeline + piece, as even as whole elements allow.
+
+    Blocks are split first, so equal blocks give equal chunks at every rank whatever the number of channels.
+    """
+    at_least_one(ranks=blocks, channels=channels, pipeline=pipeline)
+    counts = split_evenly(split_evenly(split_evenly(elements(nbytes, itemsize), blocks), channels), pipeline)
+    return counts.reshape(-1) * itemsize
+
+
+def _ring(collective: str, rings: Int32, pipeline: int, chunk_bytes: Int64, span: range) -> Schedule:
+    """The steps ``span`` of the ring all-reduce; its first n - 1 steps reduce, the others copy.
+
+    Within a step rows run over (channel, piece, block), so that the next hop of a chunk stands one step's
+    rows further down.
+    """
+    channels, n = rings.shape
+    shape = (len(span), channels, pipeline, n)
+    rows = len(span) * channels * pipeline * n
+
+    def spread(values: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
+        column = np.empty(shape, kind)
+        column[...] = values
+        return column.reshape(-1)
+
+    # Block j leaves position j + 1 + s in step s: a window sliding over the ring serves all steps.
+    around = rings[:, np.arange(span.start + 1, span.stop + n + 1) % n]
+    window = np.lib.stride_tricks.sliding_window_view(around, n, axis=1).swapaxes(0, 1)[:, :, None]
+    # Block j of a channel belongs to the rank at ring position j.
+    chunk = (
+        rings[:, None, :] * channels + np.arange(channels, dtype=np.int32)[:, None, None]
+    ) * pipeline + np.arange(pipeline, dtype=np.int32)[:, None]
+    number = np.asarray(span)[:, None, None, None]
+    slot = spread(chunk, np.int32)
+    buffer = np.full(rows, Buffer.OUTPUT, np.uint8)
+    return Schedule(
+        collective=collective,
+        algorithm="ring",
+        world_size=n,
+        endpoints=n,
+        op=spread(np.where(number < n - 1, np.uint8(Op.REDUCE), np.uint8(Op.COPY)), np.uint8),
+        src=spread(window[:-1], np.int32),
+        dst=spread(window[1:], np.int32),
+        src_buffer=buffer,
+        src_chunk=slot,
+        dst_buffer=buffer,
+        dst_chunk=slot,
+        step=spread(number - span.start, np.int32),
+        channel=spread(np.arange(channels, dtype=np.int32)[:, None, None], np.int32),
+        chunk_bytes=chunk_bytes,
+        known_dependencies=partial(ring_dependencies, rows, channels * pipeline * n),
+    )
+
+
+def ring_dependencies(rows: int, rows_per_step: int) -> Dependencies:
+    """Successors of ring rows: a chunk's next hop stands ``rows_per_step`` further down; no more is needed.
+
+    Before a copy lands on a block that its rank has sent on, that partial sum has gone all the way round to
+    it.
+    """
+    edges = max(rows - rows_per_step, 0)
+    ptr = np.minimum(np.arange(rows + 1, dtype=np.int64), edges)
+    return ptr, np.arange(rows_per_step, rows_per_step + edges, dtype=np.int32)
