@@ -1,0 +1,85 @@
+"""``key.path=value`` on top of a Document; the value is read and later validated like one in the file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from commsim.document.reading import compose_documents
+from commsim.document.types import Document, FaultyError, KeyPath, raise_faults, shorten, show, show_path
+from commsim.errors import Fault, ScenarioError
+
+
+class _PathError(ValueError):
+    """An override whose path does not lead anywhere."""
+
+
+def apply_overrides(
+    document: Document, overrides: Sequence[str], *, error: FaultyError = ScenarioError
+) -> Document:
+    """A new document with each ``key.path=value`` set; list items by number: ``workload.0.sizes=1 MiB``.
+
+    A key that is new is added; `validate` refuses it, at the override, where the model does not know it.
+    """
+    data = copy.deepcopy(document.data)
+    applied = dict(document.overrides)
+    faults: list[Fault] = []
+    for text in overrides:
+        name, equals, value_text = text.partition("=")
+        place = f"override {shorten(text, 80)!r}"
+        keys = name.strip().split(".")
+        if not equals or not all(keys):
+            message = f"found {show(text)}, expected key.path=value, such as topology.nodes=4"
+            faults.append(Fault(place, 0, 0, "", message))
+            continue
+        value, value_faults = _value(value_text, place)
+        faults.extend(value_faults)
+        try:
+            path = _set(data, keys, value)
+        except _PathError as exc:
+            faults.append(Fault(place, 0, 0, shorten(name.strip(), 120), str(exc)))
+        else:
+            applied = {p: t for p, t in applied.items() if p[: len(path)] != path} | {path: text}
+    if faults:
+        raise_faults(faults, error)
+    return Document(document.file, data, document.marks, document.key_marks, applied)
+
+
+def _value(text: str, place: str) -> tuple[Any, list[Fault]]:
+    if not text.strip():
+        return None, []
+    documents, faults = compose_documents(text.strip(), place)
+    if not faults and len(documents) != 1:
+        return None, [Fault(place, 0, 0, "", "found several documents, expected one value")]
+    located = [Fault(place, 0, 0, f.path, f.message) for f in faults]
+    return (documents[0].data if documents else None), located
+
+
+def _set(data: Any, keys: Sequence[str], value: Any) -> KeyPath:
+    """Set the value in place; its path."""
+    path: KeyPath = ()
+    here = data
+    for i, key in enumerate(keys):
+        last = i == len(keys) - 1
+        if isinstance(here, dict):
+            step: str | int = key
+            if last or here.get(key) is None:
+                here[key] = value if last else {}
+        elif isinstance(here, list):
+            step = _index(key, len(here), path)
+            if last:
+                here[step] = value
+        else:
+            raise _PathError(
+                f"found {show(here)} at {show_path(path) or 'the top'}, expected a mapping to set {key!r} in"
+            )
+        here, path = here[step], (*path, step)
+    return path
+
+
+def _index(key: str, length: int, path: KeyPath) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < length):
+        among = f"an index 0..{length - 1}" if length else "no index into an empty list"
+        raise _PathError(f"found {show(key)}, expected {among} of {show_path(path)}")
+    return int(key)

@@ -1,0 +1,115 @@
+"""A Document: plain data and the place of every value in the file; how values and faults are shown."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
+
+from commsim.errors import Fault, LogFormatError, ScenarioError, TopologyError
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+Mark: TypeAlias = tuple[int, int]
+FaultyError: TypeAlias = type[ScenarioError] | type[TopologyError] | type[LogFormatError]
+
+# A message must fit one screen: this many faults of one line each, then "and N more".
+SHOWN_FAULTS = 15
+SHOWN_CHARACTERS = 60
+MESSAGE_CHARACTERS = 400
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML document.
+
+    ``data`` holds dict, list, str, int, float, bool and None only. ``marks`` gives the line and column (from
+    1) of the value at each path, ``key_marks`` that of its key. ``overrides`` maps a path to the text of the
+    ``key.path=value`` that set it.
+    """
+
+    file: str
+    data: Any
+    marks: dict[KeyPath, Mark] = field(default_factory=dict)
+    key_marks: dict[KeyPath, Mark] = field(default_factory=dict)
+    overrides: dict[KeyPath, str] = field(default_factory=dict)
+
+    def fault(self, path: KeyPath, message: str, *, at_key: bool = False) -> Fault:
+        """A fault at ``path``: in the override that set it, else at its place or its nearest parent's."""
+        text = self._override(path)
+        if text is not None:
+            return Fault(f"override {text!r}", 0, 0, show_path(path), printable(message))
+        line, column = self._mark(path, at_key)
+        return Fault(self.file, line, column, show_path(path), printable(message))
+
+    def _mark(self, path: KeyPath, at_key: bool) -> Mark:
+        if at_key and path in self.key_marks:
+            return self.key_marks[path]
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.marks:
+                return self.marks[path[:length]]
+        return (1, 1)
+
+    def _override(self, path: KeyPath) -> str | None:
+        found = [o for o in self.overrides if path[: len(o)] == o]
+        if not found and path and path not in self.marks:  # a parent that only an override created
+            found = [o for o in self.overrides if o[: len(path)] == path]
+        return shorten(self.overrides[max(found, key=len)], 80) if found else None
+
+
+def raise_faults(faults: Iterable[Fault], error: FaultyError = ScenarioError) -> NoReturn:
+    """Raise ``error`` with the faults in file order, at most one screen of them."""
+    ordered = sorted(set(faults))
+    if len(ordered) > SHOWN_FAULTS:
+        rest = len(ordered) - SHOWN_FAULTS
+        ordered = [*ordered[:SHOWN_FAULTS], Fault(ordered[-1].file, 0, 0, "", f"and {rest} more")]
+    raise error(ordered)
+
+
+def shorten(text: str, limit: int = SHOWN_CHARACTERS) -> str:
+    """The text itself, or its beginning and ``...``."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """The message on one line, without characters that would steer a terminal."""
+    flat = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.replace("\n", " "))
+    return shorten(flat, MESSAGE_CHARACTERS)
+
+
+def show(value: object) -> str:
+    """A found value as a person wrote it, in at most some sixty characters."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return shorten(repr(shorten(value)), SHOWN_CHARACTERS + 4)
+    if isinstance(value, dict):
+        names = ", ".join(shorten(str(k), 20) for k in list(value)[:4])
+        return f"a mapping with {names}{', ...' if len(value) > 4 else ''}" if value else "an empty mapping"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}" if value else "an empty list"
+    return shorten(repr(value))
+
+
+def show_path(path: KeyPath) -> str:
+    """``workload.0.collective``; keys that are not plain words are quoted."""
+    return shorten(".".join(shorten(_key(k), 40) for k in path), 120)
+
+
+def _key(key: str | int) -> str:
+    text = str(key)
+    return text if text.isprintable() and "." not in text and " " not in text and text else repr(text)
+
+
+def suggest(name: str, names: Sequence[str]) -> str:
+    """``did you mean 'ring'?`` for a near name, else the names expected."""
+    lower = {n.lower(): n for n in reversed(names)}
+    close = difflib.get_close_matches(name[:80].lower(), list(lower), n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {lower[close[0]]!r}?"
+    if not names:
+        return "expected none here"
+    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"expected one of {listed}" if len(names) > 1 else f"expected {listed}"
