@@ -1,0 +1,269 @@
+"""Proof that a schedule does what its collective promises, by replay on symbols instead of data.
+
+The replay keeps, for every slot, which datum it holds and the set of ranks whose contributions it sums (a
+bit mask in 64-bit words), and runs the schedule step by step. That proves the result for every input at
+once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.schedule import Buffer, Op, Schedule
+from commsim.collectives.semantics import ALL_RANKS, Contents, postcondition, precondition
+from commsim.errors import ScheduleError
+
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+
+_UNDEFINED, _ZERO = (
+    -1,
+    -2,
+)  # data of slots that hold nothing yet: at ranks, and at switches, which start from zero
+
+
+def check(schedule: Schedule) -> None:
+    """Return if the schedule is correct; otherwise raise a ScheduleError that names a fault and its place.
+
+    Faults: a value out of range, chunks of different sizes, a cycle through ``after``, two writers of one
+    slot in one step (reductions of one step commute and are no race), a read of an undefined slot, a
+    reduction of different data or into an undefined slot of a rank, a rank counted twice, and a result that
+    lacks contributions, with the row that overwrote them. Two copies of the same value into one slot in one
+    step are refused too. Rows that do no harm, such as a copy of what is there already, are not faults.
+    """
+    _check_ranges(schedule)
+    _check_sizes(schedule)
+    _check_races(schedule)
+    _check_order(schedule)
+    _Replay(schedule).run()
+
+
+def _check_ranges(s: Schedule) -> None:
+    limits: dict[str, tuple[npt.NDArray[Any], int]] = {
+        "op": (s.op, len(Op)),
+        "src": (s.src, s.endpoints),
+        "dst": (s.dst, s.endpoints),
+        "src_buffer": (s.src_buffer, len(Buffer)),
+        "dst_buffer": (s.dst_buffer, len(Buffer)),
+        "src_chunk": (s.src_chunk, s.chunk_bytes.size),
+        "dst_chunk": (s.dst_chunk, s.chunk_bytes.size),
+        "step": (s.step, 2**31),
+        "channel": (s.channel, 2**31),
+        "after": (s.after.reshape(-1), s.rows),
+    }
+    for name, (column, limit) in limits.items():
+        bad = np.flatnonzero((column < 0) | (column >= limit))
+        if bad.size:
+            i = int(bad[0])
+            row, edge = (i, "") if name != "after" else (i // 2, "edge ")
+            raise ScheduleError(f"{edge or 'row '}{row}: {name} is {column[i]}, expected 0..{limit - 1}")
+    for side, buffer, chunk in (("src", s.src_buffer, s.src_chunk), ("dst", s.dst_buffer, s.dst_chunk)):
+        bad = np.flatnonzero((buffer != Buffer.SCRATCH) & (chunk >= s.data_chunks))
+        if bad.size:
+            _fail(s, int(bad[0]), f"{side}_chunk {chunk[bad[0]]} exists only in scratch")
+
+
+def _check_sizes(s: Schedule) -> None:
+    bad = np.flatnonzero(s.chunk_bytes[s.src_chunk] != s.chunk_bytes[s.dst_chunk])
+    if bad.size:
+        source, target = s.src_chunk[bad[0]], s.dst_chunk[bad[0]]
+        _fail(
+            s,
+            int(bad[0]),
+            f"chunk {source} of {s.chunk_bytes[source]} bytes does not fit "
+            f"chunk {target} of {s.chunk_bytes[target]} bytes",
+        )
+
+
+def _write_order(s: Schedule) -> tuple[Int64, npt.NDArray[np.bool_]]:
+    """Rows by (step, slot written, row), and which of them write the slot that the one before writes."""
+    slot = _slot(s, s.dst, s.dst_buffer, s.dst_chunk)
+    order = np.lexsort((slot, s.step))
+    same = np.r_[False, (np.diff(slot[order]) == 0) & (np.diff(s.step[order]) == 0)][: s.rows]
+    return order, same
+
+
+def _check_races(s: Schedule) -> None:
+    order, same = _write_order(s)
+    copies = s.op[order] == Op.COPY
+    race = np.flatnonzero(same[1:] & (copies[1:] | copies[:-1])) + 1
+    if race.size:
+        one, two = order[race[0] - 1], order[race[0]]
+        _fail(
+            s,
+            int(two),
+            f"endpoint {s.dst[two]} is written twice at {_place(s.dst_buffer[two], s.dst_chunk[two])}, "
+            f"from {s.src[one]} (row {one}) and from {s.src[two]} (row {two}): a race",
+        )
+
+
+def _check_order(s: Schedule) -> None:
+    """Refuse a cycle; derived dependences always lead to a later step, so only ``after`` can close one."""
+    before, later = s.after[:, 0], s.after[:, 1]
+    if (before < later).all():
+        return  # rows are sorted by step, so every edge goes down the table
+    ptr, idx = s.dependencies()
+    waits = np.bincount(idx, minlength=s.rows)
+    front = np.flatnonzero(waits == 0)
+    done = np.zeros(s.rows, bool)
+    while front.size:
+        done[front] = True
+        count = ptr[front + 1] - ptr[front]
+        reached = idx[np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - ptr[front], count)]
+        np.subtract.at(waits, reached, 1)
+        touched = np.unique(reached)
+        front = touched[waits[touched] == 0]
+    if done.all():
+        return
+    source = np.repeat(np.arange(s.rows), np.diff(ptr))
+    stuck = ~done[source] & ~done[idx]
+    predecessor = np.full(s.rows, -1)
+    predecessor[idx[stuck]] = source[stuck]
+    path = [int(np.flatnonzero(~done & (predecessor >= 0))[0])]
+    while (previous := int(predecessor[path[-1]])) not in path:
+        path.append(previous)
+    cycle = [*path[path.index(previous) :], previous][::-1]
+    shown = " -> ".join(str(r) for r in (cycle if len(cycle) <= 8 else [*cycle[:4], "...", cycle[-1]]))
+    _fail(s, cycle[0], f"rows wait for each other in a cycle: {shown}")
+
+
+class _Replay:
+    """State of the run: per slot the datum, the ranks summed (slots, words), the last row that lost data."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        s = self.schedule = schedule
+        slots = s.endpoints * len(Buffer) * int(s.chunk_bytes.size)
+        self.datum = np.full(slots, _UNDEFINED, np.int64)
+        self.datum[_slot(s, np.asarray(s.world_size), np.asarray(0), np.asarray(0)) :] = _ZERO
+        self.ranks = np.zeros((slots, -(-s.world_size // 64)), np.uint64)
+        self.everyone = _mask(np.arange(s.world_size), self.ranks.shape[1]).sum(axis=0, dtype=np.uint64)
+        self.loss = np.full(slots, -1, np.int64)
+        start = precondition(s)
+        place = _slot(s, start.endpoint, start.buffer, start.chunk)
+        self.datum[place] = start.datum
+        self.ranks[place] = _mask(start.rank, self.ranks.shape[1])
+        self.read = _slot(s, s.src, s.src_buffer, s.src_chunk)
+        self.write = _slot(s, s.dst, s.dst_buffer, s.dst_chunk)
+
+    def run(self) -> None:
+        s = self.schedule
+        order, same = _write_order(s)
+        # turn k of a step holds the k-th writer of each slot; turns are applied one after the other.
+        place = np.arange(s.rows)
+        first = np.maximum.accumulate(np.where(same, 0, place)) if s.rows else place
+        turn = np.empty(s.rows, np.int64)
+        turn[order] = place - first
+        bounds = (
+            np.flatnonzero(np.r_[True, s.step[1:] != s.step[:-1], True][: s.rows + 1]) if s.rows else place
+        )
+        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            self._step(np.arange(begin, end), turn[begin:end])
+        self._finish(postcondition(s))
+
+    def _step(self, rows: Int64, turn: Int64) -> None:
+        datum, ranks = self.datum[self.read[rows]], self.ranks[self.read[rows]]
+        unread = np.flatnonzero(datum < 0)
+        if unread.size:
+            row = int(rows[unread[0]])
+            s = self.schedule
+            where = _place(s.src_buffer[row], s.src_chunk[row])
+            _fail(s, row, f"endpoint {s.dst[row]} reads {where} of {s.src[row]}, which holds nothing yet")
+        for k in range(int(turn.max()) + 1):
+            now = slice(None) if k == 0 and not turn.any() else np.flatnonzero(turn == k)
+            self._apply(rows[now], datum[now], ranks[now])
+
+    def _apply(self, rows: Int64, datum: Int64, ranks: UInt64) -> None:
+        s, target = self.schedule, self.write[rows]
+        reduces = s.op[rows] == Op.REDUCE
+        held, held_ranks = self.datum[target], self.ranks[target]
+        self._refuse(rows, reduces & (held == _UNDEFINED), held_ranks, ranks)
+        self._refuse(rows, reduces & (held >= 0) & (held != datum), held_ranks, ranks)
+        overlap = (held_ranks & ranks).any(axis=1)
+        self._refuse(rows, reduces & (held >= 0) & overlap, held_ranks, ranks)
+        copies = ~reduces
+        lost = copies & (held >= 0) & ((held != datum) | (held_ranks & ~ranks).any(axis=1))
+        self.loss[target[lost]] = rows[lost]
+        self.datum[target] = datum
+        self.ranks[target] = np.where(copies[:, None], ranks, held_ranks | ranks)
+
+    def _refuse(self, rows: Int64, wrong: npt.NDArray[np.bool_], held: UInt64, added: UInt64) -> None:
+        if not wrong.any():
+            return
+        s, i = self.schedule, int(np.argmax(wrong))
+        row = int(rows[i])
+        where = _place(s.dst_buffer[row], s.dst_chunk[row])
+        adds = f"endpoint {s.dst[row]} adds {where} from {s.src[row]}"
+        datum = self.datum[self.write[row]]
+        if datum == _UNDEFINED:
+            _fail(s, row, f"{adds} to a slot that holds nothing yet")
+        if datum != self.datum[self.read[row]]:
+            _fail(
+                s, row, f"{adds}, which is chunk {self.datum[self.read[row]]} of the array, to chunk {datum}"
+            )
+        _fail(s, row, f"{adds} but already holds {_names(held[i] & added[i])}")
+
+    def _finish(self, goal: Contents) -> None:
+        s = self.schedule
+        place = _slot(s, goal.endpoint, goal.buffer, goal.chunk)
+        need = np.where(
+            (goal.rank == ALL_RANKS)[:, None], self.everyone, _mask(goal.rank, self.ranks.shape[1])
+        )
+        held = self.ranks[place]
+        wrong = np.flatnonzero((self.datum[place] != goal.datum) | (held != need).any(axis=1))
+        if not wrong.size:
+            return
+        i = wrong[0]
+        datum, loss = int(self.datum[place[i]]), int(self.loss[place[i]])
+        where = f"endpoint {goal.endpoint[i]} ends with {_place(goal.buffer[i], goal.chunk[i])}"
+        if datum < 0:
+            fault = "empty"
+        elif datum != goal.datum[i]:
+            fault = f"holding chunk {datum} of the array, expected chunk {goal.datum[i]}"
+        else:
+            missing, extra = need[i] & ~held[i], held[i] & ~need[i]
+            parts = [f"without {_names(missing)}"] * bool(missing.any())
+            fault = " and ".join(parts + [f"with {_names(extra)} too many"] * bool(extra.any()))
+        cause = ""
+        if loss >= 0:
+            cause = f"; row {loss} (step {s.step[loss]}, from {s.src[loss]}) overwrote data that was there"
+        more = f"; {wrong.size - 1} more slots are wrong" if wrong.size > 1 else ""
+        raise ScheduleError(
+            f"{s.algorithm} {s.collective}, after {s.steps} steps: {where} {fault}{cause}{more}"
+        )
+
+
+def _slot(
+    s: Schedule,
+    endpoint: npt.NDArray[np.integer],
+    buffer: npt.NDArray[np.integer],
+    chunk: npt.NDArray[np.integer],
+) -> Int64:
+    base: Int64 = endpoint.astype(np.int64) * len(Buffer) + buffer
+    return base * int(s.chunk_bytes.size) + chunk
+
+
+def _mask(rank: npt.NDArray[np.integer], words: int) -> UInt64:
+    """One bit per rank, (ranks, words); negative ranks give an empty mask."""
+    mask = np.zeros((rank.size, words), np.uint64)
+    known = np.flatnonzero(rank >= 0)
+    mask[known, rank[known] // 64] = np.uint64(1) << (rank[known] % 64).astype(np.uint64)
+    return mask
+
+
+def _names(mask: UInt64) -> str:
+    """'rank 3' or 'ranks 0, 1, 5' of a mask (words,)."""
+    bits = np.unpackbits(mask.astype("<u8").view(np.uint8), bitorder="little")
+    ranks = np.flatnonzero(bits).tolist()
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def _place(buffer: int, chunk: int) -> str:
+    return f"{Buffer(buffer).name.lower()} chunk {chunk}"
+
+
+def _fail(s: Schedule, row: int, fault: str) -> NoReturn:
+    raise ScheduleError(f"{s.algorithm} {s.collective}, step {s.step[row]}, row {row}: {fault}")
