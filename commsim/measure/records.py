@@ -53,9 +53,9 @@ def busbw_factor(collective: str, n_ranks: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Time against message size for one collective on one group of ranks; sizes ascend and each occurs once.
+    """Time against message size for one collective on one group of ranks; sizes ascend, each occurs once.
 
-    All arrays have shape (rows,). `size_bytes` is the nccl-tests *size* column: the total array for all_gather
+    Arrays have shape (rows,). `size_bytes` is the nccl-tests *size* column: the total array for all_gather
     and reduce_scatter. `time_s` is the out-of-place time; `time_from` says where it comes from otherwise.
     `n_ranks` is None when the log does not say and the bandwidth columns cannot tell.
     """

@@ -1,0 +1,319 @@
+"""nccl-tests text logs, read line by line; the header line decides what the columns mean.
+
+Not a fixed-column reader: redop and root come and go between versions, the error column has two names, a
+group may be missing, launchers put prefixes before every line, and other programs write between the rows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from commsim.measure.assemble import error
+from commsim.measure.records import collective_name
+from commsim.measure.rows import ITEMSIZE, NOTHING, Group, Row, Table, group_is_sound, size_is_sound
+
+_LINE_LIMIT = 16_384  # characters; longer lines are no table rows
+_HEADER_WITHIN = (
+    64 * 2**20
+)  # characters: a log whose table starts later than this is taken for something else
+_ROW_LIMIT = 500_000
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_DTYPES = "|".join(sorted(ITEMSIZE, key=len, reverse=True))
+_ROW = re.compile(rf"(?<![^\s:>\]|])(\d{{1,20}})\s+(\d{{1,20}})\s+({_DTYPES})(?=\s)")
+_HEADER = re.compile(r"\bsize\s+count\s+type\s")
+_RANK = re.compile(
+    r"Rank\s+(\d{1,8})\s+(?:Group\s+(\d{1,8})\s+)?Pid\s+(\d{1,10})\s+(?:on\s+(\S+)\s+)?device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+)
+_TEST = re.compile(r"Collective test starting:\s*(\w+)")
+_COMMAND = re.compile(r"(?:^|[\s/])(\w+_perf)(?:_mpi)?\s+-|(?:^|[\s/])(\w+_perf)(?:_mpi)?\s*\\?$")
+_PROCESSES = re.compile(r"(?:mpirun|mpiexec|srun)\b.*?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,7})\b")
+_THREADS = re.compile(r"nThread\s+(\d{1,5})\s+nGpus\s+(\d{1,5})\b")
+_NUMBERS = re.compile(r"(warmup iters|agg iters|iters|graph):\s*(\d+)")
+_TESTS_VERSION = re.compile(r"nccl-tests version\s+([\w.+-]+)")
+_LIBRARY = re.compile(r"nccl-library=(\d{4,6})\b")
+_VERSION = re.compile(r"(?:NCCL|RCCL) version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?\S*)")
+_ENV = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]+)(?:=(\S+)| set by environment to ([^\s.]+))")
+_FAILURE = re.compile(
+    r"(Test (?:NCCL|CUDA) failure.*|(?:CUDA|NCCL) error.*|unhandled .* error.*)", re.IGNORECASE
+)
+_NUMBER_WORD = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+@dataclass
+class Columns:
+    """What the header line says: leading columns, groups, how far right of `size` the time columns end."""
+
+    has_redop: bool
+    has_root: bool
+    groups: list[dict[str, int]]  # name -> index within the group, with "" -> number of columns
+    time_ends: list[int]
+
+
+@dataclass
+class _Run:
+    """What the log has said so far about the run whose table comes next."""
+
+    stated: str | None = None
+    command: str | None = None
+    processes: int | None = None
+    per_process: int | None = None
+    ranks: dict[int, tuple[str, str, str, str]] = field(default_factory=dict)  # rank -> host, pid, group, GPU
+    conditions: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def read_log(stream: TextIO, path: Path) -> list[Table]:
+    """The tables of an nccl-tests text log, each with what the log says about its run.
+
+    Raises LogFormatError where no header line or no row can be found; lines that look like rows but do not
+    agree with their header or with themselves are counted in `skipped_lines`.
+    """
+    run, tables, columns = _Run(), list[Table](), None
+    failure, early, total, characters = "", 0, 0, 0
+    binary = False
+    number = 0
+    for number, line in enumerate(_lines(stream), start=1):
+        characters += len(line)
+        binary = binary or "\0" in line
+        if not tables and characters > _HEADER_WITHIN:
+            raise error(
+                path, number, "no header line (size count type ... time algbw busbw) in the first 64 MiB"
+            )
+        if "algbw" in line and _HEADER.search(line):
+            columns = read_header(line)
+            tables.append(_table(run, number, columns))
+            continue
+        if not tables or columns is None:
+            if _ROW.search(line):
+                early += 1
+                if tables:
+                    tables[-1].skipped_lines += 1
+            else:
+                _listen(run, line)
+            continue
+        rows, skipped = read_rows(line, number, columns)
+        tables[-1].rows += rows
+        tables[-1].skipped_lines += skipped
+        total += len(rows)
+        if total > _ROW_LIMIT:
+            raise error(path, number, f"more than {_ROW_LIMIT} rows; expected the log of one test")
+        if not rows and not skipped:
+            _listen(run, line)
+            found = _FAILURE.search(line)
+            failure = failure or (found[1][:160] if found else "")
+    if not tables:
+        raise error(path, 1 if number else 0, _no_table(number, early, binary))
+    if not any(row.size > 0 for table in tables for row in table.rows):
+        lines = sum(table.skipped_lines for table in tables)
+        why = f"; {lines} lines that look like rows do not agree with it" if lines else ""
+        raise error(
+            path,
+            tables[0].line,
+            f"a table without rows: the run ended before its first result{why}{_said(failure)}",
+        )
+    return tables
+
+
+def _said(failure: str) -> str:
+    return f" (the log says: {failure})" if failure else ""
+
+
+def _no_table(lines: int, early: int, binary: bool) -> str:
+    if lines == 0:
+        return "an empty file, expected an nccl-tests log"
+    if binary:
+        return "binary data, expected the text of an nccl-tests log"
+    expected = "expected an nccl-tests table with its header line (size count type ... time algbw busbw)"
+    if early:
+        return f"found {early} lines that look like rows but no readable header line; {expected}"
+    return f"found {lines} lines and no header line; {expected}"
+
+
+def _lines(stream: TextIO) -> Iterator[str]:
+    """Lines without colour codes; what exceeds the limit of one line is dropped, so memory stays bounded."""
+    while line := stream.readline(_LINE_LIMIT):
+        rest = line
+        while len(rest) == _LINE_LIMIT and not rest.endswith("\n"):
+            rest = stream.readline(_LINE_LIMIT)
+        yield _ANSI.sub("", line) if "\x1b" in line else line
+
+
+def read_header(line: str) -> Columns | None:
+    """The columns that a header line names, or None where it is damaged."""
+    found = _HEADER.search(line)
+    if found is None:
+        return None
+    text = line[found.start() :].rstrip()
+    names = text.split()
+    starts = [i for i, name in enumerate(names) if name in ("time", "cputime")]
+    if not starts or names[3 : starts[0]] not in ([], ["redop"], ["root"], ["redop", "root"]):
+        return None
+    groups: list[dict[str, int]] = []
+    for first, end in zip(starts, [*starts[1:], len(names)], strict=True):
+        part = names[first:end]
+        if part[1:3] != ["algbw", "busbw"] or len(groups) == 2:
+            return None
+        if len(groups) == 1:
+            part = part[: groups[0][""]]  # a timestamp column may follow the second group
+        groups.append({"": len(part), **{name: i for i, name in enumerate(part)}})
+    size_end = len(names[0])
+    ends = [m.end() - size_end for m in re.finditer(r"\b(?:cpu)?time\b", text)]
+    return Columns("redop" in names[3 : starts[0]], "root" in names[3 : starts[0]], groups, ends)
+
+
+def read_rows(line: str, number: int, columns: Columns) -> tuple[list[Row], int]:
+    """The rows in one line (two, where two writers met), and how many look like rows but cannot be read."""
+    starts = list(_ROW.finditer(line))
+    if not starts:
+        return [], int(_looks_like_a_row(line))
+    rows, skipped = [], 0
+    for match, following in zip(starts, [*starts[1:], None], strict=True):
+        part = line[match.start() : following.start() if following else len(line)]
+        row = _row(match, part, number, columns, cut=following is not None or not line.endswith("\n"))
+        if row is None:
+            skipped += 1
+        else:
+            rows.append(row)
+    return rows, skipped
+
+
+def _row(match: re.Match[str], part: str, number: int, columns: Columns, cut: bool) -> Row | None:
+    size, count, dtype = int(match[1]), int(match[2]), match[3]
+    if not size_is_sound(size, count, dtype):
+        return None
+    words = part.split()
+    at = 3
+    redop, root = "", None
+    if columns.has_redop:
+        redop = words[at] if at < len(words) else ""
+        at += 1
+        if not redop.isalpha():
+            return None
+    if columns.has_root:
+        text = words[at] if at < len(words) else ""
+        at += 1
+        if not re.fullmatch(r"-?\d{1,7}", text):
+            return None
+        root = int(text)
+    groups = _groups(size, words[at:], part, columns, cut)
+    if groups is None:
+        return None
+    return Row(number, size, count, dtype, redop, root, *groups)
+
+
+def _groups(
+    size: int, words: list[str], part: str, columns: Columns, cut: bool
+) -> tuple[Group, Group] | None:
+    """Both column groups; None where the row cannot be trusted. A group that the line cuts short is blank."""
+    width = columns.groups[0][""]
+    first = _group(size, words[:width], columns.groups[0], cut and len(words) <= width)
+    if first is None:
+        return None
+    if len(columns.groups) == 1 or len(words) <= width:
+        if len(columns.groups) == 2 and _is_second(part, words[0], columns):
+            return NOTHING, first  # tests without out-of-place results leave the first group blank
+        return first, NOTHING
+    rest = words[width : width + columns.groups[1][""]]
+    second = _group(size, rest, columns.groups[1], cut and len(words) <= 2 * width)
+    return first, second if second is not None else NOTHING
+
+
+def _group(size: int, words: list[str], names: dict[str, int], cut: bool) -> Group | None:
+    if len(words) < names[""] or (cut and names[""] == 3 and len(words) == 3):
+        return None
+    numbers = [_number(word) for word in words[:3]]
+    error_at = names.get("#wrong", names.get("error"))
+    checked = None if error_at is None else words[error_at] != "N/A"
+    group = Group(numbers[0], numbers[1], numbers[2], checked)
+    if size == 0:
+        return group
+    return group if group_is_sound(size, group, coarse_time="e" in words[0]) else None
+
+
+def _number(word: str) -> float:
+    return float(word) if _NUMBER_WORD.fullmatch(word) else math.nan
+
+
+def _is_second(part: str, time: str, columns: Columns) -> bool:
+    """Whether the only group of a row stands under the second time column."""
+    found = re.search(rf"(?<=\s){re.escape(time)}(?=\s)", part)
+    if found is None:
+        return False
+    end = found.end() - len(part.split(maxsplit=1)[0])
+    return abs(end - columns.time_ends[1]) < abs(end - columns.time_ends[0])
+
+
+def _looks_like_a_row(line: str) -> bool:
+    words = [w for w in line.split() if w not in (">", "|")]
+    if not words or words[0].startswith("#") or "NCCL" in line or "Rank" in line:
+        return False
+    numbers = sum(bool(_NUMBER_WORD.fullmatch(w)) for w in words)
+    return numbers >= 5 or (numbers >= 1 and all(_NUMBER_WORD.fullmatch(w) or w in ITEMSIZE for w in words))
+
+
+def _listen(run: _Run, line: str) -> None:
+    """Take what a line between the tables says about the run."""
+    if "Rank" in line and (rank := _RANK.search(line)):
+        if len(run.ranks) < 10**6:
+            run.ranks.setdefault(int(rank[1]), (rank[4] or "", rank[3], rank[2] or "0", rank[5].strip()[:80]))
+        return
+    if "nThread" in line and (found := _THREADS.search(line)):
+        run.per_process = int(found[1]) * int(found[2])
+        run.ranks = {}
+        for name, value in _NUMBERS.findall(line):
+            run.conditions[name.replace(" ", "_")] = value
+    if "_perf" in line:
+        if found := _TEST.search(line):
+            run.stated = collective_name(found[1].removesuffix("_mpi"))
+        elif (found := _COMMAND.search(line)) and "concluded" not in line:
+            run.command = collective_name(found[1] or found[2])
+    if found := _PROCESSES.search(line):
+        run.processes = int(found[1])
+    for pattern, key in ((_TESTS_VERSION, "nccl_tests_version"), (_VERSION, "nccl_version")):
+        if found := pattern.search(line):
+            run.conditions[key] = found[1]
+    if (found := _LIBRARY.search(line)) and "nccl_version" not in run.conditions:
+        code = int(found[1])  # 2.29.2 is 22902; before 2.9 it was 2.8.4 -> 2804
+        run.conditions["nccl_version"] = (
+            f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+            if code >= 10000
+            else f"{code // 1000}.{code // 100 % 10}.{code % 100}"
+        )
+    if "CCL_" in line and len(run.env) < 256:
+        for name, given, stated in _ENV.findall(line):
+            run.env[name] = (given or stated).strip("\"'")[:200]
+
+
+def _table(run: _Run, line: int, columns: Columns | None) -> Table:
+    conditions = dict(run.conditions)
+    if run.env:
+        conditions["env"] = " ".join(f"{k}={v}" for k, v in sorted(run.env.items()))
+    n_ranks = None
+    if run.ranks:
+        groups = {group for _, _, group, _ in run.ranks.values()}
+        n_ranks = max(len(run.ranks), max(run.ranks) + 1) // len(groups)
+        conditions["gpu_model"] = next(iter(run.ranks.values()))[3]
+    elif run.per_process is not None and run.processes is not None:
+        n_ranks = run.per_process * run.processes
+    if n_ranks is not None and len(run.ranks) >= n_ranks:  # a complete list
+        hosts = {host for host, _, _, _ in run.ranks.values() if host}
+        conditions["n_nodes"] = str(max(1, len(hosts)))
+        processes = {(host, pid) for host, pid, _, _ in run.ranks.values()}
+        conditions["launch"] = (
+            "one_process" if len(processes) == 1 and len(run.ranks) > 1 else "process_per_gpu"
+        )
+        if 1 < len(processes) < len(run.ranks):
+            conditions["launch"] = "process_per_node"
+    table = Table(
+        line, collective=run.stated or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None
+    )
+    table.conditions = conditions
+    if columns is not None:
+        table.has_redop, table.has_root = columns.has_redop, columns.has_root
+    return table

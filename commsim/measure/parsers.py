@@ -1,0 +1,64 @@
+"""Measured curves from a file, whatever its form: CSV table, nccl-tests text log, or a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+from commsim.measure.assemble import Wanted, curves_of, error
+from commsim.measure.csv_tables import (
+    MEASURED_COLUMNS,
+    RESULT_COLUMNS,
+    read_measured_csv,
+    read_result_csv,
+)
+from commsim.measure.nccl_log import read_log
+from commsim.measure.records import Curve, collective_name
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_PACKED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | None = None) -> list[Curve]:
+    """Every curve in `path`, at least one.
+
+    `collective` and `n_ranks` state what the file does not; in a file of several collectives, `collective`
+    selects. Raises LogFormatError with file and line where nothing can be read.
+    """
+    wanted = Wanted(None if collective is None else collective_name(collective), n_ranks)
+    if collective is not None and wanted.collective is None:
+        raise error(path, 0, f"found the collective {collective!r}, expected a name such as all_reduce")
+    try:
+        if path.is_dir():
+            if not (path / "result.csv").is_file():
+                raise error(
+                    path, 0, "a folder without result.csv, expected a run folder, a CSV table or a log"
+                )
+            path = path / "result.csv"
+        with path.open("rb") as raw:
+            start = raw.read(4096)
+        for magic, name in _PACKED.items():
+            if start.startswith(magic):
+                raise error(path, 1, f"{name} data, expected text; unpack it first")
+        encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
+        with path.open(encoding=encoding, errors="replace") as stream:
+            return _read(stream, path, wanted)
+    except OSError as fault:
+        raise error(path, 0, f"cannot be read: {fault.strerror or fault}") from None
+
+
+def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
+    first = stream.readline(4096)
+    header = [name.strip().strip('"') for name in first.split(",")]
+    if set(RESULT_COLUMNS[:4]) | {"time_us"} <= set(header):
+        stream.seek(0)
+        return [c for c in read_result_csv(stream, path) if wanted.collective in (None, c.collective)]
+    if "size_bytes" in header and set(MEASURED_COLUMNS) & set(header) != {"size_bytes"}:
+        stream.seek(0)
+        return curves_of(read_measured_csv(stream, path), path, wanted)
+    if first.lstrip().startswith(("{", "[{")):
+        raise error(path, 1, "JSON, expected an nccl-tests text log or a CSV table")
+    if "size_bytes" in header:
+        raise error(path, 1, f"a CSV table with size_bytes but none of {', '.join(MEASURED_COLUMNS[1:])}")
+    stream.seek(0)
+    return curves_of(read_log(stream, path), path, wanted)
