@@ -1,0 +1,236 @@
+"""From a description to a Topology: shipped presets, files and machines written in the scenario.
+
+A description extends another field by field; the knobs of the scenario are applied last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from commsim.document import read_documents, validate
+from commsim.errors import Fault, TopologyError
+from commsim.resources import data_root
+from commsim.topology.fabric import fabric_of, freeze
+from commsim.topology.graph import Cpu, Gpu, Topology
+from commsim.topology.node import full_gpus, full_nics, node_graph
+from commsim.topology.spec import (
+    CpuSpec,
+    FabricSpec,
+    GpuSpec,
+    Machine,
+    NicSpec,
+    NodeSpec,
+    TopologyFile,
+    TopologySpec,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+_MOST_EXTENDS = 8
+_MOST_RANKS = 2**20
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A shipped machine, as `topo list` shows it; `nic_bandwidth` in bytes/s, 0.0 without NICs."""
+
+    name: str
+    description: str
+    gpu: str
+    gpus_per_node: int
+    nics_per_node: int
+    nic_bandwidth: float
+    network: str
+
+
+def preset_names() -> list[str]:
+    """The names of the shipped presets, sorted."""
+    return sorted(p.stem for p in _folder().glob("*.yaml"))
+
+
+def list_presets() -> list[Preset]:
+    """The shipped presets, sorted by name."""
+    return [_preset(name) for name in preset_names()]
+
+
+def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
+    """The topology of a description; paths in it are relative to `base_dir`.
+
+    TopologyError says which field of which description cannot be built, and why.
+    """
+    if spec.preset is not None:
+        name, machine = spec.preset, _read_preset(spec.preset)
+    elif spec.path is not None:
+        name, machine = _read_path(base_dir / spec.path)
+    else:
+        name, machine = "topology", Machine()
+    blocks = {k: v for k, v in spec if k in Machine.model_fields and k in spec.model_fields_set}
+    return build(_merged(machine, Machine.model_construct(set(blocks), **blocks)), spec, name)
+
+
+def load_preset(name: str, **knobs: object) -> Topology:
+    """The topology of a shipped preset: ``load_preset("hgx-h100-ndr400", nodes=64, oversubscription=2.0)``."""
+    return load_topology(TopologySpec.model_validate({"preset": name, **knobs}), Path())
+
+
+def load_file(path: Path, **knobs: object) -> Topology:
+    """The topology of a description file."""
+    return load_topology(TopologySpec.model_validate({"path": str(path), **knobs}), Path())
+
+
+# -- reading ---------------------------------
+
+
+def _folder() -> Path:
+    return data_root() / "topologies"
+
+
+def _preset(name: str) -> Preset:
+    file, machine = _read(_folder() / f"{name}.yaml")
+    node, nic = machine.node or NodeSpec(), (machine.node and machine.node.nic) or NicSpec()
+    gpu, nics = machine.gpu or GpuSpec(), full_nics(node)
+    network = (machine.fabric and machine.fabric.network) or "infiniband"
+    return Preset(
+        name=name,
+        description=file.description or "",
+        gpu=gpu.model or "",
+        gpus_per_node=full_gpus(node, name),
+        nics_per_node=nics,
+        nic_bandwidth=(nic.bandwidth or 0.0) if nics else 0.0,
+        network=network if nics else "none",
+    )
+
+
+def _read_preset(name: str) -> Machine:
+    names = preset_names()
+    if name not in names:
+        close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(names)}"
+        raise TopologyError(f"unknown preset {name[:80]!r}; {hint}")
+    return _read(_folder() / f"{name}.yaml")[1]
+
+
+def _read_path(path: Path) -> tuple[str, Machine]:
+    file, machine = _read(path)
+    return file.name or path.stem, machine
+
+
+def _read(path: Path, seen: tuple[str, ...] = ()) -> tuple[TopologyFile, Machine]:
+    """A description file, and its machine merged onto what it extends."""
+    documents = read_documents(path, error=TopologyError)
+    if len(documents) != 1:
+        raise TopologyError(
+            [Fault(str(path), 0, 0, "", f"expected one topology, found {len(documents)} documents")]
+        )
+    file = validate(TopologyFile, documents[0], error=TopologyError)
+    blocks = {k: v for k, v in file if k in Machine.model_fields and k in file.model_fields_set}
+    own = Machine.model_construct(set(blocks), **blocks)
+    if file.extends is None:
+        return file, own
+    line, column = documents[0].marks.get(("extends",), (0, 0))
+    fault = _extends_fault(file.extends, path, seen)
+    if fault:
+        raise TopologyError([Fault(str(path), line, column, "extends", fault)])
+    _, base = _read(_folder() / f"{file.extends}.yaml", (*seen, file.extends))
+    return file, _merged(base, own)
+
+
+def _extends_fault(name: str, path: Path, seen: tuple[str, ...]) -> str | None:
+    if name in seen or len(seen) >= _MOST_EXTENDS or (path.parent == _folder() and path.stem == name):
+        return f"found a circle of topologies that extend each other: {' -> '.join((*seen, name))}"
+    names = preset_names()
+    if name in names:
+        return None
+    close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    return f"unknown preset {name!r}; " + (
+        f"did you mean {' or '.join(close)}?" if close else "see `topo list`"
+    )
+
+
+def _merged(base: M, over: M) -> M:
+    """`base` with every field that `over` states; blocks merge field by field."""
+    update: dict[str, object] = {}
+    for field in over.model_fields_set:
+        new, old = getattr(over, field), getattr(base, field)
+        both = isinstance(new, BaseModel) and isinstance(old, BaseModel)
+        update[field] = _merged(old, new) if both else new
+    if isinstance(over, NodeSpec) and over.vertices is not None:
+        return over
+    return base.model_copy(update=update)
+
+
+# -- building ---------------------------------
+
+
+def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
+    """The topology of a complete machine under the knobs of a scenario."""
+    if machine.node is None:
+        raise TopologyError(f"{name}: node is missing")
+    node = machine.node
+    full = full_gpus(node, name)
+    gpus = knobs.gpus_per_node or full
+    if gpus > full:
+        raise TopologyError(f"{name}: gpus_per_node: found {gpus}, but a node has {full} GPUs")
+    if knobs.nodes * gpus > _MOST_RANKS:
+        raise TopologyError(f"{name}: found {knobs.nodes * gpus} ranks, expected at most {_MOST_RANKS}")
+    nics, spread = _nic_count(node, knobs, gpus, full, name)
+    bandwidth = knobs.nic_bandwidth or (node.nic.bandwidth if node.nic else None) or 0.0
+    if nics and not bandwidth:
+        raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
+    fabric = fabric_of(
+        _fabric_spec(machine, knobs), bandwidth, node.nic.latency if node.nic else None, knobs.nodes
+    )
+    graph = node_graph(node, gpus, nics, spread, name)
+    if node.nvlink and node.nvlink.links and (node.nvlink.kind or "none") != "none":
+        graph.graph["nvlink"] = (node.nvlink.links, node.nvlink.bandwidth or 0.0)
+    return freeze(name, _gpu(machine.gpu, name), _cpu(machine.cpu, name), graph, gpus, knobs.nodes, fabric)
+
+
+def _nic_count(node: NodeSpec, knobs: TopologySpec, gpus: int, full: int, name: str) -> tuple[int, int]:
+    """(NICs per node, number of leading GPUs they stand beside).
+
+    NICs keep their places when fewer GPUs are used; a stated `nics_per_node` spreads over the GPUs in use.
+    Only a node of several boards (one rack, one NVLink domain) leaves the NICs of unused boards out.
+    """
+    described = full_nics(node)
+    asked = knobs.nics_per_node
+    if node.vertices is not None:
+        if asked is not None and asked != described:
+            raise TopologyError(f"{name}: nics_per_node: found {asked}, but {described} NICs are written out")
+        return described, full
+    if asked is not None:
+        return asked, gpus
+    if gpus < full and node.pcie and node.pcie.linked_sockets:
+        return -(-gpus * described // full), gpus
+    return described, full
+
+
+def _fabric_spec(machine: Machine, knobs: TopologySpec) -> FabricSpec:
+    stated = {
+        "oversubscription": knobs.oversubscription,
+        "nodes_per_leaf": knobs.nodes_per_leaf,
+    }
+    spec = machine.fabric or FabricSpec()
+    update: dict[str, object] = {k: v for k, v in stated.items() if v is not None}
+    if spec.kind is None and update:
+        update["kind"] = "rail_fat_tree"
+    return spec.model_copy(update=update)
+
+
+def _gpu(spec: GpuSpec | None, name: str) -> Gpu:
+    if spec is None or spec.model is None or spec.generation is None or spec.sm is None:
+        missing = [f for f in ("model", "generation", "sm") if spec is None or getattr(spec, f) is None]
+        raise TopologyError(f"{name}: gpu: {', '.join(missing)} missing")
+    return Gpu(spec.model, spec.generation, spec.sm)
+
+
+def _cpu(spec: CpuSpec | None, name: str) -> Cpu:
+    if spec is None or spec.arch is None or spec.vendor is None:
+        missing = [f for f in ("arch", "vendor") if spec is None or getattr(spec, f) is None]
+        raise TopologyError(f"{name}: cpu: {', '.join(missing)} missing")
+    return Cpu(spec.arch, spec.vendor, spec.model or "")
