@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 import typer.main
+from pydantic import BaseModel
 
 import commsim
 from commsim.cli import app
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.schema import CollectiveWork, Library, Report, Scenario
+from commsim.topology.spec import FabricSpec, NvlinkSpec, TopologySpec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
-MODULES = sorted(
-    m.name for m in pkgutil.walk_packages(commsim.__path__, "commsim.") if "__main__" not in m.name
-)
+MODULES = sorted(m.name for m in pkgutil.walk_packages(commsim.__path__, "commsim.") if "__main__" not in m.name)
 EXAMPLE_OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -76,9 +77,7 @@ def _check_command(words: list[str]) -> None:
         command, rest = command.commands[rest[0]], rest[1:]
     for word in rest:
         if word.startswith("-"):
-            assert word.split("=")[0] in _options(command) | {"--help"}, (
-                f"{' '.join(words)}: no option {word!r}"
-            )
+            assert word.split("=")[0] in _options(command) | {"--help"}, f"{' '.join(words)}: no option {word!r}"
         elif word.startswith(("scenarios/", "topologies/", "validation/", "tests/")):
             assert (ROOT / word).exists(), f"{' '.join(words)}: no file {word!r}"
 
@@ -134,3 +133,11 @@ def test_scenarios_shown_load(page: Path, tmp_path: Path) -> None:
         path = folder / f"shown-{number}.yaml"
         path.write_text(body, encoding="utf-8")
         assert load_scenarios(path, [])
+
+
+def test_the_scenario_reference_names_every_field() -> None:
+    page = (ROOT / "docs" / "reference" / "scenario.md").read_text(encoding="utf-8")
+    blocks: list[type[BaseModel]] = [Scenario, Library, CollectiveWork, Report, TopologySpec, FabricSpec, NvlinkSpec]
+    latencies = {"switch_latency", "cable_latency"}
+    fields = {name for block in blocks for name in block.model_fields} - latencies
+    assert {name for name in fields if f"`{name}" not in page} == set()
