@@ -15,9 +15,7 @@ class _PathError(ValueError):
     """An override whose path does not lead anywhere."""
 
 
-def apply_overrides(
-    document: Document, overrides: Sequence[str], *, error: FaultyError = ScenarioError
-) -> Document:
+def apply_overrides(document: Document, overrides: Sequence[str], *, error: FaultyError = ScenarioError) -> Document:
     """A new document with each ``key.path=value`` set; list items by number: ``workload.0.sizes=1 MiB``.
 
     A key that is new is added; `validate` refuses it, at the override, where the model does not know it.
@@ -33,7 +31,7 @@ def apply_overrides(
             message = f"found {show(text)}, expected key.path=value, such as topology.nodes=4"
             faults.append(Fault(place, 0, 0, "", message))
             continue
-        value, value_faults = _value(value_text, place)
+        value, value_faults = _value(value_text, place, shorten(name.strip(), 120))
         faults.extend(value_faults)
         try:
             path = _set(data, keys, value)
@@ -46,13 +44,13 @@ def apply_overrides(
     return Document(document.file, data, document.marks, document.key_marks, applied)
 
 
-def _value(text: str, place: str) -> tuple[Any, list[Fault]]:
+def _value(text: str, place: str, name: str) -> tuple[Any, list[Fault]]:
     if not text.strip():
         return None, []
     documents, faults = compose_documents(text.strip(), place)
     if not faults and len(documents) != 1:
-        return None, [Fault(place, 0, 0, "", "found several documents, expected one value")]
-    located = [Fault(place, 0, 0, f.path, f.message) for f in faults]
+        return None, [Fault(place, 0, 0, name, "found several documents, expected one value")]
+    located = [Fault(place, 0, 0, ".".join(p for p in (name, f.path) if p), f.message) for f in faults]
     return (documents[0].data if documents else None), located
 
 

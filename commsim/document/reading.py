@@ -88,9 +88,7 @@ def _near_file(path: Path) -> str:
 
 def _decode(raw: bytes, file: str, error: FaultyError) -> str:
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise_faults(
-            [Fault(file, 1, 1, "", "found UTF-16 text, expected UTF-8; save the file as UTF-8")], error
-        )
+        raise_faults([Fault(file, 1, 1, "", "found UTF-16 text, expected UTF-8; save the file as UTF-8")], error)
     nul = raw.find(b"\0")
     if nul >= 0:
         message = f"found a NUL byte at offset {nul}: a binary file, expected YAML text"
@@ -125,9 +123,7 @@ def compose_documents(text: str, file: str) -> tuple[list[Document], list[Fault]
         line = text.count("\n", 0, bad.start()) + 1
         column = bad.start() - text.rfind("\n", 0, bad.start())
         return [], [
-            Fault(
-                file, line, column, "", f"found the control character U+{ord(bad[0]):04X}, expected YAML text"
-            )
+            Fault(file, line, column, "", f"found the control character U+{ord(bad[0]):04X}, expected YAML text")
         ]
     builder = _Builder(file)
     try:
@@ -186,9 +182,7 @@ class _Builder:
 
     def _refuse(self, event: Any, path: KeyPath, message: str) -> None:
         mark = event.start_mark
-        self.faults.append(
-            Fault(self.file, mark.line + 1, mark.column + 1, show_path(path), printable(message))
-        )
+        self.faults.append(Fault(self.file, mark.line + 1, mark.column + 1, show_path(path), printable(message)))
 
     def _node(self, event: Any, container: dict[str, Any] | list[Any] | None) -> None:
         self._values += 1
@@ -198,9 +192,7 @@ class _Builder:
                 self._key(event, frame)
                 return
             if container is None:
-                self._refuse(
-                    event, frame.path, f"found the alias *{shorten(str(event.anchor))}, expected a key"
-                )
+                self._refuse(event, frame.path, f"found the alias *{shorten(str(event.anchor))}, expected a key")
                 frame.key, frame.dropped = "?", True
                 return
             if not any(f.is_key for f in self._frames):
@@ -253,9 +245,7 @@ class _Builder:
             name = event.tag.replace(_TAG, "!!", 1)
             self._refuse(event, path, f"found the tag {shorten(name)}, expected a plain value without a tag")
         if event.anchor is not None:
-            self._refuse(
-                event, path, f"found the anchor &{shorten(str(event.anchor))}, expected the value written out"
-            )
+            self._refuse(event, path, f"found the anchor &{shorten(str(event.anchor))}, expected the value written out")
 
     def _key(self, event: Any, frame: _Frame) -> None:
         key: str = event.value
@@ -271,9 +261,7 @@ class _Builder:
             self._refuse(event, frame.path, f"found the key {shorten(key)!r}, expected a word")
         elif path in self._document.key_marks:
             first = self._document.key_marks[path][0]
-            self._refuse(
-                event, path, f"found the key {shorten(key)!r} twice (first on line {first}), expected one"
-            )
+            self._refuse(event, path, f"found the key {shorten(key)!r} twice (first on line {first}), expected one")
         else:
             self._document.key_marks[path] = mark
             return
@@ -281,9 +269,7 @@ class _Builder:
 
     def _scalar(self, event: Any, path: KeyPath) -> Any:
         if isinstance(event, yaml.AliasEvent):
-            self._refuse(
-                event, path, f"found the alias *{shorten(str(event.anchor))}, expected the value written out"
-            )
+            self._refuse(event, path, f"found the alias *{shorten(str(event.anchor))}, expected the value written out")
             return None
         text: str = event.value
         if _CONTROL.search(text):

@@ -40,19 +40,12 @@ def plain_value(text: str) -> Scalar:
         return _BOOL[text]
     if len(text) < 10 and text.lower() == "null":
         raise SurprisingScalarError(f"found {text}, expected null in lower case, or quotes around a text")
-    if (
-        len(text) < 10
-        and text.lower() in _BOOL_1_1
-        and text in {text.lower(), text.upper(), text.capitalize()}
-    ):
+    if len(text) < 10 and text.lower() in _BOOL_1_1 and text in {text.lower(), text.upper(), text.capitalize()}:
         reading = _BOOL_1_1[text.lower()]
         if text.lower() == reading:
-            raise SurprisingScalarError(
-                f"found {text}, expected {reading} in lower case, or quotes around a text"
-            )
+            raise SurprisingScalarError(f"found {text}, expected {reading} in lower case, or quotes around a text")
         raise SurprisingScalarError(
-            f"found {text}, which some YAML readers take for {reading}; expected true or false, "
-            "or quotes around a text"
+            f"found {text}, which some YAML readers take for {reading}; expected true or false, or quotes around a text"
         )
     if text[0] in "+-.0123456789nNiI":
         return _number(text)
@@ -62,9 +55,7 @@ def plain_value(text: str) -> Scalar:
 def _number(text: str) -> Scalar:
     if _INT.fullmatch(text):
         if len(text.lstrip("+-")) > _MAX_DIGITS:
-            raise SurprisingScalarError(
-                f"found a number of {len(text)} digits, expected at most {_MAX_DIGITS}"
-            )
+            raise SurprisingScalarError(f"found a number of {len(text)} digits, expected at most {_MAX_DIGITS}")
         return int(text)
     if _FLOAT.fullmatch(text):
         value = float(text)

@@ -24,9 +24,7 @@ M = TypeVar("M", bound=BaseModel)
 _LOCATED = "commsim_located"
 
 
-def validate(
-    model: type[M], document: Document, *, at: KeyPath = (), error: FaultyError = ScenarioError
-) -> M:
+def validate(model: type[M], document: Document, *, at: KeyPath = (), error: FaultyError = ScenarioError) -> M:
     """The model built from the document's value at ``at``; raises ``error`` with every fault."""
     instance, faults = try_validate(model, document, at=at)
     if instance is None:
@@ -70,11 +68,12 @@ def _items(error: ErrorDetails, data: Any) -> list[_Item]:
     context: dict[str, Any] = dict(error.get("ctx", {}))
     path, tags = _walk(tuple(error["loc"]), data, error["type"])
     item = _Item(error["type"], path, tags, error["input"], context, error["msg"])
+    if item.kind == "too_short" and len(item.value) >= context["min_length"]:
+        return []  # pydantic counts only the valid items of a list; the others are faults of their own
     if error["type"] != _LOCATED:
         return [item]
     return [
-        _Item(_LOCATED, (*path, *f["at"]), tags, None, {"text": f["message"]}, f["message"])
-        for f in context["faults"]
+        _Item(_LOCATED, (*path, *f["at"]), tags, None, {"text": f["message"]}, f["message"]) for f in context["faults"]
     ]
 
 
@@ -166,9 +165,7 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
     if item.kind in ("value_error", "assertion_error"):
         return document.fault(path, str(item.context.get("error", item.text)))
     if item.tags and item.tags[-1][1] == "[key]":
-        return document.fault(
-            path, f"found the key {show(item.value)}, expected {_expected(item, [])}", at_key=True
-        )
+        return document.fault(path, f"found the key {show(item.value)}, expected {_expected(item, [])}", at_key=True)
     slots = _slots(model, item.path, tags)
     return document.fault(path, f"found {show(item.value)}, {_wanted(item, slots)}")
 

@@ -1,0 +1,159 @@
+"""Scenario files to Scenarios, and back to the resolved form that is saved beside a result."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from commsim.document import (
+    Document,
+    KeyPath,
+    apply_overrides,
+    compose_documents,
+    raise_faults,
+    read_text,
+    try_validate,
+)
+from commsim.document.types import show, suggest
+from commsim.errors import Fault, ScenarioError, TopologyError
+from commsim.scenario.nccl_env import unknown_names
+from commsim.scenario.schema import Scenario
+from commsim.topology.presets import load_topology, preset_names
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+
+def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
+    """The scenarios of a file in order, each with the ``key.path=value`` overrides applied.
+
+    Raises ScenarioError with every fault: of the YAML, of the values, of files that ``compare`` names.
+    """
+    path = Path(path)
+    documents, faults = compose_documents(read_text(path), str(path))
+    scenarios: list[Scenario] = []
+    names: dict[str, int] = {}
+    for written in documents:
+        try:
+            document = apply_overrides(written, overrides)
+        except ScenarioError as exc:
+            faults += exc.faults
+            continue
+        scenario, found = try_validate(Scenario, document)
+        found += _named_faults(document, path.parent)
+        # A value that the YAML reader refused is already reported; what the schema says of it is an echo.
+        places = {(f.line, f.column) for f in faults if f.line}
+        faults += [f for f in found if (f.line, f.column) not in places]
+        if scenario is None:
+            continue
+        scenario._document, scenario._base_dir = document, path.parent
+        line = names.setdefault(scenario.slug, document.marks.get(("name",), (0, 0))[0])
+        if scenarios and any(s.slug == scenario.slug for s in scenarios):
+            message = f"found the name {scenario.name!r} again (first on line {line}), expected another"
+            faults.append(document.fault(("name",), message))
+        scenarios.append(scenario)
+    if faults:
+        raise_faults(faults)
+    return scenarios
+
+
+def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
+    """A fault for each file or preset named that is not there; from raw data, so it shows with all others."""
+    data: Any = document.data if isinstance(document.data, dict) else {}
+    compare, topology = data.get("compare"), data.get("topology")
+    files: list[tuple[KeyPath, Any, str]] = [
+        (("compare", i), name, "a measured table or log")
+        for i, name in enumerate(compare if isinstance(compare, list) else [])
+    ]
+    faults = []
+    if isinstance(topology, dict):
+        files.append((("topology", "path"), topology.get("path"), "a topology file"))
+        preset = topology.get("preset")
+        if isinstance(preset, str) and preset not in preset_names():
+            message = f"found the unknown preset {show(preset)}, {suggest(preset, preset_names())}"
+            faults.append(document.fault(("topology", "preset"), message))
+    for path, name, what in files:
+        if isinstance(name, str) and not _exists(base_dir / name):
+            faults.append(document.fault(path, f"found no file {show(str(base_dir / name))}, expected {what}"))
+    return faults
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False
+
+
+def build_topology(scenario: Scenario) -> Topology:
+    """The scenario's topology; faults that know no line are located at the scenario's ``topology``."""
+    try:
+        topology = load_topology(scenario.topology, scenario.base_dir)
+    except TopologyError as exc:
+        if any(f.line for f in exc.faults) or not scenario.source:
+            raise
+        messages = [": ".join(p for p in (f.file, f.path, f.message) if p) for f in exc.faults] or [str(exc)]
+        raise_faults([_topology_fault(scenario.document, m) for m in messages], TopologyError)
+    return topology
+
+
+def _topology_fault(document: Document, message: str) -> Fault:
+    """At the key of ``topology`` that the message names, else at ``topology`` itself."""
+    stated = document.data["topology"]
+    key = next((k for k in stated if f"{k}: " in message), None)
+    return document.fault(("topology",) if key is None else ("topology", key), message)
+
+
+def scenario_warnings(scenario: Scenario) -> list[str]:
+    """What looks wrong and is no error: environment variables that NCCL does not read."""
+    notes = unknown_names(scenario.library.env)
+    at: KeyPath = ("library", "env")
+    return [str(scenario.document.fault((*at, k), note, at_key=True)) for k, note in notes.items()]
+
+
+def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
+    """The scenario with every default written out, in schema order; loading it gives an equal scenario.
+
+    File names are relative to ``folder``, where the text is to be saved; by default as they were written.
+    """
+    data = scenario.model_dump(mode="json", exclude_none=True)
+    if folder is not None:
+        data["compare"] = [_relative(scenario.base_dir / name, folder) for name in scenario.compare]
+        topology = data.get("topology")
+        if isinstance(topology, dict) and isinstance(topology.get("path"), str):
+            topology["path"] = _relative(scenario.base_dir / topology["path"], folder)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes only what our reader takes: no anchors, and quotes around text that could be something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    from commsim.document.scalars import SurprisingScalarError, plain_value
+
+    try:
+        style = None if plain_value(text) == text else "'"
+    except SurprisingScalarError:
+        style = "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def scenario_hash(scenario: Scenario) -> str:
+    """Twelve hexadecimal digits of the SHA-256 of the resolved scenario, as written and wherever it lies."""
+    return hashlib.sha256(resolved_yaml(scenario).encode()).hexdigest()[:12]

@@ -1,0 +1,247 @@
+"""What a scenario file may say: strict pydantic models; cross-field faults sit at the value that causes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    model_validator,
+)
+
+from commsim.document import Document, located
+from commsim.document.types import KeyPath, show
+from commsim.scenario.nccl_env import value_faults
+from commsim.scenario.sizes import parse_size_list
+from commsim.topology.spec import TopologySpec
+from commsim.units import format_bytes
+
+DEFAULT_NCCL_VERSION = "2.26.2"
+
+ITEM_BYTES = {
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "bfloat16": 2,
+    "float8_e4m3": 1,
+    "float8_e5m2": 1,
+}
+_OTHER_DTYPE_NAMES = {
+    "float": "float32",
+    "half": "float16",
+    "double": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "fp64": "float64",
+    "bf16": "bfloat16",
+    "int": "int32",
+    "f8e4m3": "float8_e4m3",
+    "f8e5m2": "float8_e5m2",
+}
+
+
+def _dtype(value: Any) -> Any:
+    """Names of nccl-tests and others; the nearest of our names would mislead (``float`` is not float16)."""
+    if isinstance(value, str) and value in _OTHER_DTYPE_NAMES:
+        raise ValueError(f"found {value!r}, did you mean {_OTHER_DTYPE_NAMES[value]!r}?")
+    return value
+
+
+def _version(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){2}", value, re.ASCII):
+        return value
+    raise ValueError(f"found {show(value)}, expected an NCCL version of three numbers, such as {DEFAULT_NCCL_VERSION}")
+
+
+def _env_value(value: Any) -> Any:
+    """``NCCL_MAX_NCHANNELS: 16`` need not be quoted."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+DType = Annotated[
+    Literal[
+        "int8",
+        "uint8",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "float8_e4m3",
+        "float8_e5m2",
+    ],
+    BeforeValidator(_dtype),
+]
+Sizes = Annotated[
+    tuple[int, ...],
+    BeforeValidator(parse_size_list, json_schema_input_type=str | list[str]),
+    PlainSerializer(lambda sizes: [f"{s} B" for s in sizes], return_type=list[str]),
+]
+EnvValue = Annotated[str, BeforeValidator(_env_value, json_schema_input_type=str | int)]
+
+
+class Strict(BaseModel):
+    """Unknown keys are faults; instances do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Library(Strict):
+    """Who runs the collective: NCCL with its own choices, or ``none`` for a raw schedule."""
+
+    name: Literal["nccl", "none"] = "nccl"
+    version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = DEFAULT_NCCL_VERSION
+    env: dict[str, EnvValue] = Field(default_factory=dict)
+    launch_mode: Literal["one_process", "process_per_gpu"] = "process_per_gpu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _env_makes_sense(self) -> Library:
+        faults: list[tuple[KeyPath, str]] = [(("env", k), m) for k, m in value_faults(self.env).items()]
+        if self.name == "none":
+            faults += [
+                ((key,), f"found {key} with library none, expected it only with library nccl")
+                for key in ("version", "env", "launch_mode")
+                if key in self.model_fields_set
+                and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
+            ]
+        if faults:
+            raise located(*faults)
+        return self
+
+
+class CollectiveWork(Strict):
+    """One collective over message sizes; ``sizes`` are bytes, None to take those of the measured files."""
+
+    collective: Literal["all_reduce"]
+    sizes: Sizes | None = None
+    dtype: DType = "float32"
+    redop: Literal["sum", "prod", "max", "min", "avg"] = "sum"
+    algorithm: Literal["ring", "tree"] | None = None
+    protocol: Literal["LL", "LL128", "Simple"] | None = None
+    channels: int | None = Field(default=None, ge=1, le=64)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return ITEM_BYTES[self.dtype]
+
+
+class Report(Strict):
+    """What to write beside the table."""
+
+    plot: bool = False
+
+
+class Scenario(Strict):
+    """A topology and a workload, with how to predict it and what to compare it with."""
+
+    name: str = Field(min_length=1, max_length=200, description="a short text, the title of the results")
+    topology: TopologySpec
+    library: Library = Field(default_factory=Library)
+    workload: tuple[CollectiveWork, ...] = Field(min_length=1)
+    engine: Literal["auto", "closed_form", "event"] = "auto"
+    mode: Literal["back_to_back", "single"] = "back_to_back"
+    compare: tuple[str, ...] = ()
+    report: Report = Field(default_factory=Report)
+
+    _document: Document = PrivateAttr(default_factory=lambda: Document("", None))
+    _base_dir: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def source(self) -> str:
+        """The file it was read from, empty for one made in code."""
+        return self._document.file
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder that ``compare`` and ``topology.path`` are relative to."""
+        return self._base_dir
+
+    @property
+    def document(self) -> Document:
+        """The document it was read from, for faults that only show later."""
+        return self._document
+
+    @property
+    def slug(self) -> str:
+        """The name as a file name: lower case, words joined by ``-``."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:80] or "scenario"
+
+    def compare_paths(self) -> list[Path]:
+        """The measured files, from where the program runs."""
+        return [self.base_dir / name for name in self.compare]
+
+    def nccl_env(self, work: CollectiveWork) -> dict[str, str]:
+        """NCCL's environment for one item: ``library.env`` and what the item itself fixes."""
+        env = dict(self.library.env)
+        if work.protocol is not None:
+            env["NCCL_PROTO"] = work.protocol
+        if work.channels is not None:
+            env["NCCL_MIN_NCHANNELS"] = env["NCCL_MAX_NCHANNELS"] = str(work.channels)
+        return env
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if they say the same, wherever they were read from."""
+        return isinstance(other, Scenario) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @model_validator(mode="after")
+    def _items_fit(self) -> Scenario:
+        faults = [fault for i, work in enumerate(self.workload) for fault in self._item_faults(i, work)]
+        if faults:
+            raise located(*faults)
+        return self
+
+    def _item_faults(self, i: int, work: CollectiveWork) -> list[tuple[KeyPath, str]]:
+        at: KeyPath = ("workload", i)
+        faults: list[tuple[KeyPath, str]] = []
+        if work.sizes is None and not self.compare:
+            faults.append(
+                (at, "found no key 'sizes', expected it, such as '8 B .. 8 GiB x2', unless compare has files")
+            )
+        odd = next((s for s in work.sizes or () if s % work.item_bytes), None)
+        if odd is not None:
+            text = f"found {format_bytes(odd)}, expected a multiple of {work.item_bytes} B, one {work.dtype}"
+            faults.append(((*at, "sizes"), text))
+        if self.library.name == "none":
+            if work.protocol is not None:
+                text = f"found protocol {work.protocol} with library none, expected it only with library nccl"
+                faults.append(((*at, "protocol"), text))
+            return faults
+        if work.algorithm is not None:
+            text = (
+                f"found algorithm {work.algorithm} with library nccl, which chooses itself; "
+                f"expected library none, or NCCL_ALGO: {work.algorithm.title()} in library.env"
+            )
+            faults.append(((*at, "algorithm"), text))
+        for key, names in (
+            ("protocol", ("NCCL_PROTO",)),
+            ("channels", ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")),
+        ):
+            both = [n for n in names if n in self.library.env]
+            if getattr(work, key) is not None and both:
+                faults.append(((*at, key), f"found {key} here and {both[0]} in library.env, expected one"))
+        return faults
