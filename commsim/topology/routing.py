@@ -129,7 +129,6 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
     for i, (u, v) in enumerate(graph.edges):
         link_id[u, v], link_id[v, u] = 2 * i, 2 * i + 1
 
-    pcie_transit = {VertexKind.PCIE_SWITCH, VertexKind.HOST}
     nvlink = {a: _tree(graph, a, lambda k: k == LinkKind.NVLINK, {VertexKind.NVSWITCH}) for a in gpus}
     pcie = {a: _tree(graph, a, lambda k: k != LinkKind.NVLINK, pcie_transit) for a in gpus}
 
