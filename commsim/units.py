@@ -1,14 +1,15 @@
 """Quantity strings to SI floats and back: the only home of 1e9 and 2**30.
 
-Inside commsim every number is bytes, seconds, bytes/s or FLOP/s. People write ``400 Gb/s``, ``64 MiB`` or ``2 us``;
-the conversion happens once, at the edge. Bits (``b``) against bytes (``B``) and powers of ten (``GB``) against powers
-of two (``GiB``) are strict: two well-known simulators read "GB/s" 7.4 % apart. A bare number is an error.
+Inside commsim every number is bytes, seconds, bytes/s or FLOP/s. People write ``400 Gb/s`` or ``2 us``; the
+conversion happens once, at the edge. Bits (``b``) against bytes (``B``) and powers of ten (``GB``) against
+powers of two (``GiB``) are strict: two well-known simulators read "GB/s" 7.4 % apart. A bare number is an error.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from commsim.errors import UnitError
 
@@ -18,39 +19,68 @@ _BYTES: dict[str, float] = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()}
 _BANDWIDTH: dict[str, float] = {f"{p}B/s": f for p, f in (_DECIMAL | _BINARY).items()}
 _BANDWIDTH |= {f"{p}b/s": f / 8 for p, f in (_DECIMAL | _BINARY).items()}
 _BANDWIDTH |= {f"{p}bps": f / 8 for p, f in _DECIMAL.items() if p}
-_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ns": 1e-9,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+
+# Outside of these, quotients of sizes, rates and times leave the range of floats.
+_LEAST_BANDWIDTH, _MOST_BANDWIDTH = 1.0, 1e18
+_MOST_TIME = 1e4 * 86400.0
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*", re.ASCII)
 
 
-def _parse(text: object, units: dict[str, float], what: str, example: str) -> float:
-    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-        raise UnitError(f"found {text!r}, expected a {what} with its unit, such as {example!r}")
+def _split(text: object, units: dict[str, float], what: str, example: str) -> tuple[str, str]:
+    """The number, without underscores, and the known unit of a quantity."""
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        raise UnitError(
+            f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}"
+        )
     if not isinstance(text, str):
-        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
+        raise UnitError(f"found {repr(text)[:60]}, expected a {what} with its unit, such as {example!r}")
     if len(text) > 64:
         raise UnitError(f"found a text of {len(text)} characters, expected a {what} such as {example!r}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise UnitError(f"found {text!r}, expected a {what} such as {example!r}")
-    number, unit = float(match[1].replace("_", "")), match[2]
+    number, unit = match[1].replace("_", ""), match[2]
     if not unit:
-        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
+        raise UnitError(
+            f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}"
+        )
     if unit not in units:
         raise UnitError(f"found the unit {unit!r} in {text!r}, {_hint(unit, units, what)}")
-    value = number * units[unit]
-    if not math.isfinite(value):
+    if not math.isfinite(float(number) * units[unit]):
         raise UnitError(f"found {text!r}, expected a finite {what}")
-    if value < 0:
+    if float(number) < 0:
         raise UnitError(f"found {text!r}, expected a {what} that is not negative")
-    return value
+    return number, unit
+
+
+_BITS = " (b is a bit, B is a byte)"
 
 
 def _hint(unit: str, units: dict[str, float], what: str) -> str:
+    # Other spellings that say clearly which one is meant: GBps, Gbit/s, Gigabit/s, GB/sec, usec.
+    spelled = re.sub(r"(?<=[bB])ps$", "/s", unit)
+    spelled = re.sub(r"[bB]its?(?=/|$)", "b", re.sub(r"[bB]ytes?(?=/|$)", "B", spelled))
+    spelled = re.sub(r"(?<!^)(?:ec|econds?|ecs)$", "", re.sub(r"^(?:sec|secs|seconds?)$", "s", spelled))
+    for candidate in (spelled, f"{spelled}/s"):
+        if candidate in units:
+            return f"did you mean {candidate!r}?{_BITS if 'b' in candidate.lower() else ''}"
+    if units is _BYTES and unit.upper() in ("K", "M", "G", "T"):  # nccl-tests' 8G is 8 GiB
+        return f"did you mean '{unit.upper()}iB' (powers of 1024) or '{unit.upper()}B' (powers of 1000)?"
     same = [u for u in units if u.lower() == unit.lower()]
     if same:
-        bits = "; b is a bit, B is a byte" if any("b/s" in u or "B" in u for u in same) else ""
-        return f"did you mean {' or '.join(repr(u) for u in same)}{bits}?"
+        return f"did you mean {' or '.join(repr(u) for u in same)}?{_BITS if 'b' in unit.lower() else ''}"
     for other, name in ((_BYTES, "size"), (_BANDWIDTH, "bandwidth"), (_TIME, "time")):
         if other is not units and unit in other:
             return f"which is a unit of {name}, expected a {what}"
@@ -59,25 +89,34 @@ def _hint(unit: str, units: dict[str, float], what: str) -> str:
 
 def parse_bytes(text: object) -> int:
     """Bytes from a string such as ``64 MiB`` or ``8 B``; a fraction of a byte is an error."""
-    value = _parse(text, _BYTES, "size", "64 MiB")
-    if value != round(value):
-        raise UnitError(f"found {text!r}, which is {value:g} bytes; expected a whole number of bytes")
-    if value > 2**62:
+    number, unit = _split(text, _BYTES, "size", "64 MiB")
+    if float(number) * _BYTES[unit] > 2**62:
         raise UnitError(f"found {text!r}, expected at most 4 EiB")
-    return round(value)
+    exact = Decimal(number)  # a float would round 2.3 GB and anything above 2**53
+    value = exact * int(_BYTES[unit])
+    if value != value.to_integral_value() or bool(value) != bool(exact):
+        raise UnitError(f"found {text!r}, which is {float(value):g} bytes; expected a whole number of bytes")
+    return int(value)
 
 
 def parse_bandwidth(text: object) -> float:
-    """Bytes per second from a string such as ``400 Gb/s`` or ``50 GB/s``; zero is an error."""
-    value = _parse(text, _BANDWIDTH, "bandwidth", "400 Gb/s")
+    """Bytes per second from a string such as ``400 Gb/s`` or ``50 GB/s``; not zero, nor absurd."""
+    number, unit = _split(text, _BANDWIDTH, "bandwidth", "400 Gb/s")
+    value = float(number) * _BANDWIDTH[unit]
     if value == 0:
         raise UnitError(f"found {text!r}, expected a bandwidth above zero")
+    if not _LEAST_BANDWIDTH <= value <= _MOST_BANDWIDTH:
+        raise UnitError(f"found {text!r}, expected a bandwidth from 1 B/s to 1000 PB/s")
     return value
 
 
 def parse_time(text: object) -> float:
     """Seconds from a string such as ``2 us``."""
-    return _parse(text, _TIME, "time", "2 us")
+    number, unit = _split(text, _TIME, "time", "2 us")
+    value = float(number) * _TIME[unit]
+    if value > _MOST_TIME:
+        raise UnitError(f"found {text!r}, expected a time of at most 10000 d")
+    return value
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
