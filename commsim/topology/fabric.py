@@ -98,7 +98,7 @@ class _Links:
 
 
 def freeze(
-    name: str, gpu: Gpu, cpu: Cpu, node: Any, ranks_per_node: int, nodes: int, fabric: Fabric
+    name: str, gpu: Gpu, cpu: Cpu, node: Any, *, ranks_per_node: int, nodes: int, fabric: Fabric
 ) -> Topology:
     """The topology of `nodes` copies of a node graph; its first `ranks_per_node` GPUs hold the ranks."""
     gpus = vertices_of(node, VertexKind.GPU)[:ranks_per_node]
@@ -115,7 +115,7 @@ def freeze(
     routes = None
     if nodes > 1:
         nic_at = start + np.array([position[v] for v in nics])[None, :]
-        parts += _fabric_links(nic_at, leaf, len(leaf_names), spines, base, fabric)
+        parts += _fabric_links(nic_at, leaf, base, (len(leaf_names), spines), fabric)
         routes = _fabric_routes(leaf, len(leaf_names), spines, nodes * inside.links, fabric)
     links = _Links.joined(parts)
     extra = [*leaf_names, *(f"spine{i}" for i in range(spines))] if nodes > 1 else []
@@ -156,14 +156,14 @@ def freeze(
 def _check_fabric(name: str, nodes: int, nics: int, fabric: Fabric) -> None:
     if nodes > 1 and not nics:
         raise TopologyError(
-            f"{name}: {nodes} nodes without a NIC cannot reach each other; set nics_per_node and nic_bandwidth, "
-            "or choose a preset with a network"
+            f"{name}: {nodes} nodes without a NIC cannot reach each other; "
+            "set nics_per_node and nic_bandwidth, or choose a preset with a network"
         )
     if nodes > 1 and not fabric.nic_bandwidth > 0:
         raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
     if fabric.kind == "single_switch" and fabric.oversubscription != 1:
         raise TopologyError(
-            f"{name}: a single switch is never oversubscribed, found oversubscription {fabric.oversubscription:g}; "
+            f"{name}: a single switch is never oversubscribed, found {fabric.oversubscription:g}; "
             "set fabric.kind to fat_tree or rail_fat_tree"
         )
 
@@ -200,11 +200,12 @@ def _node_links(node: Any, position: dict[str, int], start: np.ndarray[Any, Any]
 def _fabric_links(
     nic_at: np.ndarray[Any, Any],
     leaf: np.ndarray[Any, Any],
-    leaves: int,
-    spines: int,
     base: int,
+    shape: tuple[int, int],
     fabric: Fabric,
 ) -> list[_Links]:
+    """NIC ports, and leaf-spine links if any; `shape` is (leaves, spines), `base` the first leaf's vertex."""
+    leaves, spines = shape
     port_latency = fabric.nic_latency + fabric.switch_latency / 2
     ports = _Links.uniform(nic_at, base + leaf, fabric.nic_bandwidth, port_latency, LinkKind.NETWORK)
     if not spines:
@@ -245,7 +246,11 @@ def check(topology: Topology) -> list[str]:
     """
     t, faults = topology, []
     vertices, links = len(t.vertex_name), len(t.link_src)
-    columns = {"link_dst": t.link_dst, "link_bandwidth": t.link_bandwidth, "link_latency": t.link_latency}
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        "link_dst": t.link_dst,
+        "link_bandwidth": t.link_bandwidth,
+        "link_latency": t.link_latency,
+    }
     faults += [f"{n} has {len(c)} rows, link_src {links}" for n, c in columns.items() if len(c) != links]
     if len(t.vertex_kind) != vertices or len(t.vertex_node) != vertices or len(t.rank_vertex) != t.world_size:
         faults.append("the vertex columns and rank_vertex do not have one row per vertex and rank")
@@ -254,18 +259,18 @@ def check(topology: Topology) -> list[str]:
         faults.append(f"a link ends at a vertex outside 0..{vertices - 1}")
     if faults:
         return faults
-    faults += [
-        f"the link {t.vertex_name[t.link_src[i]]} -> {t.vertex_name[t.link_dst[i]]} has bandwidth {t.link_bandwidth[i]:g}"
-        for i in np.flatnonzero(~(np.isfinite(t.link_bandwidth) & (t.link_bandwidth > 0)))
-    ]
-    faults += [
-        f"the link {t.vertex_name[t.link_src[i]]} -> {t.vertex_name[t.link_dst[i]]} has latency {t.link_latency[i]:g}"
-        for i in np.flatnonzero(~(np.isfinite(t.link_latency) & (t.link_latency >= 0)))
-    ]
+    bad_bandwidth = ~(np.isfinite(t.link_bandwidth) & (t.link_bandwidth > 0))
+    bad_latency = ~(np.isfinite(t.link_latency) & (t.link_latency >= 0))
+    faults += [f"{_name(t, i)} has bandwidth {t.link_bandwidth[i]:g}" for i in np.flatnonzero(bad_bandwidth)]
+    faults += [f"{_name(t, i)} has latency {t.link_latency[i]:g}" for i in np.flatnonzero(bad_latency)]
     for rank, v in enumerate(t.rank_vertex):
         if t.vertex_kind[v] != VertexKind.GPU:
             faults.append(f"rank {rank} is not on a GPU but on {t.vertex_name[v]}")
     return faults + _nic_faults(t) + _island_faults(t)
+
+
+def _name(t: Topology, link: np.signedinteger[Any]) -> str:
+    return f"the link {t.vertex_name[t.link_src[link]]} -> {t.vertex_name[t.link_dst[link]]}"
 
 
 def _nic_faults(t: Topology) -> list[str]:

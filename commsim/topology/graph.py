@@ -251,7 +251,7 @@ class Topology:
         """A networkx DiGraph of the vertices (names) and links; `nodes` keeps these nodes and the fabric only."""
         import networkx as nx
 
-        graph = nx.DiGraph(name=self.name)
+        graph: Any = nx.DiGraph(name=self.name)
         keep = np.ones(len(self.vertex_name), dtype=bool)
         if nodes is not None:
             keep = np.isin(self.vertex_node, [*nodes, -1])

@@ -54,8 +54,10 @@ def full_nics(spec: NodeSpec) -> int:
 
 
 def _link(
-    graph: Any, ends: tuple[str, str], kind: LinkKind, bandwidth: float, latency: float, count: int = 1
+    graph: Any, ends: tuple[str, str], kind: LinkKind, wire: tuple[float, float], count: int = 1
 ) -> None:
+    """Adds `count` parallel links; `wire` is (bytes/s, seconds) of one."""
+    bandwidth, latency = wire
     graph.add_edge(*ends, kind=kind, bandwidth=bandwidth * count, latency=latency, count=count)
 
 
@@ -72,7 +74,7 @@ def need(value: float | None, name: str, path: str) -> float:
 def _pattern(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> Any:
     import networkx as nx
 
-    graph = nx.Graph()
+    graph: Any = nx.Graph()
     for g in range(gpus):
         graph.add_node(f"gpu{g}", kind=VertexKind.GPU)
     _nvlink(graph, spec.nvlink or NvlinkSpec(), gpus, full_gpus(spec, name), name)
@@ -90,11 +92,11 @@ def _nvlink(graph: Any, spec: NvlinkSpec, gpus: int, full: int, name: str) -> No
     if kind == "switch":
         graph.add_node("nvswitch", kind=VertexKind.NVSWITCH)
         for g in range(gpus):
-            _link(graph, (f"gpu{g}", "nvswitch"), LinkKind.NVLINK, bandwidth, latency, spec.links)
+            _link(graph, (f"gpu{g}", "nvswitch"), LinkKind.NVLINK, (bandwidth, latency), spec.links)
         return
     for (a, b), count in _nvlink_pairs(kind, spec.links, full, name).items():
         if a < gpus and b < gpus:
-            _link(graph, (f"gpu{a}", f"gpu{b}"), LinkKind.NVLINK, bandwidth, latency, count)
+            _link(graph, (f"gpu{a}", f"gpu{b}"), LinkKind.NVLINK, (bandwidth, latency), count)
 
 
 def _nvlink_pairs(kind: str, links: int, gpus: int, name: str) -> dict[tuple[int, int], int]:
@@ -134,7 +136,7 @@ def _socket(gpu: int, full: int, sockets: int) -> int:
 
 def _pcie(graph: Any, spec: NodeSpec, gpus: int, name: str) -> None:
     pcie = spec.pcie or PcieSpec()
-    full, sockets, per_switch = _slots(spec, name)
+    full, sockets, _ = _slots(spec, name)
     latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
     used = _socket(gpus - 1, full, sockets) + 1 if pcie.linked_sockets else sockets
     for s in range(used):
@@ -144,12 +146,12 @@ def _pcie(graph: Any, spec: NodeSpec, gpus: int, name: str) -> None:
         c2c_latency = NVLINK_LATENCY_S if spec.c2c.latency is None else spec.c2c.latency
         for g in range(gpus):
             host = f"cpu{_socket(g, full, sockets)}"
-            _link(graph, (f"gpu{g}", host), LinkKind.C2C, bandwidth, c2c_latency)
+            _link(graph, (f"gpu{g}", host), LinkKind.C2C, (bandwidth, c2c_latency))
     else:
         bandwidth = need(pcie.bandwidth, name, "node.pcie.bandwidth")
         for g in range(gpus):
             parent = _parent(graph, spec, g, name)
-            _link(graph, (f"gpu{g}", parent), LinkKind.PCIE, bandwidth, latency)
+            _link(graph, (f"gpu{g}", parent), LinkKind.PCIE, (bandwidth, latency))
     _socket_links(graph, pcie, used, name)
 
 
@@ -166,7 +168,7 @@ def _parent(graph: Any, spec: NodeSpec, gpu: int, name: str) -> str:
         first = f"cpu{_socket(gpu // per_switch * per_switch, full, sockets)}"
         latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
         graph.add_node(switch, kind=VertexKind.PCIE_SWITCH)
-        _link(graph, (switch, first), LinkKind.PCIE, uplink, latency)
+        _link(graph, (switch, first), LinkKind.PCIE, (uplink, latency))
     return switch
 
 
@@ -176,7 +178,7 @@ def _socket_links(graph: Any, pcie: PcieSpec, sockets: int, name: str) -> None:
     for a in range(sockets):
         for b in range(a + 1, min(sockets, a - a % board + board)):
             bandwidth = need(pcie.socket_bandwidth, name, "node.pcie.socket_bandwidth")
-            _link(graph, (f"cpu{a}", f"cpu{b}"), LinkKind.HOST, bandwidth, latency)
+            _link(graph, (f"cpu{a}", f"cpu{b}"), LinkKind.HOST, (bandwidth, latency))
 
 
 def _nics(graph: Any, spec: NodeSpec, nics: int, spread: int, name: str) -> None:
@@ -193,7 +195,7 @@ def _nics(graph: Any, spec: NodeSpec, nics: int, spread: int, name: str) -> None
         parent = _parent(graph, spec, gpu, name) if beside_gpu else host
         if parent not in graph:
             graph.add_node(parent, kind=VertexKind.HOST)
-        _link(graph, (f"nic{i}", parent), LinkKind.PCIE, bandwidth, latency)
+        _link(graph, (f"nic{i}", parent), LinkKind.PCIE, (bandwidth, latency))
 
 
 # -- written out ---------------------------------
@@ -202,7 +204,7 @@ def _nics(graph: Any, spec: NodeSpec, nics: int, spread: int, name: str) -> None
 def _written(spec: NodeSpec, name: str) -> Any:
     import networkx as nx
 
-    graph = nx.Graph()
+    graph: Any = nx.Graph()
     assert spec.vertices is not None
     assert spec.links is not None
     for vertex, kind in sorted(spec.vertices.items(), key=lambda item: item[1] != "gpu"):
@@ -220,9 +222,9 @@ def _written(spec: NodeSpec, name: str) -> Any:
             raise TopologyError(
                 f"{where}: {link.ends[0]} and {link.ends[1]} are joined twice; `count` makes links wider"
             )
-        kind = LinkKind[link.kind.upper()]
-        _check_ends(kind, [graph.nodes[end]["kind"] for end in link.ends], where)
-        _link(graph, link.ends, kind, link.bandwidth, link.latency, link.count)
+        link_kind = LinkKind[link.kind.upper()]
+        _check_ends(link_kind, [graph.nodes[end]["kind"] for end in link.ends], where)
+        _link(graph, link.ends, link_kind, (link.bandwidth, link.latency), link.count)
     return graph
 
 

@@ -188,7 +188,15 @@ def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
     graph = node_graph(node, gpus, nics, spread, name)
     if node.nvlink and node.nvlink.links and (node.nvlink.kind or "none") != "none":
         graph.graph["nvlink"] = (node.nvlink.links, node.nvlink.bandwidth or 0.0)
-    return freeze(name, _gpu(machine.gpu, name), _cpu(machine.cpu, name), graph, gpus, knobs.nodes, fabric)
+    return freeze(
+        name,
+        _gpu(machine.gpu, name),
+        _cpu(machine.cpu, name),
+        graph,
+        ranks_per_node=gpus,
+        nodes=knobs.nodes,
+        fabric=fabric,
+    )
 
 
 def _nic_count(node: NodeSpec, knobs: TopologySpec, gpus: int, full: int, name: str) -> tuple[int, int]:

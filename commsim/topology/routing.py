@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 Path = list[str]  # vertex names, both ends included
+
+_PCIE_TRANSIT = {VertexKind.PCIE_SWITCH, VertexKind.HOST}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,7 @@ class FabricRoutes:
     def spine(self, src_node: Int64, dst_node: Int64, nic: Int64) -> Int64:
         """The spine of a route: even over pairs and rails, equal both ways, unmoved by shifting whole leaf groups."""
         position = src_node % self.nodes_per_leaf + dst_node % self.nodes_per_leaf
-        return (position + nic) % self.up.shape[1]
+        return np.asarray((position + nic) % self.up.shape[1], dtype=np.int64)
 
 
 # -- inside a node ---------------------------------
@@ -106,7 +109,7 @@ def _bridged(graph: Any, a: str, b: str, gpus: Sequence[str]) -> Path | None:
 
 def pcie_type(graph: Any, path: Path) -> PathType:
     """NCCL's type of a path over PCIe, C2C and host links."""
-    kinds = [graph.adj[u][v]["kind"] for u, v in zip(path, path[1:], strict=False)]
+    kinds = [graph.adj[u][v]["kind"] for u, v in pairwise(path)]
     through = [graph.nodes[v]["kind"] for v in path[1:-1]]
     if LinkKind.HOST in kinds:
         return PathType.SYS
@@ -129,20 +132,23 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
     for i, (u, v) in enumerate(graph.edges):
         link_id[u, v], link_id[v, u] = 2 * i, 2 * i + 1
 
-    nvlink = {a: _tree(graph, a, lambda k: k == LinkKind.NVLINK, {VertexKind.NVSWITCH}) for a in gpus}
-    pcie = {a: _tree(graph, a, lambda k: k != LinkKind.NVLINK, pcie_transit) for a in gpus}
-
+    reach = _Reach(
+        graph,
+        gpus,
+        nvlink={a: _tree(graph, a, lambda k: k == LinkKind.NVLINK, {VertexKind.NVSWITCH}) for a in gpus},
+        pcie={a: _tree(graph, a, lambda k: k != LinkKind.NVLINK, _PCIE_TRANSIT) for a in gpus},
+    )
     gpu_paths: dict[tuple[str, str], tuple[Path, PathType]] = {}
     for i, a in enumerate(gpus):
         gpu_paths[a, a] = ([a], PathType.LOC)
         for b in gpus[i + 1 :]:
-            found = _gpu_path(graph, a, b, gpus, nvlink, pcie)
-            if found is None:
+            path = _gpu_path(reach, a, b)
+            if path is None:
                 raise TopologyError(f"{name}: {a} and {b} of a node are not connected by NVLink, C2C or PCIe")
-            gpu_paths[a, b] = found
-            gpu_paths[b, a] = (found[0][::-1], found[1])
+            gpu_paths[a, b] = path
+            gpu_paths[b, a] = (path[0][::-1], path[1])
 
-    nic_paths = {(a, n): _nic_path(graph, a, n, gpus, pcie, gpu_paths) for a in gpus for n in nics}
+    nic_paths = {(a, n): _nic_path(reach, a, n, gpu_paths) for a in gpus for n in nics}
     for (a, n), found in nic_paths.items():
         if found is None:
             raise TopologyError(
@@ -156,7 +162,7 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
         out = np.full((len(rows), len(columns), hops), -1, dtype=np.int32)
         for i, row in enumerate(paths):
             for j, path in enumerate(row):
-                out[i, j, : len(path) - 1] = [link_id[e] for e in zip(path, path[1:], strict=False)]
+                out[i, j, : len(path) - 1] = [link_id[e] for e in pairwise(path)]
         return out
 
     return NodeRoutes(
@@ -170,36 +176,34 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
     )
 
 
-def _gpu_path(
-    graph: Any,
-    a: str,
-    b: str,
-    gpus: Sequence[str],
-    nvlink: dict[str, dict[str, str]],
-    pcie: dict[str, dict[str, str]],
-) -> tuple[Path, PathType] | None:
-    direct = _path(nvlink[a], b)
+@dataclass(frozen=True)
+class _Reach:
+    """A node graph, its GPUs, and the breadth-first trees of each GPU over NVLink and over all else."""
+
+    graph: Any
+    gpus: Sequence[str]
+    nvlink: dict[str, dict[str, str]]
+    pcie: dict[str, dict[str, str]]
+
+
+def _gpu_path(reach: _Reach, a: str, b: str) -> tuple[Path, PathType] | None:
+    direct = _path(reach.nvlink[a], b)
     if direct is not None:
         return direct, PathType.NVL
-    bridged = _bridged(graph, a, b, gpus)
+    bridged = _bridged(reach.graph, a, b, reach.gpus)
     if bridged is not None:
         return bridged, PathType.NVB
-    path = _path(pcie[a], b)
-    return None if path is None else (path, pcie_type(graph, path))
+    path = _path(reach.pcie[a], b)
+    return None if path is None else (path, pcie_type(reach.graph, path))
 
 
 def _nic_path(
-    graph: Any,
-    a: str,
-    nic: str,
-    gpus: Sequence[str],
-    pcie: dict[str, dict[str, str]],
-    gpu_paths: dict[tuple[str, str], tuple[Path, PathType]],
+    reach: _Reach, a: str, nic: str, gpu_paths: dict[tuple[str, str], tuple[Path, PathType]]
 ) -> tuple[Path, PathType] | None:
-    path = _path(pcie[a], nic)
+    path = _path(reach.pcie[a], nic)
     if path is not None:
-        return path, pcie_type(graph, path)
-    near = [(len(p), c, p) for c in gpus if c != a and (p := _path(pcie[c], nic)) is not None]
+        return path, pcie_type(reach.graph, path)
+    near = [(len(p), c, p) for c in reach.gpus if c != a and (p := _path(reach.pcie[c], nic)) is not None]
     if not near:
         return None
     _, proxy, last = min(near, key=lambda item: item[0])
