@@ -17,7 +17,7 @@ _ENUMERATED_GPUS = 8  # 35 halvings of 8 GPUs; beyond, only the halving into fir
 
 
 def fabric_bisection(topology: Topology) -> float:
-    """Maximum flow (bytes/s) from the first half of the nodes to the second, closed form for leaves and spines.
+    """Maximum flow (bytes/s) from the first half of the nodes to the second; closed form for leaf and spine.
 
     NICs of both halves on one leaf talk through it and need no uplink; what is left over goes through the
     spines, bounded by the uplinks of the leaves on either side. A NIC gives no more than its PCIe links.
@@ -47,7 +47,7 @@ def nic_pcie_bandwidth(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np
 
 
 def node_bisection(topology: Topology) -> float:
-    """The worst halving of one node's GPUs: NVLink alone where it joins them all, else every link of the node."""
+    """The worst halving of one node's GPUs: NVLink alone where it joins them all, else every link."""
     gpus = topology.ranks_per_node
     half = gpus // 2
     types = topology.node_routes.gpu_gpu_type
@@ -65,9 +65,7 @@ def _halvings(gpus: int, half: int) -> list[tuple[int, ...]]:
     return [side for side in sides if 2 * half != gpus or 0 in side]
 
 
-def _nvlink_cut(
-    direct: np.ndarray[tuple[int, int], np.dtype[np.float64]], ports: list[float], side: set[int]
-) -> float:
+def _nvlink_cut(direct: np.ndarray[tuple[int, int], np.dtype[np.float64]], ports: list[float], side: set[int]) -> float:
     other = [g for g in range(len(ports)) if g not in side]
     crossing = float(direct[np.ix_(sorted(side), other)].sum())
     return crossing + min(sum(ports[g] for g in side), sum(ports[g] for g in other))
@@ -89,10 +87,7 @@ def _switch_ports(topology: Topology) -> list[float]:
     inside = topology.node_routes.links
     to_switch = topology.vertex_kind[topology.link_dst[:inside]] == VertexKind.NVSWITCH
     src, bandwidth = topology.link_src[:inside], topology.link_bandwidth[:inside]
-    return [
-        float(bandwidth[to_switch & (src == v)].sum())
-        for v in topology.rank_vertex[: topology.ranks_per_node]
-    ]
+    return [float(bandwidth[to_switch & (src == v)].sum()) for v in topology.rank_vertex[: topology.ranks_per_node]]
 
 
 def _flow(topology: Topology, side: set[int]) -> float:

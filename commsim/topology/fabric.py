@@ -97,9 +97,7 @@ class _Links:
         return _Links(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
 
 
-def freeze(
-    name: str, gpu: Gpu, cpu: Cpu, node: Any, *, ranks_per_node: int, nodes: int, fabric: Fabric
-) -> Topology:
+def freeze(name: str, gpu: Gpu, cpu: Cpu, node: Any, *, ranks_per_node: int, nodes: int, fabric: Fabric) -> Topology:
     """The topology of `nodes` copies of a node graph; its first `ranks_per_node` GPUs hold the ranks."""
     gpus = vertices_of(node, VertexKind.GPU)[:ranks_per_node]
     nics = vertices_of(node, VertexKind.NIC)
@@ -136,12 +134,10 @@ def freeze(
         oversubscription=fabric.oversubscription,
         nodes_per_leaf=fabric.nodes_per_leaf,
         vertex_name=(*(f"node{k}.{v}" for k in range(nodes) for v in members), *extra),
-        vertex_kind=np.concatenate([np.tile(kinds, nodes), np.full(len(extra), VertexKind.SWITCH)]).astype(
-            np.uint8
+        vertex_kind=np.concatenate([np.tile(kinds, nodes), np.full(len(extra), VertexKind.SWITCH)]).astype(np.uint8),
+        vertex_node=np.concatenate([np.repeat(np.arange(nodes), len(members)), np.full(len(extra), -1)]).astype(
+            np.int32
         ),
-        vertex_node=np.concatenate(
-            [np.repeat(np.arange(nodes), len(members)), np.full(len(extra), -1)]
-        ).astype(np.int32),
         link_src=links.src.astype(np.int32),
         link_dst=links.dst.astype(np.int32),
         link_bandwidth=links.bandwidth.astype(np.float64),
@@ -221,9 +217,7 @@ def _fabric_routes(
     leaf: np.ndarray[Any, Any], leaves: int, spines: int, first_link: int, fabric: Fabric
 ) -> FabricRoutes:
     ports = (first_link + 2 * np.arange(leaf.size)).reshape(leaf.shape).astype(np.int32)
-    up = (
-        (first_link + 2 * leaf.size + 2 * np.arange(leaves * spines)).reshape(leaves, spines).astype(np.int32)
-    )
+    up = (first_link + 2 * leaf.size + 2 * np.arange(leaves * spines)).reshape(leaves, spines).astype(np.int32)
     return FabricRoutes(ports, ports + 1, leaf.astype(np.int32), up, up + 1, fabric.nodes_per_leaf)
 
 

@@ -1,4 +1,4 @@
-"""The frozen topology: vertices and links as NumPy columns, and the links a message between two ranks crosses.
+"""The frozen topology: vertices and links as NumPy columns, and the links between any two ranks.
 
 What it is not: it holds no protocol cost and no collective. A link's bandwidth and latency are those of the
 wire (or of the PCIe path as NCCL counts it); what NCCL pays on top belongs to the NCCL model.
@@ -77,7 +77,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cpu:
-    """A host CPU: architecture ("x86_64", "arm64", "ppc64"), vendor ("intel", "amd", "arm", "ibm") and model."""
+    """A host CPU: arch "x86_64", "arm64" or "ppc64"; vendor "intel", "amd", "arm" or "ibm"; model."""
 
     arch: str
     vendor: str
@@ -100,7 +100,7 @@ class RouteTable:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A machine as directed links between vertices; every link runs one way, its reverse is a link of its own.
+    """A machine as directed links between vertices; the reverse of a link is a link of its own.
 
     Bandwidths are bytes/s in one direction, latencies seconds. V vertices, L links, `world_size` ranks; rank
     r is local rank ``r % ranks_per_node`` of node ``r // ranks_per_node``. ``vertex_node`` is -1 for the
@@ -185,13 +185,11 @@ class Topology:
     def nic_path_type(self, rank: int, nic: int) -> str:
         """NCCL's name of the path from a rank's GPU to a NIC of its node: PIX, PXB, P2C, PXN, PHB or SYS."""
         if not 0 <= nic < self.nics_per_node:
-            raise TopologyError(
-                f"{self.name}: NIC {nic} is not one of the {self.nics_per_node} NICs of a node"
-            )
+            raise TopologyError(f"{self.name}: NIC {nic} is not one of the {self.nics_per_node} NICs of a node")
         return PathType(int(self.node_routes.gpu_nic_type[self._local(rank), nic])).name
 
     def pair_links(self, a: int, b: int) -> int:
-        """Number of NVLinks that run directly between two GPUs of a node; 0 if none, or if they meet in a switch."""
+        """Number of NVLinks directly between two GPUs of a node; 0 if none, or if they meet in a switch."""
         if self.node_of(a) != self.node_of(b) or not self.nvlink_links:
             return 0
         src, dst = self.rank_vertex[[self._checked(a), self._checked(b)]]
@@ -201,7 +199,7 @@ class Topology:
     # -- figures ---------------------------------
 
     def bisection_bandwidth(self) -> float:
-        """Bytes/s, one direction, between the two halves of the machine: of its nodes, or of the GPUs of one node.
+        """Bytes/s, one direction, between two halves of the machine: of its nodes, or of one node's GPUs.
 
         For several nodes the halves are the first and the second half of the nodes (the cut that shares the
         fewest leaves); for one node the worst halving of the GPUs. Infinite for a single rank, which no cut
@@ -218,7 +216,7 @@ class Topology:
         return node_bisection(self) if self.nodes == 1 else fabric_bisection(self)
 
     def link_summary(self) -> list[tuple[str, str, int, float, float]]:
-        """Rows (link kind, ends, directed links, bytes/s of one, seconds of one), one row per distinct sort of link."""
+        """Rows (kind, ends, directed links, bytes/s of one, seconds of one), one per sort of link."""
         kind_of = self.vertex_kind
         rows: dict[tuple[int, int, int, float, float], int] = {}
         ends = np.sort(np.stack([kind_of[self.link_src], kind_of[self.link_dst]], axis=1), axis=1)
@@ -236,9 +234,7 @@ class Topology:
     def scaled(self, bandwidth: float = 1, latency: float = 1) -> Topology:
         """The same machine with every bandwidth and every latency multiplied by a factor."""
         if not (bandwidth > 0 and math.isfinite(bandwidth) and latency >= 0 and math.isfinite(latency)):
-            raise TopologyError(
-                f"found scale factors {bandwidth} and {latency}, expected finite and positive ones"
-            )
+            raise TopologyError(f"found scale factors {bandwidth} and {latency}, expected finite and positive ones")
         return replace(
             self,
             nic_bandwidth=self.nic_bandwidth * bandwidth,
@@ -248,7 +244,7 @@ class Topology:
         )
 
     def to_networkx(self, nodes: Sequence[int] | None = None) -> Any:
-        """A networkx DiGraph of the vertices (names) and links; `nodes` keeps these nodes and the fabric only."""
+        """A networkx DiGraph of vertices (by name) and links; `nodes` keeps these nodes and the fabric."""
         import networkx as nx
 
         graph: Any = nx.DiGraph(name=self.name)

@@ -1,4 +1,4 @@
-"""One node as a networkx graph: vertices with a `kind`, links with `kind`, `bandwidth`, `latency` and `count`.
+"""One node as a networkx graph: vertices with a `kind`, links with kind, bandwidth, latency and count.
 
 Links are undirected here and carry the bandwidth of all their parallel wires in one direction; freezing
 splits each into two. The order in which vertices and links are added is their order in the frozen arrays.
@@ -13,7 +13,7 @@ from commsim.errors import TopologyError
 from commsim.topology.graph import LinkKind, VertexKind
 from commsim.topology.spec import NicSpec, NodeSpec, NvlinkSpec, PcieSpec
 
-# Latencies where a description states none. One NVLink or PCIe hop: the request path of the hardware, not NCCL's cost.
+# Latencies where a description states none: one hop of the hardware, not NCCL's cost.
 # PCIe: a switch forwards in 105-150 ns (Broadcom/PLX PEX8700 product briefs) plus serialisation at both ends.
 PCIE_LATENCY_S = 0.2e-6
 # Remote against local DRAM on two-socket Xeon and EPYC: about 60-100 ns more.
@@ -53,9 +53,7 @@ def full_nics(spec: NodeSpec) -> int:
     return (spec.nic.count or 0) if spec.nic else 0
 
 
-def _link(
-    graph: Any, ends: tuple[str, str], kind: LinkKind, wire: tuple[float, float], count: int = 1
-) -> None:
+def _link(graph: Any, ends: tuple[str, str], kind: LinkKind, wire: tuple[float, float], count: int = 1) -> None:
     """Adds `count` parallel links; `wire` is (bytes/s, seconds) of one."""
     bandwidth, latency = wire
     graph.add_edge(*ends, kind=kind, bandwidth=bandwidth * count, latency=latency, count=count)
@@ -114,7 +112,7 @@ def _nvlink_pairs(kind: str, links: int, gpus: int, name: str) -> dict[tuple[int
         return {}
     if links % (gpus - 1):
         raise TopologyError(
-            f"{name}: node.nvlink: {links} links per GPU cannot be shared evenly by {gpus - 1} other GPUs of a mesh"
+            f"{name}: node.nvlink: {links} links per GPU of a mesh cannot be shared evenly by {gpus - 1} peers"
         )
     return {(a, b): links // (gpus - 1) for a in range(gpus) for b in range(a + 1, gpus)}
 
@@ -213,9 +211,7 @@ def _written(spec: NodeSpec, name: str) -> Any:
         where = f"{name}: node.links.{i}"
         for end in link.ends:
             if end not in graph:
-                raise TopologyError(
-                    f"{where}: {end!r} is not a vertex; the vertices are {_some(list(graph))}"
-                )
+                raise TopologyError(f"{where}: {end!r} is not a vertex; the vertices are {_some(list(graph))}")
         if link.ends[0] == link.ends[1]:
             raise TopologyError(f"{where}: a link joins two vertices, found {link.ends[0]!r} twice")
         if graph.has_edge(*link.ends):
@@ -240,9 +236,7 @@ def _check_ends(kind: LinkKind, ends: list[VertexKind], where: str) -> None:
     for end in ends:
         if end not in _ENDS[kind]:
             allowed = " or ".join(sorted(k.name.lower() for k in _ENDS[kind]))
-            raise TopologyError(
-                f"{where}: a {kind.name.lower()} link ends at {allowed}, found a {end.name.lower()}"
-            )
+            raise TopologyError(f"{where}: a {kind.name.lower()} link ends at {allowed}, found a {end.name.lower()}")
 
 
 def _some(names: Sequence[str]) -> str:

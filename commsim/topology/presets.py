@@ -74,7 +74,7 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
 
 
 def load_preset(name: str, **knobs: object) -> Topology:
-    """The topology of a shipped preset: ``load_preset("hgx-h100-ndr400", nodes=64, oversubscription=2.0)``."""
+    """A shipped preset with knobs: ``load_preset("hgx-h100-ndr400", nodes=64, oversubscription=2.0)``."""
     return load_topology(TopologySpec.model_validate({"preset": name, **knobs}), Path())
 
 
@@ -124,9 +124,7 @@ def _read(path: Path, seen: tuple[str, ...] = ()) -> tuple[TopologyFile, Machine
     """A description file, and its machine merged onto what it extends."""
     documents = read_documents(path, error=TopologyError)
     if len(documents) != 1:
-        raise TopologyError(
-            [Fault(str(path), 0, 0, "", f"expected one topology, found {len(documents)} documents")]
-        )
+        raise TopologyError([Fault(str(path), 0, 0, "", f"expected one topology, found {len(documents)} documents")])
     file = validate(TopologyFile, documents[0], error=TopologyError)
     blocks = {k: v for k, v in file if k in Machine.model_fields and k in file.model_fields_set}
     own = Machine.model_construct(set(blocks), **blocks)
@@ -147,9 +145,7 @@ def _extends_fault(name: str, path: Path, seen: tuple[str, ...]) -> str | None:
     if name in names:
         return None
     close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    return f"unknown preset {name!r}; " + (
-        f"did you mean {' or '.join(close)}?" if close else "see `topo list`"
-    )
+    return f"unknown preset {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else "see `topo list`")
 
 
 def _merged(base: M, over: M) -> M:
@@ -182,9 +178,7 @@ def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
     bandwidth = knobs.nic_bandwidth or (node.nic.bandwidth if node.nic else None) or 0.0
     if nics and not bandwidth:
         raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
-    fabric = fabric_of(
-        _fabric_spec(machine, knobs), bandwidth, node.nic.latency if node.nic else None, knobs.nodes
-    )
+    fabric = fabric_of(_fabric_spec(machine, knobs), bandwidth, node.nic.latency if node.nic else None, knobs.nodes)
     graph = node_graph(node, gpus, nics, spread, name)
     if node.nvlink and node.nvlink.links and (node.nvlink.kind or "none") != "none":
         graph.graph["nvlink"] = (node.nvlink.links, node.nvlink.bandwidth or 0.0)

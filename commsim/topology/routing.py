@@ -1,11 +1,11 @@
-"""Routes: inside a node from its graph (a small table, computed once), between nodes by arithmetic on node and rail.
+"""Routes: inside a node from its graph (one table), between nodes by arithmetic on node and rail.
 
 Every node is a copy of one template, so the table of one node serves them all and thousands of pairs route as
 NumPy arithmetic. Rules, as NCCL computes paths (2.30.7 src/graph/paths.cc):
 
-* NVLink first: a direct link, or through switches; else over *one* other GPU (NVB), the widest, then the lowest index.
+* NVLink first: direct or through switches; else over *one* other GPU (NVB), the widest, then the lowest.
 * Otherwise the fewest PCIe hops; GPUs and NICs are never crossed on the way.
-* A NIC that PCIe does not reach (another host of the same NVLink domain) is reached through a GPU beside it (PXN).
+* A NIC that PCIe does not reach (another host of one NVLink domain) is reached through a GPU near it (PXN).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NodeRoutes:
 
 @dataclass(frozen=True, eq=False)
 class FabricRoutes:
-    """Link ids of the fabric: ``port_up``/``port_down`` and ``leaf`` (nodes, nics), ``up``/``down`` (leaves, spines).
+    """Link ids: ``port_up``/``port_down``, and ``leaf``, (nodes, nics); ``up``/``down`` (leaves, spines).
 
     ``up`` has no column when no two nodes need a spine.
     """
@@ -63,7 +63,7 @@ class FabricRoutes:
     nodes_per_leaf: int
 
     def spine(self, src_node: Int64, dst_node: Int64, nic: Int64) -> Int64:
-        """The spine of a route: even over pairs and rails, equal both ways, unmoved by shifting whole leaf groups."""
+        """The spine of a route: spread over pairs and rails, alike both ways, kept by shifting leaf groups."""
         position = src_node % self.nodes_per_leaf + dst_node % self.nodes_per_leaf
         return np.asarray((position + nic) % self.up.shape[1], dtype=np.int64)
 
@@ -71,10 +71,8 @@ class FabricRoutes:
 # -- inside a node ---------------------------------
 
 
-def _tree(
-    graph: Any, source: str, usable: Callable[[LinkKind], bool], transit: set[VertexKind]
-) -> dict[str, str]:
-    """Parent of every vertex reached from `source` with the fewest hops over usable links and transit vertices."""
+def _tree(graph: Any, source: str, usable: Callable[[LinkKind], bool], transit: set[VertexKind]) -> dict[str, str]:
+    """Parent of every vertex reached from `source` in the fewest hops over usable links and transit."""
     parent, queue = {source: source}, deque([source])
     while queue:
         at = queue.popleft()
@@ -127,7 +125,7 @@ def vertices_of(graph: Any, kind: VertexKind) -> list[str]:
 
 
 def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str) -> NodeRoutes:
-    """The routes between the GPUs and NICs of a node graph; TopologyError naming a pair that no path joins."""
+    """The routes between GPUs and NICs of a node graph; TopologyError names a pair without a path."""
     link_id: dict[tuple[str, str], int] = {}
     for i, (u, v) in enumerate(graph.edges):
         link_id[u, v], link_id[v, u] = 2 * i, 2 * i + 1
@@ -151,9 +149,7 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
     nic_paths = {(a, n): _nic_path(reach, a, n, gpu_paths) for a in gpus for n in nics}
     for (a, n), found in nic_paths.items():
         if found is None:
-            raise TopologyError(
-                f"{name}: {a} and {n} of a node are not connected; a NIC needs a PCIe path to a GPU"
-            )
+            raise TopologyError(f"{name}: {a} and {n} of a node are not connected; a NIC needs a PCIe path to a GPU")
     to_nic = {pair: found for pair, found in nic_paths.items() if found is not None}
 
     def table(rows: Sequence[str], columns: Sequence[str], path_of: Callable[[str, str], Path]) -> Int32:
@@ -214,9 +210,7 @@ def _matrix(rows: list[list[PathType]], height: int, width: int) -> UInt8:
     return np.array(rows, dtype=np.uint8).reshape(height, width)
 
 
-def _nearest(
-    gpus: Sequence[str], nics: Sequence[str], distance: dict[tuple[str, str], tuple[int, int]]
-) -> Int32:
+def _nearest(gpus: Sequence[str], nics: Sequence[str], distance: dict[tuple[str, str], tuple[int, int]]) -> Int32:
     """NIC index per GPU: the nearest; GPUs that share the same set of nearest NICs take turns over it.
 
     NCCL spreads such GPUs as well (ncclTopoGetLocalNet, 2.30.7 src/graph/topo.cc), in bit-mirrored order.
@@ -239,9 +233,7 @@ def route_table(
     topology: Topology, src: npt.ArrayLike, dst: npt.ArrayLike, nic: npt.ArrayLike | None = None
 ) -> RouteTable:
     """The deduplicated routes of the pairs (src[k], dst[k]); see `Topology.routes`."""
-    a, b = np.broadcast_arrays(
-        np.asarray(src, dtype=np.int64).ravel(), np.asarray(dst, dtype=np.int64).ravel()
-    )
+    a, b = np.broadcast_arrays(np.asarray(src, dtype=np.int64).ravel(), np.asarray(dst, dtype=np.int64).ravel())
     world = topology.world_size
     if a.size and (min(a.min(), b.min()) < 0 or max(a.max(), b.max()) >= world):
         raise TopologyError(f"{topology.name}: found a rank outside 0..{world - 1}")
@@ -262,9 +254,7 @@ def _rails(topology: Topology, src: Int64, nic: npt.ArrayLike | None) -> Int64:
     asked = np.broadcast_to(np.asarray(nic, dtype=np.int64), src.shape)
     if asked.size and (asked.min() < -1 or asked.max() >= topology.nics_per_node):
         found = asked.min() if asked.min() < -1 else asked.max()
-        raise TopologyError(
-            f"{topology.name}: NIC {found} is not one of the {topology.nics_per_node} NICs of a node"
-        )
+        raise TopologyError(f"{topology.name}: NIC {found} is not one of the {topology.nics_per_node} NICs of a node")
     return np.where(asked < 0, nearest, asked)
 
 

@@ -1,11 +1,11 @@
-"""What a topology description may say: the models behind ``topology:`` in a scenario and the files in ``topologies/``.
+"""What a topology may say: the models behind ``topology:`` in a scenario and the files in ``topologies/``.
 
 A scenario names a machine in one of three ways and may then set the knobs `nodes`, `gpus_per_node`,
 `nics_per_node`, `nic_bandwidth`, `oversubscription` and `nodes_per_leaf`::
 
-    topology: {preset: hgx-h100-ndr400, nodes: 64, oversubscription: 2}     # a shipped file, by name
-    topology: {path: my-machine.yaml, nodes: 2}                             # a file of yours, relative to the scenario
-    topology:                                                               # described in place
+    topology: {preset: hgx-h100-ndr400, nodes: 64, oversubscription: 2}     # a shipped file
+    topology: {path: my-machine.yaml, nodes: 2}                             # your file, beside the scenario
+    topology:                                                               # in place
       gpu: {model: RTX 4090, generation: ada, sm: 89}
       cpu: {arch: x86_64, vendor: amd}
       node:
@@ -84,7 +84,7 @@ class NvlinkSpec(_Block):
 
 
 class PcieSpec(_Block):
-    """The PCIe tree: GPUs under switches (`gpus_per_switch`, 0 for none) under the host bridges of `sockets` CPUs.
+    """GPUs under PCIe switches (`gpus_per_switch`, 0 for none) under the host bridges of `sockets` CPUs.
 
     `switch_bandwidth` is the uplink of a switch (default: `bandwidth`). Sockets are joined all to all inside
     boards of `linked_sockets` (default: all of them); boards are joined by NVLink only.
@@ -108,7 +108,7 @@ class C2cSpec(_Block):
 
 
 class NicSpec(_Block):
-    """The NICs of a node, spread evenly over its GPUs: beside a GPU under its PCIe switch, or under its host bridge.
+    """The NICs of a node, spread over its GPUs: beside a GPU under its PCIe switch, or under its host.
 
     `latency` is that of one NIC and its cable to the leaf; `pcie_bandwidth` defaults to that of the PCIe
     tree.
@@ -132,7 +132,7 @@ class LinkSpec(_Block):
 
 
 class NodeSpec(_Block):
-    """One node: a pattern (`gpus`, `nvlink`, `pcie`, `c2c`), or `vertices` and `links` written out; and its NICs."""
+    """One node: a pattern (`gpus`, `nvlink`, `pcie`, `c2c`), or `vertices` and `links`; and its NICs."""
 
     gpus: Gpus | None = None
     nvlink: NvlinkSpec | None = None
@@ -149,9 +149,7 @@ class NodeSpec(_Block):
         if (self.vertices is None) != (self.links is None):
             raise ValueError("vertices and links are written out together; found only one of them")
         if self.vertices is not None and (self.gpus or self.nvlink or self.pcie or self.c2c):
-            raise ValueError(
-                "a node is a pattern (gpus, nvlink, pcie, c2c) or written out (vertices, links), not both"
-            )
+            raise ValueError("a node is a pattern (gpus, nvlink, pcie, c2c) or written out (vertices, links), not both")
         return self
 
 
