@@ -1,0 +1,85 @@
+"""The command line: parse, call, print. Heavy modules are imported by the commands that need them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from commsim.cli import compare as compare_command
+from commsim.cli import run as run_command
+from commsim.cli.topo import app as topo_app
+
+app = typer.Typer(
+    name="commsim",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Predict collective communication on real machines, and score the prediction against measured curves.",
+    epilog="Exit status: 0 ok, 1 infeasible or a bar missed, 2 bad input, 3 a fault of commsim.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from commsim import __version__
+
+        typer.echo(f"commsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    del version
+
+
+app.command("run")(run_command.run)
+app.command("compare")(compare_command.compare)
+app.add_typer(topo_app, name="topo")
+
+
+def main() -> None:
+    """Entry point: every fault of the input ends in one screen of text and exit status 2, never in a traceback."""
+    from commsim.errors import CommsimError, InfeasibleError
+
+    try:
+        app()
+    except CommsimError as error:
+        _complain(_one_screen(str(error)))
+        sys.exit(1 if isinstance(error, InfeasibleError) else 2)
+    except KeyboardInterrupt:
+        _complain("interrupted; files written so far are whole")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output left (`| head`): not an error. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        _complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        sys.exit(2)
+    except MemoryError:
+        _complain("out of memory: the scenario is too large for this machine")
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("COMMSIM_TRACEBACK"):
+            raise
+        _complain(
+            f"internal error: {type(error).__name__}: {error}\n"
+            "This is a fault of commsim, not of your input: run again with COMMSIM_TRACEBACK=1 and report what it says."
+        )
+        sys.exit(3)
+
+
+def _complain(text: str) -> None:
+    print(f"commsim: error: {text}" if "\n" not in text else f"commsim: error:\n{text}", file=sys.stderr)
+
+
+def _one_screen(text: str, lines: int = 24, width: int = 400) -> str:
+    shown = [line if len(line) <= width else line[: width - 3] + "..." for line in text.splitlines()]
+    if len(shown) > lines:
+        shown = [*shown[: lines - 1], f"... and {len(shown) - lines + 1} more lines"]
+    return "\n".join(shown)

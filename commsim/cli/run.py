@@ -1,0 +1,184 @@
+"""``commsim run``: predict what a scenario asks, print the table, write the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from commsim.accuracy.compare import Comparison
+    from commsim.scenario.result import Result
+
+
+def run(
+    scenario: Annotated[
+        str, typer.Argument(help="A scenario file, or the name of a shipped one (such as 'quickstart').")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes as key.path=value, such as topology.nodes=4.", metavar="[KEY=VALUE]..."),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).", show_default=False),
+    ] = None,
+    files: Annotated[bool, typer.Option("--files/--no-files", help="Whether to write files at all.")] = True,
+    plot: Annotated[
+        bool | None,
+        typer.Option("--plot/--no-plot", help="Draw bandwidth.png and .svg (default: as the scenario says)."),
+    ] = None,
+) -> None:
+    """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
+    from commsim.cli.find import find_scenario
+    from commsim.report.tables import comparison_table
+    from commsim.scenario.load import load_scenarios
+    from commsim.scenario.run import run as run_scenario
+
+    path = find_scenario(scenario)
+    scenarios = load_scenarios(path, overrides or [])
+    documents: list[dict[str, Any]] = []
+    for one in scenarios:
+        with _Progress(json_output) as progress:
+            result = run_scenario(one, progress)
+        comparisons = compare_items(result)
+        folder = None
+        if files:
+            folder = out if out is not None and len(scenarios) == 1 else (out or Path("out")) / one.slug
+        written = write_files(result, comparisons, folder, one.report.plot if plot is None else plot) if folder else []
+        for warning in result.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+        if json_output:
+            documents.append(result.to_dict() | {"comparisons": [c.summary() for c in comparisons]})
+            continue
+        typer.echo(tables(result), nl=False)
+        for comparison in comparisons:
+            typer.echo(comparison_table(comparison), nl=False)
+        if written:
+            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+    if json_output:
+        import json
+
+        typer.echo(json.dumps({"results": documents}, indent=2, allow_nan=False))
+
+
+class _Progress:
+    """A progress bar on stderr while sizes are predicted, only on a terminal and only if it takes a while."""
+
+    def __init__(self, quiet: bool) -> None:
+        import sys
+
+        self._bar: Any = None
+        if not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+
+    def __enter__(self) -> Any:
+        if self._bar is None:
+            return None
+        self._bar.start()
+        return self._track
+
+    def _track(self, sizes: Iterable[int], label: str) -> Iterator[int]:
+        yield from self._bar.track(list(sizes), description=label)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def compare_items(result: Result) -> list[Comparison]:
+    """Every measured curve of a result against the prediction at its sizes."""
+    from commsim.accuracy.compare import compare
+
+    return [
+        compare(predicted, measured)
+        for item in result.items
+        for measured, predicted in zip(item.measured, item.at_measured, strict=True)
+    ]
+
+
+def tables(result: Result) -> str:
+    """The nccl-tests-shaped tables of a result, under a heading that says what was predicted and how."""
+    from commsim.report.tables import result_table
+
+    t = result.topology
+    text = []
+    for item in result.items:
+        heading = [
+            f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})",
+            f"{item.collective} on {item.ranks} x {t['gpu']}: {t['nodes']} node{'s' if t['nodes'] != 1 else ''} of "
+            f"{t['ranks_per_node']} ({t['name']}), library {item.library}, {item.mode.replace('_', ' ')}, "
+            f"{_levels(item.rows)}",
+            "",
+        ]
+        text.append(result_table(item, heading))
+    return "\n".join(text)
+
+
+def _levels(rows: Any) -> str:
+    levels = list(dict.fromkeys(row.level for row in rows))
+    return f"engine {', '.join(levels)}" if levels else "no sizes"
+
+
+def write_files(result: Result, comparisons: list[Comparison], folder: Path, plot: bool) -> list[Path]:
+    """Writes result.csv, result.json, scenario.yaml, comparison.csv and the pictures; returns their paths.
+
+    Every file is written under a temporary name and renamed, so none is ever half there.
+    """
+    import json
+
+    from commsim.report.files import write_atomically
+    from commsim.report.tables import comparison_csv, result_csv
+    from commsim.scenario.load import resolved_yaml
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [
+        write_atomically(folder / "result.csv", result_csv(result)),
+        write_atomically(
+            folder / "result.json",
+            json.dumps(
+                result.to_dict() | {"comparisons": [c.summary() for c in comparisons]},
+                indent=2,
+                allow_nan=False,
+            )
+            + "\n",
+        ),
+        write_atomically(
+            folder / "scenario.yaml",
+            f"# Resolved scenario {result.scenario_hash}, commsim {result.provenance['commsim']}\n"
+            + resolved_yaml(result.scenario, folder),
+        ),
+    ]
+    if comparisons:
+        written.append(write_atomically(folder / "comparison.csv", comparison_csv(comparisons)))
+    if plot:
+        written += draw(result, comparisons, folder)
+    return written
+
+
+def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Path]:
+    """Writes the bandwidth curves as PNG and SVG, one pair of files per item."""
+    import io
+
+    from commsim.report.files import write_atomically
+    from commsim.report.plots import plot_bandwidth
+
+    written = []
+    for i, item in enumerate(result.items):
+        mine = [c for c in comparisons if any(c.measured is m for m in item.measured)]
+        figure = plot_bandwidth([item.curve("predicted")], list(item.measured), result.name, mine)
+        name = "bandwidth" if len(result.items) == 1 else f"bandwidth-{i + 1}"
+        for suffix in ("png", "svg"):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
+            written.append(write_atomically(folder / f"{name}.{suffix}", buffer.getvalue()))
+    return written

@@ -1,0 +1,65 @@
+"""How many channels a call uses and how many bytes each carries (NCCL src/enqueue.cc, 2.30.7 and up to 2.21)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from commsim.nccl.protocols import LL, Protocol
+from commsim.nccl.version import Version
+
+CONTINUOUS_SINCE: Version = (2, 22, 0)
+"""From 2.22 channels are cut at byte cells and carry at least 32 KiB of traffic each."""
+
+_MIN_TRAFFIC = 32 << 10
+
+
+@dataclass(frozen=True)
+class Split:
+    """A call spread over channels: `channels` in use, the fullest of which carries `channel_bytes`."""
+
+    channels: int
+    channel_bytes: int
+    threads: int
+
+
+def _round_up(value: float, grain: int) -> int:
+    return ceil(value / grain) * grain
+
+
+def shrink(channels: int, nbytes: int, algorithm: str, protocol: Protocol, ranks: int) -> tuple[int, int]:
+    """Channels and threads per block after NCCL took some away from a small message (enqueue.cc, topoGetAlgoInfo)."""
+    threads = protocol.max_threads
+    threshold = protocol.thread_threshold * (ranks if algorithm == "ring" and protocol is LL else 1)
+    while nbytes < channels * threads * threshold and channels >= 2:
+        channels -= 1
+    while nbytes < channels * threads * threshold and threads % 128 == 0 and threads > 96:
+        threads //= 2
+    return channels, (640 if algorithm == "tree" else threads)
+
+
+def split(
+    channels: int,
+    nbytes: int,
+    algorithm: str,
+    protocol: Protocol,
+    ranks: int,
+    version: Version,
+    traffic_factor: int = 2,
+) -> Split:
+    """How `nbytes` are spread over at most `channels` channels.
+
+    `traffic_factor` is NCCL's bytes moved per byte of the call: 2 for all_reduce.
+    """
+    channels, threads = shrink(channels, nbytes, algorithm, protocol, ranks)
+    if nbytes == 0:
+        return Split(1, 0, threads)
+    if version < CONTINUOUS_SINCE:
+        return Split(channels, ceil(nbytes / channels), threads)
+    weight = traffic_factor * (4 if protocol is LL else 1)
+    per_channel = _round_up(max(_MIN_TRAFFIC, nbytes * weight) / channels, 16)
+    cell = _round_up(_MIN_TRAFFIC / weight, 16)
+    cells = ceil(nbytes / cell)
+    cells_per_channel = min(cells, ceil(per_channel / (cell * weight)))
+    used = ceil(cells / cells_per_channel)
+    return Split(used, min(nbytes, cells_per_channel * cell), threads)

@@ -1,0 +1,205 @@
+"""From NCCL's choice to what one channel does: loops, slices, hops and rates.
+
+Channels of a call are alike, so one stands for all: it gets its share of every link. A ring channel becomes a
+`RingPlan` (regular enough for a closed form or a wavefront, and convertible to an explicit Schedule); a tree becomes
+the explicit Schedule of one pair of trees. The terms and their sources:
+
+* loops of N chunks, slices within a chunk, a last smaller loop (src/device/all_reduce.h, prims_simple.h);
+* LL and LL128 hand data over by flags inside the data, so a receiver works while a chunk arrives: their slice is one
+  pass of the thread block;
+* a hop costs the protocol's latency once per slice; a thread block or a link moves the slice at its rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.nccl.channels import Split
+from commsim.nccl.graph import System
+from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, Protocol
+
+if TYPE_CHECKING:
+    from commsim.nccl.parameters import Parameters
+    from commsim.topology.graph import Topology
+
+Float64 = npt.NDArray[np.float64]
+
+MAX_SLICES = 8
+"""Finest cut of an LL or LL128 chunk that is simulated; beyond it a finer cut changes the time by under 1 %."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective call after NCCL's choice."""
+
+    collective: str
+    nbytes: int
+    algorithm: str
+    protocol: Protocol
+    split: Split
+    buffer_bytes: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`count` equal rounds of a ring: every rank's chunk is `slices` slices of `slice_bytes`."""
+
+    count: int
+    slices: int
+    slice_bytes: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the lowering needs of a topology: nominal bytes/s out of a GPU inside its node over links of a kind (the
+    field of `Efficiency`), NICs per node, and the narrowest link of each kind on the way through one NIC."""
+
+    intra_bandwidth: float
+    intra_kind: str
+    nics: int
+    nic_path: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What one channel gets of the machine: payload bytes/s inside and between nodes, and what limits them."""
+
+    intra: float
+    inter: float
+    intra_limit: str
+    inter_limit: str
+
+
+@dataclass(frozen=True, eq=False)
+class RingPlan:
+    """One ring channel: `steps` sends per rank and loop; `rate` and `hop_s` of each hop i to i + 1, shape (ranks,)."""
+
+    ranks: int
+    steps: int
+    loops: tuple[Loop, ...]
+    rate: Float64
+    hop_s: Float64
+    pass_bytes: int
+    first_pass_s: float
+    limit: str
+
+    def hop_of(self, slice_bytes: float) -> Float64:
+        """Hop latency for slices of a size: a full pass of the thread block has more stores to fence."""
+        return self.hop_s + self.first_pass_s * min(1.0, slice_bytes / self.pass_bytes)
+
+
+def survey(system: System, topology: Topology) -> Machine:
+    """Reads from the topology, once, what the lowering needs of it."""
+    intra, kind = _inside(system, topology) if system.ranks_per_node > 1 else (0.0, "none")
+    return Machine(intra, kind, topology.nics_per_node, _nic_path(topology) if system.nodes > 1 else ())
+
+
+def _inside(system: System, topology: Topology) -> tuple[float, str]:
+    n = topology.ranks_per_node
+    if system.intra_type in ("NVL", "NVB"):
+        if topology.has_nvswitch:
+            return topology.nvlink_links * topology.nvlink_link_bandwidth, "nvlink_switch"
+        # On a mesh the channels' rings use different neighbours: a GPU's links serve all of them together.
+        links = min(sum(topology.pair_links(a, b) for b in range(n) if b != a) for a in range(n))
+        return links * topology.nvlink_link_bandwidth, "nvlink_direct"
+    uses: dict[int, int] = {}
+    for rank in range(n):
+        for link in topology.route(rank, (rank + 1) % n):
+            uses[int(link)] = uses.get(int(link), 0) + 1
+    return min(float(topology.link_bandwidth[link]) / count for link, count in uses.items()), "pcie"
+
+
+def _nic_path(topology: Topology) -> tuple[tuple[str, float], ...]:
+    """Narrowest link of each kind between the GPUs of two neighbouring nodes, through one NIC each."""
+    from commsim.topology.graph import LinkKind
+
+    ppn = topology.ranks_per_node
+    narrowest: dict[str, float] = {}
+    for link in topology.route(ppn - 1, ppn):
+        name = {LinkKind.PCIE: "PCIe", LinkKind.NETWORK: "NIC", LinkKind.FABRIC: "fabric"}.get(
+            LinkKind(topology.link_kind[link])
+        )
+        if name is not None:
+            narrowest[name] = min(narrowest.get(name, float("inf")), float(topology.link_bandwidth[link]))
+    return tuple(sorted(narrowest.items()))
+
+
+def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:
+    """The rates of one channel: its thread block's, or its part of the links that all channels in use share."""
+    protocol, used = call.protocol, call.split.channels
+    block = parameters.block_rate.of(protocol.name)
+    intra, intra_limit = block, "thread block"
+    if system.ranks_per_node > 1:
+        link = intra_bandwidth(machine, parameters) / used / protocol.wire_factor
+        if link < intra:
+            intra, intra_limit = link, "PCIe" if machine.intra_kind == "pcie" else "NVLink"
+    inter, inter_limit = block, "thread block"
+    if system.nodes > 1:
+        efficiency = parameters.efficiency
+        kind, nic = min(
+            ((k, bw * (efficiency.pcie if k == "PCIe" else efficiency.network)) for k, bw in machine.nic_path),
+            key=lambda item: item[1],
+        )
+        link = min(nic * machine.nics / used, nic) / protocol.wire_factor
+        if link < inter:
+            inter, inter_limit = link, kind
+    return Shares(intra, inter, intra_limit, inter_limit)
+
+
+def intra_bandwidth(machine: Machine, parameters: Parameters) -> float:
+    """Bytes/s out of one GPU towards the others of its node, as all channels together reach it."""
+    return machine.intra_bandwidth * float(getattr(parameters.efficiency, machine.intra_kind))
+
+
+def ring_loops(nbytes: int, ranks: int, protocol: Protocol, threads: int, buffer_bytes: int) -> tuple[Loop, ...]:
+    """The loops that `nbytes` of one channel take over a ring of `ranks`."""
+    if nbytes == 0 or ranks < 2:
+        return ()
+    step = buffer_bytes // STEPS if protocol.is_simple else protocol.step_bytes
+    chunk = step * RING_CHUNK_STEPS if protocol.is_simple else step
+    count, rest = divmod(nbytes, ranks * chunk)
+    loops = []
+    if count:
+        loops.append(_loop(count, chunk, protocol, threads))
+    if rest:
+        loops.append(_loop(1, ceil(rest / ranks / 16) * 16, protocol, threads))
+    return tuple(loops)
+
+
+def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
+    if protocol.is_simple:
+        slice_bytes = max(ceil(chunk / (RING_CHUNK_STEPS // RING_SLICE_STEPS)), MIN_SLICE_BYTES)
+    else:
+        slice_bytes = max(protocol.pass_bytes * threads // protocol.max_threads, ceil(chunk / MAX_SLICES))
+    slices = max(1, ceil(chunk / slice_bytes))
+    return Loop(count, slices, ceil(chunk / slices))
+
+
+def lower_ring(system: System, machine: Machine, parameters: Parameters, call: Call) -> RingPlan:
+    """The plan of the fullest channel of a ring all_reduce."""
+    n, ppn, protocol = system.ranks, system.ranks_per_node, call.protocol
+    share = shares(system, machine, parameters, call)
+    across = (np.arange(n) % ppn == ppn - 1) & (system.nodes > 1)
+    hops = parameters.ring_hop
+    inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
+    network = (
+        hops.network.of(protocol.name)
+        + system.nic_latency_us * 1e-6
+        + parameters.message_cost * (call.split.channels - 1)
+    )
+    limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
+    return RingPlan(
+        ranks=n,
+        steps=2 * (n - 1),
+        loops=ring_loops(call.split.channel_bytes, n, protocol, call.split.threads, call.buffer_bytes),
+        rate=np.where(across, share.inter, share.intra),
+        hop_s=np.where(across, network, inside.of(protocol.name)),
+        pass_bytes=protocol.pass_bytes,
+        first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
+        limit=limit,
+    )

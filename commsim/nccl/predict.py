@@ -1,0 +1,205 @@
+"""The time of an NCCL call: the tuner's choice, lowered to channels, timed, and set against the launch.
+
+In back-to-back runs (what nccl-tests measures) the host launches call k + 1 while call k runs, so the launch is a
+maximum with the kernel and not a sum; where both are alike, jitter lets neither hide the other entirely, which a
+power mean of order 6 describes. A single call (what a training step waits for) pays both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commsim.errors import ScenarioError
+from commsim.nccl import timing
+from commsim.nccl.channels import split
+from commsim.nccl.graph import System, discover
+from commsim.nccl.lower import Call, Machine, lower_ring, survey
+from commsim.nccl.parameters import Parameters, load_parameters
+from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
+from commsim.nccl.tuner import Candidate, Rules, candidates, choose
+from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+MODELLED = ("ring", "tree")
+"""Algorithms with a time model."""
+
+_OVERLAP_ORDER = 6.0
+
+KNOWN_ENV = frozenset(
+    {
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_MIN_CTAS",
+        "NCCL_MAX_CTAS",
+        "NCCL_BUFFSIZE",
+        "NCCL_NVLS_ENABLE",
+    }
+)
+"""NCCL variables that have their effect here; any other is reported as not modelled."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the job runs NCCL."""
+
+    version: Version | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    launch: str = "process_per_gpu"  # or "one_process"
+    mode: str = "back_to_back"  # or "single"
+    engine: str = "auto"  # closed_form | wavefront | event
+    algorithm: str | None = None
+    protocol: str | None = None
+    channels: int | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted for one size."""
+
+    nbytes: int
+    time_s: float
+    kernel_s: float
+    launch_s: float
+    algorithm: str
+    protocol: str
+    channels: int
+    bottleneck: str
+    level: str
+
+
+class Predictor:
+    """Predicts calls of one communicator on one topology.
+
+    `warnings` collects what the user should know, each once.
+    """
+
+    def __init__(self, topology: Topology, options: Options, parameters: Parameters | None = None) -> None:
+        self.topology, self.options = topology, options
+        self.parameters = parameters or load_parameters(topology.gpu.generation)
+        self.version = options.version or ASSUMED
+        self.warnings: list[str] = []
+        self.system: System = discover(topology, self.version, options.env)
+        self.machine: Machine = survey(self.system, topology)
+        self._check()
+
+    def _check(self) -> None:
+        if self.options.version is None:
+            self._warn(f"no NCCL version given: {format_version(ASSUMED)} is assumed")
+        elif not OLDEST <= self.version <= (*NEWEST[:2], 999):
+            self._warn(
+                f"NCCL {format_version(self.version)} is outside the versions modelled "
+                f"({format_version(OLDEST)} to {format_version(NEWEST)}): the nearest one is used"
+            )
+        for name in sorted(self.options.env):
+            if name.startswith("NCCL_") and name not in KNOWN_ENV:
+                self._warn(f"{name} is not modelled and has no effect")
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
+        """NCCL's own table for one call, after the environment."""
+        return candidates(self.system, collective, nbytes, self.version, self.options.env)
+
+    def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
+        """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice among those modelled."""
+        options = self.options
+        rules = Rules.from_env(options.env, collective)
+        table = self.candidates(collective, nbytes)
+        if options.algorithm is not None:
+            env = {k: v for k, v in options.env.items() if k != "NCCL_ALGO"} | {"NCCL_ALGO": options.algorithm}
+            table = candidates(self.system, collective, nbytes, self.version, env)
+        if options.protocol is not None:
+            table = [c for c in table if c.protocol == options.protocol]
+        best = choose(table)
+        modelled = choose([c for c in table if c.algorithm in MODELLED])
+        if modelled is None:
+            asked = options.algorithm or ", ".join(
+                sorted(rules.algorithms & {c.algorithm for c in table} or rules.algorithms)
+            )
+            protocol = options.protocol or ", ".join(sorted(rules.protocols))
+            raise ScenarioError(
+                f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on {self.topology.name}, "
+                f"or commsim has no time model for it yet; expected one of {', '.join(self._possible(collective))}"
+            )
+        if best is not None and best.algorithm not in MODELLED:
+            self._warn(
+                f"NCCL would choose {_NAMES[best.algorithm]} here for some sizes, which is not modelled yet: the "
+                f"figures are those of {' and '.join(_NAMES[a] for a in MODELLED)} (as with NCCL_NVLS_ENABLE=0)"
+            )
+        return modelled.algorithm, modelled.protocol
+
+    def _possible(self, collective: str) -> list[str]:
+        table = candidates(self.system, collective, 1 << 20, self.version, {})
+        return [f"{c.algorithm}/{c.protocol}" for c in table if c.algorithm in MODELLED]
+
+    def predict(self, collective: str, nbytes: int) -> Prediction:
+        """The predicted time of one call of `nbytes` (the nccl-tests size)."""
+        launch = self._launch()
+        if self.system.ranks == 1:
+            return Prediction(nbytes, launch, 0.0, launch, "copy", "-", 0, "launch", "closed_form")
+        algorithm, name = self.choose(collective, nbytes)
+        protocol = PROTOCOLS[name]
+        limit = self.options.channels or self.system.coll_channels
+        call = Call(
+            collective,
+            nbytes,
+            algorithm,
+            protocol,
+            split(limit, nbytes, algorithm, protocol, self.system.ranks, self.version),
+            self._buffer_bytes(),
+        )
+        chain, busy, limit_name, level = self._chain(call)
+        kernel = (
+            self.parameters.base.of(name)
+            + self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
+            + chain
+        )
+        if self.options.mode == "single":
+            time = launch + kernel
+        else:
+            time = (launch**_OVERLAP_ORDER + kernel**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
+        bottleneck = "launch" if launch > kernel else limit_name if busy >= 0.5 * kernel else "latency"
+        return Prediction(nbytes, time, kernel, launch, algorithm, name, call.split.channels, bottleneck, level)
+
+    def _launch(self) -> float:
+        launch = self.parameters.launch
+        if self.options.launch == "one_process":
+            return launch.one_process * self.topology.ranks_per_node
+        return launch.process_per_gpu
+
+    def _buffer_bytes(self) -> int:
+        text = self.options.env.get("NCCL_BUFFSIZE", "")
+        return int(text) if text.isdecimal() and int(text) > 0 else DEFAULT_BUFFER_BYTES
+
+    def _chain(self, call: Call) -> tuple[float, float, str, str]:
+        """Seconds of the fullest channel, the bandwidth part of it, the limiting resource, the engine level."""
+        engine = self.options.engine
+        if call.algorithm == "tree":
+            if engine in ("closed_form", "wavefront"):
+                raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
+            from commsim.nccl.tree import time_tree
+
+            return time_tree(self.system, self.topology, self.machine, self.parameters, call)
+        plan = lower_ring(self.system, self.machine, self.parameters, call)
+        if engine == "event":
+            from commsim.nccl.ring_event import time_ring
+
+            return (*time_ring(plan), plan.limit, "event")
+        uniform = timing.is_uniform(plan)
+        if engine == "closed_form" and not uniform:
+            raise ScenarioError(
+                "engine closed_form needs a ring whose hops are all alike (one node); expected auto, wavefront or event"
+            )
+        if uniform and engine != "wavefront":
+            return (*timing.ring_closed_form(plan), plan.limit, "closed_form")
+        return (*timing.ring_wavefront(plan), plan.limit, "wavefront")
+
+
+_NAMES = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}

@@ -1,0 +1,66 @@
+"""The time of one ring channel: a closed form where all hops are alike, a wavefront over the ranks otherwise.
+
+Per slice, rank i sends when it holds the slice and its thread block is free; the slice arrives `hop` after it has been
+sent at `rate`. A loop starts when the last slice of the loop before has arrived. Both roads equal the event kernel on
+the explicit Schedule (tests/nccl/test_timing.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commsim.nccl.lower import RingPlan
+
+
+def is_uniform(plan: RingPlan) -> bool:
+    """Whether every hop of the ring is alike, so that the closed form holds."""
+    return bool(np.ptp(plan.rate) == 0.0 and np.ptp(plan.hop_s) == 0.0)
+
+
+def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
+    """Seconds of a uniform ring channel, and the part of them that is bandwidth rather than latency.
+
+    With G slices of time t and hop h, a step costs max(G t, t + h): either the thread block never waits, or the first
+    slice of the next step is waited for. A loop of P steps ends one hop after its last slice:
+    (P - 1) max(G t, t + h) + G t + h.
+    """
+    total = busy = 0.0
+    for loop in plan.loops:
+        t = loop.slice_bytes / float(plan.rate[0])
+        h = float(plan.hop_of(loop.slice_bytes)[0])
+        G = loop.slices
+        total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * t + h)
+        busy += loop.count * plan.steps * G * t
+    return total, busy
+
+
+def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
+    """Seconds of any ring channel, step by step over all ranks at once, and the bandwidth part of them.
+
+    Ranks leave a loop at different times unless the ring is uniform, so every loop is stepped.
+    """
+    free = np.zeros(plan.ranks)  # when the thread block of each rank may start its next slice
+    end = 0.0
+    busy = 0.0
+    for loop in plan.loops:
+        service = loop.slice_bytes / plan.rate
+        hop = plan.hop_of(loop.slice_bytes)
+        for _ in range(loop.count):
+            free, end = _one_loop(plan.steps, loop.slices, service, hop, free)
+        busy += loop.count * plan.steps * loop.slices * float(service.max())
+    return end, busy
+
+
+def _one_loop(
+    steps: int, slices: int, service: np.ndarray, hop: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, float]:
+    free = start.copy()
+    held = np.broadcast_to(start, (slices, start.size)).copy()  # when each rank holds each slice of this step
+    for _ in range(steps):
+        for s in range(slices):
+            np.maximum(held[s], free, out=free)
+            free += service
+            arrival = free + hop
+            held[s, 1:] = arrival[:-1]
+            held[s, 0] = arrival[-1]
+    return np.maximum(free, held[-1]), float(held.max())

@@ -1,0 +1,211 @@
+"""Wires a Scenario's parts into a Result: topology, library model or raw schedule, lower bounds, measured curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import commsim
+from commsim.errors import CommsimError, ScenarioError
+from commsim.measure.records import Curve
+from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.version import parse_version
+from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, scenario_warnings
+from commsim.scenario.result import Item, Result, Row
+
+if TYPE_CHECKING:
+    from commsim.scenario.schema import CollectiveWork, Scenario
+    from commsim.topology.graph import Topology
+
+Progress = Callable[[Iterable[int], str], Iterable[int]]
+
+
+def run(scenario: Scenario, progress: Progress | None = None) -> Result:
+    """Predicts every item of a scenario and the sizes of the measured files it names.
+
+    `progress` may wrap the sizes of an item to show how far the run is.
+    """
+    topology = build_topology(scenario)
+    measured = _measured(scenario, topology)
+    warnings = scenario_warnings(scenario)
+    items = []
+    for work in scenario.workload:
+        predictor = _predictor(scenario, topology, work)
+        curves = tuple(c for c in measured if c.collective == work.collective)
+        sizes = work.sizes if work.sizes is not None else _sizes_of(curves)
+        shown = progress(sizes, f"{scenario.name}: {work.collective}") if progress else sizes
+        rows = tuple(predictor(size) for size in shown)
+        known = {row.size_bytes: row for row in rows}
+        at = tuple(_at_measured(curve, predictor, known, topology) for curve in curves)
+        items.append(
+            Item(
+                collective=work.collective,
+                ranks=topology.world_size,
+                library=scenario.library.name,
+                mode=scenario.mode,
+                rows=rows,
+                measured=curves,
+                at_measured=at,
+                parameters=predictor.provenance,
+            )
+        )
+        warnings += [w for w in predictor.warnings if w not in warnings]
+    return Result(
+        scenario=scenario,
+        scenario_hash=scenario_hash(scenario),
+        resolved=resolved_yaml(scenario),
+        topology=_summary(topology),
+        items=tuple(items),
+        warnings=tuple(warnings),
+        provenance={"commsim": commsim.__version__, "source": scenario.source},
+    )
+
+
+def _measured(scenario: Scenario, topology: Topology) -> list[Curve]:
+    """The curves that `compare` names; every file that cannot serve is a fault at its place in the scenario."""
+    from commsim.measure.parsers import read_measured
+
+    curves: list[Curve] = []
+    faults = []
+    wanted = {work.collective for work in scenario.workload}
+    for i, path in enumerate(scenario.compare_paths()):
+        try:
+            found = read_measured(path)
+        except CommsimError as error:
+            faults.append(scenario.document.fault(("compare", i), str(error)))
+            continue
+        for curve in found:
+            if curve.collective not in wanted:
+                message = f"{path.name} holds {curve.collective}, expected {', '.join(sorted(wanted))}"
+                faults.append(scenario.document.fault(("compare", i), message))
+            elif curve.n_ranks is not None and curve.n_ranks != topology.world_size:
+                message = (
+                    f"{path.name} was measured on {curve.n_ranks} ranks, not {topology.world_size} as the topology has"
+                )
+                faults.append(scenario.document.fault(("compare", i), message))
+        curves += found
+    if faults:
+        raise ScenarioError(faults)
+    return curves
+
+
+def _sizes_of(curves: Iterable[Curve]) -> tuple[int, ...]:
+    return tuple(sorted({int(size) for curve in curves for size in curve.size_bytes}))
+
+
+def _at_measured(curve: Curve, predictor: RowPredictor, known: dict[int, Row], topology: Topology) -> Curve:
+    rows = [known.get(int(size)) or predictor(int(size)) for size in curve.size_bytes]
+    return Curve(
+        name=f"predicted for {curve.name}",
+        collective=curve.collective,
+        n_ranks=topology.world_size,
+        kind="predicted",
+        size_bytes=curve.size_bytes,
+        time_s=np.array([row.time_s for row in rows]),
+    )
+
+
+class RowPredictor:
+    """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
+
+    def __init__(self, work: CollectiveWork, topology: Topology) -> None:
+        from commsim.network.alphabeta import lower_bound_s
+
+        self.work, self.topology = work, topology
+        self.warnings: list[str] = []
+        self.provenance = ""
+        self._bound = lower_bound_s
+
+    def row(
+        self,
+        size: int,
+        *,
+        time_s: float,
+        kernel_s: float,
+        launch_s: float,
+        algorithm: str,
+        protocol: str,
+        channels: int,
+        bottleneck: str,
+        level: str,
+    ) -> Row:
+        """A Row of this item's type, with its lower bound."""
+        work = self.work
+        return Row(
+            size_bytes=size,
+            count=size // work.item_bytes,
+            dtype=work.dtype,
+            redop=work.redop,
+            root=-1,
+            time_s=time_s,
+            algorithm=algorithm,
+            protocol=protocol,
+            channels=channels,
+            bottleneck=bottleneck,
+            lower_bound_s=self._bound(work.collective, size, self.topology).seconds,
+            launch_s=launch_s,
+            kernel_s=kernel_s,
+            level=level,
+        )
+
+    def __call__(self, size: int) -> Row:
+        """The prediction for one size in bytes."""
+        raise NotImplementedError
+
+
+class _NcclRows(RowPredictor):
+    def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
+        super().__init__(work, topology)
+        library = scenario.library
+        stated = "version" in library.model_fields_set
+        self.model = Predictor(
+            topology,
+            Options(
+                version=parse_version(library.version) if stated else None,
+                env=scenario.nccl_env(work),
+                launch=library.launch_mode,
+                mode=scenario.mode,
+                engine=scenario.engine,
+            ),
+        )
+        self.warnings = self.model.warnings
+        self.provenance = self.model.parameters.provenance
+
+    def __call__(self, size: int) -> Row:
+        p = self.model.predict(self.work.collective, size)
+        return self.row(
+            size,
+            time_s=p.time_s,
+            kernel_s=p.kernel_s,
+            launch_s=p.launch_s,
+            algorithm=p.algorithm,
+            protocol=p.protocol,
+            channels=p.channels,
+            bottleneck=p.bottleneck,
+            level=p.level,
+        )
+
+
+def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork) -> RowPredictor:
+    if scenario.library.name == "nccl":
+        return _NcclRows(scenario, topology, work)
+    from commsim.scenario.raw import RawRows
+
+    return RawRows(scenario, topology, work)
+
+
+def _summary(topology: Topology) -> dict[str, object]:
+    return {
+        "name": topology.name,
+        "gpu": topology.gpu.model,
+        "ranks": topology.world_size,
+        "nodes": topology.nodes,
+        "ranks_per_node": topology.ranks_per_node,
+        "nics_per_node": topology.nics_per_node,
+        "nic_bandwidth_bytes_per_s": topology.nic_bandwidth,
+        "network": topology.network,
+        "oversubscription": topology.oversubscription,
+        "bisection_bytes_per_s": topology.bisection_bandwidth() if topology.world_size > 1 else None,
+    }
