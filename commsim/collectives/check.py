@@ -156,9 +156,7 @@ class _Replay:
         first = np.maximum.accumulate(np.where(same, 0, place)) if s.rows else place
         turn = np.empty(s.rows, np.int64)
         turn[order] = place - first
-        bounds = (
-            np.flatnonzero(np.r_[True, s.step[1:] != s.step[:-1], True][: s.rows + 1]) if s.rows else place
-        )
+        bounds = np.flatnonzero(np.r_[True, s.step[1:] != s.step[:-1], True][: s.rows + 1]) if s.rows else place
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             self._step(np.arange(begin, end), turn[begin:end])
         self._finish(postcondition(s))
@@ -200,17 +198,13 @@ class _Replay:
         if datum == _UNDEFINED:
             _fail(s, row, f"{adds} to a slot that holds nothing yet")
         if datum != self.datum[self.read[row]]:
-            _fail(
-                s, row, f"{adds}, which is chunk {self.datum[self.read[row]]} of the array, to chunk {datum}"
-            )
+            _fail(s, row, f"{adds}, which is chunk {self.datum[self.read[row]]} of the array, to chunk {datum}")
         _fail(s, row, f"{adds} but already holds {_names(held[i] & added[i])}")
 
     def _finish(self, goal: Contents) -> None:
         s = self.schedule
         place = _slot(s, goal.endpoint, goal.buffer, goal.chunk)
-        need = np.where(
-            (goal.rank == ALL_RANKS)[:, None], self.everyone, _mask(goal.rank, self.ranks.shape[1])
-        )
+        need = np.where((goal.rank == ALL_RANKS)[:, None], self.everyone, _mask(goal.rank, self.ranks.shape[1]))
         held = self.ranks[place]
         wrong = np.flatnonzero((self.datum[place] != goal.datum) | (held != need).any(axis=1))
         if not wrong.size:
@@ -230,9 +224,7 @@ class _Replay:
         if loss >= 0:
             cause = f"; row {loss} (step {s.step[loss]}, from {s.src[loss]}) overwrote data that was there"
         more = f"; {wrong.size - 1} more slots are wrong" if wrong.size > 1 else ""
-        raise ScheduleError(
-            f"{s.algorithm} {s.collective}, after {s.steps} steps: {where} {fault}{cause}{more}"
-        )
+        raise ScheduleError(f"{s.algorithm} {s.collective}, after {s.steps} steps: {where} {fault}{cause}{more}")
 
 
 def _slot(

@@ -17,8 +17,6 @@ follow from others are not all removed; builders of regular families give the re
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 
@@ -27,68 +25,99 @@ Int64 = npt.NDArray[np.int64]
 Dependencies = tuple[Int64, Int32]
 """Successors in CSR form: ``ptr`` (rows + 1,) and ``idx`` (edges,)."""
 
-_READ, _COPY, _REDUCE = 0, 1, 2
+_READ, _COPY = 0, 1  # kinds of access; reductions are 2
 
 
 def derive(op: npt.NDArray[np.uint8], read: Int64, write: Int64, step: Int32, after: Int64) -> Dependencies:
     """Successors of each row from the numbered slots that it reads and writes; ``op`` is 0 copy, 1 reduce."""
     rows = op.size
-    slot, access_step, kind, row = _sorted_accesses(op, read, write, step)
     if not rows:
         return from_edges(rows, after[:, 0], after[:, 1])
-    new_slot = np.r_[True, slot[1:] != slot[:-1]]
-    new_step = np.r_[True, access_step[1:] != access_step[:-1]]
-    new_kind = np.r_[True, kind[1:] != kind[:-1]]
-    start = np.flatnonzero(new_slot | new_kind | (new_step & (kind == _COPY)))
-    size = np.diff(np.r_[start, slot.size])
-    epoch = np.repeat(np.arange(start.size), size)
-    # next_size: rows in the following epoch of the same slot; 0 when there is none.
-    follows = np.r_[slot[start[1:]] == slot[start[:-1]], False]
-    next_size = np.where(follows, np.r_[size[1:], 0], 0)
-    pairs_from, pairs_to = _all_pairs(np.arange(slot.size), np.r_[start[1:], 0][epoch], next_size[epoch])
-    kept = access_step[pairs_from] < access_step[pairs_to]
+    new_slot, access_step, kind, row = _sorted_accesses(op, read, write, step)
+    begins = new_slot | _changes(kind) | (_changes(access_step) & (kind == _COPY))
+    start = np.flatnonzero(begins)
+    size = np.diff(start, append=row.size)
+    # follows: the next epoch is one of the same slot; next_size: its rows, or 0.
+    follows = np.append(~new_slot[start[1:]], False)
+    next_size = np.where(follows, np.append(size[1:], 0), 0)
+    next_start = np.append(start[1:], 0)
+    left, right = _all_pairs(start, size, next_start, next_size)
+    kept = access_step[left] < access_step[right]
+    sources, targets = row[left[kept]], row[right[kept]]
     # Same-step reads of an overwritten slot: order them before the epoch after the write instead.
-    held = np.unique(pairs_from[~kept & (kind[pairs_from] == _READ)])
-    beyond = epoch[held] + 2
-    exists = follows[epoch[held] + 1]
-    held, beyond = held[exists], beyond[exists]
-    held_from, held_to = _all_pairs(held, start[beyond], size[beyond])
-    sources = np.concatenate([row[pairs_from[kept]], row[held_from], after[:, 0]])
-    targets = np.concatenate([row[pairs_to[kept]], row[held_to], after[:, 1]])
-    return from_edges(rows, sources, targets)
+    swapped = left[~kept]
+    held = np.unique(swapped[kind[swapped] == _READ])
+    epoch = np.searchsorted(start, held, side="right") - 1
+    held, epoch = held[follows[epoch + 1]], epoch[follows[epoch + 1]] + 2
+    held_left, held_right = _all_pairs(held, np.ones_like(held), start[epoch], size[epoch])
+    return from_edges(
+        rows,
+        np.concatenate([sources, row[held_left], after[:, 0]]),
+        np.concatenate([targets, row[held_right], after[:, 1]]),
+    )
+
+
+def _changes(column: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+    """Where a value differs from the one before; the first always does."""
+    return np.append(True, column[1:] != column[:-1])
 
 
 def _sorted_accesses(
     op: npt.NDArray[np.uint8], read: Int64, write: Int64, step: Int32
-) -> tuple[Int64, Int64, Int64, Int64]:
-    """Slot, step, kind and row of all reads and writes, sorted by them in this order, (2 * rows,)."""
+) -> tuple[npt.NDArray[np.bool_], Int32, npt.NDArray[np.uint8], Int32]:
+    """All reads and writes by (slot, step, kind, row): whether the slot is new, step, kind, row, (2 * rows,)."""
     rows = op.size
+    row_bits, step_bits = rows.bit_length(), int(step[-1]).bit_length()
+    largest = max(int(read.max()), int(write.max()))
+    if largest.bit_length() + step_bits + 2 + row_bits <= 62:
+        # One sort of packed words is several times faster than an argsort and four gathers.
+        top = step_bits + 2 + row_bits
+        key = np.empty(2 * rows, np.int64)
+        np.left_shift(read, top, out=key[:rows])
+        np.left_shift(write, top, out=key[rows:])
+        tail = step.astype(np.int64) << (2 + row_bits)
+        tail |= np.arange(rows)
+        key[:rows] |= tail
+        key[rows:] |= tail
+        key[rows:] |= (_COPY + op.astype(np.int64)) << row_bits
+        key.sort()
+        new_slot = np.append(True, (key[1:] ^ key[:-1]) >> top != 0)
+        row = (key & ((1 << row_bits) - 1)).astype(np.int32)
+        key >>= row_bits
+        kind = (key & 3).astype(np.uint8)
+        key >>= 2
+        key &= (1 << step_bits) - 1
+        return new_slot, key.astype(np.int32), kind, row
     slot = np.concatenate([read, write])
-    kind = np.concatenate([np.full(rows, _READ, np.int64), _COPY + op.astype(np.int64)])
-    access_step = np.concatenate([step, step]).astype(np.int64)
-    row = np.tile(np.arange(rows, dtype=np.int64), 2)
-    span = (int(step.max()) + 1 if rows else 1) * 3
-    if rows and int(slot.max()) < 2**62 // span:
-        order = np.argsort(slot * span + access_step * 3 + kind, kind="stable")
-    else:
-        order = np.lexsort((row, kind, access_step, slot))
-    return slot[order], access_step[order], kind[order], row[order]
+    kind = np.concatenate([np.full(rows, _READ, np.uint8), _COPY + op])
+    both_steps, both_rows = np.tile(step, 2), np.tile(np.arange(rows, dtype=np.int32), 2)
+    order = np.lexsort((both_rows, kind, both_steps, slot))
+    return _changes(slot[order]), both_steps[order], kind[order], both_rows[order]
 
 
-def _all_pairs(left: Int64, first: Int64, count: Int64) -> tuple[Int64, Int64]:
-    """Every (left[i], first[i] + k) for k < count[i]."""
-    total = int(count.sum())
-    begin = np.cumsum(count) - count
-    return np.repeat(left, count), np.arange(total) - np.repeat(begin - first, count)
+def _all_pairs(a: Int64, a_size: Int64, b: Int64, b_size: Int64) -> tuple[Int64, Int64]:
+    """Every (a[i] + j, b[i] + k) for j < a_size[i], k < b_size[i]."""
+    count = a_size * b_size
+    pair = np.repeat(np.arange(a.size), count)
+    place = np.arange(pair.size) - (np.cumsum(count) - count)[pair]
+    if a_size.size and int(a_size[count > 0].max(initial=1)) == 1:
+        return a[pair], b[pair] + place
+    left, right = np.divmod(place, b_size[pair])
+    return a[pair] + left, b[pair] + right
 
 
-def from_edges(rows: int, sources: Int64, targets: Int64) -> Dependencies:
+def from_edges(rows: int, sources: npt.NDArray[np.integer], targets: npt.NDArray[np.integer]) -> Dependencies:
     """CSR successors from edge lists; repeated edges count once."""
-    key = np.sort(sources * max(rows, 1) + targets)
-    key = key[np.r_[True, key[1:] != key[:-1]]] if key.size else key
+    bits = max(rows, 1).bit_length()
+    key = sources.astype(np.int64)
+    key <<= bits
+    key |= targets
+    key.sort()
+    if key.size:
+        key = key[_changes(key)]
     ptr = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.bincount(key // max(rows, 1), minlength=rows), out=ptr[1:])
-    return ptr, cast(Int32, (key % max(rows, 1)).astype(np.int32))
+    np.cumsum(np.bincount(key >> bits, minlength=rows), out=ptr[1:])
+    return ptr, (key & ((1 << bits) - 1)).astype(np.int32)
 
 
 def with_extra(known: Dependencies, after: Int64) -> Dependencies:
@@ -96,6 +125,5 @@ def with_extra(known: Dependencies, after: Int64) -> Dependencies:
     if not len(after):
         return known
     ptr, idx = known
-    rows = ptr.size - 1
-    sources = np.repeat(np.arange(rows, dtype=np.int64), np.diff(ptr))
-    return from_edges(rows, np.r_[sources, after[:, 0]], np.r_[idx.astype(np.int64), after[:, 1]])
+    sources = np.repeat(np.arange(ptr.size - 1), np.diff(ptr))
+    return from_edges(ptr.size - 1, np.append(sources, after[:, 0]), np.append(idx, after[:, 1]))

@@ -103,9 +103,7 @@ def ring_orders(order: Order, world_size: int, channels: int) -> Int32:
     rings = np.broadcast_to(given, (channels, world_size))
     wrong = np.flatnonzero((np.sort(rings, axis=1) != np.arange(world_size)).any(axis=1))
     if wrong.size:
-        raise ScheduleError(
-            f"ring order of channel {wrong[0]} does not visit each rank of 0..{world_size - 1} once"
-        )
+        raise ScheduleError(f"ring order of channel {wrong[0]} does not visit each rank of 0..{world_size - 1} once")
     return rings.astype(np.int32)
 
 
@@ -138,9 +136,9 @@ def _ring(collective: str, rings: Int32, pipeline: int, chunk_bytes: Int64, span
     around = rings[:, np.arange(span.start + 1, span.stop + n + 1) % n]
     window = np.lib.stride_tricks.sliding_window_view(around, n, axis=1).swapaxes(0, 1)[:, :, None]
     # Block j of a channel belongs to the rank at ring position j.
-    chunk = (
-        rings[:, None, :] * channels + np.arange(channels, dtype=np.int32)[:, None, None]
-    ) * pipeline + np.arange(pipeline, dtype=np.int32)[:, None]
+    chunk = (rings[:, None, :] * channels + np.arange(channels, dtype=np.int32)[:, None, None]) * pipeline + np.arange(
+        pipeline, dtype=np.int32
+    )[:, None]
     number = np.asarray(span)[:, None, None, None]
     slot = spread(chunk, np.int32)
     buffer = np.full(rows, Buffer.OUTPUT, np.uint8)

@@ -109,9 +109,7 @@ class Schedule:
         for name, kind in (_ROW_TYPES | _LOWERED_TYPES).items():
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(
-                    self, name, _column(name, value, kind, None if name == "op" else self.rows)
-                )
+                object.__setattr__(self, name, _column(name, value, kind, None if name == "op" else self.rows))
         object.__setattr__(self, "chunk_bytes", _column("chunk_bytes", self.chunk_bytes, np.int64, None))
         after = np.asarray(self.after, np.int64)
         if after.ndim != 2 or after.shape[1] != 2:
@@ -124,9 +122,7 @@ class Schedule:
         if not 0 <= self.root < self.world_size:
             raise ScheduleError(f"root {self.root} is not one of the ranks 0..{self.world_size - 1}")
         if not 0 <= self.scratch_chunks <= self.chunk_bytes.size:
-            raise ScheduleError(
-                f"found {self.scratch_chunks} scratch chunks among {self.chunk_bytes.size} chunks"
-            )
+            raise ScheduleError(f"found {self.scratch_chunks} scratch chunks among {self.chunk_bytes.size} chunks")
         if self.rows and (self.step[1:] < self.step[:-1]).any():
             row = int(np.argmax(self.step[1:] < self.step[:-1])) + 1
             raise ScheduleError(
@@ -186,7 +182,7 @@ class Schedule:
 
     def edit(self, **changes: Any) -> Schedule:
         """A copy with fields replaced; dependences are derived anew when a column they rest on changes."""
-        if changes.keys() & (_ROW_TYPES.keys() - {"channel"}) | changes.keys() & {"endpoints"}:
+        if changes.keys() & (_ROW_TYPES.keys() - {"channel"}):
             changes.setdefault("known_dependencies", None)
         return dataclasses.replace(self, **changes)
 
@@ -196,10 +192,7 @@ class Schedule:
         place[order] = np.arange(order.size)
         after = place[self.after]
         columns = {name: getattr(self, name)[order] for name in _ROW_TYPES}
-        lowered = {
-            name: None if getattr(self, name) is None else getattr(self, name)[order]
-            for name in _LOWERED_TYPES
-        }
+        lowered = {name: None if getattr(self, name) is None else getattr(self, name)[order] for name in _LOWERED_TYPES}
         return self.edit(**columns | lowered | {"after": after[(after >= 0).all(axis=1)]} | changes)
 
 
@@ -207,9 +200,7 @@ def _column(name: str, value: Any, kind: type[np.generic], rows: int | None) -> 
     given = np.asarray(value)
     column = given if given.dtype == kind else given.astype(kind)
     if column.ndim != 1 or (rows is not None and column.size != rows):
-        raise ScheduleError(
-            f"column {name} has the shape {column.shape}, expected ({'n' if rows is None else rows},)"
-        )
+        raise ScheduleError(f"column {name} has the shape {column.shape}, expected ({'n' if rows is None else rows},)")
     if column is not given and given.size and (column != given).any():
         raise ScheduleError(f"column {name} has values that do not fit {np.dtype(kind)}")
     view = column.view()
@@ -274,9 +265,7 @@ def _joined(schedules: Sequence[Schedule], collective: str | None, algorithm: st
     )
 
 
-def then(
-    a: Schedule, b: Schedule, *, collective: str | None = None, algorithm: str | None = None
-) -> Schedule:
+def then(a: Schedule, b: Schedule, *, collective: str | None = None, algorithm: str | None = None) -> Schedule:
     """``a``, then ``b`` on what ``a`` left, with ``b``'s steps after ``a``'s; only the data orders them.
 
     Names and root come from ``a`` unless given. All-reduce is ``then(reduce_scatter, all_gather,
@@ -286,9 +275,7 @@ def then(
     return _joined([a, b.edit(step=b.step + a.steps)], collective, algorithm)
 
 
-def both(
-    schedules: Sequence[Schedule], *, collective: str | None = None, algorithm: str | None = None
-) -> Schedule:
+def both(schedules: Sequence[Schedule], *, collective: str | None = None, algorithm: str | None = None) -> Schedule:
     """All schedules side by side: step k of the result is step k of each, in the order given."""
     if not schedules:
         raise ScheduleError("both() needs at least one schedule")
@@ -318,9 +305,7 @@ def relabel(
     """
     rank_map = np.asarray(ranks, np.int32)
     if rank_map.shape != (schedule.endpoints,) or np.unique(rank_map).size != rank_map.size:
-        raise ScheduleError(
-            f"ranks must be {schedule.endpoints} different endpoints, found {rank_map.tolist()}"
-        )
+        raise ScheduleError(f"ranks must be {schedule.endpoints} different endpoints, found {rank_map.tolist()}")
     size = schedule.chunk_bytes.size
     chunk_map = np.arange(size, dtype=np.int32) if chunks is None else np.asarray(chunks, np.int32)
     if chunk_map.shape != (size,) or np.unique(chunk_map).size != size:

@@ -55,9 +55,7 @@ def collective(name: str) -> Collective:
     try:
         return COLLECTIVES[name]
     except KeyError:
-        raise ScheduleError(
-            f"unknown collective {name!r}, expected one of {', '.join(COLLECTIVES)}"
-        ) from None
+        raise ScheduleError(f"unknown collective {name!r}, expected one of {', '.join(COLLECTIVES)}") from None
 
 
 def busbw_factor(name: str, world_size: int) -> float:
@@ -189,8 +187,6 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("reduce", _own_array, _sum_at_root, lambda _: 1.0, rooted=True),
         Collective("scatter", _array_at_root, _root_block_everywhere, _share, rooted=True, blocks=True),
         Collective("gather", _own_block, _every_block_at_root, _share, rooted=True, blocks=True),
-        Collective(
-            "all_to_all", _own_array, _block_from_everyone, _share, blocks=True, in_place_possible=False
-        ),
+        Collective("all_to_all", _own_array, _block_from_everyone, _share, blocks=True, in_place_possible=False),
     )
 }

@@ -152,9 +152,7 @@ def along_trees(
     turn = height.max(axis=1)[:, None, None] if collective == "all_reduce" else 0
     down = (Op.COPY, above, child, turn + depth[channel, above] + piece)
     passes: list[tuple[Any, ...]] = []
-    passes += [up] * (collective in {"all_reduce", "reduce"}) + [down] * (
-        collective in {"all_reduce", "broadcast"}
-    )
+    passes += [up] * (collective in {"all_reduce", "reduce"}) + [down] * (collective in {"all_reduce", "broadcast"})
     if not passes:
         raise ScheduleError(f"no {collective} along trees, expected all_reduce, reduce or broadcast")
     shape = (channels, chunks, n - 1)
