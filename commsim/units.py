@@ -2,7 +2,7 @@
 
 Inside commsim every number is bytes, seconds, bytes/s or FLOP/s. People write ``400 Gb/s`` or ``2 us``; the
 conversion happens once, at the edge. Bits (``b``) against bytes (``B``) and powers of ten (``GB``) against
-powers of two (``GiB``) are strict: two well-known simulators read "GB/s" 7.4 % apart. A bare number is an error.
+powers of two (``GiB``) are strict: two known simulators read "GB/s" 7.4 % apart. A bare number is an error.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
 def _split(text: object, units: dict[str, float], what: str, example: str) -> tuple[str, str]:
     """The number, without underscores, and the known unit of a quantity."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        raise UnitError(
-            f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}"
-        )
+        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
     if not isinstance(text, str):
         raise UnitError(f"found {repr(text)[:60]}, expected a {what} with its unit, such as {example!r}")
     if len(text) > 64:
@@ -53,9 +51,7 @@ def _split(text: object, units: dict[str, float], what: str, example: str) -> tu
         raise UnitError(f"found {text!r}, expected a {what} such as {example!r}")
     number, unit = match[1].replace("_", ""), match[2]
     if not unit:
-        raise UnitError(
-            f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}"
-        )
+        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
     if unit not in units:
         raise UnitError(f"found the unit {unit!r} in {text!r}, {_hint(unit, units, what)}")
     if not math.isfinite(float(number) * units[unit]):

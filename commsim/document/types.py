@@ -13,8 +13,8 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 Mark: TypeAlias = tuple[int, int]
 FaultyError: TypeAlias = type[ScenarioError] | type[TopologyError] | type[LogFormatError]
 
-# A message must fit one screen: this many faults of one line each, then "and N more".
-SHOWN_FAULTS = 15
+# A message must fit one screen: this many faults of a line or two each, then "and N more".
+SHOWN_FAULTS = 12
 SHOWN_CHARACTERS = 60
 MESSAGE_CHARACTERS = 400
 

@@ -66,7 +66,7 @@ class _Item:
 
 def _items(error: ErrorDetails, data: Any) -> list[_Item]:
     context: dict[str, Any] = dict(error.get("ctx", {}))
-    path, tags = _walk(tuple(error["loc"]), data, error["type"])
+    path, tags = _walk(tuple(error["loc"]), data, error["type"], error["input"])
     item = _Item(error["type"], path, tags, error["input"], context, error["msg"])
     if item.kind == "too_short" and len(item.value) >= context["min_length"]:
         return []  # pydantic counts only the valid items of a list; the others are faults of their own
@@ -77,18 +77,19 @@ def _items(error: ErrorDetails, data: Any) -> list[_Item]:
     ]
 
 
-def _walk(loc: KeyPath, data: Any, kind: str) -> tuple[KeyPath, tuple[tuple[int, str], ...]]:
+def _walk(loc: KeyPath, data: Any, kind: str, found: Any) -> tuple[KeyPath, tuple[tuple[int, str], ...]]:
     """Split a pydantic location into the path through the data and the union tags between.
 
-    A tag may look like a key (``preset``), so both readings are tried; the one that ends at the last name
-    wins, then the longer one.
+    A tag may look like a key (``preset``), so both readings are tried; best is the one that ends at the
+    value found, then at the last name, then the longer one.
     """
-    best: tuple[tuple[bool, int], KeyPath, tuple[tuple[int, str], ...]] = ((False, -1), (), ())
+    best: tuple[tuple[bool, bool, int], KeyPath, tuple[tuple[int, str], ...]] = ((False, False, -1), (), ())
 
     def visit(i: int, here: Any, path: KeyPath, tags: tuple[tuple[int, str], ...], ended: bool) -> None:
         nonlocal best
         if i == len(loc):
-            best = max(best, ((ended or not loc, len(path)), path, tags), key=lambda b: b[0])
+            same = kind != "missing" and here == found
+            best = max(best, ((same, ended or not loc, len(path)), path, tags), key=lambda b: b[0])
             return
         key, last = loc[i], i == len(loc) - 1
         in_list = isinstance(here, list) and isinstance(key, int) and key < len(here)
@@ -212,8 +213,8 @@ _KINDS = {
     "less_than": "{number} < {lt}",
     "less_than_equal": "{number} <= {le}",
     "multiple_of": "a multiple of {multiple_of}",
-    "too_short": "at least {min_length}",
-    "too_long": "at most {max_length}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
     "string_too_short": "a text of at least {min_length} characters",
     "string_too_long": "a text of at most {max_length} characters",
     "string_pattern_mismatch": "a text of the form {pattern}",

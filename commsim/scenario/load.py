@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
     """
     path = Path(path)
     documents, faults = compose_documents(read_text(path), str(path))
+    unread = tuple(faults)
     scenarios: list[Scenario] = []
     names: dict[str, int] = {}
     for written in documents:
@@ -46,9 +48,7 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
             continue
         scenario, found = try_validate(Scenario, document)
         found += _named_faults(document, path.parent)
-        # A value that the YAML reader refused is already reported; what the schema says of it is an echo.
-        places = {(f.line, f.column) for f in faults if f.line}
-        faults += [f for f in found if (f.line, f.column) not in places]
+        faults += [f for f in found if not any(_echoes(f, refused) for refused in unread)]
         if scenario is None:
             continue
         scenario._document, scenario._base_dir = document, path.parent
@@ -83,6 +83,12 @@ def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
     return faults
 
 
+def _echoes(fault: Fault, refused: Fault) -> bool:
+    """Whether a fault only says again that a value below was refused by the YAML reader."""
+    same_place = fault.line > 0 and (fault.line, fault.column) == (refused.line, refused.column)
+    return same_place or (fault.path != "" and refused.path.startswith(f"{fault.path}."))
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -102,11 +108,21 @@ def build_topology(scenario: Scenario) -> Topology:
     return topology
 
 
+_NAME_AND_KEYS = re.compile(r"(?:[^:\s]+: )?(?P<keys>[\w.]+): (?P<rest>.+)", re.DOTALL)
+
+
 def _topology_fault(document: Document, message: str) -> Fault:
-    """At the key of ``topology`` that the message names, else at ``topology`` itself."""
-    stated = document.data["topology"]
-    key = next((k for k in stated if f"{k}: " in message), None)
-    return document.fault(("topology",) if key is None else ("topology", key), message)
+    """At the keys that ``NAME: node.links.1: ...`` begins with if the scenario has them, else at ``topology``."""
+    match = _NAME_AND_KEYS.fullmatch(message)
+    path: KeyPath = ("topology",)
+    here = document.data["topology"]
+    for key in match["keys"].split(".") if match else ():
+        step = int(key) if isinstance(here, list) and key.isdecimal() else key
+        path = (*path, step)
+        if path not in document.marks and path not in document.overrides:
+            return document.fault(("topology",), message.removeprefix("topology: "))
+        here = here[step]
+    return document.fault(path, match["rest"] if match else message)
 
 
 def scenario_warnings(scenario: Scenario) -> list[str]:

@@ -61,7 +61,7 @@ def unknown_names(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def value_faults(env: Mapping[str, str]) -> dict[str, str]:
-    """What is wrong with the lists of NCCL_ALGO and NCCL_PROTO (``Ring,Tree``, ``^NVLS``, ``allreduce:ring``)."""
+    """What is wrong with NCCL_ALGO and NCCL_PROTO (lists: ``Ring,Tree``, ``^NVLS``, ``allreduce:ring``)."""
     faults = {}
     for name, values in _VALUES.items():
         known = {v.lower() for v in values} | set(_FUNCTIONS)

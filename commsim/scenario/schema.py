@@ -1,4 +1,4 @@
-"""What a scenario file may say: strict pydantic models; cross-field faults sit at the value that causes them."""
+"""What a scenario file may say: strict pydantic models; cross-field faults sit at the value at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message sizes of a workload: ``8 B .. 8 GiB x2``, ``1 MiB .. 8 MiB +1 MiB``, a quantity, or a list of them."""
+"""Message sizes of a workload: ``8 B .. 8 GiB x2``, ``1 MiB .. 8 MiB +1 MiB``, one size, or a list."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FORM = "expected a size such as '64 MiB', or a range such as '8 B .. 8 GiB x2' 
 def parse_sizes(text: object) -> tuple[int, ...]:
     """Bytes of a size or a range, ascending, at most 1000 of them.
 
-    A range multiplies (``x2``, the default) or adds (``+1 MiB``) from its first size as long as the last is not
-    passed, as nccl-tests does with ``-b -e -f -i``. Raises UnitError.
+    A range multiplies (``x2``, the default) or adds (``+1 MiB``) from its first size up to its last at
+    most, as nccl-tests does with ``-b -e -f -i``. Raises UnitError.
     """
     if not isinstance(text, str) or ".." not in text:
         return (parse_bytes(text),)
