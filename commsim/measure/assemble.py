@@ -64,9 +64,7 @@ def _curves_of_table(table: Table, path: Path, wanted: Wanted) -> Iterator[Curve
 def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: int) -> Curve:
     notes = list(table.notes)
     if wanted.n_ranks is not None and table.n_ranks not in (None, wanted.n_ranks):
-        raise error(
-            path, table.line, f"found {table.n_ranks} ranks, but {wanted.n_ranks} ranks were asked for"
-        )
+        raise error(path, table.line, f"found {table.n_ranks} ranks, but {wanted.n_ranks} ranks were asked for")
     n_ranks = table.n_ranks or wanted.n_ranks
     collective = table.collective or wanted.collective
     if collective is None:
@@ -88,11 +86,7 @@ def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: i
         notes.append(f"the rank lines name {n_ranks} ranks, the bandwidth columns show {deduced}, taken here")
         n_ranks = deduced
     conditions = dict(table.conditions)
-    if (
-        collective in ("all_gather", "reduce_scatter")
-        and n_ranks is not None
-        and _old_convention(rows, n_ranks)
-    ):
+    if collective in ("all_gather", "reduce_scatter") and n_ranks is not None and _old_convention(rows, n_ranks):
         conditions["old_convention"] = "yes"
         notes.append("algbw column already holds (n-1)/n (old nccl-tests); times are unaffected")
     times = [_time(row, collective, n_ranks) for row in rows]

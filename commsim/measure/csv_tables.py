@@ -92,9 +92,7 @@ def index_row(path: Path) -> dict[str, str]:
             with index.open(encoding="utf-8", newline="") as stream:
                 for record in csv.DictReader(stream):
                     if record.get("slug") == path.stem:
-                        return {
-                            k: v or "" for k, v in record.items() if isinstance(k, str) and isinstance(v, str)
-                        }
+                        return {k: v or "" for k, v in record.items() if isinstance(k, str) and isinstance(v, str)}
         except (OSError, UnicodeDecodeError, csv.Error) as fault:
             raise error(index, 1, f"the index beside {path.name} cannot be read: {fault}") from None
     return {}
@@ -116,9 +114,7 @@ def _predicted(records: list[tuple[int, dict[str, str]]], path: Path) -> Curve:
     collective = collective_name(first["collective"])
     n_ranks = _integer_or_none(first["n_ranks"])
     if collective is None or n_ranks is None:
-        raise error(
-            path, line, f"found {first['collective']!r} on {first['n_ranks']!r} ranks, expected a collective"
-        )
+        raise error(path, line, f"found {first['collective']!r} on {first['n_ranks']!r} ranks, expected a collective")
     records = sorted(records, key=lambda item: _integer(item[1], "size_bytes", item[0], path))
     size = np.array([_integer(r, "size_bytes", n, path) for n, r in records], np.int64)
     time_s = _column(records, "time_us", path)
@@ -129,8 +125,7 @@ def _predicted(records: list[tuple[int, dict[str, str]]], path: Path) -> Curve:
             f"curve {first['curve']!r} repeats a size, or has a size or time that is not above zero",
         )
     optional = {
-        name: _column(records, f"{name.removesuffix('_s')}_us", path)
-        for name in ("low_s", "high_s", "lower_bound_s")
+        name: _column(records, f"{name.removesuffix('_s')}_us", path) for name in ("low_s", "high_s", "lower_bound_s")
     }
     known = {name: None if np.any(np.isnan(values)) else values for name, values in optional.items()}
     root = _integer_or_none(first["root"])
@@ -182,9 +177,7 @@ def _records(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]
     try:
         for count, record in enumerate(reader):
             if count >= _ROW_LIMIT:
-                raise error(
-                    path, reader.line_num, f"more than {_ROW_LIMIT} rows; expected the table of one log"
-                )
+                raise error(path, reader.line_num, f"more than {_ROW_LIMIT} rows; expected the table of one log")
             if None in record:
                 raise error(
                     path,

@@ -18,9 +18,7 @@ from commsim.measure.records import collective_name
 from commsim.measure.rows import ITEMSIZE, NOTHING, Group, Row, Table, group_is_sound, size_is_sound
 
 _LINE_LIMIT = 16_384  # characters; longer lines are no table rows
-_HEADER_WITHIN = (
-    64 * 2**20
-)  # characters: a log whose table starts later than this is taken for something else
+_HEADER_WITHIN = 64 * 2**20  # characters: a log whose table starts later than this is taken for something else
 _ROW_LIMIT = 500_000
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -39,9 +37,8 @@ _TESTS_VERSION = re.compile(r"nccl-tests version\s+([\w.+-]+)")
 _LIBRARY = re.compile(r"nccl-library=(\d{4,6})\b")
 _VERSION = re.compile(r"(?:NCCL|RCCL) version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?\S*)")
 _ENV = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]+)(?:=(\S+)| set by environment to ([^\s.]+))")
-_FAILURE = re.compile(
-    r"(Test (?:NCCL|CUDA) failure.*|(?:CUDA|NCCL) error.*|unhandled .* error.*)", re.IGNORECASE
-)
+_FAILURE = re.compile(r"(Test (?:NCCL|CUDA) failure.*|(?:CUDA|NCCL) error.*|unhandled .* error.*)", re.IGNORECASE)
+_GROUP_COLUMNS = {"time", "cputime", "algbw", "busbw", "#wrong", "error", "i_min", "i_max", "i_p99", "i_cv%"}
 _NUMBER_WORD = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -82,9 +79,7 @@ def read_log(stream: TextIO, path: Path) -> list[Table]:
         characters += len(line)
         binary = binary or "\0" in line
         if not tables and characters > _HEADER_WITHIN:
-            raise error(
-                path, number, "no header line (size count type ... time algbw busbw) in the first 64 MiB"
-            )
+            raise error(path, number, "no header line (size count type ... time algbw busbw) in the first 64 MiB")
         if "algbw" in line and _HEADER.search(line):
             columns = read_header(line)
             tables.append(_table(run, number, columns))
@@ -159,8 +154,8 @@ def read_header(line: str) -> Columns | None:
         part = names[first:end]
         if part[1:3] != ["algbw", "busbw"] or len(groups) == 2:
             return None
-        if len(groups) == 1:
-            part = part[: groups[0][""]]  # a timestamp column may follow the second group
+        if end == len(names):  # a timestamp, or columns of other programs, may follow the last group
+            part = part[: next((i for i, name in enumerate(part) if name not in _GROUP_COLUMNS), None)]
         groups.append({"": len(part), **{name: i for i, name in enumerate(part)}})
     size_end = len(names[0])
     ends = [m.end() - size_end for m in re.finditer(r"\b(?:cpu)?time\b", text)]
@@ -207,9 +202,7 @@ def _row(match: re.Match[str], part: str, number: int, columns: Columns, cut: bo
     return Row(number, size, count, dtype, redop, root, *groups)
 
 
-def _groups(
-    size: int, words: list[str], part: str, columns: Columns, cut: bool
-) -> tuple[Group, Group] | None:
+def _groups(size: int, words: list[str], part: str, columns: Columns, cut: bool) -> tuple[Group, Group] | None:
     """Both column groups; None where the row cannot be trusted. A group that the line cuts short is blank."""
     width = columns.groups[0][""]
     first = _group(size, words[:width], columns.groups[0], cut and len(words) <= width)
@@ -305,14 +298,10 @@ def _table(run: _Run, line: int, columns: Columns | None) -> Table:
         hosts = {host for host, _, _, _ in run.ranks.values() if host}
         conditions["n_nodes"] = str(max(1, len(hosts)))
         processes = {(host, pid) for host, pid, _, _ in run.ranks.values()}
-        conditions["launch"] = (
-            "one_process" if len(processes) == 1 and len(run.ranks) > 1 else "process_per_gpu"
-        )
+        conditions["launch"] = "one_process" if len(processes) == 1 and len(run.ranks) > 1 else "process_per_gpu"
         if 1 < len(processes) < len(run.ranks):
             conditions["launch"] = "process_per_node"
-    table = Table(
-        line, collective=run.stated or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None
-    )
+    table = Table(line, collective=run.stated or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None)
     table.conditions = conditions
     if columns is not None:
         table.has_redop, table.has_root = columns.has_redop, columns.has_root

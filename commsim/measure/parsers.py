@@ -31,9 +31,7 @@ def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | N
     try:
         if path.is_dir():
             if not (path / "result.csv").is_file():
-                raise error(
-                    path, 0, "a folder without result.csv, expected a run folder, a CSV table or a log"
-                )
+                raise error(path, 0, "a folder without result.csv, expected a run folder, a CSV table or a log")
             path = path / "result.csv"
         with path.open("rb") as raw:
             start = raw.read(4096)

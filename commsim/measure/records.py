@@ -70,9 +70,7 @@ class Curve:
     dtype: str = ""
     redop: str = ""
     root: int | None = None
-    low_s: FloatArray | None = (
-        None  # band of the time: a spread over runs, or an uncertainty of the prediction
-    )
+    low_s: FloatArray | None = None  # band of the time: a spread over runs, or an uncertainty of the prediction
     high_s: FloatArray | None = None
     lower_bound_s: FloatArray | None = None  # no algorithm can be faster on that topology
     conditions: dict[str, str] = field(default_factory=dict)
@@ -86,9 +84,7 @@ class Curve:
         for column in ("time_s", "in_place_time_s", "low_s", "high_s", "lower_bound_s"):
             values = getattr(self, column)
             if values is not None and values.shape != rows:
-                raise ValueError(
-                    f"{self.name}: {column} has shape {values.shape}, expected {rows} as size_bytes"
-                )
+                raise ValueError(f"{self.name}: {column} has shape {values.shape}, expected {rows} as size_bytes")
         if np.any(np.diff(self.size_bytes) <= 0) or np.any(self.size_bytes <= 0):
             raise ValueError(f"{self.name}: size_bytes must be above zero and ascend")
         if not np.all(np.isfinite(self.time_s) & (self.time_s > 0)):

@@ -24,9 +24,7 @@ ITEMSIZE: dict[str, int] = {
 
 _MAX_SIZE = 2**62
 _MAX_TIME_US = 1e12  # eleven days for one operation: past any measurement
-_PRINTED = (
-    0.03  # algbw against size/time agrees within 3 % plus print rounding in every published log we hold
-)
+_PRINTED = 0.03  # algbw against size/time agrees within 3 % plus print rounding in every published log we hold
 
 
 class Group(NamedTuple):
@@ -110,11 +108,7 @@ def size_is_sound(size: int, count: int | None, dtype: str) -> bool:
 
 def blocks(rows: Sequence[Row]) -> int | None:
     """size / (count * itemsize) if it is the same in all rows: 1, or the number of ranks."""
-    found = {
-        r.size // (r.count * ITEMSIZE[r.dtype])
-        for r in rows
-        if r.count and r.dtype in ITEMSIZE and r.size > 0
-    }
+    found = {r.size // (r.count * ITEMSIZE[r.dtype]) for r in rows if r.count and r.dtype in ITEMSIZE and r.size > 0}
     return found.pop() if len(found) == 1 else None
 
 
@@ -150,9 +144,7 @@ def deduce_ranks(collective: str, rows: Sequence[Row]) -> int | None:
     return first if first == last and first > 1 else None
 
 
-def deduce_collective(
-    table: Table, rows: Sequence[Row], n_ranks: int | None, file_name: str
-) -> tuple[str | None, str]:
+def deduce_collective(table: Table, rows: Sequence[Row], n_ranks: int | None, file_name: str) -> tuple[str | None, str]:
     """The collective that rows under this header come from, with the reason; None where several remain."""
     sample = rows[0]
     k = blocks(rows)
@@ -189,11 +181,7 @@ def _ratio_fits(collective: str, rows: Sequence[Row], n_ranks: int | None) -> bo
     if collective == "send_recv":
         return low <= 1.001 and high >= 0.999
     if collective == "all_reduce":
-        return (
-            high >= 0.999
-            if n_ranks is None
-            else low <= busbw_factor(collective, n_ranks) + 0.002 and high >= 0.999
-        )
+        return high >= 0.999 if n_ranks is None else low <= busbw_factor(collective, n_ranks) + 0.002 and high >= 0.999
     return True
 
 

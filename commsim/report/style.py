@@ -1,0 +1,73 @@
+"""One look for every figure: colours, markers, line widths, ticks in powers of two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe & Ito's palette, distinguishable with every common colour vision (jfly.uni-koeln.de/color, 2008).
+# Predictions and measurements take colours in order, each from its own list: neither changes with the other.
+PREDICTED_COLOURS = ("#0072B2", "#CC79A7", "#56B4E9")
+MEASURED_COLOURS = ("#D55E00", "#009E73", "#E69F00", "#8C510A", "#555555", "#000000")
+MEASURED_MARKERS = ("o", "s", "^", "D", "v", "P")
+INK = "#222222"
+MUTED = "#6B6B6B"
+GRID = "#E3E3E3"
+BOUND = "#8A8A8A"
+
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10.0,
+    "axes.titlesize": 12.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10.0,
+    "axes.labelsize": 10.0,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#9A9A9A",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 9.0,
+    "ytick.labelsize": 9.0,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 3.0,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.0,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "savefig.dpi": 150,
+    "svg.hashsalt": "commsim",  # the same figure is the same file
+}
+
+
+def size_ticks(low: float, high: float, at_most: int = 12) -> list[int]:
+    """Powers of two in [low, high], evenly spaced in the exponent and few enough to label."""
+    first, last = max(0, int(low).bit_length() - 1), max(1, int(high)).bit_length() - 1
+    if 2**first < low:
+        first += 1
+    span = max(1, last - first)
+    step = next(s for s in (1, 2, 3, 4, 5, 6, 8, 10, 12, 64) if span // s < at_most)
+    return [2**e for e in range(first, last + 1, step)]
+
+
+def size_axis(axes: Axes, low: float, high: float) -> None:
+    """Make x a log axis of message sizes with KiB, MiB and GiB labels."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    from commsim.units import format_bytes
+
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low / 2**0.5, high * 2**0.5)
+    axes.xaxis.set_major_locator(FixedLocator(size_ticks(low, high)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))

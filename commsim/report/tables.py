@@ -1,0 +1,244 @@
+"""Results as text: the table of nccl-tests, the comparison table, CSV with units in its columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
+from commsim.measure.csv_tables import RESULT_COLUMNS
+from commsim.measure.records import Curve, busbw_factor
+from commsim.units import gb_per_s, microseconds
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One predicted size: what nccl-tests prints, then how the time came about."""
+
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    time_s: float
+    algbw: float  # bytes/s
+    busbw: float  # bytes/s
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+    bottleneck: str = ""
+    lower_bound_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """The rows of one curve under one header."""
+
+    curve: str
+    collective: str
+    n_ranks: int
+    rows: Sequence[ResultRow]
+
+
+_LEFT = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
+_UNITS = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
+_WIDTHS = (12, 12, 8, 6, 6, 7, 6, 6)
+
+
+def format_time_us(seconds: float) -> str:
+    """Microseconds as nccl-tests prints them: two decimals below 100, one below 10000, then none."""
+    time = microseconds(seconds)
+    return f"{time:.2f}" if time < 99.995 else f"{time:.1f}" if time < 9999.95 else f"{time:.0f}"
+
+
+def result_table(table: ResultTable, heading: Iterable[str] = ()) -> str:
+    """One curve in the shape of nccl-tests output, with how each time came about; ends with a newline.
+
+    Lines that start with ``#`` are no rows; `heading` lines stand before the header.
+    """
+    more = {
+        "algorithm": [row.algorithm or "-" for row in table.rows],
+        "protocol": [row.protocol or "-" for row in table.rows],
+        "channels": [str(row.channels) if row.channels else "-" for row in table.rows],
+        "bound": [_optional_time(row.lower_bound_s) for row in table.rows],
+    }
+    widths = {name: max([len(name), *(len(v) for v in values)]) for name, values in more.items()}
+    header = _line(_LEFT, widths, list(more)) + "  bottleneck"
+    units = _line(_UNITS, widths, ["", "", "", "(us)"])
+    lines = [f"# {text}".rstrip() for text in heading]
+    lines += ["#" + header[1:], "#" + units[1:].rstrip()]
+    for i, row in enumerate(table.rows):
+        left = (
+            str(row.size_bytes),
+            str(row.count),
+            row.dtype,
+            row.redop or "none",
+            str(row.root),
+            format_time_us(row.time_s),
+            f"{gb_per_s(row.algbw):.2f}",
+            f"{gb_per_s(row.busbw):.2f}",
+        )
+        text = _line(left, widths, [values[i] for values in more.values()])
+        lines.append(f"{text}  {row.bottleneck}".rstrip())
+    if table.rows:
+        mean = float(np.mean([gb_per_s(row.busbw) for row in table.rows]))
+        lines += [f"# Avg bus bandwidth    : {mean:g}", "#"]
+    return "\n".join(lines) + "\n"
+
+
+def _line(left: Sequence[str], widths: dict[str, int], right: Sequence[str]) -> str:
+    first = "  ".join(f"{text:>{width}}" for text, width in zip(left, _WIDTHS, strict=True))
+    rest = "  ".join(f"{text:>{width}}" for text, width in zip(right, widths.values(), strict=True))
+    return f"{first}  {rest}"
+
+
+def _optional_time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_time_us(seconds)
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Predicted against measured time per size, then the MAPE by size band; ends with a newline."""
+    c = comparison
+    lines = [
+        f"# predicted: {c.predicted.name}",
+        f"# measured : {c.measured.name} ({c.measured.source or 'no file'}){_how(c.measured)}",
+        f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'error':>8}",
+        f"# {'(B)':>10}  {'(us)':>10}  {'(us)':>10}  {'(%)':>8}",
+    ]
+    for size, predicted, measured, error, between in zip(
+        c.size_bytes, c.predicted_s, c.measured_s, c.error, c.interpolated, strict=True
+    ):
+        mark = "  interpolated" if between else ""
+        lines.append(
+            f"{size:>12}  {format_time_us(predicted):>10}  {format_time_us(measured):>10}  {100 * error:>+8.1f}{mark}"
+        )
+    lines.append(summary_line(c))
+    if c.outside:
+        lines.append(f"# not compared: {c.outside} measured sizes outside the predicted range")
+    if c.measured.skipped_lines:
+        lines.append(f"# not read: {c.measured.skipped_lines} lines of the log that look like rows")
+    lines += [f"# note: {note}" for note in (*c.measured.notes, *c.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def summary_line(comparison: Comparison) -> str:
+    """One line with the MAPE of all rows and by band, and the bias."""
+    parts = [f"# MAPE {100 * comparison.mape:.1f} % over {comparison.n} sizes"]
+    for name, _, _ in BANDS:
+        mape = comparison.band_mape(name)
+        parts.append(f"{BAND_LABELS[name]}: " + ("no rows" if mape is None else f"{100 * mape:.1f} %"))
+    return "; ".join(parts) + f"; median log ratio {comparison.median_log_ratio:+.3f}"
+
+
+def _how(curve: Curve) -> str:
+    origin = {
+        "out_of_place": "",
+        "in_place": "in-place time",
+        "busbw": "time from bus bandwidth",
+        "in_place_busbw": "time from in-place bus bandwidth",
+        "mixed": "times of mixed origin",
+    }[curve.time_from]
+    return f", {origin}" if origin else ""
+
+
+def result_csv(tables: Iterable[ResultTable]) -> str:
+    """The rows of several curves as one CSV table, units in its columns; `read_measured` reads it back."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(RESULT_COLUMNS)
+    for table in tables:
+        for row in table.rows:
+            writer.writerow(
+                [
+                    table.curve,
+                    table.collective,
+                    table.n_ranks,
+                    row.size_bytes,
+                    row.count,
+                    row.dtype,
+                    row.redop,
+                    row.root,
+                    _exact_us(row.time_s),
+                    _exact(gb_per_s(row.algbw)),
+                    _exact(gb_per_s(row.busbw)),
+                    _exact_us(row.low_s),
+                    _exact_us(row.high_s),
+                    _exact_us(row.lower_bound_s),
+                    row.algorithm,
+                    row.protocol,
+                    row.channels or "",
+                    row.bottleneck,
+                ]
+            )
+    return stream.getvalue()
+
+
+def comparison_csv(comparisons: Iterable[Comparison]) -> str:
+    """The rows of several comparisons as one CSV table."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(
+        [
+            "predicted",
+            "measured",
+            "size_bytes",
+            "predicted_us",
+            "measured_us",
+            "error_percent",
+            "interpolated",
+        ]
+    )
+    for c in comparisons:
+        for size, predicted, measured, error, between in zip(
+            c.size_bytes, c.predicted_s, c.measured_s, c.error, c.interpolated, strict=True
+        ):
+            writer.writerow(
+                [
+                    c.predicted.name,
+                    c.measured.name,
+                    int(size),
+                    _exact_us(predicted),
+                    _exact_us(measured),
+                    _exact(100 * error),
+                    int(between),
+                ]
+            )
+    return stream.getvalue()
+
+
+def _exact_us(seconds: float | None) -> str:
+    return "" if seconds is None else _exact(microseconds(seconds))
+
+
+def _exact(value: float) -> str:
+    return f"{float(value):.9g}"
+
+
+def rows_of(curve: Curve, itemsize: int) -> list[ResultRow]:
+    """The rows of a bare curve, for printing a measured one in the same shape.
+
+    `count` is per rank where nccl-tests counts so (all_gather, reduce_scatter, all_to_all).
+    """
+    n = curve.n_ranks or 1
+    shared = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    per_rank = n if curve.collective in shared else 1
+    factor = busbw_factor(curve.collective, n) if curve.n_ranks else 1.0
+    return [
+        ResultRow(
+            size_bytes=int(size),
+            count=int(size) // (per_rank * itemsize),
+            dtype=curve.dtype,
+            redop=curve.redop,
+            root=-1 if curve.root is None else curve.root,
+            time_s=float(time),
+            algbw=float(size / time),
+            busbw=float(size / time * factor),
+        )
+        for size, time in zip(curve.size_bytes, curve.time_s, strict=True)
+    ]
