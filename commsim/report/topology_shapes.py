@@ -1,0 +1,70 @@
+"""Colours, names and boxes shared by the parts of a topology picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commsim.topology.graph import LinkKind, VertexKind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK = "#22303c"
+FILL = {
+    VertexKind.GPU: "#8ccf5d",
+    VertexKind.NVSWITCH: "#3f8f3a",
+    VertexKind.PCIE_SWITCH: "#9db7d5",
+    VertexKind.HOST: "#f4b266",
+    VertexKind.NIC: "#c6a5de",
+    VertexKind.SWITCH: "#d9dee3",
+}
+LINE = {
+    LinkKind.NVLINK: "#3f8f3a",
+    LinkKind.C2C: "#c2185b",
+    LinkKind.PCIE: "#5b7fa8",
+    LinkKind.HOST: "#d9822b",
+    LinkKind.NETWORK: "#8556ab",
+    LinkKind.FABRIC: "#4a5866",
+}
+LINK_NAME = {
+    LinkKind.NVLINK: "NVLink",
+    LinkKind.C2C: "NVLink-C2C",
+    LinkKind.PCIE: "PCIe",
+    LinkKind.HOST: "CPU to CPU",
+    LinkKind.NETWORK: "NIC to switch",
+    LinkKind.FABRIC: "leaf to spine",
+}
+NETWORK_NAME = {
+    "infiniband": "InfiniBand",
+    "roce": "RoCE",
+    "slingshot": "Slingshot",
+    "efa": "EFA",
+    "ethernet": "Ethernet",
+}
+
+
+def cut(count: int, most: int) -> list[int | None]:
+    """Indices to draw: all, or the first ones, None for an ellipsis, and the last."""
+    if count <= most:
+        return list(range(count))
+    return [*range(most - 2), None, count - 1]
+
+
+def box(ax: Axes, centre: tuple[float, float], size: tuple[float, float], text: str, fill: str) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    (x, y), (w, h) = centre, size
+    ink = "white" if fill == FILL[VertexKind.NVSWITCH] else INK
+    ax.add_patch(
+        FancyBboxPatch(
+            (x - w / 2, y - h / 2),
+            w,
+            h,
+            boxstyle="round,pad=0,rounding_size=0.07",
+            facecolor=fill,
+            edgecolor=INK,
+            linewidth=0.8,
+            zorder=2,
+        )
+    )
+    ax.text(x, y, text, ha="center", va="center", fontsize=8, color=ink, zorder=4, linespacing=1.1)
