@@ -1,0 +1,225 @@
+"""The Program: a Schedule bound to links, as the arrays that every evaluator reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.schedule import Schedule
+from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+MAX_HOPS = 16
+"""Links of one route at most: the event key of the kernel keeps four bits for the hop."""
+
+_TYPES: dict[str, type[np.generic]] = {
+    "nbytes": np.int64,
+    "route": np.int32,
+    "delay_s": np.float64,
+    "succ_ptr": np.int64,
+    "succ_idx": np.int32,
+    "indeg": np.int32,
+    "route_ptr": np.int64,
+    "route_link": np.int32,
+    "link_bandwidth": np.float64,
+    "link_latency": np.float64,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """M messages ("ops") on R routes over L links, with the order between them.
+
+    Op ``i`` carries ``nbytes[i]`` over the links ``route_link[route_ptr[r]:route_ptr[r + 1]]`` of its route
+    ``r = route[i]``. It is ready when its ``indeg[i]`` predecessors have ended, and its head reaches the
+    first link ``delay_s[i]`` later; with an empty route it ends then. Its successors are
+    ``succ_idx[succ_ptr[i]:succ_ptr[i + 1]]``. Bandwidth in bytes/s, latency in s. A local copy engine, a
+    thread block or a proxy is a link like any other.
+
+    All of this is checked here, once, since the compiled loops check nothing; ScheduleError names the first fault.
+    """
+
+    nbytes: Int64
+    route: Int32
+    delay_s: Float64
+    succ_ptr: Int64
+    succ_idx: Int32
+    indeg: Int32
+    route_ptr: Int64
+    route_link: Int32
+    link_bandwidth: Float64
+    link_latency: Float64
+
+    def __post_init__(self) -> None:
+        for name, kind in _TYPES.items():
+            column = np.ascontiguousarray(getattr(self, name))
+            if column.ndim != 1 or not np.can_cast(column.dtype, kind, "same_kind"):
+                raise ScheduleError(f"{name}: found {column.dtype} of shape {column.shape}, expected a 1-D array")
+            object.__setattr__(self, name, column.astype(kind, copy=False))
+        _check(self)
+
+    @property
+    def rows(self) -> int:
+        """Number of ops."""
+        return int(self.nbytes.size)
+
+    @property
+    def links(self) -> int:
+        """Number of links."""
+        return int(self.link_bandwidth.size)
+
+    def hops(self) -> Int64:
+        """Number of links on the way of each op, (M,)."""
+        return cast(Int64, np.diff(self.route_ptr)[self.route])
+
+    def link_bytes(self) -> Int64:
+        """Bytes that each link carries, (L,), exact."""
+        per_route = np.zeros(self.route_ptr.size - 1, np.int64)
+        np.add.at(per_route, self.route, self.nbytes)
+        total = np.zeros(self.links, np.int64)
+        np.add.at(total, self.route_link, np.repeat(per_route, np.diff(self.route_ptr)))
+        return total
+
+
+def _fail(what: str, bad: npt.NDArray[np.bool_], values: npt.NDArray[Any], expected: str) -> None:
+    at = int(np.argmax(bad))
+    raise ScheduleError(f"{what}[{at}] is {values[at]}, expected {expected}")
+
+
+def _require_range(what: str, values: npt.NDArray[Any], low: float, high: float, expected: str) -> None:
+    # min and max first: no temporary array in the usual case. A NaN fails both comparisons.
+    if values.size and not (values.min() >= low and values.max() <= high):
+        _fail(what, ~((values >= low) & (values <= high)), values, expected)
+
+
+def _require_csr(what: str, ptr: Int64, nnz: int, rows: int) -> None:
+    if ptr.size != rows + 1 or ptr[0] != 0 or ptr[-1] != nnz:
+        raise ScheduleError(f"{what} must have {rows + 1} entries from 0 to {nnz}, found {ptr.size} entries")
+    if (ptr[1:] < ptr[:-1]).any():
+        raise ScheduleError(f"{what} decreases at entry {int(np.argmax(ptr[1:] < ptr[:-1])) + 1}")
+
+
+def _check(p: Program) -> None:
+    rows = p.rows
+    for name in ("route", "delay_s", "indeg"):
+        if getattr(p, name).size != rows:
+            raise ScheduleError(f"{name} has {getattr(p, name).size} entries, expected one per op, {rows}")
+    if p.link_latency.size != p.links:
+        raise ScheduleError(f"found {p.link_latency.size} latencies for {p.links} links")
+    largest = np.finfo(np.float64).max
+    _require_range("nbytes", p.nbytes, 0, 2**62, "0 bytes or more")
+    _require_range("delay_s", p.delay_s, 0, largest, "a finite time of 0 s or more")
+    _require_range("link_latency", p.link_latency, 0, largest, "a finite time of 0 s or more")
+    _require_range("link_bandwidth", p.link_bandwidth, 1e-300, largest, "a finite bandwidth above 0 bytes/s")
+    if p.route_ptr.size < 1:
+        raise ScheduleError("route_ptr is empty, expected at least its leading 0")
+    routes = p.route_ptr.size - 1
+    _require_csr("route_ptr", p.route_ptr, p.route_link.size, routes)
+    _require_range("route", p.route, 0, routes - 1, f"one of {routes} routes")
+    _require_range("route_link", p.route_link, 0, p.links - 1, f"one of {p.links} links")
+    _require_range("hops", np.diff(p.route_ptr), 0, MAX_HOPS, f"at most {MAX_HOPS} links on a route")
+    _require_csr("succ_ptr", p.succ_ptr, p.succ_idx.size, rows)
+    _require_range("succ_idx", p.succ_idx, 0, rows - 1, f"one of {rows} ops")
+    if not np.array_equal(np.bincount(p.succ_idx, minlength=rows), p.indeg):
+        raise ScheduleError("indeg does not count the predecessors that succ_idx gives")
+
+
+def dense_ids(keys: Int64, size: int) -> tuple[Int64, Int32]:
+    """Distinct keys in rising order and, per key, its place among them; keys lie in 0..size-1.
+
+    A table of all possible keys is several times quicker than sorting, as long as it is not much larger than
+    the data.
+    """
+    if size > max(8 * keys.size, 1 << 22):
+        distinct, place = np.unique(keys, return_inverse=True)
+        return distinct, place.reshape(-1).astype(np.int32)
+    table = np.zeros(size, np.int32)
+    table[keys] = 1
+    distinct = np.flatnonzero(table)
+    table[distinct] = np.arange(distinct.size, dtype=np.int32)
+    return distinct, table[keys]
+
+
+def build_program(schedule: Schedule, topology: Topology, *, block_rate: float | None = None) -> Program:
+    """The Program of a schedule on the topology's own routes; op ``i`` is row ``i``.
+
+    A row carries its ``wire_bytes``, or its payload when the schedule is not lowered. A row within one
+    endpoint uses no link. ``block_rate`` (bytes/s) is the copy rate of one thread block: each (src, channel)
+    gets a link of that bandwidth and no latency that its rows pass first, also those within the endpoint;
+    these links follow the topology's.
+    """
+    if schedule.world_size > topology.world_size:
+        raise ScheduleError(
+            f"the schedule has {schedule.world_size} ranks, the topology {topology.name} only {topology.world_size}"
+        )
+    if schedule.endpoints > topology.world_size:
+        raise ScheduleError(
+            f"the schedule uses {schedule.endpoints} endpoints, the topology {topology.name} has routes between its "
+            f"{topology.world_size} ranks only"
+        )
+    require_memory(estimate_bytes(schedule.rows), schedule.rows)
+    nbytes = schedule.payload_bytes() if schedule.wire_bytes is None else schedule.wire_bytes
+    ptr, links, route = _routes(schedule, topology)
+    bandwidth, latency = topology.link_bandwidth, topology.link_latency
+    if block_rate is not None:
+        ptr, links, route, blocks = _through_blocks(schedule, ptr, links, route, bandwidth.size)
+        bandwidth = np.concatenate([bandwidth, np.full(blocks, block_rate)])
+        latency = np.concatenate([latency, np.zeros(blocks)])
+    succ_ptr, succ_idx = schedule.dependencies()
+    return Program(
+        nbytes=nbytes,
+        route=route,
+        delay_s=np.zeros(schedule.rows),
+        succ_ptr=succ_ptr,
+        succ_idx=succ_idx,
+        indeg=np.bincount(succ_idx, minlength=schedule.rows).astype(np.int32),
+        route_ptr=ptr,
+        route_link=links,
+        link_bandwidth=bandwidth,
+        link_latency=latency,
+    )
+
+
+def _routes(schedule: Schedule, topology: Topology) -> tuple[Int64, Int32, Int32]:
+    """Route table (ptr, link) with an empty route at its end, and the route of each row."""
+    n = schedule.endpoints
+    pair, of_row = dense_ids(schedule.src.astype(np.int64) * n + schedule.dst, n * n)
+    src, dst = pair // n, pair % n
+    away = src != dst
+    table = topology.routes(src[away].astype(np.int32), dst[away].astype(np.int32))
+    route = np.full(pair.size, table.ptr.size - 1, np.int32)
+    route[away] = table.index
+    return np.append(table.ptr, table.ptr[-1]), table.link, route[of_row]
+
+
+def _through_blocks(
+    schedule: Schedule, ptr: Int64, links: Int32, route: Int32, first: int
+) -> tuple[Int64, Int32, Int32, int]:
+    """The routes with the thread block of (src, channel) before their links, and the number of blocks."""
+    channels = int(schedule.channel.max(initial=0)) + 1
+    blocks, block = dense_ids(
+        schedule.src.astype(np.int64) * channels + schedule.channel, schedule.endpoints * channels
+    )
+    routes = ptr.size - 1
+    pair, of_row = dense_ids(block.astype(np.int64) * routes + route, blocks.size * routes)
+    old = pair % routes
+    length = np.diff(ptr)[old]
+    new_ptr = np.concatenate([[0], np.cumsum(length + 1)])
+    new_links = np.empty(int(new_ptr[-1]), np.int32)
+    new_links[new_ptr[:-1]] = first + pair // routes
+    # Every place that is not the head of a new route takes the next link of the old route.
+    rest = np.ones(new_links.size, bool)
+    rest[new_ptr[:-1]] = False
+    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+    new_links[rest] = links[np.repeat(ptr[old], length) + within]
+    return new_ptr, new_links, of_row, int(blocks.size)
