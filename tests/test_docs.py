@@ -141,3 +141,15 @@ def test_the_scenario_reference_names_every_field() -> None:
     latencies = {"switch_latency", "cable_latency"}
     fields = {name for block in blocks for name in block.model_fields} - latencies
     assert {name for name in fields if f"`{name}" not in page} == set()
+
+
+def _leaves(command: Any) -> Iterator[Any]:
+    for sub in getattr(command, "commands", {}).values():
+        yield from _leaves(sub) if hasattr(sub, "commands") else [sub]
+
+
+def test_the_command_reference_names_every_option() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for command in _leaves(typer.main.get_command(app)):
+        missing = {name for name in _options(command) - {"--help", "-h"} if f"`{name}" not in page}
+        assert not missing, f"{command.name}: docs/reference/cli.md does not name {missing}"
