@@ -5,14 +5,14 @@ A description extends another field by field; the knobs of the scenario are appl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
 
-from commsim.document import read_documents, validate
+from commsim.document import Document, read_documents, validate
 from commsim.errors import Fault, TopologyError
 from commsim.resources import data_root
 from commsim.topology.fabric import fabric_of, freeze
@@ -75,12 +75,19 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
 
 def load_preset(name: str, **knobs: object) -> Topology:
     """A shipped preset with knobs: ``load_preset("hgx-h100-ndr400", nodes=64, oversubscription=2.0)``."""
-    return load_topology(TopologySpec.model_validate({"preset": name, **knobs}), Path())
+    return load_topology(_spec(f"preset {name}", {"preset": name, **knobs}), Path())
 
 
 def load_file(path: Path, **knobs: object) -> Topology:
     """The topology of a description file."""
-    return load_topology(TopologySpec.model_validate({"path": str(path), **knobs}), Path())
+    return load_topology(_spec(str(path), {"path": str(path), **knobs}), Path())
+
+
+def _spec(origin: str, data: dict[str, object]) -> TopologySpec:
+    try:
+        return validate(TopologySpec, Document(file=origin, data=data, marks={}), error=TopologyError)
+    except TopologyError as error:  # there is no file, so there are no lines
+        raise TopologyError([replace(fault, line=0, column=0) for fault in error.faults]) from None
 
 
 # -- reading ---------------------------------

@@ -1,0 +1,137 @@
+"""A topology as text: the list of presets, the sheet of a machine with its path matrix, the same as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from commsim.report.topology_shapes import NETWORK_NAME
+from commsim.topology.graph import Topology
+from commsim.topology.presets import Preset
+from commsim.units import format_bandwidth, gb_per_s, microseconds
+
+_MOST_COLUMNS = 16  # GPUs, and NICs, of a path matrix; a larger node shows the first eight of each
+
+
+def _table(rows: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> str:
+    """Columns aligned, the first `left` to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append(gap.join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _gbit(bytes_per_s: float) -> str:
+    return f"{bytes_per_s * 8 / 1e9:g} Gb/s"
+
+
+def preset_table(presets: Sequence[Preset]) -> str:
+    """One line per preset: name, GPUs and NICs of a node, what it is."""
+    rows = [("name", "GPUs per node", "NICs per node", "description")]
+    for p in presets:
+        nics = f"{p.nics_per_node} x {_gbit(p.nic_bandwidth)} {NETWORK_NAME[p.network]}" if p.nics_per_node else "-"
+        rows.append((p.name, f"{p.gpus_per_node} x {p.gpu}", nics, p.description))
+    return _table(rows, left=4)
+
+
+def describe(topology: Topology) -> dict[str, Any]:
+    """The sheet of a machine as plain data for JSON; bandwidths in bytes/s, latencies in seconds, one direction."""
+    t = topology
+    bisection = t.bisection_bandwidth()
+    gpus = range(t.ranks_per_node)
+    return {
+        "name": t.name,
+        "nodes": t.nodes,
+        "ranks_per_node": t.ranks_per_node,
+        "world_size": t.world_size,
+        "gpu": {"model": t.gpu.model, "generation": t.gpu.generation, "sm": t.gpu.sm},
+        "cpu": {"arch": t.cpu.arch, "vendor": t.cpu.vendor, "model": t.cpu.model},
+        "nvlink": {
+            "links_per_gpu": t.nvlink_links,
+            "link_bandwidth_bytes_per_s": t.nvlink_link_bandwidth,
+            "nvswitch": t.has_nvswitch,
+        },
+        "nics_per_node": t.nics_per_node,
+        "nic_bandwidth_bytes_per_s": t.nic_bandwidth,
+        "network": t.network,
+        "oversubscription": t.oversubscription,
+        "nodes_per_leaf": t.nodes_per_leaf,
+        "bisection_bytes_per_s": bisection if math.isfinite(bisection) else None,
+        "links": [
+            {"kind": kind, "ends": ends, "count": count, "bandwidth_bytes_per_s": bandwidth, "latency_s": latency}
+            for kind, ends, count, bandwidth, latency in t.link_summary()
+        ],
+        "paths": {
+            "gpu_gpu": [[t.path_type(a, b) for b in gpus] for a in gpus],
+            "gpu_nic": [[t.nic_path_type(a, n) for n in range(t.nics_per_node)] for a in gpus],
+            "nearest_nic": [t.nearest_nic(a) for a in gpus] if t.nics_per_node else [],
+        },
+    }
+
+
+def topology_sheet(topology: Topology) -> str:
+    """What a machine is, its links by kind, and the path types of one node in the manner of `nvidia-smi topo -m`."""
+    t = topology
+    parts = [_facts(t), _links(t), _paths(t)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _facts(t: Topology) -> str:
+    machine = f"{t.ranks_per_node} x {t.gpu.model} ({t.gpu.generation}, sm_{t.gpu.sm})"
+    rows = [
+        ("name", t.name),
+        ("machine", f"{t.nodes} node{'s' * (t.nodes > 1)} of {machine}, {t.world_size} ranks"),
+        ("CPU", f"{t.cpu.vendor} {t.cpu.model} ({t.cpu.arch})"),
+    ]
+    if t.nvlink_links:
+        each = t.nvlink_links * t.nvlink_link_bandwidth
+        how = "to NVSwitch" if t.has_nvswitch else "directly between GPUs"
+        link = format_bandwidth(t.nvlink_link_bandwidth)
+        rows.append(("NVLink", f"{t.nvlink_links} x {link} = {format_bandwidth(each)} per GPU, {how}"))
+    if t.nics_per_node:
+        total = format_bandwidth(t.nics_per_node * t.nic_bandwidth)
+        network = NETWORK_NAME.get(t.network, t.network)
+        rows.append(("NICs", f"{t.nics_per_node} x {_gbit(t.nic_bandwidth)} {network} = {total} per node"))
+    if t.nodes > 1:
+        rows.append(("fabric", f"{t.nodes_per_leaf} nodes per leaf, oversubscription {t.oversubscription:g}:1"))
+    if t.world_size > 1:
+        of = "nodes" if t.nodes > 1 else "GPUs"
+        rows.append(("bisection", f"{format_bandwidth(t.bisection_bandwidth())} between two halves of the {of}"))
+    return _table(rows, left=2)
+
+
+def _links(t: Topology) -> str:
+    rows = [("link (one direction)", "between", "count", "GB/s", "us")]
+    for kind, ends, count, bandwidth, latency in t.link_summary():
+        shown = ends.lower().replace("_", " ").replace("-", " - ")
+        rows.append((kind, shown, str(count), f"{gb_per_s(bandwidth):.4g}", f"{microseconds(latency):.4g}"))
+    return _table(rows, left=2)
+
+
+def _paths(t: Topology) -> str:
+    gpus, nics = _few(t.ranks_per_node), _few(t.nics_per_node)
+    rows = [("", *(f"GPU{g}" for g in gpus), *(f"NIC{n}" for n in nics))]
+    for a in gpus:
+        cells = ["X" if a == b else _cell(t, a, b) for b in gpus]
+        cells += [t.nic_path_type(a, n) + ("*" if t.nearest_nic(a) == n else "") for n in nics]
+        rows.append((f"GPU{a}", *cells))
+    notes = ["NV#: # NVLinks bonded; NVB: over one other GPU; PIX, PXB: PCIe switches; PHB: one CPU; SYS: two CPUs"]
+    if nics:
+        notes.append("*: the NIC that the GPU uses")
+    if len(gpus) < t.ranks_per_node:
+        notes.append(f"the first {len(gpus)} of {t.ranks_per_node} GPUs and {len(nics)} of {t.nics_per_node} NICs")
+    return _table(rows) + "\n" + "\n".join(notes)
+
+
+def _few(count: int) -> range:
+    return range(count if count <= _MOST_COLUMNS else 8)
+
+
+def _cell(t: Topology, a: int, b: int) -> str:
+    kind = t.path_type(a, b)
+    if kind != "NVL":
+        return kind
+    return f"NV{t.pair_links(a, b) or t.nvlink_links}"

@@ -1,0 +1,61 @@
+"""Pictures of topologies: every preset draws, and boxes of one picture do not overlap."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from commsim.report.topology_plot import plot_topology
+from commsim.topology.presets import list_presets, load_preset
+
+PRESETS = list_presets()
+
+
+def boxes(figure: Figure) -> list[list[tuple[float, float, float, float]]]:
+    """(left, bottom, right, top) of every box, one list per panel."""
+    return [[p.get_bbox().extents for p in panel.patches if isinstance(p, FancyBboxPatch)] for panel in figure.axes]
+
+
+def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return min(a[2], b[2]) - max(a[0], b[0]) > 1e-9 and min(a[3], b[3]) - max(a[1], b[1]) > 1e-9
+
+
+@pytest.mark.parametrize("name", [p.name for p in PRESETS])
+def test_no_two_boxes_overlap(name: str) -> None:
+    for panel in boxes(plot_topology(load_preset(name))):
+        assert not [(a, b) for a, b in combinations(panel, 2) if overlap(a, b)]
+
+
+@pytest.mark.parametrize("name", [p.name for p in PRESETS if p.nics_per_node])
+@pytest.mark.parametrize("nodes", [2, 4, 100])
+def test_fabrics_draw(name: str, nodes: int) -> None:
+    figure = plot_topology(load_preset(name, nodes=nodes))
+    assert len(figure.axes) == 2
+    for panel in boxes(figure):
+        assert not [(a, b) for a, b in combinations(panel, 2) if overlap(a, b)]
+
+
+@pytest.mark.parametrize("nics", [1, 2, 3, 5, 8])
+def test_any_number_of_nics(nics: int) -> None:
+    topology = load_preset("dgx-1v", nics_per_node=nics, nic_bandwidth="100 Gb/s")
+    (panel,) = boxes(plot_topology(topology))
+    assert len(panel) == 8 + 4 + 2 + nics
+    assert not [(a, b) for a, b in combinations(panel, 2) if overlap(a, b)]
+
+
+def test_title_and_legend_carry_the_figures() -> None:
+    figure = plot_topology(load_preset("hgx-h100-ndr400", nodes=64, oversubscription=2.0))
+    assert figure.get_suptitle() == "hgx-h100-ndr400: 64 nodes of 8 x H100 SXM5, 8 x 400 Gb/s InfiniBand"
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "NVLink 450 GB/s (18 x 25)" in labels
+    assert "leaf to spine 800 GB/s" in labels
+    assert "oversubscription 2:1" in figure.texts[1].get_text()
+
+
+def test_cube_mesh_shows_single_and_double_links() -> None:
+    figure = plot_topology(load_preset("dgx-1v"))
+    counts = [t.get_text() for t in figure.axes[0].texts if t.get_text() in {"1", "2"}]
+    assert sorted(counts) == ["1"] * 8 + ["2"] * 8
