@@ -266,7 +266,7 @@ def _listen(run: _Run, line: str) -> None:
             run.stated = collective_name(found[1].removesuffix("_mpi"))
         elif (found := _COMMAND.search(line)) and "concluded" not in line:
             run.command = collective_name(found[1] or found[2])
-    if found := _PROCESSES.search(line):
+    if found := _PROCESSES.search(line.partition("_perf")[0]):  # behind it, -n is the number of iterations
         run.processes = int(found[1])
     for pattern, key in ((_TESTS_VERSION, "nccl_tests_version"), (_VERSION, "nccl_version")):
         if found := pattern.search(line):

@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives import semantics
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 Kind = Literal["measured", "predicted"]
@@ -24,7 +26,6 @@ COLLECTIVES: dict[str, str] = {
     "sendrecv": "send_recv",
     "gather": "gather",
     "scatter": "scatter",
-    "hypercube": "hypercube",
 }
 
 
@@ -35,20 +36,12 @@ def collective_name(text: str) -> str | None:
 
 
 def busbw_factor(collective: str, n_ranks: int) -> float:
-    """busbw / algbw of a collective over `n_ranks` (nccl-tests ``doc/PERFORMANCE.md``).
+    """busbw / algbw of a collective over `n_ranks`; send_recv, which has no schedule of its own, has 1.
 
     >>> busbw_factor("all_reduce", 8)
     1.75
     """
-    if collective == "all_reduce":
-        return 2 * (n_ranks - 1) / n_ranks
-    if collective in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "hypercube"):
-        return (n_ranks - 1) / n_ranks
-    if collective in ("broadcast", "reduce", "send_recv"):
-        return 1.0
-    raise KeyError(
-        f"found the collective {collective!r}, expected one of {', '.join(sorted(set(COLLECTIVES.values())))}"
-    )
+    return 1.0 if collective == "send_recv" else semantics.busbw_factor(collective, n_ranks)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,122 @@
+"""CSV tables: a log with its index row, and our own result.csv."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commsim.errors import LogFormatError
+from commsim.measure.parsers import read_measured
+
+HEADER = (
+    "size_bytes,count,dtype,redop,root,oop_time_us,oop_algbw_GBps,oop_busbw_GBps,ip_time_us,ip_algbw_GBps,ip_busbw_GBps"
+)
+FULL = "1048576,262144,float,sum,-1,35.66,29.40,51.46,34.90,30.04,52.58"
+INDEX = "slug,collective,n_ranks,nccl_version,healthy,source_url\n"
+
+
+def write(folder: Path, *rows: str, index: str = "", name: str = "one") -> Path:
+    if index:
+        (folder / "INDEX_test.csv").write_text(INDEX + index + "\n")
+    path = folder / f"{name}.csv"
+    path.write_text("\n".join([HEADER, *rows]) + "\n")
+    return path
+
+
+def test_the_index_row_of_the_slug_is_used(tmp_path: Path) -> None:
+    path = write(tmp_path, FULL, index="two,all_gather,2,,,\none,all_reduce,8,2.20.5,yes,https://example.org/log")
+    (curve,) = read_measured(path)
+    assert (curve.collective, curve.n_ranks) == ("all_reduce", 8)
+    assert curve.conditions == {"nccl_version": "2.20.5", "healthy": "yes", "source_url": "https://example.org/log"}
+    assert curve.notes == ()
+
+
+def test_without_an_index_the_columns_speak_and_say_so(tmp_path: Path) -> None:
+    (curve,) = read_measured(write(tmp_path, FULL))
+    assert (curve.collective, curve.n_ranks) == ("all_reduce", 8)
+    assert any("deduced" in note for note in curve.notes)
+
+
+def test_bus_bandwidth_alone_becomes_a_time(tmp_path: Path) -> None:
+    (curve,) = read_measured(write(tmp_path, "1000000,,float,sum,-1,,,50,,,"), collective="all_reduce", n_ranks=8)
+    assert curve.time_from == "busbw"
+    assert curve.time_s[0] == pytest.approx(1e6 * 1.75 / 50e9)
+
+
+def test_in_place_alone_is_used_and_named(tmp_path: Path) -> None:
+    (curve,) = read_measured(
+        write(tmp_path, "1024,256,float,sum,-1,,,,20,0.05,0.09"), n_ranks=8, collective="all_reduce"
+    )
+    assert (curve.time_from, curve.time_s[0]) == ("in_place", pytest.approx(20e-6))
+
+
+def test_bus_bandwidth_without_ranks_asks_for_the_flag(tmp_path: Path) -> None:
+    with pytest.raises(LogFormatError, match="--ranks"):
+        read_measured(write(tmp_path, "1000000,,float,sum,-1,,,50,,,"), collective="all_reduce")
+
+
+def test_rows_of_size_zero_and_of_zero_bandwidth(tmp_path: Path) -> None:
+    rows = ["0,0,float,sum,-1,12,0,0,,,", "64,16,float,sum,-1,,,0.00,,,", "1000000,,float,sum,-1,,,50,,,"]
+    path = write(tmp_path, *rows)
+    curves = read_measured(path, collective="all_reduce", n_ranks=8)
+    assert [int(s) for c in curves for s in c.size_bytes] == [1000000]
+    assert sum(c.skipped_lines for c in curves) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("eight,2,float,sum,-1,1,1,1,,,", r"one.csv:2:1: size_bytes: found 'eight'"),
+        ("8,2,float,sum,-1,fast,1,1,,,", r"one.csv:2:1: oop_time_us: found 'fast'"),
+        ("8,2,float,sum,-1,-3,1,1,,,", r"oop_time_us: found '-3'"),
+        ("8,2,float,sum,-1,nan,1,1,,,", r"oop_time_us: found 'nan'"),
+        ("8,2,float,sum,-1,1,1,1,1,1,1,1,1", r"one.csv:2:1: more fields than the 11 columns"),
+    ],
+)
+def test_faults_name_line_and_column(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(LogFormatError, match=message):
+        read_measured(write(tmp_path, row))
+
+
+def test_a_table_without_rows(tmp_path: Path) -> None:
+    with pytest.raises(LogFormatError, match="without rows"):
+        read_measured(write(tmp_path))
+
+
+def test_size_alone_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("size_bytes,count\n8,2\n")
+    with pytest.raises(LogFormatError, match="but none of oop_time_us"):
+        read_measured(path)
+
+
+def test_a_result_with_unsorted_sizes_and_without_bands(tmp_path: Path) -> None:
+    path = tmp_path / "result.csv"
+    path.write_text(
+        "curve,collective,n_ranks,size_bytes,count,dtype,redop,root,time_us,algbw_GBps,busbw_GBps,low_us,high_us,"
+        "lower_bound_us,algorithm,protocol,channels,bottleneck\n"
+        "a,all_reduce,8,64,16,float,sum,-1,30,,,,,2,ring,LL,1,\n"
+        "a,all_reduce,8,8,2,float,sum,-1,20,,,,,1,ring,LL,1,\n"
+    )
+    (curve,) = read_measured(tmp_path)
+    assert curve.kind == "predicted"
+    assert curve.size_bytes.tolist() == [8, 64]
+    assert np.allclose(curve.time_s, [20e-6, 30e-6])
+    assert curve.low_s is None
+    assert curve.lower_bound_s is not None
+
+
+@pytest.mark.parametrize(
+    "row", ["a,nothing,8,8,2,,,,1,,,,,,,,,", "a,all_reduce,,8,2,,,,1,,,,,,,,,", "a,all_reduce,8,8,2,,,,,,,,,,,,,"]
+)
+def test_a_damaged_result_is_refused(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "result.csv"
+    header = (
+        "curve,collective,n_ranks,size_bytes,count,dtype,redop,root,time_us,algbw_GBps,busbw_GBps,low_us,high_us,"
+        "lower_bound_us,algorithm,protocol,channels,bottleneck"
+    )
+    path.write_text(f"{header}\n{row}\n")
+    with pytest.raises(LogFormatError, match=r"result.csv:2"):
+        read_measured(path)

@@ -1,0 +1,75 @@
+"""The bandwidth figure: everything asked for is on it, and the same data give the same file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsim.accuracy.compare import compare
+from commsim.measure.records import Curve
+from commsim.report.plots import figure_bytes, plot_bandwidth
+from commsim.report.style import size_ticks
+
+SIZE = 2 ** np.arange(3, 34, 2, dtype=np.int64)
+TIME = 2e-5 + SIZE / 2e11
+PREDICTED = Curve(
+    "machine", "all_reduce", 8, "predicted", SIZE, TIME, low_s=TIME * 0.9, high_s=TIME * 1.1, lower_bound_s=TIME / 2
+)
+MEASURED = Curve("log", "all_reduce", 8, "measured", SIZE, TIME * 1.04)
+
+
+@pytest.mark.parametrize("logs", [0, 1, 2, 3])
+def test_every_curve_is_named_and_the_axes_have_units(logs: int) -> None:
+    measured = [replace(MEASURED, name=f"log {i}", time_s=TIME * (1 + i / 10)) for i in range(logs)]
+    comparisons = [compare(PREDICTED, m) for m in measured]
+    figure = plot_bandwidth([PREDICTED], measured, "title", comparisons, "commsim")
+    assert len(figure.axes) == (2 if logs else 1)
+    assert figure.axes[0].get_ylabel() == "bus bandwidth (GB/s)"
+    assert figure.axes[0].get_title(loc="left") == "title"
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["predicted: machine", *[f"measured: log {i}" for i in range(logs)], "no algorithm can be faster"]
+    if logs:
+        assert figure.axes[1].get_ylabel() == "error of time (%)"
+
+
+def test_size_labels_are_powers_of_two() -> None:
+    figure = plot_bandwidth([PREDICTED], [MEASURED], "t", [compare(PREDICTED, MEASURED)])
+    figure.canvas.draw()
+    labels = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
+    assert labels[0] == "8 B"
+    assert "1 GiB" in labels
+
+
+def test_an_error_beyond_the_axis_is_written_out() -> None:
+    far = replace(MEASURED, time_s=TIME / 4)
+    figure = plot_bandwidth([PREDICTED], [far], "t", [compare(PREDICTED, far)])
+    assert any(text.get_text() == "+300 %" for text in figure.axes[1].texts)
+
+
+def test_the_same_figure_is_the_same_file() -> None:
+    first, second = (figure_bytes(plot_bandwidth([PREDICTED], [MEASURED], "t"), "svg") for _ in range(2))
+    assert first == second
+    assert figure_bytes(plot_bandwidth([PREDICTED], [], "t"), "png").startswith(b"\x89PNG")
+
+
+def test_nothing_to_draw_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no curve"):
+        plot_bandwidth([], [], "t")
+
+
+@pytest.mark.parametrize(("low", "high"), [(8, 8), (8, 16), (1, 2**62), (96, 402653184), (2**30, 2**33)])
+def test_ticks_are_few_and_inside(low: int, high: int) -> None:
+    ticks = size_ticks(low, high)
+    assert len(ticks) <= 12
+    assert all(low <= tick <= high for tick in ticks)
+
+
+def test_pyplot_is_not_needed() -> None:
+    """It doubles the time to the first figure and holds global state."""
+    code = "import sys, commsim.report.plots, matplotlib.figure; assert 'matplotlib.pyplot' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,94 @@
+"""Text tables: the shape of nccl-tests, and CSV that reads back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commsim.accuracy.compare import compare
+from commsim.measure.parsers import read_measured
+from commsim.measure.records import Curve
+from commsim.report.tables import (
+    ResultRow,
+    ResultTable,
+    comparison_csv,
+    comparison_table,
+    format_time_us,
+    result_csv,
+    result_table,
+    rows_of,
+)
+
+ROWS = [
+    ResultRow(8, 2, "float", "sum", -1, 12.35e-6, 8 / 12.35e-6, 14 / 12.35e-6, "ring", "LL", 2, "launch", 1e-6),
+    ResultRow(
+        2**30, 2**28, "float", "sum", -1, 5.1e-3, 2**30 / 5.1e-3, 1.75 * 2**30 / 5.1e-3, "ring", "Simple", 24, "nvlink"
+    ),
+]
+TABLE = ResultTable("hgx-h100 all_reduce", "all_reduce", 8, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (5.29e-6, "5.29"),
+        (99.99e-6, "99.99"),
+        (99.996e-6, "100.0"),
+        (150.64e-6, "150.6"),
+        (9999.96e-6, "10000"),
+        (2.8, "2800000"),
+    ],
+)
+def test_times_as_nccl_tests_prints_them(seconds: float, text: str) -> None:
+    assert format_time_us(seconds) == text
+
+
+def test_the_result_table_has_the_columns_of_nccl_tests() -> None:
+    lines = result_table(TABLE, ["commsim"]).splitlines()
+    assert lines[0] == "# commsim"
+    header = "# size count type redop root time algbw busbw algorithm protocol channels bound bottleneck"
+    assert " ".join(lines[1].split()) == header
+    assert " ".join(lines[3].split()) == "8 2 float sum -1 12.35 0.00 0.00 ring LL 2 1.00 launch"
+    assert lines[4].split()[5:8] == ["5100.0", "210.54", "368.44"]
+    assert lines[1].index("time") + len("time") == lines[3].index("12.35") + len("12.35")
+
+
+def test_the_printed_table_is_itself_a_log_that_we_read(tmp_path: Path) -> None:
+    path = tmp_path / "printed.log"
+    path.write_text(result_table(TABLE))
+    (curve,) = read_measured(path)
+    assert (curve.collective, curve.n_ranks) == ("all_reduce", 8)
+    assert curve.size_bytes.tolist() == [8, 2**30]
+
+
+def test_the_csv_reads_back_to_the_same_times(tmp_path: Path) -> None:
+    path = tmp_path / "result.csv"
+    path.write_text(result_csv([TABLE]))
+    (curve,) = read_measured(path)
+    assert (curve.name, curve.kind, curve.n_ranks) == ("hgx-h100 all_reduce", "predicted", 8)
+    assert curve.time_s == pytest.approx([row.time_s for row in ROWS], rel=1e-8)
+
+
+def test_the_comparison_table_has_a_row_per_size_and_the_summary() -> None:
+    size = np.array([1024, 2**20, 2**27], np.int64)
+    measured = Curve("m", "all_reduce", 8, "measured", size, np.array([1e-5, 2e-5, 1e-3]), skipped_lines=2)
+    predicted = Curve("p", "all_reduce", 8, "predicted", size[[0, 2]], np.array([1.1e-5, 9e-4]))
+    c = compare(predicted, measured)
+    text = comparison_table(c)
+    rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    assert rows[0] == ["1024", "11.00", "10.00", "+10.0"]
+    assert rows[1][-1] == "interpolated"
+    assert "MAPE" in text
+    assert "> 64 MiB: 10.0 %" in text
+    assert "not read: 2 lines" in text
+    assert comparison_csv([c]).splitlines()[1] == "p,m,1024,11,10,10,0"
+
+
+def test_a_bare_curve_prints_in_the_same_shape() -> None:
+    size = np.array([64], np.int64)
+    rows = rows_of(Curve("m", "all_gather", 8, "measured", size, np.array([1e-5]), dtype="float"), 4)
+    assert rows[0].count == 2
+    assert rows[0].busbw == pytest.approx(64 / 1e-5 * 7 / 8)
+    assert "none" in result_table(ResultTable("m", "all_gather", 8, rows))
