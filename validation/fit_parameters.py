@@ -63,14 +63,14 @@ _RATES = {
 }
 _LAUNCH = {"launch.one_process": (4.0, 0.3), "launch.process_per_gpu": (7.0, 0.3)}
 
-# Not fitted here: no one-node curve determines them. us; NCCL 2.30.7 src/graph/tuning.cc hwLat; message_cost and the
-# efficiencies of PCIe and networks from an earlier study of multi-node curves.
+# Not fitted here: no one-node curve determines them. us; NCCL 2.30.7 src/graph/tuning.cc hwLat, but LL's tree hop over a
+# network (5.0 there), message_cost and the network's efficiency: an earlier study of multi-node InfiniBand curves.
 _FIXED = {
     "ring_hop.pcie": (1.0, 2.5, 5.7),
     "ring_hop.network": (2.7, 4.0, 14.0),
     "tree_hop.nvlink": (0.6, 1.25, 4.0),
     "tree_hop.pcie": (1.0, 1.9, 4.0),
-    "tree_hop.network": (5.0, 8.5, 14.0),
+    "tree_hop.network": (6.0, 8.5, 14.0),
 }
 _MESSAGE_COST = 0.3
 _EFFICIENCY = {"pcie": 1.0, "network": 0.93}
@@ -124,9 +124,7 @@ def parameters(generation: str, fitted: dict[tuple[str, str], float]) -> Paramet
     return Parameters.model_validate(tree(generation, fitted, "validation/fit_parameters.py", digits=17))
 
 
-def tree(
-    generation: str, fitted: dict[tuple[str, str], float], provenance: str, digits: int = 4
-) -> dict[str, object]:
+def tree(generation: str, fitted: dict[tuple[str, str], float], provenance: str, digits: int = 4) -> dict[str, object]:
     """The same as nested dictionaries of quantity strings, as the files hold it, to `digits` significant digits."""
     out: dict[str, object] = {"generation": generation, "provenance": provenance}
 

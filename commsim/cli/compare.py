@@ -58,15 +58,12 @@ def compare(
         folder.mkdir(parents=True, exist_ok=True)
         written = [write_atomically(folder / "comparison.csv", comparison_csv(comparisons))]
         if plot:
-            import io
-
-            from commsim.report.plots import plot_bandwidth
+            from commsim.report.plots import figure_bytes, plot_bandwidth
 
             shown = list({id(c.predicted): c.predicted for c in comparisons}.values())
             figure = plot_bandwidth(shown, [c.measured for c in comparisons], run.name, comparisons)
-            for suffix in ("png", "svg"):
-                buffer = io.BytesIO()
-                figure.savefig(buffer, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
-                written.append(write_atomically(folder / f"comparison.{suffix}", buffer.getvalue()))
+            written += [
+                write_atomically(folder / f"comparison.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
+            ]
         if not json_output:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")

@@ -115,7 +115,7 @@ def tables(result: Result) -> str:
     for item in result.items:
         heading = [
             f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})",
-            f"{item.collective} on {item.ranks} x {t['gpu']}: {t['nodes']} node{'s' if t['nodes'] != 1 else ''} of "
+            f"{item.collective} on {item.n_ranks} x {t['gpu']}: {t['nodes']} node{'s' if t['nodes'] != 1 else ''} of "
             f"{t['ranks_per_node']} ({t['name']}), library {item.library}, {item.mode.replace('_', ' ')}, "
             f"{_levels(item.rows)}",
             "",
@@ -142,7 +142,7 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
 
     folder.mkdir(parents=True, exist_ok=True)
     written = [
-        write_atomically(folder / "result.csv", result_csv(result)),
+        write_atomically(folder / "result.csv", result_csv(result.items)),
         write_atomically(
             folder / "result.json",
             json.dumps(
@@ -167,18 +167,14 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
 
 def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Path]:
     """Writes the bandwidth curves as PNG and SVG, one pair of files per item."""
-    import io
-
     from commsim.report.files import write_atomically
-    from commsim.report.plots import plot_bandwidth
+    from commsim.report.plots import figure_bytes, plot_bandwidth
 
     written = []
     for i, item in enumerate(result.items):
         mine = [c for c in comparisons if any(c.measured is m for m in item.measured)]
-        figure = plot_bandwidth([item.curve("predicted")], list(item.measured), result.name, mine)
+        provenance = f"commsim {result.provenance['commsim']}, scenario {result.scenario_hash}"
+        figure = plot_bandwidth([item.curve()], list(item.measured), result.name, mine, provenance)
         name = "bandwidth" if len(result.items) == 1 else f"bandwidth-{i + 1}"
-        for suffix in ("png", "svg"):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
-            written.append(write_atomically(folder / f"{name}.{suffix}", buffer.getvalue()))
+        written += [write_atomically(folder / f"{name}.{form}", figure_bytes(figure, form)) for form in ("png", "svg")]
     return written

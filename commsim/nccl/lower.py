@@ -5,8 +5,8 @@ Channels of a call are alike, so one stands for all: it gets its share of every 
 the explicit Schedule of one pair of trees. The terms and their sources:
 
 * loops of N chunks, slices within a chunk, a last smaller loop (src/device/all_reduce.h, prims_simple.h);
-* LL and LL128 hand data over by flags inside the data, so a receiver works while a chunk arrives: their slice is one
-  pass of the thread block;
+* LL and LL128 hand data over by flags inside the data, warp by warp, so a receiver works while a chunk arrives: their
+  slice is one pass of a warp;
 * a hop costs the protocol's latency once per slice; a thread block or a link moves the slice at its rate.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Float64 = npt.NDArray[np.float64]
 
 MAX_SLICES = 8
-"""Finest cut of an LL or LL128 chunk that is simulated; beyond it a finer cut changes the time by under 1 %."""
+"""Finest cut of an LL or LL128 chunk that is simulated: a step then takes at most 1/8 of its chunk longer than its hop."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class RingPlan:
     loops: tuple[Loop, ...]
     rate: Float64
     hop_s: Float64
-    pass_bytes: int
+    unit_bytes: int
     first_pass_s: float
     limit: str
 
     def hop_of(self, slice_bytes: float) -> Float64:
         """Hop latency for slices of a size: a full pass of the thread block has more stores to fence."""
-        return self.hop_s + self.first_pass_s * min(1.0, slice_bytes / self.pass_bytes)
+        return self.hop_s + self.first_pass_s * min(1.0, slice_bytes / self.unit_bytes)
 
 
 def survey(system: System, topology: Topology) -> Machine:
@@ -175,7 +175,7 @@ def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
     if protocol.is_simple:
         slice_bytes = max(ceil(chunk / (RING_CHUNK_STEPS // RING_SLICE_STEPS)), MIN_SLICE_BYTES)
     else:
-        slice_bytes = max(protocol.pass_bytes * threads // protocol.max_threads, ceil(chunk / MAX_SLICES))
+        slice_bytes = max(protocol.unit_bytes, ceil(chunk / MAX_SLICES))
     slices = max(1, ceil(chunk / slice_bytes))
     return Loop(count, slices, ceil(chunk / slices))
 
@@ -199,7 +199,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         loops=ring_loops(call.split.channel_bytes, n, protocol, call.split.threads, call.buffer_bytes),
         rate=np.where(across, share.inter, share.intra),
         hop_s=np.where(across, network, inside.of(protocol.name)),
-        pass_bytes=protocol.pass_bytes,
+        unit_bytes=protocol.unit_bytes,
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,
     )

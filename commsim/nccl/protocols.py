@@ -25,7 +25,7 @@ class Protocol:
     grain_bytes: int  # chunks are multiples of this
     max_threads: int  # per thread block
     thread_threshold: int  # bytes per thread under which NCCL takes a channel away (Ring LL: times N)
-    pass_bytes: int  # payload that one pass of the whole thread block moves
+    unit_bytes: int  # payload of one hand-over: LL and LL128 one pass of a warp, Simple one pass of the block
 
     @property
     def is_simple(self) -> bool:
@@ -33,10 +33,10 @@ class Protocol:
         return self.name == "Simple"
 
 
-# pass_bytes: LL 8 B per thread and pass (prims_ll.h); LL128 1,920 B per warp (prims_ll128.h: 32 lanes x 8 words x 8 B
-# x 15/16 data) and 20 warps; Simple 16 B per thread (common_kernel.h, one 16-byte pack each).
-LL = Protocol("LL", 2.0, 32_768, 16, 512, 8, 512 * 8)
-LL128 = Protocol("LL128", 128 / 120, 576_000, 1_920, 640, 8, 20 * 1_920)
+# unit_bytes: flags lie inside the data, so LL and LL128 hand over warp by warp: 32 lanes x 8 B (prims_ll.h), and 1,920 B
+# (prims_ll128.h: 32 lanes x 8 words x 8 B x 15/16 data). Simple fences the block as a whole: 512 threads x 16 B.
+LL = Protocol("LL", 2.0, 32_768, 16, 512, 8, 32 * 8)
+LL128 = Protocol("LL128", 128 / 120, 576_000, 1_920, 640, 8, 1_920)
 SIMPLE = Protocol("Simple", 1.0, DEFAULT_BUFFER_BYTES // STEPS, 512, 512, 64, 512 * 16)
 
 PROTOCOLS = {p.name: p for p in (LL, LL128, SIMPLE)}

@@ -50,7 +50,7 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     """
     ptr, idx = schedule.dependencies()
     payload = schedule.payload_bytes()
-    hop = plan.hop_s[schedule.src] + plan.first_pass_s * np.minimum(1.0, payload / plan.pass_bytes)
+    hop = plan.hop_s[schedule.src] + plan.first_pass_s * np.minimum(1.0, payload / plan.unit_bytes)
     n = plan.ranks
     return Program(
         nbytes=payload,

@@ -5,46 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
 from commsim.measure.csv_tables import RESULT_COLUMNS
 from commsim.measure.records import Curve, busbw_factor
+from commsim.scenario.result import Item, Row
 from commsim.units import gb_per_s, microseconds
-
-
-@dataclass(frozen=True)
-class ResultRow:
-    """One predicted size: what nccl-tests prints, then how the time came about."""
-
-    size_bytes: int
-    count: int
-    dtype: str
-    redop: str
-    root: int
-    time_s: float
-    algbw: float  # bytes/s
-    busbw: float  # bytes/s
-    algorithm: str = ""
-    protocol: str = ""
-    channels: int = 0
-    bottleneck: str = ""
-    lower_bound_s: float | None = None
-    low_s: float | None = None
-    high_s: float | None = None
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """The rows of one curve under one header."""
-
-    curve: str
-    collective: str
-    n_ranks: int
-    rows: Sequence[ResultRow]
-
 
 _LEFT = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
 _UNITS = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
@@ -57,23 +25,23 @@ def format_time_us(seconds: float) -> str:
     return f"{time:.2f}" if time < 99.995 else f"{time:.1f}" if time < 9999.95 else f"{time:.0f}"
 
 
-def result_table(table: ResultTable, heading: Iterable[str] = ()) -> str:
+def result_table(item: Item, heading: Iterable[str] = ()) -> str:
     """One curve in the shape of nccl-tests output, with how each time came about; ends with a newline.
 
     Lines that start with ``#`` are no rows; `heading` lines stand before the header.
     """
     more = {
-        "algorithm": [row.algorithm or "-" for row in table.rows],
-        "protocol": [row.protocol or "-" for row in table.rows],
-        "channels": [str(row.channels) if row.channels else "-" for row in table.rows],
-        "bound": [_optional_time(row.lower_bound_s) for row in table.rows],
+        "algorithm": [row.algorithm or "-" for row in item.rows],
+        "protocol": [row.protocol or "-" for row in item.rows],
+        "channels": [str(row.channels) if row.channels else "-" for row in item.rows],
+        "bound": [_optional_time(row.lower_bound_s) for row in item.rows],
     }
     widths = {name: max([len(name), *(len(v) for v in values)]) for name, values in more.items()}
     header = _line(_LEFT, widths, list(more)) + "  bottleneck"
     units = _line(_UNITS, widths, ["", "", "", "(us)"])
     lines = [f"# {text}".rstrip() for text in heading]
     lines += ["#" + header[1:], "#" + units[1:].rstrip()]
-    for i, row in enumerate(table.rows):
+    for i, row in enumerate(item.rows):
         left = (
             str(row.size_bytes),
             str(row.count),
@@ -86,8 +54,8 @@ def result_table(table: ResultTable, heading: Iterable[str] = ()) -> str:
         )
         text = _line(left, widths, [values[i] for values in more.values()])
         lines.append(f"{text}  {row.bottleneck}".rstrip())
-    if table.rows:
-        mean = float(np.mean([gb_per_s(row.busbw) for row in table.rows]))
+    if item.rows:
+        mean = float(np.mean([gb_per_s(row.busbw) for row in item.rows]))
         lines += [f"# Avg bus bandwidth    : {mean:g}", "#"]
     return "\n".join(lines) + "\n"
 
@@ -147,18 +115,18 @@ def _how(curve: Curve) -> str:
     return f", {origin}" if origin else ""
 
 
-def result_csv(tables: Iterable[ResultTable]) -> str:
+def result_csv(items: Iterable[Item]) -> str:
     """The rows of several curves as one CSV table, units in its columns; `read_measured` reads it back."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(RESULT_COLUMNS)
-    for table in tables:
-        for row in table.rows:
+    for item in items:
+        for row in item.rows:
             writer.writerow(
                 [
-                    table.curve,
-                    table.collective,
-                    table.n_ranks,
+                    item.name,
+                    item.collective,
+                    item.n_ranks,
                     row.size_bytes,
                     row.count,
                     row.dtype,
@@ -220,7 +188,7 @@ def _exact(value: float) -> str:
     return f"{float(value):.9g}"
 
 
-def rows_of(curve: Curve, itemsize: int) -> list[ResultRow]:
+def rows_of(curve: Curve, itemsize: int) -> list[Row]:
     """The rows of a bare curve, for printing a measured one in the same shape.
 
     `count` is per rank where nccl-tests counts so (all_gather, reduce_scatter, all_to_all).
@@ -230,7 +198,7 @@ def rows_of(curve: Curve, itemsize: int) -> list[ResultRow]:
     per_rank = n if curve.collective in shared else 1
     factor = busbw_factor(curve.collective, n) if curve.n_ranks else 1.0
     return [
-        ResultRow(
+        Row(
             size_bytes=int(size),
             count=int(size) // (per_rank * itemsize),
             dtype=curve.dtype,

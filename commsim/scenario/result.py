@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commsim.measure.records import Curve, busbw_factor
+from commsim.measure.records import Curve
 from commsim.units import gb_per_s, microseconds
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ JSON_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Row:
-    """The prediction for one size; `size_bytes` and `count` as in nccl-tests."""
+    """The prediction for one size: what nccl-tests prints, then how the time came about.
+
+    `size_bytes` and `count` as in nccl-tests; `algbw` and `busbw` in bytes/s.
+    """
 
     size_bytes: int
     count: int
@@ -28,63 +32,67 @@ class Row:
     redop: str
     root: int
     time_s: float
-    algorithm: str
-    protocol: str
-    channels: int
-    bottleneck: str
-    lower_bound_s: float
-    launch_s: float
-    kernel_s: float
-    level: str
+    algbw: float
+    busbw: float
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+    bottleneck: str = ""
+    lower_bound_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    launch_s: float = 0.0
+    kernel_s: float = 0.0
+    level: str = ""
 
 
 @dataclass(frozen=True)
 class Item:
     """One workload item: its predicted rows, and the measured curves with the prediction at exactly their sizes."""
 
+    name: str
     collective: str
-    ranks: int
-    library: str
-    mode: str
-    rows: tuple[Row, ...]
+    n_ranks: int
+    rows: Sequence[Row]
+    library: str = "nccl"
+    mode: str = "back_to_back"
     measured: tuple[Curve, ...] = ()
     at_measured: tuple[Curve, ...] = ()
     parameters: str = ""
 
-    def curve(self, name: str) -> Curve:
+    def curve(self) -> Curve:
         """The predicted rows as a curve."""
         return Curve(
-            name=name,
+            name=self.name,
             collective=self.collective,
-            n_ranks=self.ranks,
+            n_ranks=self.n_ranks,
             kind="predicted",
             size_bytes=np.array([r.size_bytes for r in self.rows], np.int64),
             time_s=np.array([r.time_s for r in self.rows]),
-            lower_bound_s=np.array([r.lower_bound_s for r in self.rows]),
+            lower_bound_s=np.array([np.nan if r.lower_bound_s is None else r.lower_bound_s for r in self.rows]),
             dtype=self.rows[0].dtype if self.rows else "",
             redop=self.rows[0].redop if self.rows else "",
         )
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as plain values with units in the names: what CSV, JSON and data frames hold."""
-        factor = busbw_factor(self.collective, self.ranks) if self.ranks > 1 else 0.0
         return [
             {
                 "collective": self.collective,
-                "n_ranks": self.ranks,
+                "n_ranks": self.n_ranks,
                 "size_bytes": r.size_bytes,
                 "count": r.count,
                 "dtype": r.dtype,
                 "redop": r.redop,
                 "root": r.root,
                 "time_us": microseconds(r.time_s),
-                "algbw_GBps": gb_per_s(r.size_bytes / r.time_s),
-                "busbw_GBps": gb_per_s(r.size_bytes / r.time_s * factor),
+                "algbw_GBps": gb_per_s(r.algbw),
+                "busbw_GBps": gb_per_s(r.busbw),
                 "algorithm": r.algorithm,
                 "protocol": r.protocol,
                 "channels": r.channels,
                 "bottleneck": r.bottleneck,
-                "lower_bound_us": microseconds(r.lower_bound_s),
+                "lower_bound_us": None if r.lower_bound_s is None else microseconds(r.lower_bound_s),
                 "launch_us": microseconds(r.launch_s),
                 "kernel_us": microseconds(r.kernel_s),
                 "level": r.level,
@@ -132,7 +140,7 @@ class Result:
             "items": [
                 {
                     "collective": item.collective,
-                    "n_ranks": item.ranks,
+                    "n_ranks": item.n_ranks,
                     "library": item.library,
                     "mode": item.mode,
                     "parameters": item.parameters,

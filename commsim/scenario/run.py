@@ -9,7 +9,7 @@ import numpy as np
 
 import commsim
 from commsim.errors import CommsimError, ScenarioError
-from commsim.measure.records import Curve
+from commsim.measure.records import Curve, busbw_factor
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import parse_version
 from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, scenario_warnings
@@ -41,8 +41,9 @@ def run(scenario: Scenario, progress: Progress | None = None) -> Result:
         at = tuple(_at_measured(curve, predictor, known, topology) for curve in curves)
         items.append(
             Item(
+                name=f"{scenario.name}, predicted",
                 collective=work.collective,
-                ranks=topology.world_size,
+                n_ranks=topology.world_size,
                 library=scenario.library.name,
                 mode=scenario.mode,
                 rows=rows,
@@ -111,7 +112,7 @@ class RowPredictor:
     """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
 
     def __init__(self, work: CollectiveWork, topology: Topology) -> None:
-        from commsim.network.alphabeta import lower_bound_s
+        from commsim.network.bounds import lower_bound_s
 
         self.work, self.topology = work, topology
         self.warnings: list[str] = []
@@ -140,6 +141,8 @@ class RowPredictor:
             redop=work.redop,
             root=-1,
             time_s=time_s,
+            algbw=size / time_s,
+            busbw=size / time_s * busbw_factor(work.collective, self.topology.world_size),
             algorithm=algorithm,
             protocol=protocol,
             channels=channels,

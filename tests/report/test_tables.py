@@ -11,8 +11,6 @@ from commsim.accuracy.compare import compare
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
 from commsim.report.tables import (
-    ResultRow,
-    ResultTable,
     comparison_csv,
     comparison_table,
     format_time_us,
@@ -20,14 +18,15 @@ from commsim.report.tables import (
     result_table,
     rows_of,
 )
+from commsim.scenario.result import Item, Row
 
 ROWS = [
-    ResultRow(8, 2, "float", "sum", -1, 12.35e-6, 8 / 12.35e-6, 14 / 12.35e-6, "ring", "LL", 2, "launch", 1e-6),
-    ResultRow(
+    Row(8, 2, "float", "sum", -1, 12.35e-6, 8 / 12.35e-6, 14 / 12.35e-6, "ring", "LL", 2, "launch", 1e-6),
+    Row(
         2**30, 2**28, "float", "sum", -1, 5.1e-3, 2**30 / 5.1e-3, 1.75 * 2**30 / 5.1e-3, "ring", "Simple", 24, "nvlink"
     ),
 ]
-TABLE = ResultTable("hgx-h100 all_reduce", "all_reduce", 8, ROWS)
+TABLE = Item("hgx-h100 all_reduce", "all_reduce", 8, ROWS)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +90,4 @@ def test_a_bare_curve_prints_in_the_same_shape() -> None:
     rows = rows_of(Curve("m", "all_gather", 8, "measured", size, np.array([1e-5]), dtype="float"), 4)
     assert rows[0].count == 2
     assert rows[0].busbw == pytest.approx(64 / 1e-5 * 7 / 8)
-    assert "none" in result_table(ResultTable("m", "all_gather", 8, rows))
+    assert "none" in result_table(Item("m", "all_gather", 8, rows))
