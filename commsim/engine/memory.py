@@ -31,14 +31,13 @@ def machine_bytes() -> int | None:
     return min((f for f in found if f > 0), default=None)
 
 
-def estimate_bytes(rows: int, *, hops: float = 2.0, record: bool = False) -> int:
-    """Bytes that building and simulating a schedule of ``rows`` rows takes, routes of ``hops`` links on average.
+def estimate_bytes(rows: int) -> int:
+    """Bytes that building and simulating a schedule of ``rows`` rows takes.
 
     >>> estimate_bytes(1_000_000)
     158000000
     """
-    each = BUILD_BYTES_PER_ROW + RUN_BYTES_PER_ROW + (8 + RECORD_BYTES_PER_HOP * hops if record else 0)
-    return int(rows * each)
+    return rows * (BUILD_BYTES_PER_ROW + RUN_BYTES_PER_ROW)
 
 
 def require_memory(needed_bytes: int, rows: int, *, limit_bytes: int | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from commsim.engine.critical import CriticalPath, Record, critical_path
-from commsim.engine.memory import RUN_BYTES_PER_ROW, estimate_bytes, require_memory
+from commsim.engine.memory import RECORD_BYTES_PER_HOP, RUN_BYTES_PER_ROW, require_memory
 from commsim.engine.program import Float64, Int64, Program
 from commsim.errors import ScheduleError
 
@@ -70,8 +70,9 @@ def simulate(
     ScheduleError that names rows on it; a run that would take more than ``limit_bytes`` (default: half of the
     machine's memory) is an InfeasibleError before it starts.
     """
-    hops = float(program.hops().mean()) if record and program.rows else 0.0
-    needed = estimate_bytes(program.rows, hops=hops, record=record) if record else RUN_BYTES_PER_ROW * program.rows
+    needed = RUN_BYTES_PER_ROW * program.rows
+    if record:
+        needed += RECORD_BYTES_PER_HOP * int(program.hops().sum()) + 20 * program.rows
     require_memory(needed, program.rows, limit_bytes=limit_bytes)
     if in_order and not record:
         outcome = _in_order(program, store_and_forward)

@@ -1,0 +1,55 @@
+"""The Timeline: who did what from when to when, as columns that reports, traces and tests read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.schedule import Op, Schedule
+from commsim.engine.program import Float64, Int32, Int64
+from commsim.engine.simulate import Outcome
+
+_NAMES = ("copy", "reduce", "local copy", "local reduce")
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """One row per thing done, in the order of the schedule; columns of shape (rows,).
+
+    ``endpoint`` is the rank (or switch) that does it, ``stream`` the channel or stream it does it on. ``name_code``
+    indexes ``names``; millions of rows have a handful of names.
+    """
+
+    start_s: Float64
+    end_s: Float64
+    endpoint: Int32
+    stream: Int32
+    name_code: npt.NDArray[np.uint8]
+    nbytes: Int64
+    names: tuple[str, ...] = _NAMES
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.start_s.size)
+
+    @property
+    def name(self) -> npt.NDArray[np.str_]:
+        """The name of each row, (rows,), spelled out."""
+        return cast("npt.NDArray[np.str_]", np.array(self.names)[self.name_code])
+
+
+def timeline(schedule: Schedule, outcome: Outcome) -> Timeline:
+    """The Timeline of a simulated schedule: a row from when its first link takes it up to when it has arrived."""
+    local = schedule.src == schedule.dst
+    return Timeline(
+        start_s=outcome.start_s,
+        end_s=outcome.end_s,
+        endpoint=schedule.src,
+        stream=schedule.channel,
+        name_code=((schedule.op == Op.REDUCE) + 2 * local).astype(np.uint8),
+        nbytes=outcome.program.nbytes,
+    )

@@ -1,0 +1,246 @@
+"""Lower bounds: what no schedule on a topology can beat, from what its parts must at least send and receive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.errors import ScheduleError
+from commsim.topology.graph import LinkKind
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """Seconds below which a collective cannot end, by cause; ``seconds`` is the largest.
+
+    ``latency_s``: the way to the farthest rank. ``bandwidth_s``: what a GPU's ports or a node's NICs must carry;
+    ``bandwidth_at`` says which of the two. ``bisection_s``: what must cross between the halves of the machine.
+    """
+
+    latency_s: float
+    bandwidth_s: float
+    bisection_s: float
+    bandwidth_at: str
+
+    @property
+    def seconds(self) -> float:
+        """The largest of the three."""
+        return max(self.latency_s, self.bandwidth_s, self.bisection_s)
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkLimits:
+    """What a topology can carry: bytes/s out of and into every GPU, (world_size,), and every node, (nodes,)."""
+
+    rank_out: Float64
+    rank_in: Float64
+    node_out: Float64
+    node_in: Float64
+    bisection: float
+
+
+@dataclass(frozen=True)
+class _Need:
+    """Bytes that parts of a machine must move at least; ``root`` is the part that holds the root.
+
+    ``send`` and ``receive``: of every part but the root's; ``root_send`` and ``root_receive``: of the root's;
+    ``total``: sent by all parts together when no switch reduces or multicasts.
+    """
+
+    send: float
+    receive: float
+    root_send: float
+    root_receive: float
+    total: float
+
+
+def _all_reduce(n: int, S: float) -> _Need:
+    # Patarasuk & Yuan 2009, lemma 1: without reduction in switches (n-1) S must arrive for the sums, and as much
+    # again to spread them. Chan et al. 2007, section 3. With it every part still sends and receives S once.
+    return _Need(S, S, S, S, 2 * (n - 1) * S)
+
+
+def _all_gather(n: int, S: float) -> _Need:
+    share = S / n
+    return _Need(share, S - share, share, S - share, (n - 1) * S)
+
+
+def _reduce_scatter(n: int, S: float) -> _Need:
+    share = S / n
+    return _Need(S - share, share, S - share, share, (n - 1) * S)
+
+
+def _broadcast(n: int, S: float) -> _Need:
+    return _Need(0, S, S, 0, (n - 1) * S)
+
+
+def _reduce(n: int, S: float) -> _Need:
+    return _Need(S, 0, 0, S, (n - 1) * S)
+
+
+def _gather(n: int, S: float) -> _Need:
+    return _Need(S / n, 0, 0, S - S / n, S - S / n)
+
+
+def _scatter(n: int, S: float) -> _Need:
+    return _Need(0, S / n, S - S / n, 0, S - S / n)
+
+
+def _all_to_all(n: int, S: float) -> _Need:
+    away = S - S / n
+    return _Need(away, away, away, away, n * away)
+
+
+def _send_recv(n: int, S: float) -> _Need:
+    return _Need(S, S, S, S, n * S)
+
+
+_NEEDS: dict[str, Callable[[int, float], _Need]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+    "send_recv": _send_recv,
+}
+
+
+def lower_bound_s(
+    collective: str, nbytes: int, topology: Topology, *, in_network: bool = False, root: int = 0
+) -> LowerBound:
+    """The time that no schedule of the collective can beat on the topology's links.
+
+    ``nbytes`` is the nccl-tests size. Bandwidth: Chan et al., "Collective communication: theory, practice, and
+    experience", 2007, section 3, and for all_reduce Patarasuk & Yuan 2009: each of n parts with ports of B bytes/s
+    each way takes 2(n-1)/n S/B, where the parts are GPUs, or nodes with all their NICs. ``in_network`` allows
+    switches to reduce and to multicast (NVLS, SHARP): then S/B. Latency: the sum of latencies on the quickest way
+    from one rank to its farthest peer; the usual log2(N) alpha holds only if a rank sends one message at a time,
+    which neither links nor GPUs are bound to.
+
+    ScheduleError for an unknown collective.
+    """
+    if collective not in _NEEDS:
+        raise ScheduleError(f"unknown collective {collective!r}, expected one of {', '.join(sorted(_NEEDS))}")
+    n, nodes = topology.world_size, topology.nodes
+    if n == 1:
+        return LowerBound(0.0, 0.0, 0.0, "GPU ports")
+    limits = network_limits(topology)
+    need = _NEEDS[collective]
+    slowest = partial(_slowest, in_network=in_network)
+    places = [("GPU ports", slowest(need(n, nbytes), root, limits.rank_out, limits.rank_in))]
+    if nodes > 1:
+        # A node is one part: what its ranks hold together, except that every rank has its own data to exchange in
+        # an all_to_all, and only the last rank of a node sends to the next node in a send_recv.
+        held = nbytes * topology.ranks_per_node if collective == "all_to_all" else nbytes
+        at = root // topology.ranks_per_node
+        places.append(("node NICs", slowest(need(nodes, held), at, limits.node_out, limits.node_in)))
+    where, bandwidth_s = max(places, key=lambda place: place[1])
+    return LowerBound(
+        latency_s=_latency_s(topology, collective, root),
+        bandwidth_s=bandwidth_s,
+        bisection_s=_crossing(collective, topology, nbytes) / limits.bisection,
+        bandwidth_at=where,
+    )
+
+
+def _slowest(need: _Need, root: int, out: Float64, into: Float64, *, in_network: bool) -> float:
+    send, receive = np.full(out.size, need.send), np.full(into.size, need.receive)
+    send[root], receive[root] = need.root_send, need.root_receive
+    each = max(float((send / out).max()), float((receive / into).max()))
+    return each if in_network else max(each, need.total / float(min(out.sum(), into.sum())))
+
+
+def _crossing(collective: str, topology: Topology, nbytes: int) -> float:
+    """Bytes that must cross between the halves of `Topology.bisection_bandwidth` in the busier direction."""
+    n = topology.world_size
+    small = topology.nodes // 2 * topology.ranks_per_node if topology.nodes > 1 else n // 2
+    if collective in {"all_gather", "reduce_scatter"}:
+        return nbytes * (n - small) / n
+    if collective in {"gather", "scatter"}:
+        return nbytes * small / n  # the root may be in either half
+    if collective == "all_to_all":
+        return nbytes * small * (n - small) / n
+    return float(nbytes)
+
+
+# A memory of a pure function, by identity of the topology: one run asks for tens of sizes on one topology.
+@lru_cache(maxsize=4)
+def network_limits(topology: Topology) -> NetworkLimits:
+    """What every GPU and node can send and receive, over the links that routes between ranks can use."""
+    usable = _gpu_links(topology)
+    rank_of = np.full(len(topology.vertex_name), -1)
+    rank_of[topology.rank_vertex] = np.arange(topology.world_size)
+    capacity = np.where(usable, topology.link_bandwidth, 0.0)
+    node_out, node_in = (_node_capacity(topology, outward) for outward in (True, False))
+    return NetworkLimits(
+        rank_out=_sum_by(rank_of[topology.link_src], capacity, topology.world_size),
+        rank_in=_sum_by(rank_of[topology.link_dst], capacity, topology.world_size),
+        node_out=node_out,
+        node_in=node_in,
+        bisection=topology.bisection_bandwidth(),
+    )
+
+
+def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Float64:
+    chosen = group >= 0
+    return np.asarray(np.bincount(group[chosen], value[chosen], groups), np.float64)
+
+
+def _gpu_links(topology: Topology) -> npt.NDArray[np.bool_]:
+    """Links at GPUs that count: those of routes within a node, and what may lead to a NIC when there are several nodes.
+
+    A GPU of an NVSwitch node has a PCIe port as well, which no route to another GPU of its node takes.
+    """
+    usable = np.zeros(topology.link_src.size, bool)
+    within = np.arange(topology.ranks_per_node)
+    of_one_node = topology.routes(np.repeat(within, within.size), np.tile(within, within.size)).link
+    # Every node is a copy of the first, its links in the same order.
+    links = topology.node_routes.links
+    usable[: topology.nodes * links].reshape(topology.nodes, links)[:, of_one_node] = True
+    if topology.nodes > 1:
+        usable |= topology.link_kind != LinkKind.NVLINK
+    return usable
+
+
+def _node_capacity(topology: Topology, outward: bool) -> Float64:
+    """Bytes/s between every node and the fabric; a NIC gives no more than the links of its node to it."""
+    near, far = (topology.link_src, topology.link_dst) if outward else (topology.link_dst, topology.link_src)
+    node, vertices = topology.vertex_node, len(topology.vertex_name)
+    crosses = (node[near] >= 0) & (node[near] != node[far])
+    at_port = np.bincount(near[crosses], topology.link_bandwidth[crosses], vertices)
+    inside = (node[near] >= 0) & (node[near] == node[far])
+    # For an outward port, traffic arrives over links whose far end (here: their head) is the NIC.
+    feeding = np.bincount(far[inside], topology.link_bandwidth[inside], vertices)
+    return _sum_by(node.astype(np.int64), np.minimum(at_port, feeding), topology.nodes)
+
+
+def _latency_s(topology: Topology, collective: str, root: int) -> float:
+    """Shortest way by latency from one rank to the farthest (send_recv: to its neighbour), over any links."""
+    to_root = collective in {"reduce", "gather"}
+    tail, head = (topology.link_dst, topology.link_src) if to_root else (topology.link_src, topology.link_dst)
+    rooted = collective in {"broadcast", "scatter", "reduce", "gather"}
+    start = root if rooted else 0
+    distance = np.full(len(topology.vertex_name), math.inf)
+    distance[topology.rank_vertex[start]] = 0.0
+    while True:  # Bellman-Ford: as many rounds as the longest quickest way has links
+        found = distance.copy()
+        np.minimum.at(found, head, distance[tail] + topology.link_latency)
+        if (found == distance).all():
+            break
+        distance = found
+    reached = distance[topology.rank_vertex]
+    return float(reached[(start + 1) % topology.world_size] if collective == "send_recv" else reached.max())
