@@ -28,6 +28,8 @@ CABLE_LATENCY_S = 0.1e-6
 # DGX SuperPOD reference architecture (H100): scalable units of 32 systems, one leaf per rail in each.
 NODES_PER_LEAF = 32
 
+_MOST_LINKS = 2**25  # about 1 GiB of columns
+
 
 @dataclass(frozen=True)
 class Fabric:
@@ -102,6 +104,7 @@ def freeze(name: str, gpu: Gpu, cpu: Cpu, node: Any, *, ranks_per_node: int, nod
     gpus = vertices_of(node, VertexKind.GPU)[:ranks_per_node]
     nics = vertices_of(node, VertexKind.NIC)
     _check_fabric(name, nodes, len(nics), fabric)
+    _check_size(name, nodes, node.number_of_edges(), len(nics), fabric)
     inside = node_routes(node, gpus, nics, name)
     members = list(node)
     position = {v: i for i, v in enumerate(members)}
@@ -162,6 +165,14 @@ def _check_fabric(name: str, nodes: int, nics: int, fabric: Fabric) -> None:
             f"{name}: a single switch is never oversubscribed, found {fabric.oversubscription:g}; "
             "set fabric.kind to fat_tree or rail_fat_tree"
         )
+
+
+def _check_size(name: str, nodes: int, inside: int, nics: int, fabric: Fabric) -> None:
+    groups = -(-nodes // fabric.nodes_per_leaf)
+    leaves = groups * (nics if fabric.kind == "rail_fat_tree" else 1)
+    links = 2 * (nodes * (inside + nics) + (leaves * fabric.spines if groups > 1 else 0))
+    if links > _MOST_LINKS:
+        raise TopologyError(f"{name}: found {links} links, expected at most {_MOST_LINKS}")
 
 
 def _leaves(nodes: int, nics: int, fabric: Fabric) -> tuple[np.ndarray[Any, Any], list[str], int]:

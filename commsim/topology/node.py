@@ -33,9 +33,7 @@ CUBE_MESH = {
 
 def node_graph(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> Any:
     """The graph of a node with its first `gpus` GPUs and `nics` NICs spread over its first `spread` GPUs."""
-    graph = _written(spec, name) if spec.vertices is not None else _pattern(spec, gpus, nics, spread, name)
-    _check(graph, name)
-    return graph
+    return _written(spec, name) if spec.vertices is not None else _pattern(spec, gpus, nics, spread, name)
 
 
 def full_gpus(spec: NodeSpec, name: str) -> int:
@@ -241,10 +239,3 @@ def _check_ends(kind: LinkKind, ends: list[VertexKind], where: str) -> None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
-
-
-def _check(graph: Any, name: str) -> None:
-    """Every link of the node has a bandwidth; pairs without a path are found when routing."""
-    for u, v, data in graph.edges(data=True):
-        if not data["bandwidth"] > 0:
-            raise TopologyError(f"{name}: the link {u}-{v} has no bandwidth")

@@ -175,6 +175,8 @@ def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
     if machine.node is None:
         raise TopologyError(f"{name}: node is missing")
     node = machine.node
+    if node.vertices is not None and (node.gpus or node.nvlink or node.pcie or node.c2c):
+        raise TopologyError(f"{name}: node: gpus, nvlink, pcie and c2c do not apply to a node that is written out")
     full = full_gpus(node, name)
     gpus = knobs.gpus_per_node or full
     if gpus > full:

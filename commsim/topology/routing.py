@@ -71,6 +71,32 @@ class FabricRoutes:
 # -- inside a node ---------------------------------
 
 
+@dataclass(frozen=True)
+class _Reach:
+    """A node graph and its GPUs, and of each GPU: its breadth-first trees over NVLink and over all else, and the
+    bytes/s of its direct NVLinks to other GPUs."""
+
+    graph: Any
+    gpus: Sequence[str]
+    nvlink: dict[str, dict[str, str]]
+    pcie: dict[str, dict[str, str]]
+    direct: dict[str, dict[str, float]]
+
+
+def _reach(graph: Any, gpus: Sequence[str]) -> _Reach:
+    among = set(gpus)
+    return _Reach(
+        graph,
+        gpus,
+        nvlink={a: _tree(graph, a, lambda k: k == LinkKind.NVLINK, {VertexKind.NVSWITCH}) for a in gpus},
+        pcie={a: _tree(graph, a, lambda k: k != LinkKind.NVLINK, _PCIE_TRANSIT) for a in gpus},
+        direct={
+            a: {c: d["bandwidth"] for c, d in graph.adj[a].items() if c in among and d["kind"] == LinkKind.NVLINK}
+            for a in gpus
+        },
+    )
+
+
 def _tree(graph: Any, source: str, usable: Callable[[LinkKind], bool], transit: set[VertexKind]) -> dict[str, str]:
     """Parent of every vertex reached from `source` in the fewest hops over usable links and transit."""
     parent, queue = {source: source}, deque([source])
@@ -94,15 +120,13 @@ def _path(parent: dict[str, str], target: str) -> Path | None:
     return path[::-1]
 
 
-def _bridged(graph: Any, a: str, b: str, gpus: Sequence[str]) -> Path | None:
+def _bridged(reach: _Reach, a: str, b: str) -> Path | None:
     """The path over one other GPU with NVLinks to both; the widest, then the lowest index."""
-
-    def width(x: str, y: str) -> float:
-        link = graph.adj[x].get(y)
-        return float(link["bandwidth"]) if link and link["kind"] == LinkKind.NVLINK else 0.0
-
-    best = max(gpus, key=lambda c: min(width(a, c), width(c, b)))
-    return [a, best, b] if min(width(a, best), width(best, b)) > 0 else None
+    shared = [(min(rate, reach.direct[b][c]), c) for c, rate in reach.direct[a].items() if c in reach.direct[b]]
+    if not shared:
+        return None
+    widest = max(rate for rate, _ in shared)
+    return [a, min((c for rate, c in shared if rate == widest), key=reach.gpus.index), b]
 
 
 def pcie_type(graph: Any, path: Path) -> PathType:
@@ -130,12 +154,7 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
     for i, (u, v) in enumerate(graph.edges):
         link_id[u, v], link_id[v, u] = 2 * i, 2 * i + 1
 
-    reach = _Reach(
-        graph,
-        gpus,
-        nvlink={a: _tree(graph, a, lambda k: k == LinkKind.NVLINK, {VertexKind.NVSWITCH}) for a in gpus},
-        pcie={a: _tree(graph, a, lambda k: k != LinkKind.NVLINK, _PCIE_TRANSIT) for a in gpus},
-    )
+    reach = _reach(graph, gpus)
     gpu_paths: dict[tuple[str, str], tuple[Path, PathType]] = {}
     for i, a in enumerate(gpus):
         gpu_paths[a, a] = ([a], PathType.LOC)
@@ -146,11 +165,14 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
             gpu_paths[a, b] = path
             gpu_paths[b, a] = (path[0][::-1], path[1])
 
-    nic_paths = {(a, n): _nic_path(reach, a, n, gpu_paths) for a in gpus for n in nics}
-    for (a, n), found in nic_paths.items():
-        if found is None:
-            raise TopologyError(f"{name}: {a} and {n} of a node are not connected; a NIC needs a PCIe path to a GPU")
-    to_nic = {pair: found for pair, found in nic_paths.items() if found is not None}
+    to_nic: dict[tuple[str, str], tuple[Path, PathType]] = {}
+    for n in nics:
+        for a, found in _nic_paths(reach, n, gpu_paths).items():
+            if found is None:
+                raise TopologyError(
+                    f"{name}: {a} and {n} of a node are not connected; a NIC needs a PCIe path to a GPU"
+                )
+            to_nic[a, n] = found
 
     def table(rows: Sequence[str], columns: Sequence[str], path_of: Callable[[str, str], Path]) -> Int32:
         paths = [[path_of(r, c) for c in columns] for r in rows]
@@ -172,38 +194,30 @@ def node_routes(graph: Any, gpus: Sequence[str], nics: Sequence[str], name: str)
     )
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """A node graph, its GPUs, and the breadth-first trees of each GPU over NVLink and over all else."""
-
-    graph: Any
-    gpus: Sequence[str]
-    nvlink: dict[str, dict[str, str]]
-    pcie: dict[str, dict[str, str]]
-
-
 def _gpu_path(reach: _Reach, a: str, b: str) -> tuple[Path, PathType] | None:
     direct = _path(reach.nvlink[a], b)
     if direct is not None:
         return direct, PathType.NVL
-    bridged = _bridged(reach.graph, a, b, reach.gpus)
+    bridged = _bridged(reach, a, b)
     if bridged is not None:
         return bridged, PathType.NVB
     path = _path(reach.pcie[a], b)
     return None if path is None else (path, pcie_type(reach.graph, path))
 
 
-def _nic_path(
-    reach: _Reach, a: str, nic: str, gpu_paths: dict[tuple[str, str], tuple[Path, PathType]]
-) -> tuple[Path, PathType] | None:
-    path = _path(reach.pcie[a], nic)
-    if path is not None:
-        return path, pcie_type(reach.graph, path)
-    near = [(len(p), c, p) for c in reach.gpus if c != a and (p := _path(reach.pcie[c], nic)) is not None]
-    if not near:
-        return None
-    _, proxy, last = min(near, key=lambda item: item[0])
-    return gpu_paths[a, proxy][0] + last[1:], PathType.PXN
+def _nic_paths(
+    reach: _Reach, nic: str, gpu_paths: dict[tuple[str, str], tuple[Path, PathType]]
+) -> dict[str, tuple[Path, PathType] | None]:
+    """From every GPU to one NIC; where PCIe does not lead there, over the first of the GPUs nearest to the NIC."""
+    direct = {a: path for a in reach.gpus if (path := _path(reach.pcie[a], nic)) is not None}
+    proxy = min(direct, key=lambda a: len(direct[a]), default=None)
+    out: dict[str, tuple[Path, PathType] | None] = {}
+    for a in reach.gpus:
+        if a in direct:
+            out[a] = direct[a], pcie_type(reach.graph, direct[a])
+        else:
+            out[a] = None if proxy is None else (gpu_paths[a, proxy][0] + direct[proxy][1:], PathType.PXN)
+    return out
 
 
 def _matrix(rows: list[list[PathType]], height: int, width: int) -> UInt8:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -84,7 +85,7 @@ def test_bisection_is_the_maximum_flow(nodes: int, per_leaf: int, factor: float,
         nics_per_node=nics,
         nic_bandwidth="200 Gb/s",
     )
-    graph = nx.DiGraph()
+    graph: Any = nx.DiGraph()
     for i in np.flatnonzero(topology.link_kind >= LinkKind.NETWORK):
         graph.add_edge(int(topology.link_src[i]), int(topology.link_dst[i]), capacity=float(topology.link_bandwidth[i]))
     for v in np.flatnonzero(topology.vertex_kind == VertexKind.NIC):

@@ -31,7 +31,7 @@ def build(vertices: dict[str, str], links: list[dict[str, Any]], **more: Any) ->
 
 
 def test_a_node_written_out() -> None:
-    topology = build(VERTICES, LINKS)
+    topology = build(VERTICES, LINKS, node={"nic": {"bandwidth": "100 Gb/s"}})
     assert topology.vertex_name[:2] == ("node0.a", "node0.b")
     assert topology.path_type(0, 1) == "PXB"
     assert topology.nvlink_links == 0
@@ -99,6 +99,29 @@ def test_a_written_node_keeps_its_nics() -> None:
 def test_descriptions_that_make_no_sense(data: dict[str, Any], match: str) -> None:
     with pytest.raises(ValidationError, match=match):
         TopologySpec.model_validate(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ({"preset": "hgx-h100-ndr400", "nodes": 65536, "nodes_per_leaf": 1, "fabric": {"spines": 1024}}, "links"),
+        ({"preset": "gb200-nvl72", "nodes": 65536}, "ranks, expected at most"),
+    ],
+)
+def test_machines_beyond_all_bounds(data: dict[str, Any], match: str) -> None:
+    with pytest.raises(TopologyError, match=match):
+        load_topology(TopologySpec.model_validate(data), Path())
+
+
+def test_a_pattern_does_not_mix_with_a_written_node(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(
+        "gpu: {model: X, generation: ada, sm: 89}\ncpu: {arch: x86_64, vendor: amd}\n"
+        "node: {vertices: {a: gpu}, links: []}\n"
+    )
+    assert load_topology(TopologySpec(path="w.yaml"), tmp_path).world_size == 1
+    spec = TopologySpec.model_validate({"path": "w.yaml", "node": {"gpus": 4}})
+    with pytest.raises(TopologyError, match="written out"):
+        load_topology(spec, tmp_path)
 
 
 def test_bridged_pairs() -> None:
