@@ -37,21 +37,28 @@ def run(
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
     from commsim.cli.find import find_scenario
-    from commsim.report.tables import comparison_table
+    from commsim.report.tables import comparison_table, summary_line
     from commsim.scenario.load import load_scenarios
+    from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
     path = find_scenario(scenario)
-    scenarios = load_scenarios(path, overrides or [])
+    scenarios = [prepare(one) for one in load_scenarios(path, overrides or [])]
+    everything: list[Comparison] = []
     documents: list[dict[str, Any]] = []
     for one in scenarios:
         with _Progress(json_output) as progress:
             result = run_scenario(one, progress)
         comparisons = compare_items(result)
+        everything += comparisons
         folder = None
         if files:
-            folder = out if out is not None and len(scenarios) == 1 else (out or Path("out")) / one.slug
-        written = write_files(result, comparisons, folder, one.report.plot if plot is None else plot) if folder else []
+            folder = out if out is not None and len(scenarios) == 1 else (out or Path("out")) / one.scenario.slug
+        written = (
+            write_files(result, comparisons, folder, one.scenario.report.plot if plot is None else plot)
+            if folder
+            else []
+        )
         for warning in result.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if json_output:
@@ -62,6 +69,10 @@ def run(
             typer.echo(comparison_table(comparison), nl=False)
         if written:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+    if len(everything) > 1 and not json_output:
+        typer.echo("# summary")
+        for comparison in everything:
+            typer.echo(f"{summary_line(comparison)}: {comparison.measured.name}")
     if json_output:
         import json
 

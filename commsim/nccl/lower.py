@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Float64 = npt.NDArray[np.float64]
 
 MAX_SLICES = 8
-"""Finest cut of an LL or LL128 chunk that is simulated: a step then takes at most 1/8 of its chunk longer than its hop."""
+"""Finest cut of an LL or LL128 chunk that is simulated: a step takes at most 1/8 of its chunk longer than its hop."""
 
 
 @dataclass(frozen=True)

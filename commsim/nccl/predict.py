@@ -21,6 +21,7 @@ from commsim.nccl.tuner import Candidate, Rules, candidates, choose
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 
 if TYPE_CHECKING:
+    from commsim.nccl.tree import TreeTimer
     from commsim.topology.graph import Topology
 
 MODELLED = ("ring", "tree")
@@ -85,6 +86,7 @@ class Predictor:
         self.warnings: list[str] = []
         self.system: System = discover(topology, self.version, options.env)
         self.machine: Machine = survey(self.system, topology)
+        self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
 
     def _check(self) -> None:
@@ -168,6 +170,13 @@ class Predictor:
         bottleneck = "launch" if launch > kernel else limit_name if busy >= 0.5 * kernel else "latency"
         return Prediction(nbytes, time, kernel, launch, algorithm, name, call.split.channels, bottleneck, level)
 
+    def _tree_timer(self) -> TreeTimer:
+        if self._tree is None:
+            from commsim.nccl.tree import TreeTimer
+
+            self._tree = TreeTimer(self.system, self.topology, self.machine)
+        return self._tree
+
     def _launch(self) -> float:
         launch = self.parameters.launch
         if self.options.launch == "one_process":
@@ -184,9 +193,7 @@ class Predictor:
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            from commsim.nccl.tree import time_tree
-
-            return time_tree(self.system, self.topology, self.machine, self.parameters, call)
+            return self._tree_timer().time(self.parameters, call)
         plan = lower_ring(self.system, self.machine, self.parameters, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring

@@ -33,7 +33,7 @@ class Protocol:
         return self.name == "Simple"
 
 
-# unit_bytes: flags lie inside the data, so LL and LL128 hand over warp by warp: 32 lanes x 8 B (prims_ll.h), and 1,920 B
+# unit_bytes: flags lie inside the data, so LL and LL128 hand over warp by warp: 32 lanes x 8 B (prims_ll.h), 1,920 B
 # (prims_ll128.h: 32 lanes x 8 words x 8 B x 15/16 data). Simple fences the block as a whole: 512 threads x 16 B.
 LL = Protocol("LL", 2.0, 32_768, 16, 512, 8, 32 * 8)
 LL128 = Protocol("LL128", 128 / 120, 576_000, 1_920, 640, 8, 1_920)

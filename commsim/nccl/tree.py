@@ -7,10 +7,12 @@ up and the way down with separate threads (src/device/all_reduce.h, runTreeSplit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
@@ -22,100 +24,15 @@ from commsim.topology.graph import LinkKind
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Parameters
-    from commsim.topology.graph import Topology
+    from commsim.topology.graph import RouteTable, Topology
 
-MAX_ROWS = 1_000_000
-"""Above this many rows the pieces of a channel are made larger than NCCL's, and the level says "event, coarse"."""
-
-MAX_FLAGGED_PIECES = 128
-"""LL and LL128 hand over warp by warp; cut finer than this, the fill of the tree changes by under 1 % of the transfer."""
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 
 _PAIR = 2
 
-
-def tree_pieces(call: Call) -> int:
-    """Into how many pieces a channel's data is cut: Simple hands over whole chunks, LL and LL128 a warp's pass."""
-    nbytes = max(1, call.split.channel_bytes)
-    if call.protocol.is_simple:
-        piece = call.protocol.step_bytes  # never shrunk (src/enqueue.cc)
-    else:
-        piece = max(call.protocol.unit_bytes, nbytes / MAX_FLAGGED_PIECES)
-    return ceil(nbytes / piece)
-
-
-def _most_pieces(system: System) -> int:
-    return max(64, MAX_ROWS // (2 * _PAIR * max(1, system.ranks - 1)))
-
-
-def tree_schedule(call: Call, system: System) -> Schedule:
-    """The rows of one pair of channels, each carrying what the fullest channel carries."""
-    return tree_all_reduce(
-        system.ranks,
-        _PAIR * call.split.channel_bytes,
-        channels=_PAIR,
-        ranks_per_node=system.ranks_per_node,
-        chunks=min(tree_pieces(call), _most_pieces(system)),
-        pattern=system.tree.pattern.lower(),
-    )
-
-
-def tree_program(
-    schedule: Schedule,
-    call: Call,
-    system: System,
-    topology: Topology,
-    machine: Machine,
-    parameters: Parameters,
-) -> Program:
-    """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
-    efficiency, protocol = parameters.efficiency, call.protocol
-    n, ppn = system.ranks, system.ranks_per_node
-    src, dst = schedule.src, schedule.dst
-    across = src // ppn != dst // ppn
-    up = schedule.op == Op.REDUCE
-    # Service links first: one per (rank, tree, direction); then the topology's.
-    block = (src * _PAIR + schedule.channel) * 2 + up
-    blocks = n * _PAIR * 2
-    pairs, which = np.unique(src.astype(np.int64) * n + dst, return_inverse=True)
-    table = topology.routes(pairs // n, pairs % n, 0 if system.nodes > 1 else None)
-    used = max(_PAIR, call.split.channels)
-    share = _PAIR / used / protocol.wire_factor
-    kind = topology.link_kind
-    bandwidth = topology.link_bandwidth * np.select(
-        [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
-        [efficiency.nvlink_switch, efficiency.network * topology.nics_per_node],
-        efficiency.pcie * max(1, topology.nics_per_node if system.nodes > 1 else 1),
-    )
-    if system.intra_type in ("NVL", "NVB") and not topology.has_nvswitch:
-        # On a mesh the channels' chains use different neighbours: each GPU's links serve them together.
-        bandwidth = np.where(kind == LinkKind.NVLINK, intra_bandwidth(machine, parameters), bandwidth)
-    bandwidth *= share
-    # Routes: per (block, pair) in use.
-    key = block.astype(np.int64) * pairs.size + which
-    routes, route = np.unique(key, return_inverse=True)
-    links = [np.concatenate([[v // pairs.size], table.links(int(v % pairs.size)) + blocks]) for v in routes]
-    ptr = np.concatenate([[0], np.cumsum([len(x) for x in links])])
-    hops = parameters.tree_hop
-    inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
-    network = (
-        hops.network.of(protocol.name)
-        + system.nic_latency_us * 1e-6
-        + parameters.message_cost * (call.split.channels - 1)
-    )
-    succ_ptr, succ_idx = schedule.dependencies()
-    return Program(
-        nbytes=schedule.payload_bytes(),
-        route=route.astype(np.int32),
-        delay_s=np.where(across, network, inside.of(protocol.name)),
-        succ_ptr=succ_ptr,
-        succ_idx=succ_idx,
-        indeg=np.bincount(succ_idx, minlength=schedule.rows).astype(np.int32),
-        route_ptr=ptr.astype(np.int64),
-        route_link=np.concatenate(links).astype(np.int32),
-        link_bandwidth=np.concatenate([np.full(blocks, parameters.block_rate.of(protocol.name)), bandwidth]),
-        link_latency=np.zeros(blocks + topology.link_bandwidth.size),
-    )
-
+_COARSE = 32
+"""Pieces of the coarsest cut that is simulated in place of a finer one."""
 
 _LIMITS = {
     LinkKind.NVLINK: "NVLink",
@@ -127,17 +44,159 @@ _LIMITS = {
 }
 
 
-def time_tree(
-    system: System, topology: Topology, machine: Machine, parameters: Parameters, call: Call
-) -> tuple[float, float, str, str]:
-    """Seconds of a tree all_reduce by simulation, the busiest link's part of them, its kind, and the level."""
-    if call.nbytes == 0:
-        return 0.0, 0.0, "latency", "event"
-    schedule = tree_schedule(call, system)
-    program = tree_program(schedule, call, system, topology, machine, parameters)
-    outcome = simulate(program)
-    blocks = system.ranks * _PAIR * 2
-    busiest = int(np.argmax(outcome.link_busy_s))
-    limit = "thread block" if busiest < blocks else _LIMITS[LinkKind(topology.link_kind[busiest - blocks])]
-    level = "event" if tree_pieces(call) <= _most_pieces(system) else "event, coarse"
-    return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit, level
+def piece_bytes(call: Call) -> int:
+    """What is handed over at once: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 a warp's pass."""
+    return call.protocol.step_bytes if call.protocol.is_simple else call.protocol.unit_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """What does not depend on the size: the rows of one pair of trees in a number of pieces, and their routes."""
+
+    schedule: Schedule
+    succ_ptr: Int64
+    succ_idx: Int32
+    indeg: Int32
+    across: npt.NDArray[np.bool_]
+    route: Int32
+    route_ptr: Int64
+    route_link: Int32
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One simulation: seconds, how long the busiest link was held, and what that link is."""
+
+    seconds: float
+    busy: float
+    limit: str
+
+
+class TreeTimer:
+    """Times tree all_reduce calls of one communicator; rows and routes of equal cuts are made once.
+
+    A cut into many pieces is not simulated: the time is A + F / pieces (the whole transfer, and filling the tree up and
+    down with one piece), so that two coarser cuts give it (tests/nccl/test_tree.py compares with the fine cut).
+    """
+
+    def __init__(self, system: System, topology: Topology, machine: Machine) -> None:
+        self.system, self.topology, self.machine = system, topology, machine
+        self._blocks = system.ranks * _PAIR * 2  # service links: per rank, tree and direction
+        self._shapes: dict[int, _Shape] = {}
+        self.coarse = _COARSE
+
+    def time(self, parameters: Parameters, call: Call) -> tuple[float, float, str, str]:
+        """Seconds of the call, the busiest link's part of them, that link's kind, and the level of the engine."""
+        if call.nbytes == 0:
+            return 0.0, 0.0, "latency", "event"
+        piece, nbytes = piece_bytes(call), call.split.channel_bytes
+        pieces = ceil(nbytes / piece)
+        if pieces <= 3 * self.coarse:
+            run = self._run(parameters, call, nbytes, pieces)
+            return run.seconds, run.busy, run.limit, "event"
+        first, second = (self._run(parameters, call, nbytes, n) for n in (self.coarse, 2 * self.coarse))
+        fill = 2 * self.coarse * (first.seconds - second.seconds)
+        seconds = second.seconds + fill * (1 / pieces - 1 / (2 * self.coarse))
+        return seconds, second.busy, second.limit, "event, two cuts"
+
+    def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> _Run:
+        # Children of one node finish at different times, so that the order of the rows is not that on the links.
+        outcome = simulate(self.program(parameters, call, nbytes, pieces), in_order=False)
+        busiest = int(np.argmax(outcome.link_busy_s))
+        limit = "thread block"
+        if busiest >= self._blocks:
+            limit = _LIMITS[LinkKind(self.topology.link_kind[busiest - self._blocks])]
+        return _Run(float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit)
+
+    def program(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> Program:
+        """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
+        shape = self._shapes.get(pieces)
+        if shape is None:
+            shape = self._shapes[pieces] = self._shape(pieces)
+        system, protocol, hops = self.system, call.protocol, parameters.tree_hop
+        inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
+        network = (
+            hops.network.of(protocol.name)
+            + system.nic_latency_us * 1e-6
+            + parameters.message_cost * (call.split.channels - 1)
+        )
+        small, larger = divmod(nbytes, pieces)
+        return Program(
+            nbytes=small + (shape.schedule.src_chunk % pieces < larger),
+            route=shape.route,
+            delay_s=np.where(shape.across, network, inside.of(protocol.name)),
+            succ_ptr=shape.succ_ptr,
+            succ_idx=shape.succ_idx,
+            indeg=shape.indeg,
+            route_ptr=shape.route_ptr,
+            route_link=shape.route_link,
+            link_bandwidth=np.concatenate(
+                [
+                    np.full(self._blocks, parameters.block_rate.of(protocol.name)),
+                    self._link_bandwidth(parameters, call),
+                ]
+            ),
+            link_latency=np.zeros(self._blocks + self.topology.link_bandwidth.size),
+        )
+
+    def schedule(self, pieces: int) -> Schedule:
+        """The rows of one pair of channels, one byte to a piece: `program` scales them."""
+        return tree_all_reduce(
+            self.system.ranks,
+            _PAIR * pieces,
+            channels=_PAIR,
+            ranks_per_node=self.system.ranks_per_node,
+            chunks=pieces,
+            pattern=self.system.tree.pattern.lower(),
+        )
+
+    def _shape(self, pieces: int) -> _Shape:
+        schedule = self.schedule(pieces)
+        succ_ptr, succ_idx = schedule.dependencies()
+        src, dst = schedule.src.astype(np.int64), schedule.dst.astype(np.int64)
+        n, ppn = self.system.ranks, self.system.ranks_per_node
+        block = (src * _PAIR + schedule.channel) * 2 + (schedule.op == Op.REDUCE)
+        pairs, pair = np.unique(src * n + dst, return_inverse=True)
+        # All channels of a node share its NICs evenly; the pair stands for them on the first.
+        table = self.topology.routes(pairs // n, pairs % n, 0 if self.system.nodes > 1 else None)
+        routes, route = np.unique(block * pairs.size + pair, return_inverse=True)
+        route_ptr, route_link = _with_block(routes // pairs.size, table, routes % pairs.size, self._blocks)
+        return _Shape(
+            schedule=schedule,
+            succ_ptr=succ_ptr,
+            succ_idx=succ_idx,
+            indeg=np.bincount(succ_idx, minlength=schedule.rows).astype(np.int32),
+            across=src // ppn != dst // ppn,
+            route=route.astype(np.int32),
+            route_ptr=route_ptr,
+            route_link=route_link,
+        )
+
+    def _link_bandwidth(self, parameters: Parameters, call: Call) -> npt.NDArray[np.float64]:
+        """Payload bytes/s of every link of the topology for the pair that stands for all channels."""
+        topology, efficiency = self.topology, parameters.efficiency
+        kind = topology.link_kind
+        nics = max(1, topology.nics_per_node) if self.system.nodes > 1 else 1
+        bandwidth = topology.link_bandwidth * np.select(
+            [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
+            [efficiency.nvlink_switch, efficiency.network * nics],
+            efficiency.pcie * nics,
+        )
+        if self.machine.intra_kind == "nvlink_direct":
+            # On a mesh the channels' chains use different neighbours: each GPU's links serve them together.
+            bandwidth = np.where(kind == LinkKind.NVLINK, intra_bandwidth(self.machine, parameters), bandwidth)
+        return np.asarray(bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor)
+
+
+def _with_block(block: Int64, table: RouteTable, pair: Int64, blocks: int) -> tuple[Int64, Int32]:
+    """Routes in CSR form: the service link `block`, then the topology's links of `pair`, numbered after the blocks."""
+    first = table.ptr[table.index[pair]]
+    length = table.ptr[table.index[pair] + 1] - first
+    ptr = np.concatenate([[0], np.cumsum(length + 1)])
+    links = np.empty(int(ptr[-1]), np.int32)
+    links[ptr[:-1]] = block
+    inner = np.ones(links.size, bool)
+    inner[ptr[:-1]] = False
+    at = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length) + np.repeat(first, length)
+    links[inner] = table.link[at] + blocks
+    return ptr, links

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,13 +23,29 @@ if TYPE_CHECKING:
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 
 
-def run(scenario: Scenario, progress: Progress | None = None) -> Result:
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scenario whose topology is built and whose measured curves are read: all that can be wrong with its input is
+    known before anything is predicted or written."""
+
+    scenario: Scenario
+    topology: Topology
+    measured: tuple[Curve, ...]
+
+
+def prepare(scenario: Scenario) -> Prepared:
+    """Builds and reads what a scenario names; every fault is a CommsimError located in the file."""
+    topology = build_topology(scenario)
+    return Prepared(scenario, topology, tuple(_measured(scenario, topology)))
+
+
+def run(scenario: Scenario | Prepared, progress: Progress | None = None) -> Result:
     """Predicts every item of a scenario and the sizes of the measured files it names.
 
     `progress` may wrap the sizes of an item to show how far the run is.
     """
-    topology = build_topology(scenario)
-    measured = _measured(scenario, topology)
+    ready = scenario if isinstance(scenario, Prepared) else prepare(scenario)
+    scenario, topology, measured = ready.scenario, ready.topology, ready.measured
     warnings = scenario_warnings(scenario)
     items = []
     for work in scenario.workload:
@@ -41,7 +58,7 @@ def run(scenario: Scenario, progress: Progress | None = None) -> Result:
         at = tuple(_at_measured(curve, predictor, known, topology) for curve in curves)
         items.append(
             Item(
-                name=f"{scenario.name}, predicted",
+                name=scenario.name,
                 collective=work.collective,
                 n_ranks=topology.world_size,
                 library=scenario.library.name,
@@ -111,10 +128,11 @@ def _at_measured(curve: Curve, predictor: RowPredictor, known: dict[int, Row], t
 class RowPredictor:
     """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
 
-    def __init__(self, work: CollectiveWork, topology: Topology) -> None:
+    def __init__(self, work: CollectiveWork, topology: Topology, *, in_network: bool = False) -> None:
         from commsim.network.bounds import lower_bound_s
 
         self.work, self.topology = work, topology
+        self._in_network = in_network
         self.warnings: list[str] = []
         self.provenance = ""
         self._bound = lower_bound_s
@@ -147,7 +165,7 @@ class RowPredictor:
             protocol=protocol,
             channels=channels,
             bottleneck=bottleneck,
-            lower_bound_s=self._bound(work.collective, size, self.topology).seconds,
+            lower_bound_s=self._bound(work.collective, size, self.topology, in_network=self._in_network).seconds,
             launch_s=launch_s,
             kernel_s=kernel_s,
             level=level,
@@ -160,7 +178,8 @@ class RowPredictor:
 
 class _NcclRows(RowPredictor):
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
-        super().__init__(work, topology)
+        # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
+        super().__init__(work, topology, in_network=topology.has_nvswitch and topology.gpu.sm >= 90)
         library = scenario.library
         stated = "version" in library.model_fields_set
         self.model = Predictor(
