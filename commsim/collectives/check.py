@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.schedule import Buffer, Op, Schedule
-from commsim.collectives.semantics import ALL_RANKS, Contents, postcondition, precondition
+from commsim.collectives.semantics import ALL_RANKS, Contents, collective, postcondition, precondition
 from commsim.errors import ScheduleError
 
 Int64 = npt.NDArray[np.int64]
@@ -30,9 +30,10 @@ def check(schedule: Schedule) -> None:
 
     Faults: a value out of range, chunks of different sizes, a cycle through ``after``, two writers of one
     slot in one step (reductions of one step commute and are no race), a read of an undefined slot, a
-    reduction of different data or into an undefined slot of a rank, a rank counted twice, and a result that
-    lacks contributions, with the row that overwrote them. Two copies of the same value into one slot in one
-    step are refused too. Rows that do no harm, such as a copy of what is there already, are not faults.
+    reduction of different data or into an undefined slot of a rank, a rank counted twice (but in a barrier,
+    where it does no harm), and a result that lacks contributions, with the row that overwrote them. Two copies
+    of the same value into one slot in one step are refused too. Rows that do no harm, such as a copy of what is
+    there already, are not faults.
     """
     _check_ranges(schedule)
     _check_sizes(schedule)
@@ -141,6 +142,7 @@ class _Replay:
         self.ranks = np.zeros((slots, -(-s.world_size // 64)), np.uint64)
         self.everyone = _mask(np.arange(s.world_size), self.ranks.shape[1]).sum(axis=0, dtype=np.uint64)
         self.loss = np.full(slots, -1, np.int64)
+        self.idempotent = collective(s.collective).idempotent
         start = precondition(s)
         place = _slot(s, start.endpoint, start.buffer, start.chunk)
         self.datum[place] = start.datum
@@ -179,8 +181,9 @@ class _Replay:
         held, held_ranks = self.datum[target], self.ranks[target]
         self._refuse(rows, reduces & (held == _UNDEFINED), held_ranks, ranks)
         self._refuse(rows, reduces & (held >= 0) & (held != datum), held_ranks, ranks)
-        overlap = (held_ranks & ranks).any(axis=1)
-        self._refuse(rows, reduces & (held >= 0) & overlap, held_ranks, ranks)
+        if not self.idempotent:
+            overlap = (held_ranks & ranks).any(axis=1)
+            self._refuse(rows, reduces & (held >= 0) & overlap, held_ranks, ranks)
         copies = ~reduces
         lost = copies & (held >= 0) & ((held != datum) | (held_ranks & ~ranks).any(axis=1))
         self.loss[target[lost]] = rows[lost]

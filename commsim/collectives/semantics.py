@@ -7,7 +7,11 @@ end as anything.
 
 ``nbytes`` is the nccl-tests *size* column: the array of one rank for all_reduce, broadcast and reduce; the
 whole array over all ranks for all_gather, reduce_scatter, gather and scatter; what one rank sends to all
-for all_to_all. Source: nccl-tests doc/PERFORMANCE.md and src/*.cu (v2.19.6).
+for all_to_all; the message for send_recv, where every rank sends to the next. nccl-tests has no all_to_all_v and
+no barrier: ``nbytes`` is then what all ranks send together, own blocks included, and the size of the token.
+Source: nccl-tests doc/PERFORMANCE.md and src/*.cu (v2.19.6).
+
+The bounds are those of ranks that send and receive one message at a time over a full-duplex port.
 """
 
 from __future__ import annotations
@@ -39,15 +43,23 @@ class Contents:
 
 @dataclass(frozen=True)
 class Collective:
-    """What holds before, what must hold after, and nccl-tests' busbw = algbw * factor(ranks)."""
+    """What holds before, what must hold after, and nccl-tests' busbw = algbw * factor(ranks).
+
+    ``load(n)`` is the least part of nbytes that the busiest of n ranks sends or receives. The array has a multiple
+    of n ** ``blocks`` chunks. In an ``idempotent`` collective a rank may count more than once. Blocks that are
+    sent from a place and arrive at another must be ``equal_blocks``: nbytes is a multiple of n elements.
+    """
 
     name: str
     before: Callable[[Schedule], Contents]
     after: Callable[[Schedule], Contents]
     factor: Callable[[int], float]
+    load: Callable[[int], float]
     rooted: bool = False
-    blocks: bool = False
+    blocks: int = 0
     in_place_possible: bool = True
+    idempotent: bool = False
+    equal_blocks: bool = False
 
 
 def collective(name: str) -> Collective:
@@ -67,6 +79,35 @@ def busbw_factor(name: str, world_size: int) -> float:
     return collective(name).factor(world_size)
 
 
+def latency_steps(name: str, world_size: int, *, one_port: bool = True) -> int:
+    """Fewest steps in a row that any algorithm needs: ceil(log2 n) when a rank sends one message at a time.
+
+    With ``one_port`` false a rank may send to all others in one step. send_recv is one step.
+
+    >>> latency_steps("all_gather", 5), latency_steps("send_recv", 5)
+    (3, 1)
+    """
+    collective(name)
+    if name == "send_recv" or not one_port:
+        return int(world_size > 1)
+    return (world_size - 1).bit_length()
+
+
+def bandwidth_bytes(name: str, world_size: int, nbytes: int, *, in_network: bool = False) -> float:
+    """Fewest bytes that the busiest rank sends, or receives, in any algorithm.
+
+    With reduction ``in_network`` an all_reduce is bounded by nbytes instead of 2(n-1)/n * nbytes. For all_to_all_v
+    the counts are taken to be equal.
+
+    >>> bandwidth_bytes("all_reduce", 4, 1000), bandwidth_bytes("all_reduce", 4, 1000, in_network=True)
+    (1500.0, 1000.0)
+    """
+    load = collective(name).load(world_size)
+    if in_network and name == "all_reduce":
+        load = _one_if_any(world_size)
+    return load * nbytes
+
+
 def precondition(schedule: Schedule) -> Contents:
     """What the slots hold before the schedule runs."""
     return _checked(schedule).before(schedule)
@@ -79,10 +120,10 @@ def postcondition(schedule: Schedule) -> Contents:
 
 def _checked(schedule: Schedule) -> Collective:
     kind = collective(schedule.collective)
-    if kind.blocks and schedule.data_chunks % schedule.world_size:
+    if schedule.data_chunks % schedule.world_size**kind.blocks:
         raise ScheduleError(
             f"{kind.name} of {schedule.world_size} ranks has {schedule.data_chunks} chunks, "
-            "expected a multiple of the ranks"
+            f"expected a multiple of the {'ranks' if kind.blocks == 1 else 'pairs of ranks'}"
         )
     if schedule.in_place and not kind.in_place_possible:
         raise ScheduleError(f"{kind.name} cannot work in place")
@@ -173,20 +214,77 @@ def _block_from_everyone(s: Schedule) -> Contents:
     return _contents(s, receivers, slot, senders, buffer=Buffer.OUTPUT, datum=datum)
 
 
+def _blocks_to_everyone(s: Schedule) -> Contents:
+    """Rank r against the chunks of its row of the matrix of pairs."""
+    ranks = np.arange(s.world_size)[:, None]
+    per_rank = s.data_chunks // s.world_size
+    return _contents(s, ranks, ranks * per_rank + np.arange(per_rank), ranks)
+
+
+def _unequal_block_from_everyone(s: Schedule) -> Contents:
+    """All-to-all-v: rank r holds the chunks of column r of the matrix of pairs."""
+    n, per_pair = s.world_size, s.data_chunks // s.world_size**2
+    receivers, senders = np.arange(n)[:, None, None], np.arange(n)[:, None]
+    chunk = (senders * n + receivers) * per_pair + np.arange(per_pair)
+    return _contents(s, receivers, chunk, senders, buffer=Buffer.OUTPUT)
+
+
+def _array_of_previous(s: Schedule) -> Contents:
+    ranks, chunks = _grid(s)
+    return _contents(s, ranks, chunks, (ranks - 1) % s.world_size, buffer=Buffer.OUTPUT)
+
+
 def _share(n: int) -> float:
     return (n - 1) / n
+
+
+def _twice_share(n: int) -> float:
+    return 2 * (n - 1) / n
+
+
+def _pair_share(n: int) -> float:
+    return (n - 1) / n**2
+
+
+def _one(n: int) -> float:
+    del n
+    return 1.0
+
+
+def _one_if_any(n: int) -> float:
+    return float(n > 1)
+
+
+def _none(n: int) -> float:
+    del n
+    return 0.0
 
 
 COLLECTIVES: dict[str, Collective] = {
     c.name: c
     for c in (
-        Collective("all_reduce", _own_array, _sum_everywhere, lambda n: 2 * _share(n)),
-        Collective("reduce_scatter", _own_array, _sum_of_own_block, _share, blocks=True),
-        Collective("all_gather", _own_block, _every_block, _share, blocks=True),
-        Collective("broadcast", _array_at_root, _root_array_everywhere, lambda _: 1.0, rooted=True),
-        Collective("reduce", _own_array, _sum_at_root, lambda _: 1.0, rooted=True),
-        Collective("scatter", _array_at_root, _root_block_everywhere, _share, rooted=True, blocks=True),
-        Collective("gather", _own_block, _every_block_at_root, _share, rooted=True, blocks=True),
-        Collective("all_to_all", _own_array, _block_from_everyone, _share, blocks=True, in_place_possible=False),
+        Collective("all_reduce", _own_array, _sum_everywhere, _twice_share, _twice_share),
+        Collective("reduce_scatter", _own_array, _sum_of_own_block, _share, _share, blocks=1),
+        Collective("all_gather", _own_block, _every_block, _share, _share, blocks=1),
+        Collective("broadcast", _array_at_root, _root_array_everywhere, _one, _one_if_any, rooted=True),
+        Collective("reduce", _own_array, _sum_at_root, _one, _one_if_any, rooted=True),
+        Collective("scatter", _array_at_root, _root_block_everywhere, _share, _share, rooted=True, blocks=1),
+        Collective("gather", _own_block, _every_block_at_root, _share, _share, rooted=True, blocks=1),
+        Collective(
+            "all_to_all",
+            _own_array,
+            _block_from_everyone,
+            _share,
+            _share,
+            blocks=1,
+            in_place_possible=False,
+            equal_blocks=True,
+        ),
+        # The factor makes equal counts give the busbw of all_to_all, whose nbytes is 1/n of this one's.
+        Collective(
+            "all_to_all_v", _blocks_to_everyone, _unequal_block_from_everyone, _pair_share, _pair_share, blocks=2
+        ),
+        Collective("send_recv", _own_array, _array_of_previous, _one, _one_if_any),
+        Collective("barrier", _own_array, _sum_everywhere, _none, _none, idempotent=True),
     )
 }

@@ -1,0 +1,84 @@
+"""Direct forms: every rank talks to every other one itself, in one step; what a full crossbar is good for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commsim.collectives.rows import Rows, assemble, blocks, equal_blocks, mirrored, only, rows
+from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, then
+
+
+def direct_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """Every rank sends its block to all others, in one step.
+
+    >>> direct_all_gather(4, nbytes=400).sent_bytes()
+    array([300, 300, 300, 300])
+    """
+    at_least_one(ranks=world_size)
+    return assemble("all_gather", "direct", world_size, [_to_all(world_size)], blocks(nbytes, world_size, itemsize))
+
+
+def direct_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """Every rank sends all others their block, in one step; the owners add.
+
+    >>> direct_reduce_scatter(4, nbytes=400).steps
+    1
+    """
+    return mirrored(direct_all_gather(world_size, nbytes, itemsize=itemsize), "reduce_scatter")
+
+
+def one_shot_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """Every rank sends its whole array to all others, in one step: for the smallest arrays.
+
+    >>> one_shot_all_reduce(4, nbytes=100).sent_bytes()
+    array([300, 300, 300, 300])
+    """
+    at_least_one(ranks=world_size)
+    moves = _to_all(world_size)
+    nothing = np.zeros_like(moves["src"])
+    moves |= {"src_chunk": nothing, "dst_chunk": nothing, "op": nothing + Op.REDUCE}
+    return assemble("all_reduce", "direct_one_shot", world_size, [moves], blocks(nbytes, 1, itemsize))
+
+
+def two_shot_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """Direct reduce-scatter, then direct all-gather: two steps, the bytes of a ring.
+
+    >>> two_shot_all_reduce(4, nbytes=400).sent_bytes()
+    array([600, 600, 600, 600])
+    """
+    scatter = direct_reduce_scatter(world_size, nbytes, itemsize=itemsize)
+    gather = direct_all_gather(world_size, nbytes, itemsize=itemsize)
+    return then(scatter, gather, collective="all_reduce", algorithm="direct_two_shot")
+
+
+def direct_all_to_all(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """All blocks at once; the own block is a copy within the rank.
+
+    >>> direct_all_to_all(4, nbytes=400).sent_bytes()
+    array([300, 300, 300, 300])
+    """
+    at_least_one(ranks=world_size)
+    rank = np.arange(world_size)
+    moves = rows(0, rank[:, None], rank, rank, to=rank[:, None], src_buffer=Buffer.INPUT)
+    frame = equal_blocks(nbytes, world_size, itemsize)
+    return assemble("all_to_all", "direct", world_size, [moves], frame, in_place=False)
+
+
+def direct_send_recv(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """Every rank sends its array to the next rank, the last one to rank 0, as nccl-tests' sendrecv does.
+
+    >>> direct_send_recv(3, nbytes=100).sent_bytes()
+    array([100, 100, 100])
+    """
+    at_least_one(ranks=world_size)
+    rank = np.arange(world_size)
+    moves = rows(0, rank, (rank + 1) % world_size, 0)
+    moves = only(moves, moves["src"] != moves["dst"])
+    return assemble("send_recv", "direct", world_size, [moves], blocks(nbytes, 1, itemsize))
+
+
+def _to_all(world_size: int) -> Rows:
+    """Block r from rank r to every other rank."""
+    rank = np.arange(world_size)
+    moves = rows(0, rank[:, None], rank, rank[:, None])
+    return only(moves, moves["src"] != moves["dst"])

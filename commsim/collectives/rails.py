@@ -1,0 +1,104 @@
+"""Two-level forms that are no rings: all-to-all through rails, trees over nodes and then in each node."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.grid import node_grid
+from commsim.collectives.knomial import knomial_edges
+from commsim.collectives.pairwise import pair_blocks
+from commsim.collectives.rows import Rows, assemble, blocks, equal_blocks, mirrored, only, rows
+from commsim.collectives.schedule import Buffer, Schedule
+
+
+def hierarchical_broadcast(
+    world_size: int, nbytes: int, root: int = 0, ranks_per_node: int | None = None, *, itemsize: int = 1
+) -> Schedule:
+    """Binomial tree over nodes along the root's rail, then one in each node: the array enters each node once.
+
+    >>> hierarchical_broadcast(8, nbytes=100, ranks_per_node=4).steps
+    3
+    """
+    nodes, local = node_grid(world_size, ranks_per_node)
+    home, rail = divmod(root, local)
+    step, parent, child, _ = knomial_edges(nodes, 2).T
+    across = rows(step, (parent + home) % nodes * local + rail, (child + home) % nodes * local + rail, 0)
+    first = np.arange(nodes)[:, None] * local
+    turn, parent, child, _ = knomial_edges(local, 2).T
+    inside = rows(turn + nodes.bit_length(), first + (parent + rail) % local, first + (child + rail) % local, 0)
+    frame = blocks(nbytes, 1, itemsize)
+    return assemble("broadcast", "hierarchical", world_size, [across, inside], frame, root=root)
+
+
+def hierarchical_reduce(
+    world_size: int, nbytes: int, root: int = 0, ranks_per_node: int | None = None, *, itemsize: int = 1
+) -> Schedule:
+    """Binomial tree in each node, then one over nodes along the root's rail: the mirror image."""
+    return mirrored(hierarchical_broadcast(world_size, nbytes, root, ranks_per_node, itemsize=itemsize), "reduce")
+
+
+def hierarchical_all_to_all(
+    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, itemsize: int = 1
+) -> Schedule:
+    """All-to-all through rails, as NCCL's PXN: first to the rank of the own node on the destination's rail.
+
+    That rank sends on one message per node, with blocks from all ranks of its own. Rounds have one partner each:
+    the local ranks in turn, then the nodes in turn.
+
+    >>> hierarchical_all_to_all(8, nbytes=800, ranks_per_node=4).steps
+    4
+    """
+    nodes, local = node_grid(world_size, ranks_per_node)
+    frame = equal_blocks(nbytes, world_size, itemsize)
+    parts = _through_rails(nodes, local)
+    for part in parts:
+        origin, target = part.pop("origin"), part.pop("target")
+        own, home = part["src"] == origin, part["dst"] == target
+        wait = target // local * local + origin % local
+        part["src_buffer"] = np.where(own, Buffer.INPUT, Buffer.SCRATCH)
+        part["src_chunk"] = np.where(own, target, wait)
+        part["dst_buffer"] = np.where(home, Buffer.OUTPUT, Buffer.SCRATCH)
+        part["dst_chunk"] = np.where(home, origin, wait)
+    return assemble("all_to_all", "hierarchical", world_size, parts, frame, in_place=False)
+
+
+def hierarchical_all_to_all_v(
+    world_size: int,
+    nbytes: int,
+    ranks_per_node: int | None = None,
+    *,
+    counts: npt.ArrayLike | None = None,
+    itemsize: int = 1,
+) -> Schedule:
+    """All-to-all of unequal blocks through rails; ``counts`` as for ``pairwise_all_to_all_v``."""
+    nodes, local = node_grid(world_size, ranks_per_node)
+    frame = pair_blocks(world_size, nbytes, counts, itemsize)
+    parts = []
+    for part in _through_rails(nodes, local):
+        pair = part.pop("origin") * world_size + part.pop("target")
+        moves = part | {"src_chunk": pair, "dst_chunk": pair}
+        parts.append(only(moves, moves["src"] != moves["dst"]))
+    return assemble("all_to_all_v", "hierarchical", world_size, parts, frame)
+
+
+def _through_rails(nodes: int, local: int) -> list[Rows]:
+    """Moves in the node, own blocks included, and along rails, with the rank a block is from and that it is for."""
+    here = np.arange(nodes)[:, None, None, None]
+    rank = np.arange(local)[:, None, None]
+    turn, node = np.arange(local)[:, None], np.arange(nodes)
+    # In the node: rank i gives rank i + turn the blocks for that rail at every node.
+    rail = (rank + turn) % local
+    inside = rows(turn, here * local + rank, here * local + rail, 0)
+    origin, target, shape = here * local + rank, node * local + rail, (nodes, local, local, nodes)
+    pairs = {"origin": np.broadcast_to(origin, shape).reshape(-1), "target": np.broadcast_to(target, shape).reshape(-1)}
+    wide = {
+        name: np.broadcast_to(column.reshape(nodes, local, local, 1), shape).reshape(-1)
+        for name, column in inside.items()
+    }
+    # Along rails: rank i gives rank i of the node ``turn`` further on the blocks of all its own node's ranks.
+    turn, source = np.arange(1, nodes)[:, None], np.arange(local)
+    there = (here + turn) % nodes
+    along = rows(local + turn, here * local + rank, there * local + rank, here * local + source)
+    origin = along["src_chunk"]
+    return [wide | pairs, along | {"origin": origin, "target": along["dst"]}]
