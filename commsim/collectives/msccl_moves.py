@@ -1,0 +1,261 @@
+"""Moves of an MSCCL algorithm: which chunk goes where, in which step, after what.
+
+A send and the receive that it meets are one move, ``cpy`` and ``re`` are moves within their GPU, a ``nop`` is a
+move of nothing that only waits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.msccl_order import Slot, Wired
+from commsim.collectives.msccl_xml import LOCAL, RECEIVES, Faults
+from commsim.collectives.schedule import Buffer, Op
+from commsim.errors import ScheduleError
+
+PART_IN: Final = frozenset({"all_gather", "gather"})  # the input is one block
+PART_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # the output is one block
+MOST_EDGES: Final = 2**24
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where MSCCL's buffers lie in a schedule's; ``scratch`` is the number of chunks of the scratch buffer."""
+
+    collective: str
+    root: int
+    in_place: bool
+    chunks: int
+    block: int
+    scratch: int
+
+    def slot(self, gpu: int, buffer: str, offset: int) -> Slot:
+        """Buffer and chunk of a place of a GPU; in place, input and output are one buffer."""
+        if buffer == "s":
+            return Buffer.SCRATCH, offset
+        part = self.collective in (PART_IN if buffer == "i" else PART_OUT)
+        place = Buffer.OUTPUT if self.in_place or buffer == "o" else Buffer.INPUT
+        return place, offset + (gpu * self.block if part else 0)
+
+
+def accesses(wired: Wired, layout: Layout) -> tuple[list[list[Slot]], list[list[Slot]]]:
+    """The slots that each step reads and writes at its GPU."""
+    reads: list[list[Slot]] = []
+    writes: list[list[Slot]] = []
+    for i, step in enumerate(wired.steps):
+        source = _span(wired, layout, i, "src") if step.type in {"s", "rrs", "rrc", "rrcs"} | LOCAL else []
+        target = _span(wired, layout, i, "dst") if step.type in {"r", "rcs", "rrc", "rrcs"} | LOCAL else []
+        reads.append(source)
+        writes.append(target)
+    return reads, writes
+
+
+def _span(wired: Wired, layout: Layout, i: int, side: str) -> list[Slot]:
+    step, gpu = wired.steps[i], wired.gpu[i]
+    buffer, offset = (step.srcbuf, step.srcoff) if side == "src" else (step.dstbuf, step.dstoff)
+    return [layout.slot(gpu, buffer, offset + k) for k in range(step.cnt)]
+
+
+@dataclass(slots=True)
+class Move:
+    """Rows that start together: one chunk each from ``source`` to ``target``; no rows for a nop."""
+
+    op: Op
+    src: int
+    dst: int
+    source: list[Slot]
+    target: list[Slot]
+    channel: int
+    level: int = 0
+    after: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Draft:
+    """Moves and the order between them, as (earlier, later, 1 if it must have arrived else 0)."""
+
+    moves: list[Move] = field(default_factory=list)
+    edges: list[tuple[int, int, int]] = field(default_factory=list)
+    entries: list[list[int]] = field(default_factory=list)
+    exits: list[list[tuple[int, int]]] = field(default_factory=list)
+    inward: dict[int, int] = field(default_factory=dict)
+    outward: dict[int, int] = field(default_factory=dict)
+    scratch: int = 0
+
+
+def draft(wired: Wired, layout: Layout, faults: Faults) -> Draft:
+    """Moves with their levels.
+
+    ``rrs`` passes a sum on without storing it. The row before the next one stores it where its own part lay,
+    if that is overwritten before anybody looks; otherwise a place in scratch is taken.
+    """
+    kept: set[int] = set()
+    passing = {i for i, step in enumerate(wired.steps) if step.type == "rrs"}
+    for attempt in range(3):
+        drafted = _moves(wired, layout, kept)
+        _order(wired, drafted, faults)
+        _levels(drafted, faults)
+        wrong = _looked_at(drafted, passing - kept, layout)
+        if not wrong:
+            break
+        kept |= wrong if attempt == 0 else passing
+    return drafted
+
+
+def _moves(wired: Wired, layout: Layout, kept: set[int]) -> Draft:
+    drafted = Draft(scratch=layout.scratch)
+    count = len(wired.steps)
+    drafted.entries, drafted.exits = [[] for _ in range(count)], [[] for _ in range(count)]
+    taken: dict[int, int] = defaultdict(lambda: layout.scratch)
+    held: dict[int, list[Slot]] = {}  # where the sum that a step sends on lies
+
+    def add(move: Move) -> int:
+        drafted.moves.append(move)
+        return len(drafted.moves) - 1
+
+    for i in wired.order:
+        step, gpu, channel = wired.steps[i], wired.gpu[i], wired.blocks[wired.block[i]].chan
+        source, target = (_span(wired, layout, i, side) if step.cnt else [] for side in ("src", "dst"))
+        inward = -1
+        if step.type == "nop":
+            inward = add(Move(Op.COPY, gpu, gpu, [], [], channel))
+            drafted.exits[i].append((inward, 0))
+        elif step.type in LOCAL:
+            inward = add(Move(Op.COPY if step.type == "cpy" else Op.REDUCE, gpu, gpu, source, target, channel))
+            drafted.exits[i].append((inward, 1))
+        elif step.type in RECEIVES:
+            if step.type == "rrs":
+                target = source
+                if i in kept:
+                    target = [(Buffer.SCRATCH, taken[gpu] + k) for k in range(step.cnt)]
+                    taken[gpu] += step.cnt
+            reduces = step.type not in {"r", "rcs"}
+            a = wired.sender[i]
+            op = Op.REDUCE if reduces else Op.COPY
+            inward = add(Move(op, wired.gpu[a], gpu, held[a], target, wired.blocks[wired.block[a]].chan))
+            drafted.exits[a].append((inward, 0))
+            drafted.entries[a].append(inward)
+            drafted.exits[i].append((inward, 1))
+            if drafted.entries[a][:-1]:
+                drafted.edges.append((drafted.entries[a][0], inward, 1))  # what is passed on must have come
+            if reduces and source != target:
+                first = add(Move(Op.COPY, gpu, gpu, source, target, channel))
+                drafted.edges.append((first, inward, 1))
+                drafted.entries[i].append(first)
+            drafted.inward[i] = drafted.outward[a] = inward
+        if inward >= 0:
+            drafted.entries[i].insert(0, inward)
+        held[i] = source if step.type == "s" else target
+    drafted.scratch = max([layout.scratch, *taken.values()])
+    return drafted
+
+
+def _order(wired: Wired, drafted: Draft, faults: Faults) -> None:
+    """Edges between the moves of steps that wait for each other, and ``after`` of each move.
+
+    ``arrived[i]`` are the moves that must have arrived before anything after step i.
+    """
+    arrived: list[frozenset[int]] = [frozenset()] * len(wired.steps)
+    work = 0
+    for i in wired.order:
+        earlier = [j for j in (wired.before[i], wired.dependence[i]) if j >= 0]
+        sets = {arrived[j] for j in earlier if arrived[j]}
+        need: frozenset[int] = next(iter(sets)) if len(sets) == 1 else frozenset().union(*sets)
+        work += (len(need) if len(sets) > 1 else 0) + len(drafted.entries[i]) * (1 + len(need))
+        if work > MOST_EDGES:
+            raise ScheduleError(f"{faults.file}: more than {MOST_EDGES} waits between moves")
+        for entry in drafted.entries[i]:
+            drafted.edges += [
+                (move, entry, weight) for j in earlier for move, weight in drafted.exits[j] if move != entry
+            ]
+            drafted.moves[entry].after |= need
+        done = {move for move, weight in drafted.exits[i] if weight}
+        arrived[i] = frozenset(done) if done else need
+
+
+def _levels(drafted: Draft, faults: Faults) -> None:
+    """The step of each move: one more than all that must have arrived, not less than what must have been sent.
+
+    Two GPUs that send to each other before they receive are a circle of "sent before": one level for both.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    count = len(drafted.moves)
+    if not count:
+        return
+    edges = np.array(drafted.edges, np.int64).reshape(-1, 3)
+    graph = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(count, count))
+    groups, label = connected_components(graph.tocsr(), directed=True, connection="strong")
+    source, target, weight = label[edges[:, 0]], label[edges[:, 1]], edges[:, 2]
+    if ((source == target) & (weight == 1)).any():
+        raise ScheduleError(
+            f"{faults.file}: a GPU sends, and overwrites what it sent, before its peer can take it: it relies on the "
+            "buffers of the connection, which a schedule of direct moves does not have"
+        )
+    outside = source != target
+    level = _longest(groups, source[outside], target[outside], weight[outside])
+    moving = np.array([bool(move.source) for move in drafted.moves])
+    used = np.unique(level[label[moving]])
+    steps = np.searchsorted(used, level[label])
+    for move, step in zip(drafted.moves, steps.tolist(), strict=True):
+        move.level = step
+
+
+def _longest(
+    count: int, source: npt.NDArray[np.integer], target: npt.NDArray[np.integer], weight: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Length of the longest path to each node of a graph without circles, (count,)."""
+    length = np.zeros(count, np.int64)
+    order = np.argsort(source, kind="stable")
+    first = np.searchsorted(source[order], np.arange(count + 1)).tolist()
+    after, extra = target[order].tolist(), weight[order].tolist()
+    waits = np.bincount(target, minlength=count).tolist()
+    longest = [0] * count
+    ready = [i for i in range(count) if not waits[i]]
+    for i in ready:  # grows while it is read
+        for e in range(first[i], first[i + 1]):
+            k = after[e]
+            longest[k] = max(longest[k], longest[i] + extra[e])
+            waits[k] -= 1
+            if not waits[k]:
+                ready.append(k)
+    length[:] = longest
+    return length
+
+
+def _looked_at(drafted: Draft, passing: set[int], layout: Layout) -> set[int]:
+    """The passing steps whose sum lies where something else may read it before it is overwritten."""
+    accesses: dict[tuple[int, Slot], list[tuple[int, int, bool]]] = {}
+    for i in passing:
+        move = drafted.moves[drafted.inward[i]]
+        accesses |= {(move.dst, slot): [] for slot in move.target}
+    for number, move in enumerate(drafted.moves):
+        for slot in move.source:
+            if (move.src, slot) in accesses:
+                accesses[move.src, slot].append((move.level, number, True))
+        for slot in move.target:
+            if (move.dst, slot) in accesses:
+                accesses[move.dst, slot].append((move.level, number, move.op == Op.REDUCE))
+    return {i for i in passing if not all(_overwritten(drafted, i, s, accesses, layout) for s in _targets(drafted, i))}
+
+
+def _targets(drafted: Draft, i: int) -> list[Slot]:
+    return drafted.moves[drafted.inward[i]].target
+
+
+def _overwritten(
+    drafted: Draft, i: int, slot: Slot, accesses: dict[tuple[int, Slot], list[tuple[int, int, bool]]], layout: Layout
+) -> bool:
+    move = drafted.moves[drafted.inward[i]]
+    own = {drafted.inward[i], drafted.outward[i]}
+    later = [a for a in accesses[move.dst, slot] if a[0] > move.level and a[1] not in own]
+    if not later:
+        return slot[0] != Buffer.OUTPUT  # the result lies in OUTPUT
+    soon = min(level for level, _, _ in later)
+    return not any(reads for level, _, reads in later if level == soon)

@@ -1,0 +1,264 @@
+"""Reads the XML of MSCCL algorithms as it stands: elements and attributes with their lines, nothing interpreted.
+
+The file is read in pieces and refused beyond a size; document types and entities are refused outright, so
+nothing can expand. Every fault up to a limit is reported with its line.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from xml.sax import SAXParseException
+from xml.sax.handler import ContentHandler
+
+from commsim.errors import Fault, ScheduleError
+
+MOST_BYTES: Final = 64 * 2**20
+MOST_FAULTS: Final = 20
+MOST_NUMBER: Final = 2**31 - 1
+_PIECE: Final = 2**20
+
+SENDS: Final = frozenset({"s", "rcs", "rrs", "rrcs"})
+RECEIVES: Final = frozenset({"r", "rcs", "rrs", "rrc", "rrcs"})
+LOCAL: Final = frozenset({"cpy", "re", "ra"})
+TYPES: Final = SENDS | RECEIVES | LOCAL | {"nop"}
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of a thread block; offsets and ``cnt`` count chunks, ``depid`` is -1 without a dependence."""
+
+    line: int
+    s: int
+    type: str
+    srcbuf: str
+    srcoff: int
+    dstbuf: str
+    dstoff: int
+    cnt: int
+    depid: int
+    deps: int
+    hasdep: bool
+
+
+@dataclass(slots=True)
+class ThreadBlock:
+    """One thread block: at most one peer to send to and one to receive from (-1: none), steps in order."""
+
+    line: int
+    id: int
+    send: int
+    recv: int
+    chan: int
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Gpu:
+    """One rank with the sizes of its buffers in chunks."""
+
+    line: int
+    id: int
+    chunks: dict[str, int]
+    blocks: list[ThreadBlock] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Algo:
+    """The whole file."""
+
+    line: int
+    name: str
+    coll: str
+    proto: str
+    nchannels: int
+    nchunksperloop: int
+    ngpus: int
+    inplace: bool
+    outofplace: bool
+    min_bytes: int
+    max_bytes: int
+    root: int | None
+    gpus: list[Gpu] = field(default_factory=list)
+
+
+class Faults:
+    """Faults of one file as they are found; ``stop`` ends the reading with all of them."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.found: list[Fault] = []
+
+    def add(self, line: int, message: str, where: str = "") -> None:
+        """Note one fault; beyond a limit the reading ends."""
+        self.found.append(Fault(self.file, line, 1, where, message))
+        if len(self.found) >= MOST_FAULTS:
+            self.stop("; stopped here")
+
+    def stop(self, more: str = "") -> None:
+        """Raise a ScheduleError with every fault so far, if there is any."""
+        if self.found:
+            raise ScheduleError("\n".join(str(f) for f in sorted(self.found)) + more)
+
+
+def read_algo(source: Path | str, file: str | None = None) -> Algo:
+    """The algorithm of a file, or of the text of one; a ScheduleError names every fault with its line."""
+    if isinstance(source, str):
+        return _read(io.BytesIO(source.encode()), file or "<text>")
+    try:
+        with source.open("rb") as stream:
+            return _read(stream, file or str(source))
+    except OSError as fault:
+        raise ScheduleError(f"{source}: cannot be read: {fault.strerror or fault}") from None
+
+
+def _read(stream: BinaryIO, file: str) -> Algo:
+    from defusedxml.common import DefusedXmlException
+    from defusedxml.expatreader import DefusedExpatParser
+
+    faults = Faults(file)
+    handler = _Handler(faults)
+    parser = DefusedExpatParser(forbid_dtd=True)
+    parser.setContentHandler(handler)
+    size = 0
+    try:
+        while piece := stream.read(_PIECE):
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise ScheduleError(f"{file}: larger than {MOST_BYTES // 2**20} MiB, which no MSCCL algorithm is")
+            parser.feed(piece)
+        parser.close()
+    except SAXParseException as fault:
+        faults.add(int(fault.getLineNumber() or 0), f"no well-formed XML: {fault.getMessage()}")
+    except DefusedXmlException as fault:
+        faults.add(_line(parser), f"a document type or entity ({type(fault).__name__}), expected elements only")
+    except (LookupError, ValueError) as fault:  # an encoding that Python does not know or that does not fit
+        faults.add(_line(parser), f"unreadable text: {str(fault)[:80]}")
+    faults.stop()
+    if handler.algo is None:
+        raise ScheduleError(f"{file}: holds no <algo>")
+    return handler.algo
+
+
+def _line(parser: Any) -> int:
+    return int(parser.getLineNumber() or 0)
+
+
+_INSIDE = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
+
+
+class _Handler(ContentHandler):
+    """Builds the Algo from parser events; ``open`` are the names of the elements around the current place."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__()
+        self.faults = faults
+        self.algo: Algo | None = None
+        self.open: list[str] = []
+
+    def startElement(self, name: str, attrs: Any) -> None:
+        line = int(self._locator.getLineNumber() or 0) if self._locator is not None else 0
+        around = self.open[-1] if self.open else None
+        if name not in _INSIDE:
+            self.faults.add(line, f"found <{name[:40]}>, expected one of {', '.join(f'<{n}>' for n in _INSIDE)}")
+            self.faults.stop()
+        if around != _INSIDE[name]:
+            self.faults.add(line, f"found <{name}> inside {f'<{around}>' if around else 'nothing'}")
+            self.faults.stop()
+        self.open.append(name)
+        getattr(self, f"_{name}")(line, _Attributes(self.faults, line, name, attrs))
+
+    def endElement(self, name: str) -> None:
+        del name
+        self.open.pop()
+
+    def _algo(self, line: int, given: _Attributes) -> None:
+        self.algo = Algo(
+            line,
+            given.text("name", "msccl"),
+            given.text("coll"),
+            given.text("proto", "Simple"),
+            given.number("nchannels", 1, 2**16),
+            given.number("nchunksperloop", 1, 2**24),
+            given.number("ngpus", 1, 2**20),
+            given.flag("inplace"),
+            given.flag("outofplace"),
+            given.number("minBytes", 0, 2**62, 0),
+            given.number("maxBytes", 0, 2**62, 0),
+            given.number("root", 0, MOST_NUMBER) if given.has("root") else None,
+        )
+
+    def _gpu(self, line: int, given: _Attributes) -> None:
+        assert self.algo is not None
+        number = given.number("id", 0, MOST_NUMBER)
+        sizes = {b: given.number(f"{b}_chunks", 0, MOST_NUMBER) for b in "ios"}
+        self.algo.gpus.append(Gpu(line, number, sizes))
+
+    def _tb(self, line: int, given: _Attributes) -> None:
+        assert self.algo is not None
+        numbers = (given.number("id", 0, MOST_NUMBER), given.number("send", -1), given.number("recv", -1))
+        self.algo.gpus[-1].blocks.append(ThreadBlock(line, *numbers, given.number("chan", 0, 2**16)))
+
+    def _step(self, line: int, given: _Attributes) -> None:
+        assert self.algo is not None
+        kind = given.one_of("type", TYPES)
+        idle = kind == "nop"  # a nop moves nothing: its buffers and offsets mean nothing
+        step = Step(
+            line,
+            given.number("s", 0),
+            kind,
+            "" if idle else given.one_of("srcbuf", "ios"),
+            -1 if idle else given.number("srcoff", -1),
+            "" if idle else given.one_of("dstbuf", "ios"),
+            -1 if idle else given.number("dstoff", -1),
+            0 if idle else given.number("cnt", 1),
+            given.number("depid", -1),
+            given.number("deps", -1),
+            given.flag("hasdep"),
+        )
+        self.algo.gpus[-1].blocks[-1].steps.append(step)
+
+
+class _Attributes:
+    """The attributes of one element, read with a fault for each one that is missing or makes no sense."""
+
+    def __init__(self, faults: Faults, line: int, element: str, given: Any) -> None:
+        self.faults, self.line, self.element, self.given = faults, line, element, given
+
+    def has(self, name: str) -> bool:
+        return name in self.given
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self.given.get(name, default)
+        if value is None:
+            self._fault(f"has no {name}")
+            return ""
+        return str(value)[:200]
+
+    def number(self, name: str, least: int, most: int = MOST_NUMBER, default: int | None = None) -> int:
+        value = self.given.get(name)
+        if value is None:
+            if default is None:
+                self._fault(f"has no {name}, expected a number")
+            return least if default is None else default
+        digits = value.strip()
+        # str.isdecimal takes other scripts' digits too, and int() refuses texts of thousands of digits.
+        known = len(digits) <= 20 and digits.isascii() and digits.removeprefix("-").isdecimal()
+        if not known or not least <= int(digits) <= most:
+            self._fault(f"has {name}={value[:40]!r}, expected a number from {least} to {most}")
+            return least
+        return int(digits)
+
+    def flag(self, name: str) -> bool:
+        return self.number(name, 0, 1, 0) == 1
+
+    def one_of(self, name: str, known: frozenset[str] | str) -> str:
+        value = self.text(name)
+        if self.has(name) and value not in known:
+            self._fault(f"has {name}={value[:40]!r}, expected one of {', '.join(sorted(known))}")
+        return value if value in known else min(known)
+
+    def _fault(self, message: str) -> None:
+        self.faults.add(self.line, f"<{self.element}> {message}")
