@@ -9,10 +9,12 @@ from pathlib import Path
 from commsim.errors import InfeasibleError
 from commsim.units import format_bytes
 
-# Measured on programs of 10**5..10**7 ops as peak resident bytes above the idle process: the columns of Schedule and
-# Program with their dependences, and the state of a run. Recording adds 20 bytes per hop and 4 per op.
-BUILD_BYTES_PER_ROW = 110
-RUN_BYTES_PER_ROW = 48
+# Peak resident bytes above the idle process, measured at 2 million rows and rounded up: the columns of Schedule and
+# Program, 66 for a ring with its dependences by arithmetic, 258 for a tree whose dependences are derived by sorting.
+KNOWN_BYTES_PER_ROW = 75
+DERIVED_BYTES_PER_ROW = 265
+# By count: in-degrees, three times and a full heap, whose arrays double in size; start time and event of every hop.
+RUN_BYTES_PER_ROW = 76
 RECORD_BYTES_PER_HOP = 16
 
 
@@ -31,13 +33,15 @@ def machine_bytes() -> int | None:
     return min((f for f in found if f > 0), default=None)
 
 
-def estimate_bytes(rows: int) -> int:
-    """Bytes that building and simulating a schedule of ``rows`` rows takes.
+def estimate_bytes(rows: int, *, derived: bool = True) -> int:
+    """Bytes that building and simulating a schedule of ``rows`` rows takes at most.
 
-    >>> estimate_bytes(1_000_000)
-    158000000
+    ``derived=False``: the builder gives the dependences by arithmetic, so they need not be sorted out.
+
+    >>> estimate_bytes(1_000_000, derived=False)
+    151000000
     """
-    return rows * (BUILD_BYTES_PER_ROW + RUN_BYTES_PER_ROW)
+    return rows * ((DERIVED_BYTES_PER_ROW if derived else KNOWN_BYTES_PER_ROW) + RUN_BYTES_PER_ROW)
 
 
 def require_memory(needed_bytes: int, rows: int, *, limit_bytes: int | None = None) -> None:

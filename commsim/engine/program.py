@@ -167,7 +167,8 @@ def build_program(schedule: Schedule, topology: Topology, *, block_rate: float |
             f"the schedule uses {schedule.endpoints} endpoints, the topology {topology.name} has routes between its "
             f"{topology.world_size} ranks only"
         )
-    require_memory(estimate_bytes(schedule.rows), schedule.rows)
+    derived = schedule.known_dependencies is None
+    require_memory(estimate_bytes(schedule.rows, derived=derived), schedule.rows)
     nbytes = schedule.payload_bytes() if schedule.wire_bytes is None else schedule.wire_bytes
     ptr, links, route = _routes(schedule, topology)
     bandwidth, latency = topology.link_bandwidth, topology.link_latency

@@ -65,7 +65,7 @@ def simulate(
     """The Outcome of a program that starts at time 0 on idle links.
 
     ``store_and_forward``: a link sends a message on only when all of it has arrived. ``record`` keeps what
-    the critical path needs (about 16 bytes per op and hop), which saves a second run when it is asked for.
+    the critical path needs (16 bytes per op and hop), which saves a second run when it is asked for.
     ``in_order=False`` skips the attempt to do without a heap; the result is the same. A cycle is a
     ScheduleError that names rows on it; a run that would take more than ``limit_bytes`` (default: half of the
     machine's memory) is an InfeasibleError before it starts.

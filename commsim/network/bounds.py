@@ -102,6 +102,10 @@ def _all_to_all(n: int, S: float) -> _Need:
     return _Need(away, away, away, away, n * away)
 
 
+def _barrier(n: int, S: float) -> _Need:
+    return _Need(0, 0, 0, 0, 0)
+
+
 def _send_recv(n: int, S: float) -> _Need:
     return _Need(S, S, S, S, n * S)
 
@@ -116,6 +120,7 @@ _NEEDS: dict[str, Callable[[int, float], _Need]] = {
     "scatter": _scatter,
     "all_to_all": _all_to_all,
     "send_recv": _send_recv,
+    "barrier": _barrier,
 }
 
 
@@ -129,10 +134,13 @@ def lower_bound_s(
     each way takes 2(n-1)/n S/B, where the parts are GPUs, or nodes with all their NICs. ``in_network`` allows
     switches to reduce and to multicast (NVLS, SHARP): then S/B. Latency: the sum of latencies on the quickest way
     from one rank to its farthest peer; the usual log2(N) alpha holds only if a rank sends one message at a time,
-    which neither links nor GPUs are bound to.
+    which neither links nor GPUs are bound to. For all_to_all_v, whose ``nbytes`` all ranks send together, the counts
+    are taken to be equal; a barrier has a latency only.
 
     ScheduleError for an unknown collective.
     """
+    if collective == "all_to_all_v":
+        collective, nbytes = "all_to_all", nbytes // topology.world_size
     if collective not in _NEEDS:
         raise ScheduleError(f"unknown collective {collective!r}, expected one of {', '.join(sorted(_NEEDS))}")
     n, nodes = topology.world_size, topology.nodes
@@ -167,6 +175,8 @@ def _slowest(need: _Need, root: int, out: Float64, into: Float64, *, in_network:
 def _crossing(collective: str, topology: Topology, nbytes: int) -> float:
     """Bytes that must cross between the halves of `Topology.bisection_bandwidth` in the busier direction."""
     n = topology.world_size
+    if collective == "barrier":
+        return 0.0
     small = topology.nodes // 2 * topology.ranks_per_node if topology.nodes > 1 else n // 2
     if collective in {"all_gather", "reduce_scatter"}:
         return nbytes * (n - small) / n

@@ -14,7 +14,7 @@ from programs import on_switch, random_programs
 
 from commsim.collectives.ring import ring_all_reduce
 from commsim.collectives.tree import tree_all_reduce
-from commsim.engine import kernel
+from commsim.engine import critical, kernel, program
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 
@@ -93,6 +93,11 @@ def test_in_order_pass_is_the_heap_or_nothing(p: Program) -> None:
 def test_in_order_pass_succeeds_on_rings_and_gives_up_on_trees() -> None:
     assert simulate(on_switch(ring_all_reduce(16, 1 << 20, 4, pipeline=2))).method == "in_order"
     assert simulate(on_switch(tree_all_reduce(16, 1 << 20, ranks_per_node=1, chunks=8))).method == "heap"
+
+
+def test_the_event_key_has_the_same_room_for_hops_everywhere() -> None:
+    """The number is written down three times, so that what does not need numba need not import it."""
+    assert kernel.MAX_HOPS == program.MAX_HOPS == 1 << critical._HOP_BITS
 
 
 def test_compiled_code_is_kept_beside_the_source_or_with_the_user(tmp_path: Path) -> None:
