@@ -192,11 +192,14 @@ def _ring_inter(topology: Topology, intra_type: str, limit: int) -> tuple[int, f
 
     def capacity(speed: float) -> int:
         per_nic = int(nic / speed + 1e-9)
-        # Each ring leaves every GPU but one through the node's own links.
-        inside = int(intra * ppn / (ppn - 1) / speed + 1e-9) if ppn > 1 else limit
+        # A ring leaves every GPU but one through the node's own links: over n rings, some GPU is the last of n // ppn
+        # of them only.
+        inside = max((n for n in range(limit + 1) if (n - n // ppn) * speed <= intra), default=0)
         return min(topology.nics_per_node * per_nic, inside)
 
-    channels, speed = _best(speeds, nic * topology.nics_per_node, {s: capacity(s) for s in speeds}, limit)
+    # NCCL stops at the bandwidth out of a GPU (search.cc, totalBw), which is that of its NVLinks where it has any.
+    enough = intra if ppn > 1 else nic * topology.nics_per_node
+    channels, speed = _best(speeds, enough, {s: capacity(s) for s in speeds}, limit)
     if channels == 0:
         channels, speed = 1, min(nic, intra)
     return _duplicated(channels, speed, sm, limit)

@@ -101,7 +101,9 @@ def test_rings_of_other_collectives_on_eight_h100() -> None:
 def test_socket_pair_of_one_gpu_nodes() -> None:
     # A public log of NCCL 2.29.7: two ranks that are each a node of their own, over sockets.
     graph = Graph(2, 1.2, 1.2, "RING", "LOC", "PHB")
-    pair = System(2, 2, 120, "intel", "x86_64", "LOC", "PHB", 0.0, graph, Graph(2, 2.4, 1.2, "TREE", "LOC", "PHB"), None, 4)
+    pair = System(
+        2, 2, 120, "intel", "x86_64", "LOC", "PHB", 0.0, graph, Graph(2, 2.4, 1.2, "TREE", "LOC", "PHB"), None, 4
+    )
     shown = {
         f"{c.algorithm}/{c.protocol}": f"{c.latency_us:.1f}/{c.algbw_gbps:.1f}"
         for c in candidates(pair, "all_reduce", 1024, (2, 29, 7))

@@ -1,0 +1,120 @@
+"""Predictions as a whole: choices, launch, environment, laws, and the three curves of the README."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsim.errors import ScenarioError
+from commsim.nccl.parameters import GENERATIONS, load_parameters
+from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.version import format_version, parse_version
+from commsim.network.bounds import lower_bound_s
+from commsim.topology.presets import load_preset, preset_names
+
+VERSION = (2, 26, 2)
+RING = Options(VERSION, {"NCCL_ALGO": "Ring"})
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_every_generation_has_parameters(generation: str) -> None:
+    assert load_parameters(generation).generation == generation
+
+
+def test_the_launch_of_one_process_grows_with_its_gpus() -> None:
+    one = Predictor(load_preset("hgx-h100"), replace(RING, launch="one_process")).predict("all_reduce", 8)
+    each = Predictor(load_preset("hgx-h100"), RING).predict("all_reduce", 8)
+    assert one.launch_s == pytest.approx(8 * load_parameters("hopper").launch.one_process)
+    assert each.launch_s == load_parameters("hopper").launch.process_per_gpu
+    assert one.bottleneck == "launch"
+
+
+def test_back_to_back_hides_what_a_single_call_pays() -> None:
+    both = [
+        Predictor(load_preset("hgx-h100"), replace(RING, mode=mode)).predict("all_reduce", 1 << 20)
+        for mode in ("back_to_back", "single")
+    ]
+    assert max(both[0].launch_s, both[0].kernel_s) < both[0].time_s < both[1].time_s
+    assert both[1].time_s == pytest.approx(both[1].launch_s + both[1].kernel_s)
+
+
+def test_one_rank_pays_the_launch_only() -> None:
+    got = Predictor(load_preset("hgx-h100", gpus_per_node=1), Options(VERSION)).predict("all_reduce", 1 << 30)
+    assert got.time_s == got.launch_s
+
+
+def test_nvls_is_named_where_nccl_would_choose_it() -> None:
+    model = Predictor(load_preset("hgx-h100"), Options(VERSION))
+    assert model.predict("all_reduce", 1 << 30).algorithm == "ring"
+    assert any("NVLS" in w for w in model.warnings)
+    forced = Predictor(load_preset("hgx-h100"), Options(VERSION, {"NCCL_ALGO": "NVLS"}))
+    with pytest.raises(ScenarioError, match=r"expected one of .*ring/Simple"):
+        forced.predict("all_reduce", 1 << 30)
+
+
+def test_a_missing_version_and_unknown_variables_are_said() -> None:
+    model = Predictor(load_preset("dgx-a100"), Options(env={"NCCL_IB_HCA": "mlx5"}))
+    assert any("2.26.2 is assumed" in w for w in model.warnings)
+    assert any("NCCL_IB_HCA" in w for w in model.warnings)
+    assert Predictor(load_preset("dgx-a100"), Options((2, 99, 0))).warnings
+
+
+@pytest.mark.parametrize("engine", ["closed_form", "wavefront", "event"])
+def test_the_engines_agree_on_one_node(engine: str) -> None:
+    for exponent in (3, 16, 20, 24, 30):
+        auto = Predictor(load_preset("hgx-h100"), RING).predict("all_reduce", 1 << exponent)
+        other = Predictor(load_preset("hgx-h100"), replace(RING, engine=engine)).predict("all_reduce", 1 << exponent)
+        assert other.time_s == pytest.approx(auto.time_s, rel=1e-9)
+        assert other.level == engine
+
+
+def test_wavefront_and_events_agree_across_nodes() -> None:
+    topology = load_preset("dgx-a100-hdr200", nodes=2)
+    for exponent in (10, 20, 28):
+        wave = Predictor(topology, RING).predict("all_reduce", 1 << exponent)
+        event = Predictor(topology, replace(RING, engine="event")).predict("all_reduce", 1 << exponent)
+        assert (wave.level, event.level) == ("wavefront", "event")
+        assert event.time_s == pytest.approx(wave.time_s, rel=1e-9)
+
+
+def test_an_engine_that_cannot_says_so() -> None:
+    model = Predictor(load_preset("dgx-a100-hdr200", nodes=2), replace(RING, engine="closed_form"))
+    with pytest.raises(ScenarioError, match="one node"):
+        model.predict("all_reduce", 1 << 20)
+    tree = Predictor(load_preset("hgx-h100"), Options(VERSION, {"NCCL_ALGO": "Tree"}, engine="closed_form"))
+    with pytest.raises(ScenarioError, match="tree"):
+        tree.predict("all_reduce", 1 << 20)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["hgx-h100", "dgx-a100", "dgx-1v", "gh200x4", "rtx4090", "hgx-b200"]), st.integers(3, 33))
+def test_never_below_the_lower_bound(preset: str, exponent: int) -> None:
+    topology = load_preset(preset)
+    got = Predictor(topology, RING).predict("all_reduce", 1 << exponent)
+    assert got.time_s >= lower_bound_s("all_reduce", 1 << exponent, topology).seconds
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["LL", "LL128", "Simple"]), st.integers(0, 30), st.sampled_from([1, 2, 4]))
+def test_more_bytes_are_never_faster_within_a_choice(protocol: str, exponent: int, nodes: int) -> None:
+    topology = load_preset("dgx-a100-hdr200", nodes=nodes)
+    options = Options(VERSION, {"NCCL_ALGO": "Ring", "NCCL_PROTO": protocol, "NCCL_MAX_NCHANNELS": "1"})
+    model = Predictor(topology, options)
+    assert model.predict("all_reduce", 1 << exponent).time_s <= model.predict("all_reduce", 2 << exponent).time_s
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_is_predicted(preset: str) -> None:
+    topology = load_preset(preset)
+    model = Predictor(topology, RING)
+    assert model.predict("all_reduce", 1 << 20).time_s > 0
+    if topology.nics_per_node:
+        assert Predictor(load_preset(preset, nodes=2), Options(VERSION)).predict("all_reduce", 1 << 20).time_s > 0
+
+
+@pytest.mark.parametrize("text", ["2.26.2", "v2.8.4-1", "2.29.3+cuda13.1", "2.18"])
+def test_versions(text: str) -> None:
+    assert format_version(parse_version(text)).startswith(text.lstrip("v").split("-")[0].split("+")[0])

@@ -1,0 +1,86 @@
+"""Three roads to the time of a ring channel: closed form, wavefront, and the event engine on the explicit Schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsim.collectives.check import check
+from commsim.nccl.lower import Loop, RingPlan, ring_loops
+from commsim.nccl.protocols import LL, LL128, SIMPLE
+from commsim.nccl.ring_event import ring_schedule, time_ring
+from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
+
+
+def plan(ranks: int, loops: tuple[Loop, ...], rate: object = 10e9, hop: object = 2e-6, first: float = 0.0) -> RingPlan:
+    return RingPlan(
+        ranks=ranks,
+        steps=2 * (ranks - 1),
+        loops=loops,
+        rate=np.broadcast_to(np.asarray(rate, float), ranks).copy(),
+        hop_s=np.broadcast_to(np.asarray(hop, float), ranks).copy(),
+        unit_bytes=8192,
+        first_pass_s=first,
+        limit="NVLink",
+    )
+
+
+def test_two_ranks_one_slice_by_hand() -> None:
+    # Two sends of 1,000 bytes one after the other: 2 x (100 ns + 2 us).
+    assert ring_closed_form(plan(2, (Loop(1, 1, 1000),)))[0] == pytest.approx(2 * 2.1e-6)
+
+
+def test_a_latency_bound_ring_waits_for_every_hop() -> None:
+    # 14 steps; the slices of a step follow each other within the hop.
+    t, h = 1000 / 10e9, 2e-6
+    assert ring_closed_form(plan(8, (Loop(1, 4, 1000),)))[0] == pytest.approx(13 * (t + h) + 4 * t + h)
+
+
+loops = st.lists(
+    st.builds(Loop, st.integers(1, 3), st.integers(1, 8), st.integers(16, 1 << 20)), min_size=1, max_size=2
+).map(tuple)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9), loops, st.floats(1e8, 1e11), st.floats(0, 1e-4), st.floats(0, 1e-5))
+def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
+    ranks: int, shape: tuple[Loop, ...], rate: float, hop: float, first: float
+) -> None:
+    p = plan(ranks, shape, rate, hop, first)
+    assert is_uniform(p)
+    closed, wave, event = ring_closed_form(p), ring_wavefront(p), time_ring(p)
+    assert wave[0] == pytest.approx(closed[0], rel=1e-9)
+    assert event[0] == pytest.approx(closed[0], rel=1e-9)
+    assert wave[1] == pytest.approx(closed[1], rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9), loops, st.integers(0, 2**32 - 1))
+def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, ...], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    p = plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 10 ** random.uniform(-7, -4, ranks))
+    assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_rows_of_a_channel_are_a_correct_all_reduce(ranks: int) -> None:
+    schedule = ring_schedule(plan(ranks, (Loop(2, 2, 512), Loop(1, 2, 96))))
+    check(schedule)
+    steps_per_rank = 2 * (ranks - 1)
+    assert schedule.sent_bytes().tolist() == [steps_per_rank * (2 * 2 * 512 + 2 * 96)] * ranks
+
+
+@pytest.mark.parametrize("protocol", [LL, LL128, SIMPLE])
+@given(nbytes=st.integers(1, 1 << 31), ranks=st.integers(2, 64))
+def test_loops_cover_the_bytes_of_a_channel(protocol: object, nbytes: int, ranks: int) -> None:
+    made = ring_loops(nbytes, ranks, protocol, 512, 4 << 20)  # type: ignore[arg-type]
+    covered = sum(loop.count * loop.slices * loop.slice_bytes * ranks for loop in made)
+    # Chunks are rounded up to 16 bytes, slices to whole bytes.
+    assert nbytes <= covered <= nbytes + ranks * (16 + 8) * sum(loop.count for loop in made)
+
+
+def test_no_bytes_take_no_loops() -> None:
+    assert ring_loops(0, 8, SIMPLE, 512, 4 << 20) == ()
+    assert time_ring(plan(8, ())) == (0.0, 0.0)
