@@ -67,9 +67,9 @@ def _schedule(algo: Algo, faults: Faults, nbytes: int | None) -> Schedule:
     layout = _layout(algo, wired, collective, faults)
     faults.stop()
     reads, writes = accesses(wired, layout)
-    find_races(wired, reads, writes, faults)
+    overwrites = find_races(wired, reads, writes, faults)
     faults.stop()
-    return _table(algo, layout, draft(wired, layout, faults), _size(algo, nbytes, faults))
+    return _table(algo, layout, draft(wired, layout, overwrites, faults), _size(algo, nbytes, faults))
 
 
 def _collective(algo: Algo, faults: Faults) -> str:

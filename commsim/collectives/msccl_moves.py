@@ -1,7 +1,7 @@
 """Moves of an MSCCL algorithm: which chunk goes where, in which step, after what.
 
-A send and the receive that it meets are one move, ``cpy`` and ``re`` are moves within their GPU, a ``nop`` is a
-move of nothing that only waits.
+A send and the receive that it meets are one move, ``cpy`` and ``re`` are moves within their GPU; a ``nop`` moves
+nothing, it only waits.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Layout:
 
 
 def accesses(wired: Wired, layout: Layout) -> tuple[list[list[Slot]], list[list[Slot]]]:
-    """The slots that each step reads and writes at its GPU."""
+    """The slots that each step reads and writes at its GPU; what it passes on counts as read where it lies."""
     reads: list[list[Slot]] = []
     writes: list[list[Slot]] = []
     for i, step in enumerate(wired.steps):
         source = _span(wired, layout, i, "src") if step.type in {"s", "rrs", "rrc", "rrcs"} | LOCAL else []
         target = _span(wired, layout, i, "dst") if step.type in {"r", "rcs", "rrc", "rrcs"} | LOCAL else []
-        reads.append(source)
+        reads.append(source + target if step.type in {"rcs", "rrcs"} else source)
         writes.append(target)
     return reads, writes
 
@@ -63,7 +63,7 @@ def _span(wired: Wired, layout: Layout, i: int, side: str) -> list[Slot]:
 
 @dataclass(slots=True)
 class Move:
-    """Rows that start together: one chunk each from ``source`` to ``target``; no rows for a nop."""
+    """Rows that start together: one chunk each from ``source`` to ``target``."""
 
     op: Op
     src: int
@@ -77,28 +77,32 @@ class Move:
 
 @dataclass(slots=True)
 class Draft:
-    """Moves and the order between them, as (earlier, later, 1 if it must have arrived else 0)."""
+    """Moves and the order between them, as (earlier, later, 1 if it must have arrived, 0 if it must have been sent).
 
+    By step: ``entries`` are the moves that it takes part in, ``inward`` and ``outward`` those that bring it a
+    chunk and that carry one away, ``first`` the one that begins to write at its GPU.
+    """
+
+    entries: list[list[int]]
     moves: list[Move] = field(default_factory=list)
     edges: list[tuple[int, int, int]] = field(default_factory=list)
-    entries: list[list[int]] = field(default_factory=list)
-    exits: list[list[tuple[int, int]]] = field(default_factory=list)
     inward: dict[int, int] = field(default_factory=dict)
     outward: dict[int, int] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
     scratch: int = 0
 
 
-def draft(wired: Wired, layout: Layout, faults: Faults) -> Draft:
-    """Moves with their levels.
+def draft(wired: Wired, layout: Layout, overwrites: list[tuple[int, int]], faults: Faults) -> Draft:
+    """Moves with their levels; ``overwrites`` are steps that read a slot, each with the next that writes it.
 
-    ``rrs`` passes a sum on without storing it. The row before the next one stores it where its own part lay,
+    ``rrs`` passes a sum on without storing it. The move before the next one stores it where its own part lay,
     if that is overwritten before anybody looks; otherwise a place in scratch is taken.
     """
     kept: set[int] = set()
     passing = {i for i, step in enumerate(wired.steps) if step.type == "rrs"}
     for attempt in range(3):
         drafted = _moves(wired, layout, kept)
-        _order(wired, drafted, faults)
+        _order(wired, drafted, overwrites, faults)
         _levels(drafted, faults)
         wrong = _looked_at(drafted, passing - kept, layout)
         if not wrong:
@@ -108,80 +112,70 @@ def draft(wired: Wired, layout: Layout, faults: Faults) -> Draft:
 
 
 def _moves(wired: Wired, layout: Layout, kept: set[int]) -> Draft:
-    drafted = Draft(scratch=layout.scratch)
-    count = len(wired.steps)
-    drafted.entries, drafted.exits = [[] for _ in range(count)], [[] for _ in range(count)]
+    drafted = Draft([[] for _ in wired.steps])
     taken: dict[int, int] = defaultdict(lambda: layout.scratch)
-    held: dict[int, list[Slot]] = {}  # where the sum that a step sends on lies
+    held: dict[int, list[Slot]] = {}  # where the chunks that a step sends on lie
 
-    def add(move: Move) -> int:
+    def add(i: int, move: Move) -> int:
         drafted.moves.append(move)
+        drafted.entries[i].append(len(drafted.moves) - 1)
         return len(drafted.moves) - 1
 
     for i in wired.order:
         step, gpu, channel = wired.steps[i], wired.gpu[i], wired.blocks[wired.block[i]].chan
         source, target = (_span(wired, layout, i, side) if step.cnt else [] for side in ("src", "dst"))
-        inward = -1
-        if step.type == "nop":
-            inward = add(Move(Op.COPY, gpu, gpu, [], [], channel))
-            drafted.exits[i].append((inward, 0))
-        elif step.type in LOCAL:
-            inward = add(Move(Op.COPY if step.type == "cpy" else Op.REDUCE, gpu, gpu, source, target, channel))
-            drafted.exits[i].append((inward, 1))
+        if step.type in LOCAL:
+            op = Op.COPY if step.type == "cpy" else Op.REDUCE
+            drafted.inward[i] = drafted.first[i] = add(i, Move(op, gpu, gpu, source, target, channel))
         elif step.type in RECEIVES:
+            a = wired.sender[i]
+            reduces = step.type not in {"r", "rcs"}
             if step.type == "rrs":
                 target = source
                 if i in kept:
-                    target = [(Buffer.SCRATCH, taken[gpu] + k) for k in range(step.cnt)]
+                    target = [(int(Buffer.SCRATCH), taken[gpu] + k) for k in range(step.cnt)]
                     taken[gpu] += step.cnt
-            reduces = step.type not in {"r", "rcs"}
-            a = wired.sender[i]
             op = Op.REDUCE if reduces else Op.COPY
-            inward = add(Move(op, wired.gpu[a], gpu, held[a], target, wired.blocks[wired.block[a]].chan))
-            drafted.exits[a].append((inward, 0))
-            drafted.entries[a].append(inward)
-            drafted.exits[i].append((inward, 1))
-            if drafted.entries[a][:-1]:
-                drafted.edges.append((drafted.entries[a][0], inward, 1))  # what is passed on must have come
+            came = add(i, Move(op, wired.gpu[a], gpu, held[a], target, channel))
+            drafted.entries[a].append(came)
+            drafted.inward[i] = drafted.outward[a] = drafted.first[i] = came
+            if a in drafted.inward:
+                drafted.edges.append((drafted.inward[a], came, 1))  # what is passed on must have come
             if reduces and source != target:
-                first = add(Move(Op.COPY, gpu, gpu, source, target, channel))
-                drafted.edges.append((first, inward, 1))
-                drafted.entries[i].append(first)
-            drafted.inward[i] = drafted.outward[a] = inward
-        if inward >= 0:
-            drafted.entries[i].insert(0, inward)
+                drafted.first[i] = add(i, Move(Op.COPY, gpu, gpu, source, target, channel))
+                drafted.edges.append((drafted.first[i], came, 1))
         held[i] = source if step.type == "s" else target
     drafted.scratch = max([layout.scratch, *taken.values()])
     return drafted
 
 
-def _order(wired: Wired, drafted: Draft, faults: Faults) -> None:
+def _order(wired: Wired, drafted: Draft, overwrites: list[tuple[int, int]], faults: Faults) -> None:
     """Edges between the moves of steps that wait for each other, and ``after`` of each move.
 
-    ``arrived[i]`` are the moves that must have arrived before anything after step i.
+    ``arrived[i]`` are the moves that must have arrived before anything after step i. A step that only sends
+    adds none, so later ones do not wait for its chunk to arrive, unless they overwrite what it sends.
     """
     arrived: list[frozenset[int]] = [frozenset()] * len(wired.steps)
     work = 0
     for i in wired.order:
-        earlier = [j for j in (wired.before[i], wired.dependence[i]) if j >= 0]
-        sets = {arrived[j] for j in earlier if arrived[j]}
+        sets = {arrived[j] for j in (wired.before[i], wired.dependence[i]) if j >= 0 and arrived[j]}
         need: frozenset[int] = next(iter(sets)) if len(sets) == 1 else frozenset().union(*sets)
-        work += (len(need) if len(sets) > 1 else 0) + len(drafted.entries[i]) * (1 + len(need))
+        work += (len(need) if len(sets) > 1 else 0) + len(drafted.entries[i]) * len(need)
         if work > MOST_EDGES:
             raise ScheduleError(f"{faults.file}: more than {MOST_EDGES} waits between moves")
         for entry in drafted.entries[i]:
-            drafted.edges += [
-                (move, entry, weight) for j in earlier for move, weight in drafted.exits[j] if move != entry
-            ]
+            drafted.edges += [(move, entry, 1) for move in need]
             drafted.moves[entry].after |= need
-        done = {move for move, weight in drafted.exits[i] if weight}
-        arrived[i] = frozenset(done) if done else need
+        arrived[i] = frozenset({drafted.inward[i]}) if i in drafted.inward else need
+    for reader, writer in overwrites:
+        if reader in drafted.outward:
+            drafted.edges.append((drafted.outward[reader], drafted.first[writer], 0))
 
 
 def _levels(drafted: Draft, faults: Faults) -> None:
     """The step of each move: one more than all that must have arrived, not less than what must have been sent.
 
-    Two GPUs that send to each other before they receive are a circle of "sent before": one level for both.
+    Two GPUs that swap chunks in place are a circle of "sent before": one level for both.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -200,10 +194,7 @@ def _levels(drafted: Draft, faults: Faults) -> None:
         )
     outside = source != target
     level = _longest(groups, source[outside], target[outside], weight[outside])
-    moving = np.array([bool(move.source) for move in drafted.moves])
-    used = np.unique(level[label[moving]])
-    steps = np.searchsorted(used, level[label])
-    for move, step in zip(drafted.moves, steps.tolist(), strict=True):
+    for move, step in zip(drafted.moves, level[label].tolist(), strict=True):
         move.level = step
 
 

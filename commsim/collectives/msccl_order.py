@@ -201,8 +201,10 @@ def _sort(wired: Wired, faults: Faults) -> None:
     faults.add(wired.steps[at].line, f"a deadlock: line {shown} wait for each other")
 
 
-def find_races(wired: Wired, reads: list[list[Slot]], writes: list[list[Slot]], faults: Faults) -> None:
-    """Fault every pair of steps that touch one slot of a GPU, one of them writing, in no given order.
+def find_races(
+    wired: Wired, reads: list[list[Slot]], writes: list[list[Slot]], faults: Faults
+) -> list[tuple[int, int]]:
+    """Steps that read a slot, each with the next that writes it; faults for every pair of steps in no given order.
 
     ``reads`` and ``writes`` are the slots of each step. Real GPUs run thread blocks concurrently, so what
     such a file computes depends on luck.
@@ -215,7 +217,7 @@ def find_races(wired: Wired, reads: list[list[Slot]], writes: list[list[Slot]], 
     needed = sum(width[wired.gpu[i]] for i, step in enumerate(wired.steps) if step.hasdep)
     if needed > _MOST_CLOCKS:
         raise ScheduleError(f"{faults.file}: too many thread blocks and dependences to prove that there is no race")
-    _Races(wired, local, width, faults).run(reads, writes)
+    return _Races(wired, local, width, faults).run(reads, writes)
 
 
 class _Races:
@@ -226,29 +228,31 @@ class _Races:
         self.visits = 0
         self.rank = {i: place for place, i in enumerate(wired.order)}
 
-    def run(self, reads: list[list[Slot]], writes: list[list[Slot]]) -> None:
+    def run(self, reads: list[list[Slot]], writes: list[list[Slot]]) -> list[tuple[int, int]]:
         w = self.wired
         clocks: dict[int, list[int]] = {}
         kept: dict[int, list[int]] = {}
         written: dict[tuple[int, Slot], int] = {}
         read: dict[tuple[int, Slot], dict[int, int]] = defaultdict(dict)
+        overwrites = []
         for i in w.order:
             gpu, block = w.gpu[i], w.block[i]
             clock = clocks.setdefault(block, [-1] * self.width[gpu])
             if w.dependence[i] >= 0:
-                for place, value in enumerate(kept[w.dependence[i]]):
-                    clock[place] = max(clock[place], value)
+                clock[:] = map(max, clock, kept[w.dependence[i]])
             clock[self.local[block]] = w.steps[i].s
             if w.steps[i].hasdep:
                 kept[i] = clock.copy()
-            for slot in reads[i]:
-                self._ordered(written.get((gpu, slot), -1), i, clock)
-                read[gpu, slot][block] = i
             for slot in writes[i]:
                 self._ordered(written.get((gpu, slot), -1), i, clock)
                 for other in read.pop((gpu, slot), {}).values():
                     self._ordered(other, i, clock)
+                    overwrites.append((other, i))
                 written[gpu, slot] = i
+            for slot in reads[i]:
+                self._ordered(written.get((gpu, slot), -1), i, clock)
+                read[gpu, slot][block] = i
+        return overwrites
 
     def _ordered(self, first: int, second: int, clock: list[int]) -> None:
         w = self.wired

@@ -142,8 +142,8 @@ def _read(stream: BinaryIO, file: str) -> Algo:
     return handler.algo
 
 
-def _line(parser: Any) -> int:
-    return int(parser.getLineNumber() or 0)
+def _line(locator: Any) -> int:
+    return int(locator.getLineNumber() or 0)
 
 
 _INSIDE = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
@@ -157,9 +157,13 @@ class _Handler(ContentHandler):
         self.faults = faults
         self.algo: Algo | None = None
         self.open: list[str] = []
+        self.locator: Any = None
+
+    def setDocumentLocator(self, locator: Any) -> None:
+        self.locator = locator
 
     def startElement(self, name: str, attrs: Any) -> None:
-        line = int(self._locator.getLineNumber() or 0) if self._locator is not None else 0
+        line = _line(self.locator)
         around = self.open[-1] if self.open else None
         if name not in _INSIDE:
             self.faults.add(line, f"found <{name[:40]}>, expected one of {', '.join(f'<{n}>' for n in _INSIDE)}")

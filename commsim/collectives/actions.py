@@ -1,0 +1,161 @@
+"""What each rank does in a schedule: sends, receives and local moves, and what waits for what at that rank.
+
+A row between two endpoints is a send at one and a receive at the other, a row within an endpoint a local
+move. Order between ranks comes from the messages alone, so exports to formats of that kind (MSCCL, GOAL) need
+only the waits within a rank, which this derives from the slots that are read and written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import IntEnum
+from graphlib import CycleError, TopologicalSorter
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.schedule import Op, Schedule
+from commsim.errors import ScheduleError
+
+MOST_ROWS = 2**22
+
+
+class Kind(IntEnum):
+    """What an action is; in one step a rank sends first, then moves locally, then receives."""
+
+    SEND = 0
+    LOCAL = 1
+    RECEIVE = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Actions:
+    """Actions in an order that respects all waits, columns of one length.
+
+    ``finished[i]`` are the actions of the same rank that must have finished before action i starts,
+    ``started[i]`` those that must have started: a send whose place i overwrites.
+    """
+
+    rank: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    finished: list[set[int]]
+    started: list[set[int]]
+
+    def __len__(self) -> int:
+        return int(self.row.size)
+
+
+def actions(schedule: Schedule, *, commute: bool) -> Actions:
+    """The actions of every rank, by step.
+
+    With ``commute``, reductions into one slot do not wait for each other; without it they are one after the
+    other, for machines whose reductions are not atomic. ``after`` edges between rows that share no rank, and
+    local moves that swap chunks in one step, cannot be written so and are a ScheduleError.
+    """
+    s = schedule
+    if s.rows > MOST_ROWS:
+        raise ScheduleError(f"{s.algorithm} {s.collective} has {s.rows} rows, expected at most {MOST_ROWS} to export")
+    local = s.src == s.dst
+    across, within = np.flatnonzero(~local), np.flatnonzero(local)
+    row = np.concatenate([across, within, across])
+    kind = np.repeat([Kind.SEND, Kind.LOCAL, Kind.RECEIVE], [across.size, within.size, across.size])
+    rank = np.where(kind == Kind.SEND, s.src[row], s.dst[row]).astype(np.int64)
+    turn = np.zeros(s.rows, np.int64)
+    turn[within] = _turns(s, within)
+    order = np.lexsort((row, turn[row], kind, s.step[row]))
+    made = Actions(rank[order], kind[order], row[order], [set() for _ in order], [set() for _ in order])
+    _Hazards(s, made, commute).run()
+    _add_after(s, made)
+    return made
+
+
+def _turns(s: Schedule, rows: npt.NDArray[np.int64]) -> list[int]:
+    """Place of each local row among those of its step and rank: those that read a slot before its writer."""
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        groups[int(s.step[row]), int(s.src[row])].append(row)
+    turn: dict[int, int] = {}
+    for (step, rank), members in groups.items():
+        writers: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for row in members:
+            writers[int(s.dst_buffer[row]), int(s.dst_chunk[row])].append(row)
+        sorter: TopologicalSorter[int] = TopologicalSorter({row: [] for row in members})
+        for row in members:
+            for writer in writers.get((int(s.src_buffer[row]), int(s.src_chunk[row])), []):
+                if writer != row:
+                    sorter.add(writer, row)
+        try:
+            turn |= {row: place for place, row in enumerate(sorter.static_order())}
+        except CycleError:
+            raise ScheduleError(
+                f"step {step}: rank {rank} swaps chunks with itself, which needs a third place"
+            ) from None
+    return [turn[row] for row in rows.tolist()]
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Who touched a slot last: what came before its newest writers, those writers, and who read them."""
+
+    base: set[int]
+    base_reads: set[int]
+    writers: set[int]
+    reads: set[int]
+    reducing: bool
+
+
+class _Hazards:
+    """Read after write, write after read and write after write at each slot, in order."""
+
+    def __init__(self, schedule: Schedule, made: Actions, commute: bool) -> None:
+        self.made, self.commute = made, commute
+        s = schedule
+        self.kind = made.kind.tolist()
+        source = np.stack([s.src, s.src_buffer, s.src_chunk], axis=1)[made.row]
+        target = np.stack([s.dst, s.dst_buffer, s.dst_chunk], axis=1)[made.row]
+        self.source = [tuple(slot) for slot in source.tolist()]
+        self.target = [tuple(slot) for slot in target.tolist()]
+        self.reduces = (s.op[made.row] == Op.REDUCE).tolist()
+        self.slots: dict[tuple[int, ...], _Slot] = defaultdict(lambda: _Slot(set(), set(), set(), set(), False))
+
+    def run(self) -> None:
+        for i, kind in enumerate(self.kind):
+            if kind != Kind.RECEIVE:
+                self._read(i, self.slots[self.source[i]])
+            if kind != Kind.SEND:
+                self._write(i, self.slots[self.target[i]])
+
+    def _read(self, i: int, slot: _Slot) -> None:
+        self.made.finished[i] |= slot.writers
+        slot.reads.add(i)
+
+    def _write(self, i: int, slot: _Slot) -> None:
+        joins = self.commute and self.reduces[i] and slot.reducing and not slot.reads - {i}
+        if not joins:
+            slot.base, slot.base_reads = slot.writers, slot.reads - {i}
+            slot.writers, slot.reads, slot.reducing = set(), set(), self.reduces[i]
+        self.made.finished[i] |= slot.base
+        for reader in slot.base_reads:
+            (self.made.started if self.kind[reader] == Kind.SEND else self.made.finished)[i].add(reader)
+        slot.writers.add(i)
+
+
+def _add_after(s: Schedule, made: Actions) -> None:
+    """Write each ``after`` edge as a wait at a rank that both rows touch, at the later row's sender if it can be."""
+    if not len(s.after):
+        return
+    leaves, lands = np.full(s.rows, -1), np.full(s.rows, -1)
+    leaves[made.row[made.kind != Kind.RECEIVE]] = np.flatnonzero(made.kind != Kind.RECEIVE)
+    lands[made.row[made.kind != Kind.SEND]] = np.flatnonzero(made.kind != Kind.SEND)
+    for a, b in s.after.tolist():
+        if s.dst[a] == s.src[b]:
+            made.finished[leaves[b]].add(int(lands[a]))
+        elif s.dst[a] == s.dst[b]:
+            made.finished[lands[b]].add(int(lands[a]))
+        else:
+            raise ScheduleError(
+                f"row {b} (step {s.step[b]}, {s.src[b]} -> {s.dst[b]}) waits for row {a} ({s.src[a]} -> {s.dst[a]}), "
+                "which ends elsewhere: that order cannot be written"
+            )
