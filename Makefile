@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FAST   := not slow and not benchmark_bar
 
-.PHONY: help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: readme help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -45,6 +45,9 @@ docs: $(VENV)/.installed-dev ## build the documentation into site/; a warning is
 
 wheel-check: $(VENV)/.installed-dev ## build the wheel, install it elsewhere, run a shipped scenario there
 	PYTHON="$(PYTHON)" .ci/wheel-check $(BIN)/python
+
+readme: $(VENV)/.installed-dev ## write the figures and the picture of the README anew
+	$(BIN)/python validation/readme.py
 
 ci: ## all of the above, as the continuous integration does it
 	.ci/run

@@ -31,9 +31,7 @@ def _run(*arguments: str) -> tuple[int, set[str], str]:
     return status, set(modules), done.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "--help"], ["compare", "--help"], ["topo", "--help"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["compare", "--help"], ["topo", "--help"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     status, modules, printed = _run(*arguments)
     assert status == 0
@@ -49,7 +47,5 @@ def test_the_probe_sees_an_import() -> None:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, json, commsim; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert not set(json.loads(done.stdout)) & {*HEAVY, "numpy", "pydantic"}

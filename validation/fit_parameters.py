@@ -50,7 +50,7 @@ _COMMON: dict[str, tuple[float, float]] = {
     "efficiency.nvlink_switch": (0.80, 0.2),
     "efficiency.nvlink_direct": (0.85, 0.2),
 }
-# GB/s of one thread block for LL, LL128, Simple. One node has more blocks than its NVLinks need, so that one-node curves
+# GB/s of one thread block for LL, LL128, Simple. One node has more blocks than its NVLinks need, so one-node curves
 # say little of Simple's; hence its narrow prior, from nodes with fewer blocks: 8 x H100 nodes reach 320 GB/s of busbw
 # with 16 (gj_h100ndr_n8x8_allreduce), 2 x 8 A100 178 GB/s with 16 at 1 GiB (sophia_dgxa100_n2x8).
 _RATES = {
@@ -63,8 +63,8 @@ _RATES = {
 }
 _LAUNCH = {"launch.one_process": (4.0, 0.3), "launch.process_per_gpu": (7.0, 0.3)}
 
-# Not fitted here: no one-node curve determines them. us; NCCL 2.30.7 src/graph/tuning.cc hwLat, but LL's tree hop over a
-# network (5.0 there), message_cost and the network's efficiency: an earlier study of multi-node InfiniBand curves.
+# Not fitted here: no one-node curve determines them. us; NCCL 2.30.7 src/graph/tuning.cc hwLat, but LL's tree hop over
+# a network (5.0 there), message_cost and the network's efficiency: an earlier study of multi-node InfiniBand curves.
 _FIXED = {
     "ring_hop.pcie": (1.0, 2.5, 5.7),
     "ring_hop.network": (2.7, 4.0, 14.0),
@@ -207,7 +207,7 @@ def write(fitted: dict[tuple[str, str], float], cases: Sequence[Case]) -> None:
                 "Fitted by validation/fit_parameters.py to the curves "
                 + ", ".join(used)
                 + " of validation/measured; launch to the curves of all generations. Hops over PCIe and networks "
-                "and tree hops: NCCL 2.30.7 src/graph/tuning.cc. PCIe and network efficiency, message cost: an earlier study."
+                "and tree hops: NCCL 2.30.7 src/graph/tuning.cc. Network efficiency and message cost: an earlier study."
             )
         else:
             source = "No measured curve of this generation was fitted: starting values of validation/fit_parameters.py."

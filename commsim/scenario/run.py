@@ -55,7 +55,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None) -> Resu
         shown = progress(sizes, f"{scenario.name}: {work.collective}") if progress else sizes
         rows = tuple(predictor(size) for size in shown)
         known = {row.size_bytes: row for row in rows}
-        at = tuple(_at_measured(curve, predictor, known, topology) for curve in curves)
+        at = tuple(_at_measured(scenario.name, curve, predictor, known, topology) for curve in curves)
         items.append(
             Item(
                 name=scenario.name,
@@ -113,10 +113,10 @@ def _sizes_of(curves: Iterable[Curve]) -> tuple[int, ...]:
     return tuple(sorted({int(size) for curve in curves for size in curve.size_bytes}))
 
 
-def _at_measured(curve: Curve, predictor: RowPredictor, known: dict[int, Row], topology: Topology) -> Curve:
+def _at_measured(name: str, curve: Curve, predictor: RowPredictor, known: dict[int, Row], topology: Topology) -> Curve:
     rows = [known.get(int(size)) or predictor(int(size)) for size in curve.size_bytes]
     return Curve(
-        name=f"predicted for {curve.name}",
+        name=name,
         collective=curve.collective,
         n_ranks=topology.world_size,
         kind="predicted",
