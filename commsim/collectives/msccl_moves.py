@@ -80,7 +80,8 @@ class Draft:
     """Moves and the order between them, as (earlier, later, 1 if it must have arrived, 0 if it must have been sent).
 
     By step: ``entries`` are the moves that it takes part in, ``inward`` and ``outward`` those that bring it a
-    chunk and that carry one away, ``first`` the one that begins to write at its GPU.
+    chunk and that carry one away, ``first`` the one that begins to write at its GPU. ``adding`` are the moves that
+    do nothing but add to a place.
     """
 
     entries: list[list[int]]
@@ -89,6 +90,7 @@ class Draft:
     inward: dict[int, int] = field(default_factory=dict)
     outward: dict[int, int] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
+    adding: set[int] = field(default_factory=set)
     scratch: int = 0
 
 
@@ -103,7 +105,14 @@ def draft(wired: Wired, layout: Layout, overwrites: list[tuple[int, int]], fault
     for attempt in range(3):
         drafted = _moves(wired, layout, kept)
         _order(wired, drafted, overwrites, faults)
-        _levels(drafted, faults)
+        if not _levels(drafted):
+            drafted = _moves(wired, layout, kept)
+            _order(wired, drafted, overwrites, faults, commute=True)
+            if not _levels(drafted):
+                raise ScheduleError(
+                    f"{faults.file}: a GPU overwrites what it sends before its peer can take it: it relies on the "
+                    "buffers of the connection, which a schedule of direct moves does not have"
+                )
         wrong = _looked_at(drafted, passing - kept, layout)
         if not wrong:
             break
@@ -149,12 +158,22 @@ def _moves(wired: Wired, layout: Layout, kept: set[int]) -> Draft:
     return drafted
 
 
-def _order(wired: Wired, drafted: Draft, overwrites: list[tuple[int, int]], faults: Faults) -> None:
+def _order(
+    wired: Wired, drafted: Draft, overwrites: list[tuple[int, int]], faults: Faults, *, commute: bool = False
+) -> None:
     """Edges between the moves of steps that wait for each other, and ``after`` of each move.
 
     ``arrived[i]`` are the moves that must have arrived before anything after step i. A step that only sends
     adds none, so later ones do not wait for its chunk to arrive, unless they overwrite what it sends.
+    With ``commute``, reductions into one place that follow each other in the file may share a step: when all
+    ranks add what all others send, none can receive before it has sent, and only so is there an order at all.
     """
+    if commute:
+        drafted.adding = {
+            number
+            for i, number in drafted.inward.items()
+            if drafted.first[i] == number and wired.steps[i].type != "rrs" and _only_adds(drafted.moves[number])
+        }
     arrived: list[frozenset[int]] = [frozenset()] * len(wired.steps)
     work = 0
     for i in wired.order:
@@ -163,39 +182,56 @@ def _order(wired: Wired, drafted: Draft, overwrites: list[tuple[int, int]], faul
         work += (len(need) if len(sets) > 1 else 0) + len(drafted.entries[i]) * len(need)
         if work > MOST_EDGES:
             raise ScheduleError(f"{faults.file}: more than {MOST_EDGES} waits between moves")
+        joined = frozenset(move for move in need if _commute(drafted, move, i))
+        strict = need - joined
+        for move in joined:
+            drafted.edges.append((move, drafted.inward[i], 0))
+            strict |= drafted.moves[move].after
         for entry in drafted.entries[i]:
-            drafted.edges += [(move, entry, 1) for move in need]
-            drafted.moves[entry].after |= need
-        arrived[i] = frozenset({drafted.inward[i]}) if i in drafted.inward else need
+            drafted.edges += [(move, entry, 1) for move in strict]
+            drafted.moves[entry].after |= strict
+        arrived[i] = joined | {drafted.inward[i]} if i in drafted.inward else need
     for reader, writer in overwrites:
         if reader in drafted.outward:
             drafted.edges.append((drafted.outward[reader], drafted.first[writer], 0))
 
 
-def _levels(drafted: Draft, faults: Faults) -> None:
+def _only_adds(move: Move) -> bool:
+    return move.op == Op.REDUCE and not (move.src == move.dst and set(move.source) & set(move.target))
+
+
+def _commute(drafted: Draft, earlier: int, i: int) -> bool:
+    """Whether step i only adds to the places to which the earlier move adds."""
+    later = drafted.inward.get(i, -1)
+    if not {earlier, later} <= drafted.adding:
+        return False
+    one, two = drafted.moves[earlier], drafted.moves[later]
+    return one.dst == two.dst and one.target == two.target
+
+
+def _levels(drafted: Draft) -> bool:
     """The step of each move: one more than all that must have arrived, not less than what must have been sent.
 
-    Two GPUs that swap chunks in place are a circle of "sent before": one level for both.
+    Two GPUs that swap chunks in place are a circle of "sent before": one level for both. False if there is a
+    circle with an arrival in it.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     count = len(drafted.moves)
     if not count:
-        return
+        return True
     edges = np.array(drafted.edges, np.int64).reshape(-1, 3)
     graph = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(count, count))
     groups, label = connected_components(graph.tocsr(), directed=True, connection="strong")
     source, target, weight = label[edges[:, 0]], label[edges[:, 1]], edges[:, 2]
     if ((source == target) & (weight == 1)).any():
-        raise ScheduleError(
-            f"{faults.file}: a GPU sends, and overwrites what it sent, before its peer can take it: it relies on the "
-            "buffers of the connection, which a schedule of direct moves does not have"
-        )
+        return False
     outside = source != target
     level = _longest(groups, source[outside], target[outside], weight[outside])
     for move, step in zip(drafted.moves, level[label].tolist(), strict=True):
         move.level = step
+    return True
 
 
 def _longest(

@@ -119,8 +119,8 @@ def _read(stream: BinaryIO, file: str) -> Algo:
     from defusedxml.expatreader import DefusedExpatParser
 
     faults = Faults(file)
-    handler = _Handler(faults)
     parser = DefusedExpatParser(forbid_dtd=True)
+    handler = _Handler(faults, parser)  # fed in pieces, the parser tells no locator but is one
     parser.setContentHandler(handler)
     size = 0
     try:
@@ -152,14 +152,11 @@ _INSIDE = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
 class _Handler(ContentHandler):
     """Builds the Algo from parser events; ``open`` are the names of the elements around the current place."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, locator: Any) -> None:
         super().__init__()
         self.faults = faults
         self.algo: Algo | None = None
         self.open: list[str] = []
-        self.locator: Any = None
-
-    def setDocumentLocator(self, locator: Any) -> None:
         self.locator = locator
 
     def startElement(self, name: str, attrs: Any) -> None:
