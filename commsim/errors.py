@@ -2,10 +2,11 @@
 
 CommsimError
 ├── UnitError          a quantity without a unit, with an unknown unit, or out of range
-├── ScenarioError      a scenario file or override that cannot be read or makes no sense (carries every fault)
-├── TopologyError      a topology file or description that cannot be built
+├── LocatedError       carries every fault found in one pass, each with its place
+│   ├── ScenarioError      a scenario file or override that cannot be read or makes no sense
+│   ├── TopologyError      a topology file or description that cannot be built
+│   └── LogFormatError     a measured log or table that cannot be read
 ├── ScheduleError      a schedule that is not what its collective promises
-├── LogFormatError     a measured log or table that cannot be read
 ├── CalibrationError   parameters that cannot be determined from the data given
 └── InfeasibleError    a well-formed question whose answer is "impossible" (exit status 1, not 2)
 """
@@ -39,7 +40,7 @@ class Fault:
         return f"{place} {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
 
 
-class _Faulty(CommsimError):
+class LocatedError(CommsimError):
     """An error that carries every fault found in one pass."""
 
     def __init__(self, faults: Sequence[Fault] | str) -> None:
@@ -47,15 +48,15 @@ class _Faulty(CommsimError):
         super().__init__(faults if isinstance(faults, str) else "\n".join(str(f) for f in self.faults))
 
 
-class ScenarioError(_Faulty):
+class ScenarioError(LocatedError):
     """A scenario that cannot be read or makes no sense."""
 
 
-class TopologyError(_Faulty):
+class TopologyError(LocatedError):
     """A topology that cannot be built."""
 
 
-class LogFormatError(_Faulty):
+class LogFormatError(LocatedError):
     """A measured log or table that cannot be read."""
 
 

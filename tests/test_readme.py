@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "validation"))
-
-import readme  # noqa: E402
+import readme
 
 
 def test_the_table_of_the_readme_is_current() -> None:
