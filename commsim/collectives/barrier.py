@@ -33,7 +33,8 @@ def recursive_doubling_barrier(world_size: int, nbytes: int = 0, *, itemsize: in
 
 def binomial_barrier(world_size: int, nbytes: int = 0, root: int = 0, *, itemsize: int = 1) -> Schedule:
     """Tokens up a binomial tree, and the release down."""
-    return knomial_all_reduce(world_size, nbytes, root, itemsize=itemsize).edit(collective="barrier")
+    both_ways = knomial_all_reduce(world_size, nbytes, root, itemsize=itemsize)
+    return both_ways.edit(collective="barrier", algorithm="binomial")
 
 
 def flat_barrier(world_size: int, nbytes: int = 0, root: int = 0, *, itemsize: int = 1) -> Schedule:

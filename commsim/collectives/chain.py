@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from commsim.collectives.ring import Order, ring_orders
-from commsim.collectives.schedule import Schedule, at_least_one
+from commsim.collectives.rows import assemble, blocks, mirrored, rows
+from commsim.collectives.schedule import Op, Schedule, at_least_one, then
 from commsim.collectives.tree import Int32, along_trees
 from commsim.errors import ScheduleError
 
@@ -50,6 +51,43 @@ def chain_reduce(
     backwards = ring_orders(order, world_size, channels)[:, ::-1]
     parent = _previous(world_size, channels, root, backwards)
     return along_trees("reduce", "chain", parent, nbytes, chunks, itemsize=itemsize)
+
+
+def chain_all_reduce(
+    world_size: int, nbytes: int, channels: int = 1, root: int = 0, chunks: int = 1, *, itemsize: int = 1
+) -> Schedule:
+    """Reduce along the ring into the root, then broadcast from it along the ring.
+
+    >>> chain_all_reduce(3, nbytes=100).sent_bytes()
+    array([100, 200, 100])
+    """
+    up = chain_reduce(world_size, nbytes, channels, root, chunks, itemsize=itemsize)
+    down = chain_broadcast(world_size, nbytes, channels, root, chunks, itemsize=itemsize)
+    return then(up, down, collective="all_reduce")
+
+
+def chain_scatter(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
+    """Scatter along the ring from the root, the block of the farthest rank first, in n-1 steps.
+
+    >>> chain_scatter(4, nbytes=400).sent_bytes()
+    array([300, 200, 100,   0])
+    """
+    at_least_one(ranks=world_size)
+    hop, block = np.divmod(np.arange(world_size**2), world_size)
+    hop, block = hop[hop < block], block[hop < block]
+    # The block for the rank d further on leaves in step n - 1 - d and makes a hop per step.
+    step, n = world_size - 1 - block + hop, world_size
+    moves = rows(step, (root + hop) % n, (root + hop + 1) % n, (root + block) % n)
+    return assemble("scatter", "chain", n, [moves], blocks(nbytes, n, itemsize), root=root)
+
+
+def chain_gather(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
+    """Gather along the ring into the root: the mirror image of the scatter.
+
+    >>> chain_gather(4, nbytes=400).received_bytes()
+    array([300, 200, 100,   0])
+    """
+    return mirrored(chain_scatter(world_size, nbytes, root, itemsize=itemsize), "gather", op=Op.COPY)
 
 
 def _previous(world_size: int, channels: int, root: int, order: Order) -> Int32:

@@ -92,7 +92,8 @@ def knomial_all_reduce(world_size: int, nbytes: int, root: int = 0, radix: int =
     """
     up = knomial_reduce(world_size, nbytes, root, radix, itemsize=itemsize)
     down = knomial_broadcast(world_size, nbytes, root, radix, itemsize=itemsize)
-    return then(up, down, collective="all_reduce")
+    name = "reduce_broadcast" if radix == 2 else "knomial"
+    return then(up, down, collective="all_reduce", algorithm=name)
 
 
 def scatter_all_gather_broadcast(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:

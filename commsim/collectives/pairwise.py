@@ -35,7 +35,7 @@ def nccl_rounds(world_size: int, ranks_per_node: int | None = None) -> Int64:
     delta = delta[delta < groups][:, None, None]
     rank = np.arange(world_size)
     step = np.arange(group)[:, None]
-    to = (rank // group + delta) % groups * group + (rank % group + step) % group
+    to: Int64 = (rank // group + delta) % groups * group + (rank % group + step) % group
     return to.reshape(-1, world_size)
 
 

@@ -46,8 +46,8 @@ def hierarchical_all_to_all(
     That rank sends on one message per node, with blocks from all ranks of its own. Rounds have one partner each:
     the local ranks in turn, then the nodes in turn.
 
-    >>> hierarchical_all_to_all(8, nbytes=800, ranks_per_node=4).steps
-    4
+    >>> hierarchical_all_to_all(8, nbytes=800, ranks_per_node=4).sent_bytes()
+    array([1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000])
     """
     nodes, local = node_grid(world_size, ranks_per_node)
     frame = equal_blocks(nbytes, world_size, itemsize)
@@ -96,9 +96,12 @@ def _through_rails(nodes: int, local: int) -> list[Rows]:
         name: np.broadcast_to(column.reshape(nodes, local, local, 1), shape).reshape(-1)
         for name, column in inside.items()
     }
+    # A block that leaves by the rank's own rail needs no move in the node.
+    stays = (wide["src"] == wide["dst"]) & (pairs["target"] != wide["src"])
+    inside = only(wide | pairs, ~stays)
     # Along rails: rank i gives rank i of the node ``turn`` further on the blocks of all its own node's ranks.
     turn, source = np.arange(1, nodes)[:, None], np.arange(local)
     there = (here + turn) % nodes
     along = rows(local + turn, here * local + rank, there * local + rank, here * local + source)
     origin = along["src_chunk"]
-    return [wide | pairs, along | {"origin": origin, "target": along["dst"]}]
+    return [inside, along | {"origin": origin, "target": along["dst"]}]

@@ -5,9 +5,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from commsim.collectives import chain, ring, tree
+from commsim.collectives import (
+    barrier,
+    bruck,
+    chain,
+    direct,
+    double_tree,
+    grid,
+    knomial,
+    pairwise,
+    pat,
+    rails,
+    recursive,
+    ring,
+    star,
+    swing,
+    switch,
+    tree,
+)
+from commsim.collectives.rows import spread
 from commsim.collectives.schedule import Schedule, at_least_one
 from commsim.collectives.semantics import COLLECTIVES
 from commsim.errors import ScheduleError
@@ -33,55 +52,210 @@ class Entry:
     applicable: Callable[[int, int | None], str | None] = _always
 
 
-def _tree_all_reduce(world_size: int, nbytes: int, *, ranks_per_node: int | None = None, **more: Any) -> Schedule:
-    return tree.tree_all_reduce(world_size, nbytes, ranks_per_node=ranks_per_node or 1, **more)
-
-
-def _ring(builder: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    def build(world_size: int, nbytes: int, *, channels: int, chunks: int, itemsize: int) -> Schedule:
-        return builder(world_size, nbytes, channels, itemsize, pipeline=chunks)
-
-    return build
-
-
 def _whole_nodes(world_size: int, ranks_per_node: int | None) -> str | None:
     if ranks_per_node is not None and world_size % ranks_per_node:
         return f"{world_size} ranks are no whole number of nodes of {ranks_per_node} ranks"
     return None
 
 
-_PARTS = frozenset({"channels", "chunks"})
-_NODES = frozenset({"ranks_per_node"})
-_ROOT = frozenset({"root"})
+def _plain(summary: str, builder: Callable[..., Schedule], *takes: str) -> Entry:
+    """A builder without channels and pieces of its own: its schedule is spread over them."""
+
+    def build(world_size: int, nbytes: int, *, channels: int, chunks: int, itemsize: int, **more: Any) -> Schedule:
+        base = builder(world_size, nbytes, itemsize=itemsize, **more)
+        return spread(base, channels, chunks, itemsize=itemsize)
+
+    return _own(summary, build, *takes)
+
+
+def _own(summary: str, builder: Callable[..., Schedule], *takes: str) -> Entry:
+    """A builder that takes channels and chunks itself."""
+    applicable = _whole_nodes if "ranks_per_node" in takes else _always
+    return Entry(summary, builder, frozenset({"channels", "chunks", *takes}), applicable)
+
+
+def _ring(summary: str, builder: Callable[..., Schedule]) -> Entry:
+    def build(world_size: int, nbytes: int, *, channels: int, chunks: int, itemsize: int) -> Schedule:
+        return builder(world_size, nbytes, channels, itemsize, pipeline=chunks)
+
+    return _own(summary, build)
+
+
+def _tree_all_reduce(
+    world_size: int, nbytes: int, *, channels: int, ranks_per_node: int | None = None, **more: Any
+) -> Schedule:
+    """Both trees in every channel; without nodes, every rank is one."""
+    return tree.tree_all_reduce(world_size, nbytes, 2 * channels, ranks_per_node or 1, **more)
+
+
+NODES, ROOT = "ranks_per_node", "root"
+
+_ALL_REDUCE = {
+    "ring": _ring("reduce-scatter and all-gather round a ring", ring.ring_all_reduce),
+    "tree": _own("double binary tree over nodes, a chain in each (NCCL)", _tree_all_reduce, NODES),
+    "chain": _own("reduce and broadcast along a chain", chain.chain_all_reduce, ROOT),
+    "reduce_broadcast": _plain("reduce and broadcast on a binomial tree", knomial.knomial_all_reduce, ROOT),
+    "knomial": _plain("reduce and broadcast on a 4-nomial tree", partial(knomial.knomial_all_reduce, radix=4), ROOT),
+    "flat": _plain("every rank to the root and back", star.flat_all_reduce, ROOT),
+    "parameter_server": _plain("every rank to one more endpoint and back", star.parameter_server_all_reduce),
+    "recursive_doubling": _plain("swaps of the whole array", recursive.recursive_doubling_all_reduce),
+    "rabenseifner": _plain("recursive halving, then doubling", recursive.rabenseifner_all_reduce),
+    "swing": _plain("swaps of halves with near partners", swing.swing_all_reduce),
+    "swing_latency": _plain("swaps of the whole array with near partners", swing.swing_latency_all_reduce),
+    "direct_one_shot": _plain("the whole array to every rank", direct.one_shot_all_reduce),
+    "direct_two_shot": _plain("blocks to their owners, sums to every rank", direct.two_shot_all_reduce),
+    "hierarchical": _plain("ring in the node, ring per rail, ring in the node", grid.hierarchical_all_reduce, NODES),
+    "hierarchical_3": _plain(
+        "rings in node, pod and between pods", partial(grid.hierarchical_all_reduce, levels=3), NODES
+    ),
+    "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_all_reduce),
+    "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_all_reduce, dims=3)),
+    "nvls": _plain("one switch adds and multicasts (NVLink SHARP)", switch.nvls_all_reduce),
+    "nvls_tree": _plain("NVLS in each node, double tree over nodes", switch.nvls_tree_all_reduce, NODES),
+    "collnet_direct": _plain("shares to local heads, network switch adds", switch.collnet_direct_all_reduce, NODES),
+    "collnet_chain": _plain("chain to a head per node, network switch adds", switch.collnet_chain_all_reduce, NODES),
+    "sharp": _plain("tree of switches that add and multicast", switch.sharp_all_reduce),
+}
+_REDUCE_SCATTER = {
+    "ring": _ring("partial sums round a ring", ring.ring_reduce_scatter),
+    "recursive_halving": _plain("swaps of halves, far partners first", recursive.recursive_halving_reduce_scatter),
+    "swing": _plain("swaps of halves with near partners", swing.swing_reduce_scatter),
+    "bruck": _plain("shifts of halving distance", bruck.bruck_reduce_scatter),
+    "direct": _plain("every rank to every owner", direct.direct_reduce_scatter),
+    "flat": _plain("reduce to the root, which hands out blocks", star.flat_reduce_scatter, ROOT),
+    "hierarchical": _plain("ring in the node, ring per rail", grid.hierarchical_reduce_scatter, NODES),
+    "hierarchical_3": _plain(
+        "rings in node, pod and between pods", partial(grid.hierarchical_reduce_scatter, levels=3), NODES
+    ),
+    "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_reduce_scatter),
+    "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_reduce_scatter, dims=3)),
+    "nvls": _plain("one switch adds (NVLink SHARP)", switch.nvls_reduce_scatter),
+    "collnet_direct": _plain("blocks to local heads, network switch adds", switch.collnet_direct_reduce_scatter, NODES),
+    "pat": _plain("a shifted binomial tree per block, aggregated (NCCL)", pat.pat_reduce_scatter),
+}
+_ALL_GATHER = {
+    "ring": _ring("blocks round a ring", ring.ring_all_gather),
+    "recursive_doubling": _plain("swaps, near partners first", recursive.recursive_doubling_all_gather),
+    "swing": _plain("swaps of doubling size with near partners", swing.swing_all_gather),
+    "bruck": _plain("shifts of doubling distance", bruck.bruck_all_gather),
+    "direct": _plain("every block to every rank", direct.direct_all_gather),
+    "flat": _plain("gather to the root, which sends all blocks", star.flat_all_gather, ROOT),
+    "hierarchical": _plain("ring per rail, ring in the node", grid.hierarchical_all_gather, NODES),
+    "hierarchical_3": _plain(
+        "rings between pods, in pod and node", partial(grid.hierarchical_all_gather, levels=3), NODES
+    ),
+    "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_all_gather),
+    "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_all_gather, dims=3)),
+    "nvls": _plain("one switch multicasts (NVLink SHARP)", switch.nvls_all_gather),
+    "collnet_direct": _plain("network switch multicasts to local heads", switch.collnet_direct_all_gather, NODES),
+    "pat": _plain("a shifted binomial tree per block, aggregated (NCCL)", pat.pat_all_gather),
+}
+_BROADCAST = {
+    "chain": _own("pieces along a chain from the root (NCCL's Ring)", chain.chain_broadcast, ROOT),
+    "binomial": _plain("binomial tree", knomial.knomial_broadcast, ROOT),
+    "knomial": _plain("4-nomial tree", partial(knomial.knomial_broadcast, radix=4), ROOT),
+    "double_binary_tree": _own("two trees, half of the array on each", double_tree.double_tree_broadcast, ROOT),
+    "flat": _plain("the root to every rank", star.flat_broadcast, ROOT),
+    "scatter_all_gather": _plain("binomial scatter, ring all-gather", knomial.scatter_all_gather_broadcast, ROOT),
+    "hierarchical": _plain("binomial over nodes, binomial in each", rails.hierarchical_broadcast, ROOT, NODES),
+    "sharp": _plain("tree of switches that multicast", switch.sharp_broadcast, ROOT),
+}
+_REDUCE = {
+    "chain": _own("pieces along a chain into the root (NCCL's Ring)", chain.chain_reduce, ROOT),
+    "binomial": _plain("binomial tree", knomial.knomial_reduce, ROOT),
+    "knomial": _plain("4-nomial tree", partial(knomial.knomial_reduce, radix=4), ROOT),
+    "double_binary_tree": _own("two trees, half of the array on each", double_tree.double_tree_reduce, ROOT),
+    "flat": _plain("every rank to the root", star.flat_reduce, ROOT),
+    "reduce_scatter_gather": _plain("recursive halving, binomial gather", knomial.reduce_scatter_gather_reduce, ROOT),
+    "hierarchical": _plain("binomial in each node, binomial over nodes", rails.hierarchical_reduce, ROOT, NODES),
+    "sharp": _plain("tree of switches that add", switch.sharp_reduce, ROOT),
+}
+_SCATTER = {
+    "chain": _plain("blocks along a chain, farthest first", chain.chain_scatter, ROOT),
+    "binomial": _plain("binomial tree", knomial.knomial_scatter, ROOT),
+    "knomial": _plain("4-nomial tree", partial(knomial.knomial_scatter, radix=4), ROOT),
+    "flat": _plain("the root to every rank", star.flat_scatter, ROOT),
+}
+_GATHER = {
+    "chain": _plain("blocks along a chain, nearest first", chain.chain_gather, ROOT),
+    "binomial": _plain("binomial tree", knomial.knomial_gather, ROOT),
+    "knomial": _plain("4-nomial tree", partial(knomial.knomial_gather, radix=4), ROOT),
+    "flat": _plain("every rank to the root", star.flat_gather, ROOT),
+}
+_ALL_TO_ALL = {
+    "pairwise": _plain("one partner per round, in NCCL's order", pairwise.pairwise_all_to_all, NODES),
+    "direct": _plain("all blocks at once", direct.direct_all_to_all),
+    "ring": _plain("blocks from rank to rank round a ring", pairwise.ring_all_to_all),
+    "bruck": _plain("a hop of 2^t per bit of the distance", bruck.bruck_all_to_all),
+    "hierarchical": _plain("in the node, then along rails (PXN)", rails.hierarchical_all_to_all, NODES),
+}
+_ALL_TO_ALL_V = {
+    "pairwise": _plain("one partner per round, in NCCL's order", pairwise.pairwise_all_to_all_v, NODES),
+    "direct": _plain("all blocks at once", pairwise.direct_all_to_all_v),
+    "hierarchical": _plain("in the node, then along rails (PXN)", rails.hierarchical_all_to_all_v, NODES),
+}
+_SEND_RECV = {"direct": _plain("every rank to the next", direct.direct_send_recv)}
+_BARRIER = {
+    "dissemination": _plain("tokens at doubling distance", barrier.dissemination_barrier),
+    "recursive_doubling": _plain("swaps of tokens", barrier.recursive_doubling_barrier),
+    "binomial": _plain("binomial tree up and down", barrier.binomial_barrier, ROOT),
+    "flat": _plain("every rank to the root and back", barrier.flat_barrier, ROOT),
+    "ring": _plain("a token twice round a ring", barrier.ring_barrier, ROOT),
+    "sharp": _plain("tree of switches", switch.sharp_barrier),
+}
 
 ALGORITHMS: dict[tuple[str, str], Entry] = {
-    ("all_reduce", "ring"): Entry("reduce-scatter and all-gather round a ring", _ring(ring.ring_all_reduce), _PARTS),
-    ("reduce_scatter", "ring"): Entry("partial sums round a ring", _ring(ring.ring_reduce_scatter), _PARTS),
-    ("all_gather", "ring"): Entry("blocks round a ring", _ring(ring.ring_all_gather), _PARTS),
-    ("all_reduce", "tree"): Entry(
-        "double binary tree over nodes, a chain in each", _tree_all_reduce, _PARTS | _NODES, _whole_nodes
-    ),
-    ("broadcast", "chain"): Entry("pieces along a chain from the root", chain.chain_broadcast, _PARTS | _ROOT),
-    ("reduce", "chain"): Entry("pieces along a chain into the root", chain.chain_reduce, _PARTS | _ROOT),
+    (collective, algorithm): found
+    for collective, family in (
+        ("all_reduce", _ALL_REDUCE),
+        ("reduce_scatter", _REDUCE_SCATTER),
+        ("all_gather", _ALL_GATHER),
+        ("broadcast", _BROADCAST),
+        ("reduce", _REDUCE),
+        ("scatter", _SCATTER),
+        ("gather", _GATHER),
+        ("all_to_all", _ALL_TO_ALL),
+        ("all_to_all_v", _ALL_TO_ALL_V),
+        ("send_recv", _SEND_RECV),
+        ("barrier", _BARRIER),
+    )
+    for algorithm, found in family.items()
 }
+"""Every algorithm, in the order of the collectives."""
+
+ALIASES: dict[tuple[str, str], str] = {
+    ("broadcast", "ring"): "chain",
+    ("reduce", "ring"): "chain",
+    ("scatter", "ring"): "chain",
+    ("gather", "ring"): "chain",
+    ("all_reduce", "binomial"): "reduce_broadcast",
+    ("all_reduce", "double_binary_tree"): "tree",
+    ("all_reduce", "direct"): "direct_two_shot",
+    ("all_reduce", "recursive_halving"): "rabenseifner",
+    ("send_recv", "ring"): "direct",
+}
+"""Other names in use for the same schedule; NCCL's Ring broadcast and reduce are chains."""
 
 
 def names(collective: str | None = None) -> list[tuple[str, str]]:
-    """All (collective, algorithm) pairs, or those of one collective, in the order of the collectives."""
-    order = list(COLLECTIVES)
-    pairs = [key for key in ALGORITHMS if collective is None or key[0] == collective]
-    return sorted(pairs, key=lambda key: (order.index(key[0]), list(ALGORITHMS).index(key)))
+    """All (collective, algorithm) pairs, or those of one collective."""
+    return [key for key in ALGORITHMS if collective in {None, key[0]}]
 
 
 def entry(collective: str, algorithm: str) -> Entry:
     """The entry of that name; a ScheduleError lists the valid names and guesses what was meant."""
-    found = ALGORITHMS.get((collective, algorithm))
+    found = ALGORITHMS.get((collective, canonical(collective, algorithm)))
     if found is not None:
         return found
     if collective not in COLLECTIVES:
-        raise ScheduleError(f"unknown collective {collective!r}{_choice(collective, list(COLLECTIVES))}")
+        raise ScheduleError(f"unknown collective {collective!r}{choice(collective, list(COLLECTIVES))}")
     known = [name for _, name in names(collective)]
-    raise ScheduleError(f"unknown algorithm {algorithm!r} of {collective}{_choice(algorithm, known)}")
+    raise ScheduleError(f"unknown algorithm {algorithm!r} of {collective}{choice(algorithm, known)}")
+
+
+def canonical(collective: str, algorithm: str) -> str:
+    """The name under which the registry knows an algorithm that has several; other names as they are."""
+    return ALIASES.get((collective, algorithm), algorithm)
 
 
 def build(
@@ -110,6 +284,8 @@ def build(
     reason = found.applicable(world_size, ranks_per_node)
     if reason is not None:
         raise ScheduleError(f"{algorithm} {collective} is not applicable: {reason}")
+    if not 0 <= root < world_size:
+        raise ScheduleError(f"root {root} is not one of the ranks 0..{world_size - 1}")
     if root and "root" not in found.takes:
         raise ScheduleError(f"{algorithm} {collective} has no root, found root {root}")
     options = {"root": root, "channels": channels, "chunks": chunks, "ranks_per_node": ranks_per_node}
@@ -117,7 +293,8 @@ def build(
     return found.builder(world_size, nbytes, itemsize=itemsize, **given)
 
 
-def _choice(name: str, known: list[str]) -> str:
+def choice(name: str, known: list[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, and all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     meant = f", did you mean {near[0]!r}?" if near else ","
     return f"{meant} expected one of {', '.join(known)}"

@@ -52,7 +52,7 @@ def assemble(
     **fields: Any,
 ) -> Schedule:
     """A schedule of the rows of all parts, by step, within a step in the order given; empty steps are left out."""
-    parts = parts or [rows(0, np.zeros(0), 0, 0)]
+    parts = parts or [rows(0, np.zeros(0, np.int64), 0, 0)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.argsort(columns["step"], kind="stable")
     columns["step"] = np.unique(columns["step"], return_inverse=True)[1]

@@ -160,8 +160,8 @@ def sharp_all_reduce(world_size: int, nbytes: int, radix: int = 8, *, itemsize: 
     """A tree of switches with ``radix`` ports down: sums up to the top, the result down; nbytes out of and into a rank.
 
     >>> sharp_all_reduce(16, nbytes=100).sent_bytes()
-    array([ 100,  100,  100,  100,  100,  100,  100,  100,  100,  100,  100,
-            100,  100,  100,  100,  100,  900,  900,  200])
+    array([100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100,
+           100, 100, 100, 900, 900, 200])
     """
     levels = switch_tree(world_size, radix)
     parts = [_up(k, *level) for k, level in enumerate(levels)]
