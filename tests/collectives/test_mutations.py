@@ -7,6 +7,7 @@ partial sum comes by later, ``step`` where nobody is waiting. ``channel`` carrie
 """
 
 import itertools
+import operator
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -16,14 +17,16 @@ import pytest
 
 from commsim.collectives.chain import chain_broadcast, chain_reduce
 from commsim.collectives.check import check
+from commsim.collectives.pairwise import pairwise_all_to_all_v
+from commsim.collectives.registry import build
 from commsim.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from commsim.collectives.schedule import Schedule
-from commsim.collectives.semantics import postcondition, precondition
+from commsim.collectives.semantics import collective, postcondition, precondition
 from commsim.collectives.tree import tree_all_reduce
 from commsim.errors import ScheduleError
 
 ROW_COLUMNS = ("op", "src", "dst", "src_buffer", "src_chunk", "dst_buffer", "dst_chunk", "step", "channel")
-NEVER_HARMLESS = {"drop", "double", "op", "src_chunk", "dst_chunk", "src_buffer", "dst_buffer"}
+NEVER_HARMLESS = {"drop", "double", "op", "src_chunk", "dst_chunk", "src_buffer", "dst_buffer", "step"}
 
 CASES = {
     "ring 2": ring_all_reduce(2, 8),
@@ -36,7 +39,40 @@ CASES = {
     "tree 2x2, two pieces": tree_all_reduce(4, 16, 2, 2, 2),
     "broadcast 4": chain_broadcast(4, 8, root=2, chunks=2),
     "reduce 4": chain_reduce(4, 8, root=1, chunks=2),
+    "binomial broadcast 5": build("broadcast", "binomial", 5, 8, root=3),
+    "4-nomial reduce 5": build("reduce", "knomial", 5, 8, root=4),
+    "binomial gather 4": build("gather", "binomial", 4, 8, root=1),
+    "double tree broadcast 4": build("broadcast", "double_binary_tree", 4, 8, root=2),
+    "chain scatter 4": build("scatter", "chain", 4, 8, root=1),
+    "scatter and all-gather 3": build("broadcast", "scatter_all_gather", 3, 9),
+    "flat 3": build("all_reduce", "flat", 3, 8, root=1),
+    "parameter server 3": build("all_reduce", "parameter_server", 3, 8),
+    "recursive doubling 4": build("all_reduce", "recursive_doubling", 4, 8),
+    "recursive doubling 3, folded": build("all_reduce", "recursive_doubling", 3, 8),
+    "rabenseifner 4": build("all_reduce", "rabenseifner", 4, 8),
+    "rabenseifner 3, folded": build("all_reduce", "rabenseifner", 3, 8),
+    "recursive halving 3, folded": build("reduce_scatter", "recursive_halving", 3, 9),
+    "swing 4": build("reduce_scatter", "swing", 4, 8),
+    "bruck all_gather 3": build("all_gather", "bruck", 3, 9),
+    "bruck all_to_all 3": build("all_to_all", "bruck", 3, 9),
+    "one shot 3": build("all_reduce", "direct_one_shot", 3, 8),
+    "two shots 3": build("all_reduce", "direct_two_shot", 3, 9),
+    "hierarchical 2x2": build("reduce_scatter", "hierarchical", 4, 8, ranks_per_node=2),
+    "torus 2x2": build("all_gather", "torus_2d", 4, 16),
+    "nvls 2": build("all_reduce", "nvls", 2, 8),
+    "nvls tree 2x1": build("all_reduce", "nvls_tree", 2, 8, ranks_per_node=1),
+    "collnet direct 2x2": build("all_reduce", "collnet_direct", 4, 8, ranks_per_node=2),
+    "collnet chain 2x2": build("all_reduce", "collnet_chain", 4, 8, ranks_per_node=2),
+    "sharp 3": build("reduce", "sharp", 3, 8, root=1),
+    "pat 5": build("all_gather", "pat", 5, 10),
+    "pairwise 3": build("all_to_all", "pairwise", 3, 9),
+    "pairwise v 2": pairwise_all_to_all_v(2, 8, counts=[[2, 2], [2, 2]]),
+    "rails 2x2": build("all_to_all", "hierarchical", 4, 8, ranks_per_node=2),
+    "send_recv 3": build("send_recv", "direct", 3, 8),
+    "dissemination 3": build("barrier", "dissemination", 3, 8),
 }
+# Here some rows bring what is there already, or a rank may count twice: dropping or changing them can be harmless.
+REDUNDANT = {"scatter and all-gather 3", "nvls 2", "nvls tree 2x1", "dissemination 3"}
 
 
 def with_rows(s: Schedule, columns: dict[str, Any]) -> Schedule:
@@ -68,29 +104,33 @@ def refusal(s: Schedule) -> str:
 
 
 def works_on_numbers(s: Schedule) -> bool:
-    """Run on random integers, the writers of a step in every direction; garbage where nothing was stored."""
+    """Run on random integers, the writers of a step in every direction; garbage where nothing was stored.
+
+    Where a rank may count twice, on sets: a bit per contribution, and none for garbage.
+    """
     source = random.Random(1)
-    rank_datum = {(r, d): source.getrandbits(60) for r in range(s.world_size) for d in range(s.data_chunks)}
+    pairs = [(r, d) for r in range(s.world_size) for d in range(s.data_chunks)]
+    sets = collective(s.collective).idempotent
+    combine = operator.or_ if sets else operator.add
+    rank_datum = {pair: 1 << i if sets else source.getrandbits(60) for i, pair in enumerate(pairs)}
     if (s.chunk_bytes[s.src_chunk] != s.chunk_bytes[s.dst_chunk]).any():
         return False
     goal = postcondition(s)
+    chunks = range(s.chunk_bytes.size)
+    switch_slots = [(e, b, c) for e in range(s.world_size, s.endpoints) for b in range(3) for c in chunks]
     for direction in (1, -1):
         garbage = itertools.count(2**70, 2**63 + 12345)
-        state: dict[tuple[int, int, int], int] = {}
+        state: dict[tuple[int, int, int], int] = dict.fromkeys(switch_slots, 0)
         begin = precondition(s)
-        for e, b, c, d, r in zip(
-            begin.endpoint, begin.buffer, begin.chunk, begin.datum, begin.rank, strict=True
-        ):
+        for e, b, c, d, r in zip(begin.endpoint, begin.buffer, begin.chunk, begin.datum, begin.rank, strict=True):
             state[e, b, c] = rank_datum[r, d]
         rows = list(zip(*(getattr(s, k).tolist() for k in ROW_COLUMNS), strict=True))
         for _, group in itertools.groupby(rows, key=lambda row: row[7]):
             step = list(group)
             values = [state.setdefault((r[1], r[3], r[4]), next(garbage)) for r in step]
-            for (op, _, dst, _, _, buffer, chunk, *_), value in list(zip(step, values, strict=True))[
-                ::direction
-            ]:
+            for (op, _, dst, _, _, buffer, chunk, *_), value in list(zip(step, values, strict=True))[::direction]:
                 place = (dst, buffer, chunk)
-                state[place] = state.setdefault(place, next(garbage)) + value if op else value
+                state[place] = combine(state.setdefault(place, next(garbage)), value) if op else value
         for e, b, c, d, r in zip(goal.endpoint, goal.buffer, goal.chunk, goal.datum, goal.rank, strict=True):
             ranks = range(s.world_size) if r < 0 else [r]
             if state.get((e, b, c)) != sum(rank_datum[k, d] for k in ranks):
@@ -115,7 +155,8 @@ def test_every_harmful_change_of_a_row_is_detected(name: str) -> None:
         assert works_on_numbers(mutant), (kind, row)
         harmless.append((kind, row))
     assert seen >= {"drop", "double", "op", "src", "dst", "src_buffer", "dst_buffer", "step"}
-    assert not {kind for kind, _ in harmless} & NEVER_HARMLESS
+    if name not in REDUNDANT:
+        assert not {kind for kind, _ in harmless} & NEVER_HARMLESS
 
 
 @pytest.mark.parametrize("name", ["ring 3", "tree 5", "broadcast 4", "reduce 4"])

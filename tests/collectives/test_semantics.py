@@ -10,7 +10,15 @@ from commsim.collectives import semantics
 from commsim.collectives.check import check
 from commsim.collectives.ring import ring_all_gather
 from commsim.collectives.schedule import Buffer, Op, Schedule
-from commsim.collectives.semantics import COLLECTIVES, busbw_factor, collective, postcondition, precondition
+from commsim.collectives.semantics import (
+    COLLECTIVES,
+    bandwidth_bytes,
+    busbw_factor,
+    collective,
+    latency_steps,
+    postcondition,
+    precondition,
+)
 from commsim.errors import ScheduleError
 
 I, O, X = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH  # noqa: E741
@@ -42,6 +50,9 @@ def copies(moves: list[tuple[int, int, int]], step: int = 0) -> Rows:
         ("gather", 2, 0.5),
         ("broadcast", 8, 1.0),
         ("reduce", 8, 1.0),
+        ("send_recv", 8, 1.0),
+        ("all_to_all_v", 4, 3 / 16),
+        ("barrier", 8, 0.0),
     ],
 )
 def test_busbw_factors_are_those_of_nccl_tests(name: str, n: int, factor: float) -> None:
@@ -99,15 +110,66 @@ def test_scratch_only_chunks_serve_as_staging() -> None:
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_conditions_name_each_slot_once_within_range(name: str) -> None:
-    s = by_hand(name, 4, [], [2] * 8, root=2, in_place=name != "all_to_all")
+    s = by_hand(name, 4, [], [2] * 16, root=2, in_place=name != "all_to_all")
     for contents in (precondition(s), postcondition(s)):
-        slots = list(
-            zip(contents.endpoint.tolist(), contents.buffer.tolist(), contents.chunk.tolist(), strict=True)
-        )
+        slots = list(zip(contents.endpoint.tolist(), contents.buffer.tolist(), contents.chunk.tolist(), strict=True))
         assert len(set(slots)) == len(slots) > 0
         assert contents.endpoint.max() < 4
-        assert contents.chunk.max() < 8
-        assert contents.datum.max() < 8
+        assert contents.chunk.max() < 16
+        assert contents.datum.max() < 16
+
+
+def test_all_to_all_v_by_hand_sends_unequal_blocks() -> None:
+    # Slot sender * 2 + receiver: rank 0 sends 3 bytes, rank 1 sends 1.
+    rows: Rows = [(Op.COPY, 0, O, 1, 1, O, 1, 0), (Op.COPY, 1, O, 2, 0, O, 2, 0)]
+    check(by_hand("all_to_all_v", 2, rows, [5, 3, 1, 0]))
+    with pytest.raises(ScheduleError, match="endpoint 0 ends with output chunk 2 empty"):
+        check(by_hand("all_to_all_v", 2, rows[:1], [5, 3, 1, 0]))
+    with pytest.raises(ScheduleError, match="2 ranks has 2 chunks, expected a multiple of the pairs of ranks"):
+        check(by_hand("all_to_all_v", 2, [], [5, 3]))
+
+
+def test_send_recv_by_hand_goes_to_the_next_rank() -> None:
+    check(by_hand("send_recv", 3, [(Op.COPY, r, O, 0, (r + 1) % 3, O, 0, 0) for r in range(3)], [8]))
+    with pytest.raises(ScheduleError, match="without rank"):
+        check(by_hand("send_recv", 3, [(Op.COPY, r, O, 0, (r - 1) % 3, O, 0, 0) for r in range(3)], [8]))
+
+
+def test_a_barrier_may_count_a_rank_twice_but_must_hear_from_all() -> None:
+    step: list[Rows] = [[(Op.REDUCE, r, O, 0, (r + d) % 3, O, 0, k) for r in range(3)] for k, d in enumerate((1, 2))]
+    check(by_hand("barrier", 3, step[0] + step[1], [0]))
+    with pytest.raises(ScheduleError, match="already holds rank"):
+        check(by_hand("all_reduce", 3, step[0] + step[1], [0]))
+    with pytest.raises(ScheduleError, match="without rank"):
+        check(by_hand("barrier", 3, step[0], [0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "steps", "part"),
+    [
+        ("all_reduce", 8, 3, 1.75),
+        ("all_gather", 5, 3, 0.8),
+        ("reduce_scatter", 2, 1, 0.5),
+        ("broadcast", 9, 4, 1.0),
+        ("reduce", 1, 0, 0.0),
+        ("scatter", 4, 2, 0.75),
+        ("gather", 4, 2, 0.75),
+        ("all_to_all", 4, 2, 0.75),
+        ("send_recv", 9, 1, 1.0),
+        ("send_recv", 1, 0, 0.0),
+        ("barrier", 9, 4, 0.0),
+    ],
+)
+def test_lower_bounds_in_steps_and_bytes(name: str, n: int, steps: int, part: float) -> None:
+    assert latency_steps(name, n) == steps
+    assert bandwidth_bytes(name, n, 1000) == part * 1000
+
+
+def test_a_switch_that_adds_halves_the_bound_of_an_all_reduce_and_many_ports_need_one_step() -> None:
+    assert bandwidth_bytes("all_reduce", 8, 1000, in_network=True) == 1000
+    assert bandwidth_bytes("all_gather", 8, 1000, in_network=True) == 875
+    assert latency_steps("all_reduce", 8, one_port=False) == 1
+    assert latency_steps("all_reduce", 1, one_port=False) == 0
 
 
 def test_blocks_need_chunks_in_multiples_of_the_ranks() -> None:
