@@ -15,8 +15,7 @@ from commsim.errors import ScheduleError
 class Traffic(NamedTuple):
     """A closed form; ``rank`` says what a rank sends, ``total`` what all endpoints send, both in units of nbytes.
 
-    ``total`` is an expression in n, M, g, p, e = n - p, k = log2 p, L = ceil(log2 n), B (set bits of 0 .. n-1)
-    and s (switches).
+    ``total`` is an expression in the letters that ``page`` explains; ``some`` is 0 for one rank and 1 for more.
     """
 
     form: Form
@@ -145,7 +144,7 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("broadcast", "double_binary_tree"): Traffic(f.double_tree_broadcast, "1/2 per child in each tree", "n-1"),
     ("broadcast", "flat"): Traffic(f.flat_broadcast, "0; root n-1", "n-1"),
     ("broadcast", "scatter_all_gather"): Traffic(
-        f.both(f.knomial_scatter(2), _half), "(n-1)/n + ranks below it / n", "(n-1)+H/n"
+        f.both(f.knomial_scatter(2), _half), "(n-1)/n + ranks below it / n", "(n-1)+H2/n"
     ),
     ("broadcast", "hierarchical"): Traffic(f.hierarchical_broadcast, "children", "n-1"),
     ("broadcast", "sharp"): Traffic(f.sharp_broadcast, "0; root 1; switches children", "some*(n-1+s)"),
@@ -155,16 +154,16 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("reduce", "double_binary_tree"): Traffic(f.back(f.double_tree_broadcast), "1; root 0", "n-1"),
     ("reduce", "flat"): Traffic(f.back(f.flat_broadcast), "1; root 0", "n-1"),
     ("reduce", "reduce_scatter_gather"): Traffic(
-        f.both(_halving, f.back(f.knomial_scatter(2))), "(n-1)/n + (ranks below it + 1) / n; root (n-1)/n", "(n-1)+H/n"
+        f.both(_halving, f.back(f.knomial_scatter(2))), "(n-1)/n + (ranks below it + 1) / n; root (n-1)/n", "(n-1)+H2/n"
     ),
     ("reduce", "hierarchical"): Traffic(f.back(f.hierarchical_broadcast), "1; root 0", "n-1"),
     ("reduce", "sharp"): Traffic(f.sharp_reduce, "1; switches 1, those above the root 2, the top one 1", "n+s-1+P"),
     ("scatter", "chain"): Traffic(f.chain_scatter, "ranks after it / n", "(n-1)/2"),
-    ("scatter", "binomial"): Traffic(f.knomial_scatter(2), "ranks below it / n", "H/n"),
+    ("scatter", "binomial"): Traffic(f.knomial_scatter(2), "ranks below it / n", "H2/n"),
     ("scatter", "knomial"): Traffic(f.knomial_scatter(4), "ranks below it / n", "H4/n"),
     ("scatter", "flat"): Traffic(f.flat_scatter, "0; root (n-1)/n", "(n-1)/n"),
     ("gather", "chain"): Traffic(f.back(f.chain_scatter), "(ranks after it + 1) / n; root 0", "(n-1)/2"),
-    ("gather", "binomial"): Traffic(f.back(f.knomial_scatter(2)), "(ranks below it + 1) / n; root 0", "H/n"),
+    ("gather", "binomial"): Traffic(f.back(f.knomial_scatter(2)), "(ranks below it + 1) / n; root 0", "H2/n"),
     ("gather", "knomial"): Traffic(f.back(f.knomial_scatter(4)), "(ranks below it + 1) / n; root 0", "H4/n"),
     ("gather", "flat"): Traffic(f.back(f.flat_scatter), "1/n; root 0", "(n-1)/n"),
     ("all_to_all", "pairwise"): Traffic(_half, _ring, "n-1"),
@@ -191,10 +190,21 @@ FORMS: dict[tuple[str, str], Traffic] = {
 }
 
 
-def table() -> str:
-    """The closed forms as a Markdown table, with the traffic of 8 ranks (2 nodes of 4) as numbers beside them."""
+def page() -> str:
+    """The page of the documentation: all closed forms, and beside them the numbers of 8 ranks in 2 nodes of 4."""
     lines = [
-        "| collective | algorithm | a rank sends (times nbytes) | all send (times nbytes) | 8 ranks: most sent, all |",
+        "# Traffic of every algorithm",
+        "",
+        "Payload bytes in units of the message size (`nbytes`, the *size* column of nccl-tests), without protocol",
+        "overhead and without copies within a rank. They do not depend on channels and pieces. Tests compare each",
+        "form with the rows of the schedule, exactly and per rank, for every rank count, root and node size;",
+        "`commsim.collectives.traffic.traffic` gives the numbers. Blocks are taken to be equal.",
+        "",
+        "`n` ranks, `M` nodes of `g` ranks, `p` the largest power of two up to `n`, `e = n - p` ranks folded away,",
+        "`k = log2 p`, `L = ceil(log2 n)`, `B` the set bits of all numbers below `n`, `s` switches, `P` their levels,",
+        "`H2` and `H4` the ranks below all ranks in a binomial and in a 4-nomial tree, added up.",
+        "",
+        "| collective | algorithm | one rank sends | all send | 8 ranks: most, all |",
         "| --- | --- | --- | --- | --- |",
     ]
     for (collective, algorithm), form in FORMS.items():
@@ -204,3 +214,7 @@ def table() -> str:
         total = form.total.replace("some*", "").replace("*", " ")
         lines.append(f"| {collective} | {algorithm} | {form.rank} | {total} | {numbers} |")
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -298,7 +298,7 @@ def collnet_chain(at: Place) -> Units:
     return _and_switches(1, own, own, at.n, at.M, at.M)
 
 
-def _switch_levels(n: int, radix: int) -> list[Int64]:
+def switch_levels(n: int, radix: int) -> list[Int64]:
     """Children of each switch, level by level from below."""
     levels, width = [], n
     while width > 1:
@@ -309,14 +309,14 @@ def _switch_levels(n: int, radix: int) -> list[Int64]:
 
 
 def sharp_all_reduce(at: Place, radix: int = 8) -> Units:
-    levels = _switch_levels(at.n, radix)
+    levels = switch_levels(at.n, radix)
     switches = np.concatenate([c + (k < len(levels) - 1) for k, c in enumerate(levels)] or [np.zeros(0, np.int64)])
     return _and_switches(1, int(at.n > 1), int(at.n > 1), at.n, switches, switches)
 
 
 def sharp_broadcast(at: Place, radix: int = 8) -> Units:
     """Every switch gets the array once and sends it to its children but the one it came from, and up from the root."""
-    levels, place = _switch_levels(at.n, radix), at.root
+    levels, place = switch_levels(at.n, radix), at.root
     sent = [np.zeros(0, np.int64)]
     for k, children in enumerate(levels):
         place //= radix
@@ -331,7 +331,7 @@ def sharp_broadcast(at: Place, radix: int = 8) -> Units:
 
 def sharp_reduce(at: Place, radix: int = 8) -> Units:
     """Everything up to the top switch once, then down along the root's path alone."""
-    levels, place = _switch_levels(at.n, radix), at.root
+    levels, place = switch_levels(at.n, radix), at.root
     out, into = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for k, children in enumerate(levels):
         place //= radix

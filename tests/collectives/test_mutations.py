@@ -26,7 +26,7 @@ from commsim.collectives.tree import tree_all_reduce
 from commsim.errors import ScheduleError
 
 ROW_COLUMNS = ("op", "src", "dst", "src_buffer", "src_chunk", "dst_buffer", "dst_chunk", "step", "channel")
-NEVER_HARMLESS = {"drop", "double", "op", "src_chunk", "dst_chunk", "src_buffer", "dst_buffer", "step"}
+NEVER_HARMLESS = {"drop", "double", "op", "src_chunk", "dst_chunk", "src_buffer", "dst_buffer"}
 
 CASES = {
     "ring 2": ring_all_reduce(2, 8),
