@@ -23,7 +23,7 @@ import yaml
 from scipy.optimize import least_squares
 
 from commsim.measure.parsers import read_measured
-from commsim.nccl.parameters import GENERATIONS, Parameters
+from commsim.nccl.parameters import GENERATIONS, Parameters, load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import parse_version
 from commsim.topology.presets import load_preset
@@ -67,13 +67,22 @@ _LAUNCH = {"launch.one_process": (4.0, 0.3), "launch.process_per_gpu": (7.0, 0.3
 # a network (5.0 there), message_cost and the network's efficiency: an earlier study of multi-node InfiniBand curves.
 _FIXED = {
     "ring_hop.pcie": (1.0, 2.5, 5.7),
-    "ring_hop.network": (2.7, 4.0, 14.0),
     "tree_hop.nvlink": (0.6, 1.25, 4.0),
     "tree_hop.pcie": (1.0, 1.9, 4.0),
-    "tree_hop.network": (6.0, 8.5, 14.0),
 }
-_MESSAGE_COST = 0.3
-_EFFICIENCY = {"pcie": 1.0, "network": 0.93}
+# A public study of the same curves: nvls as a share of the NVLink rate, us per call and round, us and GB/s of a channel.
+_OTHER: dict[str, object] = {
+    "efficiency.pcie": 1.0,
+    "efficiency.nvls": 0.75,
+    "nvls.latency": "25 us",
+    "nvls.round": "5 us",
+    "nvls.tree_latency": "40 us",
+    "nvls.tree_round": "10 us",
+    "point_to_point.base": "12 us",
+    "launch.grouped_one_process": "6.3 us",
+    "launch.grouped_process_per_gpu": "12 us",
+}
+_CHANNEL_RATE = {"volta": 10, "turing": 10, "ampere": 13, "ada": 13, "hopper": 20, "blackwell": 25}
 
 
 @dataclass
@@ -121,7 +130,9 @@ def starts(generations: Iterable[str]) -> dict[tuple[str, str], tuple[float, flo
 
 def parameters(generation: str, fitted: dict[tuple[str, str], float]) -> Parameters:
     """The Parameters of a generation: the fitted values, the starts for the rest."""
-    return Parameters.model_validate(tree(generation, fitted, "validation/fit_parameters.py", digits=17))
+    network = load_parameters(generation).network.model_dump()
+    data = tree(generation, fitted, "validation/fit_parameters.py", digits=17)
+    return Parameters.model_validate(data | {"network": network})
 
 
 def tree(generation: str, fitted: dict[tuple[str, str], float], provenance: str, digits: int = 4) -> dict[str, object]:
@@ -146,9 +157,9 @@ def tree(generation: str, fitted: dict[tuple[str, str], float], provenance: str,
     for name, values in _FIXED.items():
         for protocol, value in zip(PROTOCOLS, values, strict=True):
             put(f"{name}.{protocol}", f"{value:g} us")
-    put("message_cost", f"{_MESSAGE_COST:g} us")
-    for name, share in _EFFICIENCY.items():
-        put(f"efficiency.{name}", share)
+    for name, other in _OTHER.items():
+        put(name, other)
+    put("point_to_point.channel_rate", f"{_CHANNEL_RATE[generation]} GB/s")
     return out
 
 

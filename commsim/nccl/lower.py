@@ -24,7 +24,7 @@ from commsim.nccl.graph import System
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, Protocol
 
 if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
+    from commsim.nccl.parameters import Network, Parameters, PerProtocol
     from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
@@ -63,6 +63,7 @@ class Machine:
     intra_kind: str
     nics: int
     nic_path: tuple[tuple[str, float], ...]
+    pcie_bisection: float = 0.0  # bytes/s between the halves of a node without NVLink
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,9 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class RingPlan:
-    """One ring channel: `steps` sends per rank and loop; `rate` and `hop_s` of each hop i to i + 1, shape (ranks,)."""
+    """One ring channel of a collective: `steps` sends per rank and loop; `rate` and `hop_s` of each hop, (ranks,)."""
 
+    collective: str
     ranks: int
     steps: int
     loops: tuple[Loop, ...]
@@ -96,7 +98,9 @@ class RingPlan:
 def survey(system: System, topology: Topology) -> Machine:
     """Reads from the topology, once, what the lowering needs of it."""
     intra, kind = _inside(system, topology) if system.ranks_per_node > 1 else (0.0, "none")
-    return Machine(intra, kind, topology.nics_per_node, _nic_path(topology) if system.nodes > 1 else ())
+    across = _nic_path(topology) if system.nodes > 1 else ()
+    halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
+    return Machine(intra, kind, topology.nics_per_node, across, halves)
 
 
 def _inside(system: System, topology: Topology) -> tuple[float, str]:
@@ -142,7 +146,10 @@ def shares(system: System, machine: Machine, parameters: Parameters, call: Call)
     if system.nodes > 1:
         efficiency = parameters.efficiency
         kind, nic = min(
-            ((k, bw * (efficiency.pcie if k == "PCIe" else efficiency.network)) for k, bw in machine.nic_path),
+            (
+                (k, bw * (efficiency.pcie if k == "PCIe" else parameters.network.efficiency))
+                for k, bw in machine.nic_path
+            ),
             key=lambda item: item[1],
         )
         link = min(nic * machine.nics / used, nic) / protocol.wire_factor
@@ -180,22 +187,25 @@ def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
     return Loop(count, slices, ceil(chunk / slices))
 
 
+def network_hop(system: System, network: Network, hop: PerProtocol, call: Call) -> float:
+    """Seconds of a hop between nodes: the protocol's, the plugin's own latency, and the other channels' messages."""
+    others = network.message_cost * (call.split.channels - 1)
+    return hop.of(call.protocol.name) + system.nic_latency_us * 1e-6 + others
+
+
 def lower_ring(system: System, machine: Machine, parameters: Parameters, call: Call) -> RingPlan:
-    """The plan of the fullest channel of a ring all_reduce."""
+    """The plan of the fullest channel of a ring all_reduce, all_gather or reduce_scatter."""
     n, ppn, protocol = system.ranks, system.ranks_per_node, call.protocol
     share = shares(system, machine, parameters, call)
     across = (np.arange(n) % ppn == ppn - 1) & (system.nodes > 1)
     hops = parameters.ring_hop
     inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
-    network = (
-        hops.network.of(protocol.name)
-        + system.nic_latency_us * 1e-6
-        + parameters.message_cost * (call.split.channels - 1)
-    )
+    network = network_hop(system, parameters.network, parameters.network.ring_hop, call)
     limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
     return RingPlan(
+        collective=call.collective,
         ranks=n,
-        steps=2 * (n - 1),
+        steps=2 * (n - 1) if call.collective == "all_reduce" else n - 1,
         loops=ring_loops(call.split.channel_bytes, n, protocol, call.split.threads, call.buffer_bytes),
         rate=np.where(across, share.inter, share.intra),
         hop_s=np.where(across, network, inside.of(protocol.name)),

@@ -1,4 +1,4 @@
-"""The physical parameters of the channel model, one file per GPU generation under ``generations/``.
+"""The physical parameters of the channel model: a file per GPU generation and one per kind of network.
 
 Each says what one thing costs: launching a kernel, starting it, one more channel, handing data to the next rank, and
 how fast a thread block or a link moves bytes. `validation/fit_parameters.py` fits the ones that measured curves
@@ -7,6 +7,7 @@ determine and keeps the rest at their starting values; every file names the curv
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from commsim.errors import TopologyError
 from commsim.fields import Bandwidth, Seconds
 
 GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
+NETWORKS = ("infiniband", "roce", "slingshot", "efa", "ethernet")
 
-_FOLDER = Path(__file__).parent / "generations"
+_FOLDER = Path(__file__).parent
 
 
 class _Frozen(BaseModel):
@@ -54,7 +56,6 @@ class Hops(_Frozen):
 
     nvlink: PerProtocol
     pcie: PerProtocol
-    network: PerProtocol
 
 
 class Efficiency(_Frozen):
@@ -63,7 +64,7 @@ class Efficiency(_Frozen):
     nvlink_direct: float
     nvlink_switch: float
     pcie: float
-    network: float
+    nvls: float  # of the NVLink rate, for a reduction in the switch
 
 
 class Launch(_Frozen):
@@ -71,10 +72,41 @@ class Launch(_Frozen):
 
     one_process: Seconds  # for each GPU that the process drives
     process_per_gpu: Seconds
+    grouped_one_process: Seconds  # the same for a group of sends and receives
+    grouped_process_per_gpu: Seconds
+
+
+class Nvls(_Frozen):
+    """Reduction in the NVSwitch: the way of one round through the switch, and what every further round adds."""
+
+    latency: Seconds
+    round: Seconds
+    tree_latency: Seconds  # NVLSTree: the rounds at both ends of the network's tree
+    tree_round: Seconds
+
+
+class PointToPoint(_Frozen):
+    """Sends and receives: start of the kernel, and the rate of one channel of a peer."""
+
+    base: Seconds
+    channel_rate: Bandwidth
+
+
+class Network(_Frozen):
+    """What a kind of network costs, whatever GPU sits at its ends."""
+
+    name: str
+    provenance: str
+    ring_hop: PerProtocol
+    tree_hop: PerProtocol
+    message_cost: Seconds  # each further channel's message at a hop
+    peer_cost: Seconds  # each remote peer of an all_to_all
+    efficiency: float  # payload share of the NIC's nominal rate
+    all_to_all_efficiency: float  # the same when every rank sends to every other
 
 
 class Parameters(_Frozen):
-    """All parameters of one GPU generation."""
+    """All parameters of one GPU generation, and those of the network between its nodes."""
 
     generation: str
     provenance: str
@@ -86,18 +118,25 @@ class Parameters(_Frozen):
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
     ring_hop: Hops
     tree_hop: Hops
-    message_cost: Seconds  # each further channel's message at a network hop
     efficiency: Efficiency
+    nvls: Nvls
+    point_to_point: PointToPoint
+    network: Network
 
     def channel_cost_of(self, version: tuple[int, int, int]) -> float:
         """Seconds for each channel after the first, for an NCCL version."""
         return float(self.channel_cost if version >= (2, 22, 0) else self.channel_cost_before_2_22)
 
 
-@lru_cache(maxsize=16)
-def load_parameters(generation: str) -> Parameters:
-    """The shipped parameters of a GPU generation (`GENERATIONS`)."""
-    if generation not in GENERATIONS:
-        raise TopologyError(f"found the GPU generation {generation!r}, expected one of {', '.join(GENERATIONS)}")
-    document = read_documents(_FOLDER / f"{generation}.yaml", error=TopologyError)[0]
-    return validate(Parameters, document, error=TopologyError)
+@lru_cache(maxsize=64)
+def load_parameters(generation: str, network: str = "infiniband") -> Parameters:
+    """The shipped parameters of a GPU generation (`GENERATIONS`) on a kind of network (`NETWORKS`)."""
+    for value, known, what in ((generation, GENERATIONS, "GPU generation"), (network, NETWORKS, "network")):
+        if value not in known:
+            raise TopologyError(f"found the {what} {value!r}, expected one of {', '.join(known)}")
+    gpu, fabric = (
+        read_documents(_FOLDER / folder / f"{name}.yaml", error=TopologyError)[0]
+        for folder, name in (("generations", generation), ("networks", network))
+    )
+    merged = replace(gpu, data=gpu.data | {"network": fabric.data})
+    return validate(Parameters, merged, error=TopologyError)

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
-from commsim.nccl import timing
-from commsim.nccl.channels import split
+from commsim.nccl import nvls, p2p, timing
+from commsim.nccl.chain import chain_time
+from commsim.nccl.channels import Split, split
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, survey
 from commsim.nccl.parameters import Parameters, load_parameters
-from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
+from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, Protocol
 from commsim.nccl.tuner import Candidate, Rules, candidates, choose
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from commsim.nccl.tree import TreeTimer
     from commsim.topology.graph import Topology
 
-MODELLED = ("ring", "tree")
+MODELLED = ("ring", "tree", "nvls", "nvls_tree")
 """Algorithms with a time model."""
 
 _OVERLAP_ORDER = 6.0
@@ -81,7 +82,7 @@ class Predictor:
 
     def __init__(self, topology: Topology, options: Options, parameters: Parameters | None = None) -> None:
         self.topology, self.options = topology, options
-        self.parameters = parameters or load_parameters(topology.gpu.generation)
+        self.parameters = parameters or load_parameters(topology.gpu.generation, _network(topology))
         self.version = options.version or ASSUMED
         self.warnings: list[str] = []
         self.system: System = discover(topology, self.version, options.env)
@@ -146,6 +147,8 @@ class Predictor:
         launch = self._launch()
         if self.system.ranks == 1:
             return Prediction(nbytes, launch, 0.0, launch, "copy", "-", 0, "launch", "closed_form")
+        if collective in p2p.COLLECTIVES:
+            return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
         protocol = PROTOCOLS[name]
         limit = self.options.channels or self.system.coll_channels
@@ -154,21 +157,52 @@ class Predictor:
             nbytes,
             algorithm,
             protocol,
-            split(limit, nbytes, algorithm, protocol, self.system.ranks, self.version),
+            self._split(limit, nbytes, collective, algorithm, protocol),
             self._buffer_bytes(),
         )
-        chain, busy, limit_name, level = self._chain(call)
-        kernel = (
-            self.parameters.base.of(name)
-            + self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
-            + chain
-        )
+        kernel, busy, limit_name, level = self._chain(call)
+        if not algorithm.startswith("nvls"):  # which never takes channels away, so that its latency holds them all
+            kernel += self.parameters.base.of(name)
+            kernel += self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
+        return self._joined(nbytes, kernel, launch, algorithm, name, call.split.channels, busy, limit_name, level)
+
+    def _joined(
+        self,
+        nbytes: int,
+        kernel: float,
+        launch: float,
+        algorithm: str,
+        protocol: str,
+        channels: int,
+        busy: float,
+        limit: str,
+        level: str,
+    ) -> Prediction:
         if self.options.mode == "single":
             time = launch + kernel
         else:
             time = (launch**_OVERLAP_ORDER + kernel**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
-        bottleneck = "launch" if launch > kernel else limit_name if busy >= 0.5 * kernel else "latency"
-        return Prediction(nbytes, time, kernel, launch, algorithm, name, call.split.channels, bottleneck, level)
+        bottleneck = "launch" if launch > kernel else limit if busy >= 0.5 * kernel else "latency"
+        return Prediction(nbytes, time, kernel, launch, algorithm, protocol, channels, bottleneck, level)
+
+    def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
+        if self.options.engine not in ("auto", "closed_form"):
+            raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
+        kernel, busy, limit, channels = p2p.p2p_time(
+            self.system, self.machine, self.parameters, collective, nbytes, self.version
+        )
+        p = self.parameters.launch
+        one = self.options.launch == "one_process"
+        launch = p.grouped_one_process * self.topology.ranks_per_node if one else p.grouped_process_per_gpu
+        return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels, busy, limit, "closed_form")
+
+    def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:
+        if algorithm.startswith("nvls"):
+            channels = nvls.nvls_channels(self.system)
+            return Split(channels, -(-nbytes // channels), 640)
+        # Of all_gather and reduce_scatter NCCL counts N bytes of traffic per byte that a rank holds: 1 per byte of all.
+        factor = 2 if collective == "all_reduce" else 1
+        return split(limit, nbytes, algorithm, protocol, self.system.ranks, self.version, factor)
 
     def _tree_timer(self) -> TreeTimer:
         if self._tree is None:
@@ -190,6 +224,17 @@ class Predictor:
     def _chain(self, call: Call) -> tuple[float, float, str, str]:
         """Seconds of the fullest channel, the bandwidth part of it, the limiting resource, the engine level."""
         engine = self.options.engine
+        closed = (call.algorithm.startswith("nvls") and (self.system, self.machine, self.parameters)) or None
+        if closed or call.collective in ("broadcast", "reduce"):
+            if engine not in ("auto", "closed_form"):
+                raise ScenarioError(
+                    f"engine {engine} cannot time {call.collective} by {_NAMES[call.algorithm]}; "
+                    "expected auto or closed_form"
+                )
+            if closed:
+                return (*nvls.nvls_time(*closed, call.collective, call.nbytes), "closed_form")
+            fill = self.options.mode == "single"
+            return (*chain_time(self.system, self.machine, self.parameters, call, fill=fill), "closed_form")
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
@@ -207,6 +252,10 @@ class Predictor:
         if uniform and engine != "wavefront":
             return (*timing.ring_closed_form(plan), plan.limit, "closed_form")
         return (*timing.ring_wavefront(plan), plan.limit, "wavefront")
+
+
+def _network(topology: Topology) -> str:
+    return topology.network if topology.nodes > 1 else "infiniband"
 
 
 _NAMES = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.ring import ring_all_reduce
+from commsim.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from commsim.collectives.schedule import Schedule, relabel, then
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.lower import RingPlan
 
+_BUILDERS = {
+    "all_reduce": ring_all_reduce,
+    "all_gather": ring_all_gather,
+    "reduce_scatter": ring_reduce_scatter,
+}
+
 
 def ring_schedule(plan: RingPlan) -> Schedule:
-    """The rows of one channel: every loop is a pipelined ring all_reduce.
+    """The rows of one channel: every loop is a pipelined ring.
 
     A loop begins at a rank when the one before has ended there. A slice is one chunk of the Schedule; `after` holds the
     order between loops.
     """
     loops = [loop for loop in plan.loops for _ in range(loop.count)]
     n = plan.ranks
-    parts = [ring_all_reduce(n, loop.slice_bytes * loop.slices * n, pipeline=loop.slices) for loop in loops]
+    build = _BUILDERS[plan.collective]
+    parts = [build(n, loop.slice_bytes * loop.slices * n, pipeline=loop.slices) for loop in loops]
     sizes = np.concatenate([part.chunk_bytes for part in parts])
     schedule: Schedule | None = None
     first = 0

@@ -19,7 +19,7 @@ from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.graph import System
-from commsim.nccl.lower import Call, Machine, intra_bandwidth
+from commsim.nccl.lower import Call, Machine, intra_bandwidth, network_hop
 from commsim.topology.graph import LinkKind
 
 if TYPE_CHECKING:
@@ -115,11 +115,7 @@ class TreeTimer:
             shape = self._shapes[pieces] = self._shape(pieces)
         system, protocol, hops = self.system, call.protocol, parameters.tree_hop
         inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
-        network = (
-            hops.network.of(protocol.name)
-            + system.nic_latency_us * 1e-6
-            + parameters.message_cost * (call.split.channels - 1)
-        )
+        network = network_hop(system, parameters.network, parameters.network.tree_hop, call)
         small, larger = divmod(nbytes, pieces)
         return Program(
             nbytes=small + (shape.schedule.src_chunk % pieces < larger),
@@ -179,7 +175,7 @@ class TreeTimer:
         nics = max(1, topology.nics_per_node) if self.system.nodes > 1 else 1
         bandwidth = topology.link_bandwidth * np.select(
             [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
-            [efficiency.nvlink_switch, efficiency.network * nics],
+            [efficiency.nvlink_switch, parameters.network.efficiency * nics],
             efficiency.pcie * nics,
         )
         if self.machine.intra_kind == "nvlink_direct":

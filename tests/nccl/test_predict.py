@@ -46,13 +46,47 @@ def test_one_rank_pays_the_launch_only() -> None:
     assert got.time_s == got.launch_s
 
 
-def test_nvls_is_named_where_nccl_would_choose_it() -> None:
-    model = Predictor(load_preset("hgx-h100"), Options(VERSION))
-    assert model.predict("all_reduce", 1 << 30).algorithm == "ring"
-    assert any("NVLS" in w for w in model.warnings)
-    forced = Predictor(load_preset("hgx-h100"), Options(VERSION, {"NCCL_ALGO": "NVLS"}))
+def test_large_calls_on_hopper_reduce_in_the_switch() -> None:
+    one = Predictor(load_preset("hgx-h100"), Options(VERSION)).predict("all_reduce", 1 << 30)
+    two = Predictor(load_preset("hgx-h100-ndr400", nodes=2), Options(VERSION)).predict("all_reduce", 1 << 26)
+    assert (one.algorithm, two.algorithm) == ("nvls", "nvls_tree")
+    ring = Predictor(load_preset("hgx-h100"), RING).predict("all_reduce", 1 << 30)
+    assert one.time_s < ring.time_s
+
+
+def test_what_nccl_cannot_run_is_refused_with_what_it_can() -> None:
+    forced = Predictor(load_preset("dgx-a100"), Options(VERSION, {"NCCL_ALGO": "NVLS"}))
     with pytest.raises(ScenarioError, match=r"expected one of .*ring/Simple"):
         forced.predict("all_reduce", 1 << 30)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_half_of_an_all_reduce_takes_about_half_its_time(collective: str) -> None:
+    options = Options(VERSION, {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
+    topology = load_preset("dgx-a100")
+    half = Predictor(topology, options).predict(collective, 1 << 30)
+    whole = Predictor(topology, options).predict("all_reduce", 1 << 30)
+    assert half.time_s == pytest.approx(whole.time_s / 2, rel=0.02)
+    event = Predictor(topology, replace(options, engine="event")).predict(collective, 1 << 24)
+    closed = Predictor(topology, options).predict(collective, 1 << 24)
+    assert event.time_s == pytest.approx(closed.time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_somebody_who_waits_for_a_chain_pays_its_fill(collective: str) -> None:
+    topology = load_preset("dgx-a100-hdr200", nodes=4)
+    stream = Predictor(topology, Options(VERSION)).predict(collective, 1 << 24)
+    alone = Predictor(topology, Options(VERSION, mode="single")).predict(collective, 1 << 24)
+    assert alone.kernel_s > 1.2 * stream.kernel_s
+
+
+@pytest.mark.parametrize("collective", ["send_recv", "all_to_all", "gather", "scatter"])
+@pytest.mark.parametrize(("preset", "nodes"), [("hgx-h100", 1), ("dgx-a100-hdr200", 2), ("gh200x4", 1), ("rtx4090", 1)])
+def test_sends_are_never_below_the_lower_bound(collective: str, preset: str, nodes: int) -> None:
+    topology = load_preset(preset, nodes=nodes)
+    for exponent in (3, 16, 24, 30):
+        got = Predictor(topology, Options(VERSION)).predict(collective, 1 << exponent)
+        assert got.time_s >= lower_bound_s(collective, 1 << exponent, topology).seconds
 
 
 def test_a_missing_version_and_unknown_variables_are_said() -> None:

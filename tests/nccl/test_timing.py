@@ -14,10 +14,18 @@ from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
 
 
-def plan(ranks: int, loops: tuple[Loop, ...], rate: object = 10e9, hop: object = 2e-6, first: float = 0.0) -> RingPlan:
+def plan(
+    ranks: int,
+    loops: tuple[Loop, ...],
+    rate: object = 10e9,
+    hop: object = 2e-6,
+    first: float = 0.0,
+    collective: str = "all_reduce",
+) -> RingPlan:
     return RingPlan(
+        collective=collective,
         ranks=ranks,
-        steps=2 * (ranks - 1),
+        steps=2 * (ranks - 1) if collective == "all_reduce" else ranks - 1,
         loops=loops,
         rate=np.broadcast_to(np.asarray(rate, float), ranks).copy(),
         hop_s=np.broadcast_to(np.asarray(hop, float), ranks).copy(),
@@ -44,11 +52,18 @@ loops = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 9), loops, st.floats(1e8, 1e11), st.floats(0, 1e-4), st.floats(0, 1e-5))
+@given(
+    st.integers(2, 9),
+    loops,
+    st.floats(1e8, 1e11),
+    st.floats(0, 1e-4),
+    st.floats(0, 1e-5),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
+)
 def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
-    ranks: int, shape: tuple[Loop, ...], rate: float, hop: float, first: float
+    ranks: int, shape: tuple[Loop, ...], rate: float, hop: float, first: float, collective: str
 ) -> None:
-    p = plan(ranks, shape, rate, hop, first)
+    p = plan(ranks, shape, rate, hop, first, collective)
     assert is_uniform(p)
     closed, wave, event = ring_closed_form(p), ring_wavefront(p), time_ring(p)
     assert wave[0] == pytest.approx(closed[0], rel=1e-9)

@@ -1,0 +1,43 @@
+"""Broadcast and reduce: a pipelined chain of ranks, the ring that NCCL cuts open at the root (src/device/broadcast.h).
+
+A chunk of 512 KiB (Simple) follows another down the chain. In back-to-back runs the calls follow each other down the
+chain too, so that its fill is paid once and not per call: 32 nodes broadcast 4 bytes in the time of one. A call that
+somebody waits for pays it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commsim.nccl.lower import Call, Machine, network_hop, shares
+from commsim.nccl.protocols import MIN_SLICE_BYTES
+
+if TYPE_CHECKING:
+    from commsim.nccl.graph import System
+    from commsim.nccl.parameters import Parameters
+
+
+def chain_time(
+    system: System, machine: Machine, parameters: Parameters, call: Call, *, fill: bool
+) -> tuple[float, float, str]:
+    """Seconds of one channel of a chain, the bandwidth part of them, and what limits its rate.
+
+    With `fill` the last rank's wait for the first chunk counts; without it only the first hop's.
+    """
+    protocol, nbytes = call.protocol, call.split.channel_bytes
+    share = shares(system, machine, parameters, call)
+    inside = parameters.ring_hop.pcie if machine.intra_kind == "pcie" else parameters.ring_hop.nvlink
+    hop = inside.of(protocol.name)
+    across = network_hop(system, parameters.network, parameters.network.ring_hop, call)
+    unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.unit_bytes
+    piece = min(unit, nbytes)
+    slowest, limit = share.intra, share.intra_limit
+    if system.nodes > 1 and share.inter <= share.intra:
+        slowest, limit = share.inter, share.inter_limit
+    transfer = nbytes / slowest
+    if not fill:
+        return transfer + hop, transfer, limit
+    inner = system.nodes * (system.ranks_per_node - 1)
+    outer = system.nodes - 1
+    wait = inner * (hop + piece / share.intra) + outer * (across + piece / share.inter)
+    return wait + (nbytes - piece) / slowest, transfer, limit

@@ -1,0 +1,62 @@
+"""NVLS and NVLSTree: the NVSwitch reduces and multicasts, a head per GPU, in rounds of chunks (src/transport/nvls.cc).
+
+A reduction in the switch moves (1 + 1/n) bytes per byte of the call over each GPU's links: it serves the loads of every
+head and stores its own result once.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, log2
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commsim.nccl.graph import System
+    from commsim.nccl.lower import Machine
+    from commsim.nccl.parameters import Parameters
+
+KIB = 1024
+
+
+def nvls_channels(system: System) -> int:
+    """16 on Hopper; 24 on one node of Blackwell, 32 on several (src/transport/nvls.cc)."""
+    return 16 if system.sm < 100 else 24 if system.nodes == 1 else 32
+
+
+def chunk_bytes(system: System, nbytes: int, channels: int) -> int:
+    """The chunk of one head in one round (src/enqueue.cc, calcCollChunking)."""
+    heads = max(1, system.ranks_per_node)
+    if system.nodes > 1:
+        chunk = 64 * KIB if system.nodes >= 4 else 128 * KIB
+        for factor, least in ((4, 64 * KIB), (1, 32 * KIB)):
+            if nbytes < factor * channels * heads * chunk:
+                chunk = min(chunk, least)
+        return chunk
+    chunk = 128 * KIB
+    for factor, least in ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)):
+        if nbytes < factor * channels * heads * chunk:
+            chunk = min(chunk, least)
+    return chunk
+
+
+def nvls_time(
+    system: System, machine: Machine, parameters: Parameters, collective: str, nbytes: int
+) -> tuple[float, float, str]:
+    """Seconds of an NVLS kernel, the bandwidth part of them, and what limits it."""
+    p, n, channels = parameters.nvls, system.ranks_per_node, nvls_channels(system)
+    link = machine.intra_bandwidth * parameters.efficiency.nvls
+    rate, limit = (link / (1 + 1 / n) if collective == "all_reduce" else link), "NVLink"
+    chunk = chunk_bytes(system, nbytes, channels)
+    per_round = min(nbytes, channels * n * chunk)
+    rounds = ceil(nbytes / max(1, channels * n * chunk))
+    if system.nodes == 1:
+        transfer = nbytes / rate
+        return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
+    # Over two nodes a node sends and receives every byte once, over more a node inside the tree does so twice.
+    factor = 1 if system.nodes == 2 else 2
+    kind, nic = min(machine.nic_path, key=lambda item: item[1])
+    across = nic * machine.nics * parameters.network.efficiency / factor
+    if across < rate:
+        rate, limit = across, kind
+    hops = 2 * floor(log2(system.nodes)) * (parameters.network.tree_hop.of("Simple") + 2 * system.nic_latency_us * 1e-6)
+    transfer = nbytes / rate
+    return p.tree_latency + hops + per_round / rate + rounds * p.tree_round + transfer, transfer, limit

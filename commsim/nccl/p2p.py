@@ -1,0 +1,75 @@
+"""Sends and receives, and what torch and nccl-tests make of them: send_recv, all_to_all, gather, scatter.
+
+Rounds of pairs run side by side on channels of their own (src/init.cc, src/enqueue.cc): a pair is as fast as its
+channels, all pairs together as fast as the links of a GPU or the NICs of a node.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commsim.nccl.graph import System
+    from commsim.nccl.lower import Machine
+    from commsim.nccl.parameters import Parameters
+    from commsim.nccl.version import Version
+
+COLLECTIVES = ("send_recv", "all_to_all", "gather", "scatter")
+
+_CHUNK_ONE_NODE = 512 << 10
+_CHUNK = 128 << 10
+_MOST_CHANNELS = 32
+
+
+def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> int:
+    """Channels that carry one peer's `nbytes` (nccl-model: "P2P channels"; older parts were cut at 1.5 MiB)."""
+    if system.nodes == 1 and machine.intra_kind.startswith("nvlink"):
+        chunk, most = _CHUNK_ONE_NODE, _MOST_CHANNELS
+    else:
+        chunk, most = _CHUNK, 2 if machine.intra_kind == "pcie" else max(2, machine.nics)
+    most = max(1, min(most, _MOST_CHANNELS // max(1, peers)))
+    if version < (2, 22, 0):
+        return max(1, min(16, most, ceil(nbytes / (3 * _CHUNK_ONE_NODE))))
+    least = chunk // 8 if system.nodes == 1 else chunk // 2
+    return max(1, min(most, ceil(nbytes / least)))
+
+
+def p2p_time(
+    system: System, machine: Machine, parameters: Parameters, collective: str, nbytes: int, version: Version
+) -> tuple[float, float, str, int]:
+    """Seconds of the kernel, the bandwidth part of them, what limits it, and the channels per peer.
+
+    `nbytes` is the nccl-tests size: what one rank sends to all peers together, or to its one peer.
+    """
+    n, ppn = system.ranks, system.ranks_per_node
+    peers = 1 if collective == "send_recv" else n - 1
+    each = nbytes if collective == "send_recv" else nbytes / n
+    channels = peer_channels(system, machine, ceil(each), peers, version)
+    p, efficiency = parameters.point_to_point, parameters.efficiency
+    pair = each / (channels * p.channel_rate)
+    local = min(peers, ppn - 1) if collective != "send_recv" or system.nodes == 1 else 0
+    remote = peers - local
+    parts: list[tuple[float, str]] = [(pair, "thread block")]
+    if local:
+        link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
+        if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
+            link /= max(1, ppn - 1)  # one neighbour, one bundle of the mesh
+        parts.append((local * each / link, "PCIe" if machine.intra_kind == "pcie" else "NVLink"))
+        if machine.pcie_bisection and collective == "all_to_all":
+            crossing = (n // 2) * (n - n // 2) * each
+            parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link"))
+    latency = p.base
+    if remote:
+        kind, nic = min(machine.nic_path, key=lambda item: item[1])
+        many = collective != "send_recv"
+        share = parameters.network.all_to_all_efficiency if many else parameters.network.efficiency
+        # A root's node alone is busy in gather and scatter; in all_to_all all ranks of a node share its NICs.
+        # In send_recv one rank of a node sends to the next node, over one NIC.
+        senders = ppn if collective == "all_to_all" else 1
+        nics = machine.nics if collective == "all_to_all" else 1
+        parts.append((senders * remote * each / (nic * nics * share), kind))
+        latency += parameters.network.ring_hop.of("Simple") + parameters.network.peer_cost * (remote if many else 0)
+    busy, limit = max(parts)
+    joined = sum(t**4 for t, _ in parts) ** 0.25
+    return latency + joined, busy, limit, channels
