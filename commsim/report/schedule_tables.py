@@ -1,0 +1,271 @@
+"""Schedules as text: the list of algorithms, the table of steps by rank, the figures of one, the table of proofs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commsim.collectives.canonical import earliest_steps
+from commsim.collectives.schedule import Buffer, Op, Schedule
+from commsim.collectives.semantics import bandwidth_bytes, latency_steps
+from commsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from commsim.collectives.prove import Proof
+
+_MOST_CELL = 26
+
+
+def algorithm_table(entries: Sequence[tuple[str, str, Sequence[str], str]]) -> str:
+    """(collective, algorithm, options, summary) rows under a header; ends without a newline."""
+    header = ("collective", "algorithm", "options", "what it does")
+    rows = [(c, a, ", ".join(options) or "-", summary) for c, a, options, summary in entries]
+    return _columns([header, *rows])
+
+
+def step_table(schedule: Schedule, *, width: int = 120, ranks: int | None = 16, steps: int | None = 40) -> str:
+    """What each rank sends in each step: ``3→1+`` is chunk 3 to rank 1, added there; ``3→1`` copied.
+
+    ``3↺0`` is a copy of chunk 3 to place 0 within the rank; ``s`` marks chunks in scratch.
+    Ranks stand side by side as far as ``width`` characters allow, the others in further tables below. At most
+    ``ranks`` endpoints and ``steps`` steps are shown (None: all), with a line that says what was left out.
+    """
+    s = schedule
+    shown = s.endpoints if ranks is None else min(s.endpoints, ranks + s.endpoints - s.world_size)
+    last = s.steps if steps is None else min(s.steps, steps)
+    cells = _cells(s, last)
+    names = [f"rank {e}" if e < s.world_size else f"switch {e - s.world_size}" for e in range(s.endpoints)]
+    if ranks is not None and s.world_size > ranks:
+        order = [*range(ranks), *range(s.world_size, s.endpoints)][:shown]
+    else:
+        order = list(range(s.endpoints))
+    sizes = {e: max([len(names[e]), *(len(cells.get((step, e), "")) for step in range(last))]) for e in order}
+    lines = [*heading(s), ""]
+    while order:
+        taken, used = 0, 6
+        while taken < len(order) and (not taken or used + sizes[order[taken]] + 2 <= width):
+            used += sizes[order[taken]] + 2
+            taken += 1
+        part, order = order[:taken], order[taken:]
+        lines.append("  ".join(["step", *(f"{names[e]:<{sizes[e]}}" for e in part)]).rstrip())
+        for step in range(last):
+            row = [f"{step:>4}", *(f"{cells.get((step, e), '·'):<{sizes[e]}}" for e in part)]
+            lines.append("  ".join(row).rstrip())
+        lines.append("")
+    hidden = [f"{s.steps - last} more steps"] * (s.steps > last)
+    hidden += [f"{s.world_size - (ranks or 0)} more ranks"] * (ranks is not None and s.world_size > ranks)
+    if hidden:
+        lines.append(f"... and {' and '.join(hidden)}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def heading(s: Schedule) -> list[str]:
+    """Name, size and place of a schedule, as lines."""
+    count = s.endpoints - s.world_size
+    switches = f" and {count} switch{'es' if count > 1 else ''}" if count else ""
+    ranks = f"{s.world_size} rank{'s' if s.world_size > 1 else ''}{switches}"
+    root = f", root {s.root}" if s.root else ""
+    place = "in place" if s.in_place else "out of place"
+    counts = f"{s.steps} steps, {s.rows} moves of {s.chunk_bytes.size} chunks"
+    return [f"{s.algorithm} {s.collective}, {ranks}{root}, {format_bytes(s.nbytes)} {place}: {counts}"]
+
+
+def _cells(s: Schedule, steps: int) -> dict[tuple[int, int], str]:
+    """Text by (step, sender)."""
+    rows = slice(0, int(np.searchsorted(s.step, steps)))
+    bundles: dict[tuple[int, int, int, bool], list[int]] = defaultdict(list)
+    for row, key in enumerate(zip(s.step[rows].tolist(), s.src[rows].tolist(), s.dst[rows].tolist(), strict=True)):
+        bundles[*key, bool(s.op[row] == Op.REDUCE)].append(row)
+    # Peers that get the same chunks in the same way share one text.
+    peers: dict[tuple[int, int], dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for (step, src, dst, adds), moved in bundles.items():
+        what, where = _places(s, "src", moved), _places(s, "dst", moved)
+        mark = "+" if adds else ""
+        if src == dst:
+            mark = f"↺{'' if what == where else where}{mark}"
+        peers[step, src][what, mark].append(dst)
+    text: dict[tuple[int, int], str] = {}
+    for place, by_chunks in peers.items():
+        parts = [
+            f"{what}{mark}" if mark.startswith("↺") else f"{what}→{_ranges(sorted(to))}{mark}"
+            for (what, mark), to in by_chunks.items()
+        ]
+        text[place] = " ".join(parts)
+        if len(text[place]) > _MOST_CELL:
+            to = {d for ends in by_chunks.values() for d in ends}
+            text[place] = f"{len(parts)} sets to {len(to)} ranks"
+    return text
+
+
+def _places(s: Schedule, side: str, rows: list[int]) -> str:
+    """'0-3' of the chunks that rows read or write; 's' marks scratch."""
+    buffer, chunk = getattr(s, f"{side}_buffer")[rows], getattr(s, f"{side}_chunk")[rows]
+    parts = [(mark, np.unique(chunk[(buffer == Buffer.SCRATCH) == (mark == "s")]).tolist()) for mark in ("", "s")]
+    return ",".join(mark + _ranges(numbers) for mark, numbers in parts if numbers)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """'0-3,6' of a sorted list."""
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and n == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], n]
+        else:
+            parts.append([n])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+@dataclass(frozen=True)
+class ScheduleStats:
+    """Figures of a schedule; bytes are payload. ``bound`` figures hold for any algorithm of the collective."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    switches: int
+    nbytes: int
+    moves: int
+    chunks: int
+    channels: int
+    steps: int
+    longest_chain: int
+    steps_bound: int
+    one_port: bool
+    sent_bytes_least: int
+    sent_bytes_mean: float
+    sent_bytes_most: int
+    received_bytes_least: int
+    received_bytes_mean: float
+    received_bytes_most: int
+    all_sent_bytes: int
+    bytes_bound: float
+    bytes_over_bound: float | None
+    steps_over_bound: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures for JSON."""
+        return asdict(self)
+
+
+def schedule_stats(schedule: Schedule) -> ScheduleStats:
+    """Steps and bytes of a schedule beside the least that any algorithm needs.
+
+    The bound of steps is ceil(log2 n) when no rank sends or receives two messages in one step, and one step
+    otherwise. ``bytes_over_bound`` is what the busiest rank sends or receives over the bound for it.
+    """
+    s = schedule
+    ranks = slice(0, s.world_size)
+    sent, received = s.sent_bytes(), s.received_bytes()
+    in_network = s.endpoints > s.world_size
+    bound = bandwidth_bytes(s.collective, s.world_size, s.nbytes, in_network=in_network)
+    one_port = _one_port(s) and not in_network
+    chain = int(earliest_steps(s).max(initial=-1)) + 1
+    least = latency_steps(s.collective, s.world_size, one_port=one_port)
+    busiest = int(max(sent[ranks].max(), received[ranks].max()))
+    return ScheduleStats(
+        s.collective,
+        s.algorithm,
+        s.world_size,
+        s.endpoints - s.world_size,
+        s.nbytes,
+        s.rows,
+        int(s.chunk_bytes.size),
+        int(np.unique(s.channel).size),
+        s.steps,
+        chain,
+        least,
+        one_port,
+        int(sent[ranks].min()),
+        float(sent[ranks].mean()),
+        int(sent[ranks].max()),
+        int(received[ranks].min()),
+        float(received[ranks].mean()),
+        int(received[ranks].max()),
+        int(sent.sum()),
+        bound,
+        busiest / bound if bound else None,
+        s.steps / least if least else None,
+    )
+
+
+def _one_port(s: Schedule) -> bool:
+    """Whether no endpoint sends to two others, or receives from two, in one step."""
+    across = s.src != s.dst
+    moves = np.unique(np.stack([s.step, s.src, s.dst], axis=1)[across], axis=0)
+    return all(np.unique(moves[:, [0, side]], axis=0).shape[0] == moves.shape[0] for side in (1, 2))
+
+
+def stats_table(stats: ScheduleStats) -> str:
+    """The figures as a small table; ends without a newline."""
+    t = stats
+    port = "one message at a time" if t.one_port else "several messages at once"
+    rows = [
+        ("", "least", "mean", "most", "bound", "most/bound"),
+        ("steps", "", "", str(t.steps), str(t.steps_bound), _ratio(t.steps_over_bound)),
+        ("sent per rank (B)", str(t.sent_bytes_least), f"{t.sent_bytes_mean:.10g}", str(t.sent_bytes_most), "", ""),
+        (
+            "received per rank (B)",
+            str(t.received_bytes_least),
+            f"{t.received_bytes_mean:.10g}",
+            str(t.received_bytes_most),
+            "",
+            "",
+        ),
+        (
+            "busiest rank (B)",
+            "",
+            "",
+            str(max(t.sent_bytes_most, t.received_bytes_most)),
+            f"{t.bytes_bound:.10g}",
+            _ratio(t.bytes_over_bound),
+        ),
+    ]
+    more = [
+        f"longest chain of dependences: {t.longest_chain} moves; channels: {t.channels}",
+        f"sent by all endpoints: {t.all_sent_bytes} B",
+        f"bounds: any algorithm of ranks that send and receive {port}"
+        + (", with switches that reduce" if t.switches else ""),
+    ]
+    return "\n".join([_columns(rows, left=1), *more])
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def proof_table(proofs: Sequence[Proof]) -> str:
+    """One line per algorithm: schedules proven, combinations that do not exist, faults, time; then the sums."""
+    rows: list[tuple[str, ...]] = [("collective", "algorithm", "proven", "not applicable", "faults", "CPU s")]
+    rows += [
+        (p.collective, p.algorithm, str(p.proven), str(_left_out(p)), str(len(p.faults)), f"{p.seconds:.1f}")
+        for p in proofs
+    ]
+    sums = (sum(p.proven for p in proofs), sum(map(_left_out, proofs)), sum(len(p.faults) for p in proofs))
+    rows.append(("all", "", *(str(n) for n in sums), f"{sum(p.seconds for p in proofs):.1f}"))
+    reasons: dict[str, int] = defaultdict(int)
+    for proof in proofs:
+        for reason, count in proof.not_applicable.items():
+            reasons[reason] += count
+    lines = [_columns(rows, left=2)]
+    lines += [f"not applicable: {count} x {reason}" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])]
+    return "\n".join(lines)
+
+
+def _left_out(proof: Proof) -> int:
+    return sum(proof.not_applicable.values())
+
+
+def _columns(rows: Sequence[Sequence[str]], left: int | None = None) -> str:
+    """Rows under each other; columns from number ``left`` on flush right, all flush left by default."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    start = len(widths) if left is None else left
+    return "\n".join(
+        "  ".join(
+            f"{c:<{w}}" if i < start else f"{c:>{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
