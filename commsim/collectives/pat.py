@@ -39,7 +39,7 @@ def pat_aggregation(world_size: int, block_bytes: int, step_bytes: int = STEP_BY
 
 
 def pat_all_gather(world_size: int, nbytes: int, aggregation: int | None = None, *, itemsize: int = 1) -> Schedule:
-    """All-gather in log2(A) + P / A - 1 rounds; every rank sends all blocks but one.
+    """All-gather in log2(A) + min(P / A, n) - 1 rounds; every rank sends all blocks but one.
 
     >>> pat_all_gather(16, nbytes=1600).steps, pat_all_gather(16, nbytes=1600, aggregation=1).steps
     (4, 15)
