@@ -79,7 +79,7 @@ def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
             faults.append(document.fault(("topology", "preset"), message))
     for path, name, what in files:
         if isinstance(name, str) and not _exists(base_dir / name):
-            faults.append(document.fault(path, f"found no file {show(str(base_dir / name))}, expected {what}"))
+            faults.append(document.fault(path, f"found no file {show(name)} beside the scenario, expected {what}"))
     return faults
 
 
