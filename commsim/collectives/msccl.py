@@ -54,9 +54,9 @@ def parse_msccl(text: str, nbytes: int | None = None, *, file: str = "<text>") -
     """The schedule of the text of an MSCCL file.
 
     ``nbytes`` must be a whole number of chunks of equal size; by default 1 MiB, moved into the range that
-    the file is meant for and up to the next whole chunk. A ScheduleError names every fault found with file
-    and line: text that is no such XML, steps that do not fit together, deadlocks, races, and collectives
-    whose meaning the file does not hold. Whether the result is right is for ``check`` to say.
+    the file is meant for and up to whole chunks of whole float32 elements. A ScheduleError names every fault
+    found with file and line: text that is no such XML, steps that do not fit together, deadlocks, races, and
+    collectives whose meaning the file does not hold. Whether the result is right is for ``check`` to say.
     """
     return _schedule(read_algo(text, file), Faults(file), nbytes)
 
@@ -132,7 +132,7 @@ def _size(algo: Algo, nbytes: int | None, faults: Faults) -> int:
     chunks = algo.nchunksperloop
     if nbytes is None:
         wanted = max(algo.min_bytes, min(_DEFAULT_BYTES, algo.max_bytes or _DEFAULT_BYTES))
-        return max(1, -(-wanted // chunks))
+        return 4 * max(1, -(-wanted // (4 * chunks)))  # whole float32 elements
     if nbytes < 0 or nbytes % chunks:
         near = -(-max(nbytes, 1) // chunks) * chunks
         raise ScheduleError(f"{faults.file}: {nbytes} bytes are no {chunks} equal chunks; {near} bytes would be")

@@ -95,7 +95,7 @@ def _add_gpu(algo: Algo, gpu: Gpu, wired: Wired, faults: Faults) -> None:
     wired.sender += [-1] * (len(wired.steps) - len(wired.sender))
     wired.receiver += [-1] * (len(wired.steps) - len(wired.receiver))
     for block in gpu.blocks:
-        for step in block.steps:
+        for number, step in enumerate(block.steps):
             if step.depid < 0:
                 continue
             target = places.get((step.depid, step.deps))
@@ -106,7 +106,7 @@ def _add_gpu(algo: Algo, gpu: Gpu, wired: Wired, faults: Faults) -> None:
                     step.line, f"waits for line {wired.steps[target].line}, which has no hasdep=1: it never tells"
                 )
             else:
-                wired.dependence[places[block.id, step.s]] = target
+                wired.dependence[places[block.id, number]] = target
 
 
 def _check_step(step: Step, block: ThreadBlock, gpu: Gpu, faults: Faults) -> None:

@@ -7,6 +7,7 @@ nothing can expand. Every fault up to a limit is reported with its line.
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -18,7 +19,7 @@ from commsim.errors import Fault, ScheduleError
 MOST_BYTES: Final = 64 * 2**20
 MOST_FAULTS: Final = 20
 MOST_NUMBER: Final = 2**31 - 1
-_PIECE: Final = 2**20
+_PIECE: Final = 2**23  # expat reads an unfinished comment again with every piece
 
 SENDS: Final = frozenset({"s", "rcs", "rrs", "rrcs"})
 RECEIVES: Final = frozenset({"r", "rcs", "rrs", "rrc", "rrcs"})
@@ -109,9 +110,15 @@ def read_algo(source: Path | str, file: str | None = None) -> Algo:
         return _read(io.BytesIO(source.encode()), file or "<text>")
     try:
         with source.open("rb") as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_BYTES:
+                raise _too_large(file or str(source))
             return _read(stream, file or str(source))
     except OSError as fault:
         raise ScheduleError(f"{source}: cannot be read: {fault.strerror or fault}") from None
+
+
+def _too_large(file: str) -> ScheduleError:
+    return ScheduleError(f"{file}: larger than {MOST_BYTES // 2**20} MiB, which no MSCCL algorithm is")
 
 
 def _read(stream: BinaryIO, file: str) -> Algo:
@@ -127,7 +134,7 @@ def _read(stream: BinaryIO, file: str) -> Algo:
         while piece := stream.read(_PIECE):
             size += len(piece)
             if size > MOST_BYTES:
-                raise ScheduleError(f"{file}: larger than {MOST_BYTES // 2**20} MiB, which no MSCCL algorithm is")
+                raise _too_large(file)
             parser.feed(piece)
         parser.close()
     except SAXParseException as fault:
