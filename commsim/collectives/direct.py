@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.rows import Rows, assemble, blocks, equal_blocks, mirrored, only, rows
+from commsim.collectives.rows import Int64, Rows, assemble, blocks, equal_blocks, mirrored, only, rows
 from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, then
 
 
@@ -59,7 +59,8 @@ def direct_all_to_all(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sch
     """
     at_least_one(ranks=world_size)
     rank = np.arange(world_size)
-    moves = rows(0, rank[:, None], rank, rank, to=rank[:, None], src_buffer=Buffer.INPUT)
+    target = _in_turn(world_size)
+    moves = rows(0, rank, target, target, to=rank, src_buffer=Buffer.INPUT)
     frame = equal_blocks(nbytes, world_size, itemsize)
     return assemble("all_to_all", "direct", world_size, [moves], frame, in_place=False)
 
@@ -80,5 +81,13 @@ def direct_send_recv(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sche
 def _to_all(world_size: int) -> Rows:
     """Block r from rank r to every other rank."""
     rank = np.arange(world_size)
-    moves = rows(0, rank[:, None], rank, rank[:, None])
-    return only(moves, moves["src"] != moves["dst"])
+    return rows(0, rank, _in_turn(world_size)[1:], rank)
+
+
+def _in_turn(world_size: int) -> Int64:
+    """The rank that each rank sends to at every distance, (distances, ranks).
+
+    Rows of a step leave a rank one after the other: if all began with rank 0, its port would be the bottleneck.
+    """
+    turn: Int64 = (np.arange(world_size) + np.arange(world_size)[:, None]) % world_size
+    return turn

@@ -116,8 +116,8 @@ def direct_all_to_all_v(
 ) -> Schedule:
     """All-to-all of unequal blocks, all in one step; ``counts`` as for ``pairwise_all_to_all_v``."""
     frame = pair_blocks(world_size, nbytes, counts, itemsize)
-    rank = np.arange(world_size)
-    moves = rows(0, rank[:, None], rank, rank[:, None] * world_size + rank)
+    rank, target = np.arange(world_size), nccl_rounds(world_size)
+    moves = rows(0, rank, target, rank * world_size + target)
     return assemble("all_to_all_v", "direct", world_size, [_between_ranks(moves)], frame)
 
 
