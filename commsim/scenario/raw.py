@@ -1,15 +1,20 @@
-"""`library: none`: the schedule of an algorithm as it is, on the bare links; no protocol, no launch."""
+"""`library: none`: the schedule of an algorithm as it is, on the bare links; no protocol, no launch.
+
+`algorithm: auto` times every algorithm of the collective that fits the ranks and the topology, and answers with the
+quickest for each size and the one that comes next.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.collectives.ring import ring_all_reduce
+from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
-from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.evaluate import evaluate
+from commsim.errors import InfeasibleError, ScheduleError
 from commsim.scenario.run import RowPredictor
 from commsim.topology.graph import LinkKind
 
@@ -20,41 +25,95 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 PIECE_BYTES = 512 << 10
-"""A tree's data moves in pieces of this size, at most 64 of them per channel."""
+"""Trees and chains pipeline pieces of this size, at most 64 of them per channel."""
+
+MOST_MESSAGES = 4_000_000
+"""`auto` passes over an algorithm whose schedule sends more messages than this."""
+
+_PIPELINED = frozenset({"tree", "chain", "double_binary_tree"})
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One algorithm's answer for one size."""
+
+    algorithm: str
+    seconds: float
+    bottleneck: str
+    level: str
 
 
 class RawRows(RowPredictor):
-    """Rows of one schedule on a topology, timed by the engine that the scenario asks for."""
+    """Rows of schedules on a topology, timed by the engine that the scenario asks for."""
 
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
         super().__init__(work, topology)
         self._engine = scenario.engine
-        self._algorithm = work.algorithm or "ring"
-        self._channels = work.channels or (2 if self._algorithm == "tree" else 1)
+        self._channels = work.channels or 1
+        names = [a for c, a in registry.names() if c == work.collective]
+        if work.algorithm == "auto":
+            self._names = [name for name in names if self._fits(name)]
+            if not self._names:
+                raise InfeasibleError(f"no algorithm of {work.collective} can run on {topology.name}")
+        else:
+            self._names = [work.algorithm or names[0]]
 
-    def schedule(self, size: int) -> Schedule:
-        """The schedule for one size."""
-        n, itemsize = self.topology.world_size, self.work.item_bytes
-        if self._algorithm == "ring":
-            return ring_all_reduce(n, size, self._channels, itemsize)
-        pieces = max(1, min(64, -(-size // (self._channels * PIECE_BYTES))))
-        return tree_all_reduce(n, size, self._channels, self.topology.ranks_per_node, pieces, itemsize=itemsize)
+    def schedule(self, algorithm: str, size: int) -> Schedule:
+        """The schedule of one algorithm for one size."""
+        pieces = 1
+        if algorithm in _PIPELINED:
+            pieces = max(1, min(64, -(-size // (self._channels * PIECE_BYTES))))
+        return registry.build(
+            self.work.collective,
+            algorithm,
+            self.topology.world_size,
+            size,
+            root=self.work.root or 0,
+            channels=self._channels,
+            chunks=pieces,
+            itemsize=self.work.item_bytes,
+            ranks_per_node=self.topology.ranks_per_node,
+        )
+
+    def _fits(self, algorithm: str) -> bool:
+        """Whether an algorithm can be timed here at all; what is passed over is said once."""
+        try:
+            small = self.schedule(algorithm, self.work.item_bytes * self.topology.world_size)
+        except ScheduleError as error:
+            self.warnings.append(f"auto passes over {algorithm}: {error}")
+            return False
+        if small.endpoints > self.topology.world_size:
+            self.warnings.append(f"auto passes over {algorithm}: it reduces in switches, which have no route here")
+            return False
+        if small.rows * (64 if algorithm in _PIPELINED else 1) > MOST_MESSAGES:
+            self.warnings.append(f"auto passes over {algorithm}: it sends more than {MOST_MESSAGES:,} messages")
+            return False
+        return True
+
+    def time(self, algorithm: str, size: int) -> Timed:
+        """The simulated time of one algorithm."""
+        outcome = evaluate(self.schedule(algorithm, size), self.topology, self._engine)
+        return Timed(algorithm, outcome.makespan_s, _bottleneck(outcome, self.topology), outcome.level)
 
     def __call__(self, size: int) -> Row:
-        """The prediction for one size in bytes."""
-        outcome = evaluate(self.schedule(size), self.topology, self._engine)
-        time = outcome.makespan_s
-        return self.row(
+        """The prediction for one size in bytes: the quickest algorithm's, with the one that comes next."""
+        timed = sorted((self.time(name, size) for name in self._names), key=lambda t: t.seconds)
+        best = timed[0]
+        row = self.row(
             size,
-            time_s=time,
-            kernel_s=time,
+            time_s=best.seconds,
+            kernel_s=best.seconds,
             launch_s=0.0,
-            algorithm=self._algorithm,
+            algorithm=best.algorithm,
             protocol="",
             channels=self._channels,
-            bottleneck=_bottleneck(outcome, self.topology),
-            level=outcome.level,
+            bottleneck=best.bottleneck,
+            level=best.level,
         )
+        if len(timed) == 1:
+            return row
+        others = tuple((t.algorithm, t.seconds) for t in timed)
+        return replace(row, runner_up=timed[1].algorithm, runner_up_s=timed[1].seconds, candidates=others)
 
 
 def _bottleneck(outcome: Outcome, topology: Topology) -> str:

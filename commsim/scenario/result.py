@@ -44,6 +44,9 @@ class Row:
     launch_s: float = 0.0
     kernel_s: float = 0.0
     level: str = ""
+    runner_up: str = ""  # with `algorithm: auto`: the next best, and every algorithm with its seconds, quickest first
+    runner_up_s: float | None = None
+    candidates: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class Item:
                 "launch_us": microseconds(r.launch_s),
                 "kernel_us": microseconds(r.kernel_s),
                 "level": r.level,
+                "runner_up": r.runner_up,
+                "runner_up_us": None if r.runner_up_s is None else microseconds(r.runner_up_s),
             }
             for r in self.rows
         ]

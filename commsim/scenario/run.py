@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from commsim.scenario.schema import CollectiveWork, Scenario
     from commsim.topology.graph import Topology
 
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
+"""Where nccl-tests counts the elements of the whole array; else those of one rank's block."""
+
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 
 
@@ -154,10 +158,10 @@ class RowPredictor:
         work = self.work
         return Row(
             size_bytes=size,
-            count=size // work.item_bytes,
+            count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.topology.world_size)),
             dtype=work.dtype,
             redop=work.redop,
-            root=-1,
+            root=(work.root or 0) if work.collective in ROOTED else -1,
             time_s=time_s,
             algbw=size / time_s,
             busbw=size / time_s * busbw_factor(work.collective, self.topology.world_size),

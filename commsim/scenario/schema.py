@@ -16,8 +16,9 @@ from pydantic import (
     model_validator,
 )
 
+from commsim.collectives import registry
 from commsim.document import Document, located
-from commsim.document.types import KeyPath, show
+from commsim.document.types import KeyPath, show, suggest
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.sizes import parse_size_list
 from commsim.topology.spec import TopologySpec
@@ -133,11 +134,22 @@ class Library(Strict):
 class CollectiveWork(Strict):
     """One collective over message sizes; ``sizes`` are bytes, None to take those of the measured files."""
 
-    collective: Literal["all_reduce"]
+    collective: Literal[
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "reduce",
+        "all_to_all",
+        "send_recv",
+        "gather",
+        "scatter",
+    ]
     sizes: Sizes | None = None
     dtype: DType = "float32"
     redop: Literal["sum", "prod", "max", "min", "avg"] = "sum"
-    algorithm: Literal["ring", "tree"] | None = None
+    algorithm: str | None = Field(default=None, description="with library none: its name, or auto for the quickest")
+    root: int | None = Field(default=None, ge=0)
     protocol: Literal["LL", "LL128", "Simple"] | None = None
     channels: int | None = Field(default=None, ge=1, le=64)
 
@@ -226,7 +238,14 @@ class Scenario(Strict):
         if odd is not None:
             text = f"found {format_bytes(odd)}, expected a multiple of {work.item_bytes} B, one {work.dtype}"
             faults.append(((*at, "sizes"), text))
+        if work.root is not None and work.collective not in ("broadcast", "reduce", "gather", "scatter"):
+            text = f"found a root for {work.collective}, expected it only for broadcast, reduce, gather and scatter"
+            faults.append(((*at, "root"), text))
         if self.library.name == "none":
+            known = ["auto", *(a for c, a in registry.names() if c == work.collective)]
+            if work.algorithm is not None and work.algorithm not in known:
+                text = f"found the unknown algorithm {show(work.algorithm)}, {suggest(work.algorithm, known)}"
+                faults.append(((*at, "algorithm"), text))
             if work.protocol is not None:
                 text = f"found protocol {work.protocol} with library none, expected it only with library nccl"
                 faults.append(((*at, "protocol"), text))
