@@ -37,9 +37,10 @@ def check(schedule: Schedule) -> None:
     """
     _check_ranges(schedule)
     _check_sizes(schedule)
-    _check_races(schedule)
+    order, same = _write_order(schedule)
+    _check_races(schedule, order, same)
     _check_order(schedule)
-    _Replay(schedule).run()
+    _Replay(schedule).run(order, same)
 
 
 def _check_ranges(s: Schedule) -> None:
@@ -87,8 +88,9 @@ def _write_order(s: Schedule) -> tuple[Int64, npt.NDArray[np.bool_]]:
     return order, same
 
 
-def _check_races(s: Schedule) -> None:
-    order, same = _write_order(s)
+def _check_races(s: Schedule, order: Int64, same: npt.NDArray[np.bool_]) -> None:
+    if not same.any():
+        return
     copies = s.op[order] == Op.COPY
     race = np.flatnonzero(same[1:] & (copies[1:] | copies[:-1])) + 1
     if race.size:
@@ -132,63 +134,79 @@ def _check_order(s: Schedule) -> None:
 
 
 class _Replay:
-    """State of the run: per slot the datum, the ranks summed (slots, words), the last row that lost data."""
+    """State of the run: per slot the datum, the ranks summed, the last row that lost data.
+
+    ``ranks`` is (slots,) for up to 64 ranks, one word each, and (slots, words) for more: most proofs are of few ranks.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         s = self.schedule = schedule
         slots = s.endpoints * len(Buffer) * int(s.chunk_bytes.size)
+        self.words = -(-s.world_size // 64)
         self.datum = np.full(slots, _UNDEFINED, np.int64)
         self.datum[_slot(s, np.asarray(s.world_size), np.asarray(0), np.asarray(0)) :] = _ZERO
-        self.ranks = np.zeros((slots, -(-s.world_size // 64)), np.uint64)
-        self.everyone = _mask(np.arange(s.world_size), self.ranks.shape[1]).sum(axis=0, dtype=np.uint64)
+        self.ranks = np.zeros(slots if self.words == 1 else (slots, self.words), np.uint64)
+        self.everyone = np.bitwise_or.reduce(_mask(np.arange(s.world_size), self.words), axis=0)
         self.loss = np.full(slots, -1, np.int64)
         self.idempotent = collective(s.collective).idempotent
         start = precondition(s)
         place = _slot(s, start.endpoint, start.buffer, start.chunk)
         self.datum[place] = start.datum
-        self.ranks[place] = _mask(start.rank, self.ranks.shape[1])
+        self.ranks[place] = _mask(start.rank, self.words)
         self.read = _slot(s, s.src, s.src_buffer, s.src_chunk)
         self.write = _slot(s, s.dst, s.dst_buffer, s.dst_chunk)
+        self.reduces = s.op == Op.REDUCE
 
-    def run(self) -> None:
+    def run(self, order: Int64, same: npt.NDArray[np.bool_]) -> None:
         s = self.schedule
-        order, same = _write_order(s)
-        # turn k of a step holds the k-th writer of each slot; turns are applied one after the other.
-        place = np.arange(s.rows)
-        first = np.maximum.accumulate(np.where(same, 0, place)) if s.rows else place
-        turn = np.empty(s.rows, np.int64)
-        turn[order] = place - first
-        bounds = np.flatnonzero(np.r_[True, s.step[1:] != s.step[:-1], True][: s.rows + 1]) if s.rows else place
-        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            self._step(np.arange(begin, end), turn[begin:end])
+        bounds = np.flatnonzero(np.r_[True, s.step[1:] != s.step[:-1], True][: s.rows + 1]) if s.rows else order
+        turn = np.zeros(s.rows, np.int64)
+        if same.any():
+            # turn k of a step holds the k-th writer of each slot; turns are applied one after the other.
+            place = np.arange(s.rows)
+            turn[order] = place - np.maximum.accumulate(np.where(same, 0, place))
+        turns = np.maximum.reduceat(turn, bounds[:-1]) if s.rows else turn
+        for begin, end, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), turns.tolist(), strict=True):
+            self._step(begin, turn[begin:end], last)
         self._finish(postcondition(s))
 
-    def _step(self, rows: Int64, turn: Int64) -> None:
-        datum, ranks = self.datum[self.read[rows]], self.ranks[self.read[rows]]
-        unread = np.flatnonzero(datum < 0)
-        if unread.size:
-            row = int(rows[unread[0]])
+    def _step(self, begin: int, turn: Int64, last: int) -> None:
+        now = slice(begin, begin + turn.size)
+        read = self.read[now]
+        datum, ranks = self.datum[read], self.ranks[read]
+        if datum.min() < 0:
+            row = begin + int(np.argmax(datum < 0))
             s = self.schedule
             where = _place(s.src_buffer[row], s.src_chunk[row])
             _fail(s, row, f"endpoint {s.dst[row]} reads {where} of {s.src[row]}, which holds nothing yet")
-        for k in range(int(turn.max()) + 1):
-            now = slice(None) if k == 0 and not turn.any() else np.flatnonzero(turn == k)
-            self._apply(rows[now], datum[now], ranks[now])
+        if not last:
+            self._apply(begin + np.arange(turn.size), datum, ranks)
+            return
+        for k in range(last + 1):
+            chosen = np.flatnonzero(turn == k)
+            self._apply(begin + chosen, datum[chosen], ranks[chosen])
 
     def _apply(self, rows: Int64, datum: Int64, ranks: UInt64) -> None:
-        s, target = self.schedule, self.write[rows]
-        reduces = s.op[rows] == Op.REDUCE
+        """Rows that write different slots."""
+        target, reduces = self.write[rows], self.reduces[rows]
         held, held_ranks = self.datum[target], self.ranks[target]
-        self._refuse(rows, reduces & (held == _UNDEFINED), held_ranks, ranks)
-        self._refuse(rows, reduces & (held >= 0) & (held != datum), held_ranks, ranks)
-        if not self.idempotent:
-            overlap = (held_ranks & ranks).any(axis=1)
-            self._refuse(rows, reduces & (held >= 0) & overlap, held_ranks, ranks)
-        copies = ~reduces
-        lost = copies & (held >= 0) & ((held != datum) | (held_ranks & ~ranks).any(axis=1))
-        self.loss[target[lost]] = rows[lost]
+        result = ranks
+        if reduces.any():
+            known = reduces & (held >= 0)
+            self._refuse(rows, reduces & (held == _UNDEFINED), held_ranks, ranks)
+            self._refuse(rows, known & (held != datum), held_ranks, ranks)
+            if not self.idempotent:
+                self._refuse(rows, known & self._any(held_ranks & ranks), held_ranks, ranks)
+            result = np.where(reduces if self.words == 1 else reduces[:, None], held_ranks | ranks, ranks)
+        if not reduces.all():
+            lost = ~reduces & (held >= 0) & ((held != datum) | self._any(held_ranks & ~ranks))
+            self.loss[target[lost]] = rows[lost]
         self.datum[target] = datum
-        self.ranks[target] = np.where(copies[:, None], ranks, held_ranks | ranks)
+        self.ranks[target] = result
+
+    def _any(self, mask: UInt64) -> npt.NDArray[np.bool_]:
+        """Whether each mask names a rank."""
+        return np.asarray(mask != 0 if self.words == 1 else mask.any(axis=1), np.bool_)
 
     def _refuse(self, rows: Int64, wrong: npt.NDArray[np.bool_], held: UInt64, added: UInt64) -> None:
         if not wrong.any():
@@ -207,9 +225,12 @@ class _Replay:
     def _finish(self, goal: Contents) -> None:
         s = self.schedule
         place = _slot(s, goal.endpoint, goal.buffer, goal.chunk)
-        need = np.where((goal.rank == ALL_RANKS)[:, None], self.everyone, _mask(goal.rank, self.ranks.shape[1]))
+        all_ranks = goal.rank == ALL_RANKS
+        need = np.where(
+            all_ranks if self.words == 1 else all_ranks[:, None], self.everyone, _mask(goal.rank, self.words)
+        )
         held = self.ranks[place]
-        wrong = np.flatnonzero((self.datum[place] != goal.datum) | (held != need).any(axis=1))
+        wrong = np.flatnonzero((self.datum[place] != goal.datum) | self._any(held ^ need))
         if not wrong.size:
             return
         i = wrong[0]
@@ -241,16 +262,18 @@ def _slot(
 
 
 def _mask(rank: npt.NDArray[np.integer], words: int) -> UInt64:
-    """One bit per rank, (ranks, words); negative ranks give an empty mask."""
+    """One bit per rank, (ranks,) when one word holds them and (ranks, words) otherwise; none for negative ranks."""
+    bit = np.where(rank >= 0, np.uint64(1) << (rank % 64).astype(np.uint64), np.uint64(0))
+    if words == 1:
+        return bit
     mask = np.zeros((rank.size, words), np.uint64)
-    known = np.flatnonzero(rank >= 0)
-    mask[known, rank[known] // 64] = np.uint64(1) << (rank[known] % 64).astype(np.uint64)
+    mask[np.arange(rank.size), rank // 64 % words] = bit
     return mask
 
 
 def _names(mask: UInt64) -> str:
-    """'rank 3' or 'ranks 0, 1, 5' of a mask (words,)."""
-    bits = np.unpackbits(mask.astype("<u8").view(np.uint8), bitorder="little")
+    """'rank 3' or 'ranks 0, 1, 5' of one mask."""
+    bits = np.unpackbits(np.atleast_1d(mask).astype("<u8").view(np.uint8), bitorder="little")
     ranks = np.flatnonzero(bits).tolist()
     shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
