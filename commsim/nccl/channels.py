@@ -27,10 +27,19 @@ def _round_up(value: float, grain: int) -> int:
     return ceil(value / grain) * grain
 
 
-def shrink(channels: int, nbytes: int, algorithm: str, protocol: Protocol, ranks: int) -> tuple[int, int]:
-    """Channels and threads per block after NCCL took some away from a small message (enqueue.cc, topoGetAlgoInfo)."""
-    threads = protocol.max_threads
+def shrink(
+    channels: int, nbytes: int, algorithm: str, protocol: Protocol, ranks: int, max_threads: int | None = None
+) -> tuple[int, int]:
+    """Channels and threads per block after NCCL took some away from a small message (enqueue.cc, topoGetAlgoInfo).
+
+    `max_threads` is what a block may have at most (`commsim.nccl.tuner.max_threads`). PAT and NVLS keep their channels.
+    """
+    if algorithm in ("pat", "nvls", "nvls_tree"):
+        return channels, 640
+    threads = protocol.max_threads if max_threads is None else max_threads
     threshold = protocol.thread_threshold * (ranks if algorithm == "ring" and protocol is LL else 1)
+    if algorithm.startswith("collnet"):
+        threshold = 512
     while nbytes < channels * threads * threshold and channels >= 2:
         channels -= 1
     while nbytes < channels * threads * threshold and threads % 128 == 0 and threads > 96:
@@ -46,20 +55,32 @@ def split(
     ranks: int,
     version: Version,
     traffic_factor: int = 2,
+    held_bytes: int | None = None,
+    *,
+    max_threads: int | None = None,
 ) -> Split:
     """How `nbytes` are spread over at most `channels` channels.
 
-    `traffic_factor` is NCCL's bytes moved per byte of the call: 2 for all_reduce.
+    `traffic_factor` is NCCL's bytes moved per byte that one rank holds: 2 for all_reduce, the number of ranks for
+    all_gather and reduce_scatter, else 1. `held_bytes` is what one rank holds, where that is not all of `nbytes`.
     """
-    channels, threads = shrink(channels, nbytes, algorithm, protocol, ranks)
+    channels, threads = shrink(channels, nbytes, algorithm, protocol, ranks, max_threads)
     if nbytes == 0:
         return Split(1, 0, threads)
     if version < CONTINUOUS_SINCE:
         return Split(channels, ceil(nbytes / channels), threads)
+    held = nbytes if held_bytes is None else max(1, held_bytes)
     weight = traffic_factor * (4 if protocol is LL else 1)
-    per_channel = _round_up(max(_MIN_TRAFFIC, nbytes * weight) / channels, 16)
+    per_channel = _round_up(max(_MIN_TRAFFIC, held * weight) / channels, 16)
     cell = _round_up(_MIN_TRAFFIC / weight, 16)
-    cells = ceil(nbytes / cell)
+    cells = ceil(held / cell)
     cells_per_channel = min(cells, ceil(per_channel / (cell * weight)))
     used = ceil(cells / cells_per_channel)
-    return Split(used, min(nbytes, cells_per_channel * cell), threads)
+    return Split(used, min(nbytes, ceil(min(held, cells_per_channel * cell) * nbytes / held)), threads)
+
+
+def traffic(collective: str, nbytes: int, ranks: int) -> tuple[int, int]:
+    """(bytes moved per byte held, bytes that one rank holds) of a call of `nbytes` (enqueue.cc, scheduleCollTasks)."""
+    if collective in ("all_gather", "reduce_scatter"):
+        return ranks, -(-nbytes // ranks)
+    return (2 if collective == "all_reduce" else 1), nbytes

@@ -59,9 +59,11 @@ class Graph:
     channels: int
     intra_gbps: float
     inter_gbps: float
-    pattern: str  # RING, TREE, BALANCED_TREE, NVLS
+    pattern: str  # RING, TREE, BALANCED_TREE, SPLIT_TREE, NVLS, COLLNET_DIRECT
     intra_type: str
     inter_type: str
+    same_channels: bool = True  # every channel visits the GPUs in the same order
+    cross_nic: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class System:
     tree: Graph
     nvls: Graph | None
     coll_channels: int
+    collnet_direct: Graph | None = None
+    collnet_chain: Graph | None = None
+    collnet: bool = False  # a plugin that reduces in the network is in use
+    nvswitch: bool = False
+    mixed_gpus: bool = False  # GPUs of more than one compute capability; `sm` is the lowest
 
     @property
     def ranks_per_node(self) -> int:

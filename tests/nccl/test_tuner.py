@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commsim.nccl.graph import Graph, System
-from commsim.nccl.tuner import Rules, candidates, choose
+from commsim.nccl.tuner import candidates, choose
 
 VERSION = (2, 30, 7)
 
@@ -114,20 +114,3 @@ def test_socket_pair_of_one_gpu_nodes() -> None:
         "ring/LL": "16.6/1.2",
         "ring/Simple": "36.4/2.4",
     }
-
-
-@pytest.mark.parametrize(
-    ("env", "algorithms", "protocols"),
-    [
-        ({}, {"tree", "ring", "nvls", "nvls_tree"}, {"LL", "LL128", "Simple"}),
-        ({"NCCL_ALGO": "Ring"}, {"ring"}, {"LL", "LL128", "Simple"}),
-        ({"NCCL_ALGO": "^Ring,Tree"}, {"nvls", "nvls_tree"}, {"LL", "LL128", "Simple"}),
-        ({"NCCL_ALGO": "allreduce:tree;allgather:ring"}, {"tree"}, {"LL", "LL128", "Simple"}),
-        ({"NCCL_PROTO": "^LL128"}, {"tree", "ring", "nvls", "nvls_tree"}, {"LL", "Simple"}),
-        ({"NCCL_ALGO": "NVLSTree,Ring"}, {"nvls_tree", "ring"}, {"LL", "LL128", "Simple"}),
-        ({"NCCL_NVLS_ENABLE": "0"}, {"tree", "ring"}, {"LL", "LL128", "Simple"}),
-    ],
-)
-def test_environment_rules(env: dict[str, str], algorithms: set[str], protocols: set[str]) -> None:
-    rules = Rules.from_env(env, "all_reduce")
-    assert (set(rules.algorithms), set(rules.protocols)) == (algorithms, protocols)

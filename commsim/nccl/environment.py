@@ -1,0 +1,129 @@
+"""The NCCL_* variables that have their effect here, and the reading of their values.
+
+Whether a variable is modelled is decided in this one place; any other NCCL_* variable of a job is reported as having
+no effect (`unmodelled`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commsim.errors import ScenarioError
+from commsim.nccl.version import Version
+
+MODELLED_ENV: dict[str, str] = {
+    "NCCL_ALGO": "algorithms that may be chosen",
+    "NCCL_PROTO": "protocols that may be chosen; naming LL128 also allows it where NCCL would not",
+    "NCCL_MIN_NCHANNELS": "least number of collective channels",
+    "NCCL_MAX_NCHANNELS": "most collective channels",
+    "NCCL_MIN_CTAS": "as NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_CTAS": "as NCCL_MAX_NCHANNELS",
+    "NCCL_BUFFSIZE": "buffer of a Simple connection, and so its chunks",
+    "NCCL_NTHREADS": "threads of a block for LL and Simple, and so when channels are taken away",
+    "NCCL_NVLS_ENABLE": "reduction in the NVSwitch: 0 turns it off",
+    "NCCL_COLLNET_ENABLE": "reduction in the network (SHARP): 1 allows it",
+    "NCCL_P2P_DISABLE": "1: GPUs of a node talk through host memory",
+    "NCCL_PXN_DISABLE": "1: no NIC is reached through another GPU",
+    "NCCL_CROSS_NIC": "whether a ring may leave a node by another NIC than it entered",
+    "NCCL_NET_GDR_LEVEL": "how far a NIC may be for it to reach GPU memory directly",
+}
+
+PATHS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
+"""Path types, nearest first (NCCL 2.30.7 src/include/graph.h)."""
+
+ALGORITHM_NAMES = {
+    "tree": "Tree",
+    "ring": "Ring",
+    "collnet_direct": "CollNetDirect",
+    "collnet_chain": "CollNetChain",
+    "nvls": "NVLS",
+    "nvls_tree": "NVLSTree",
+    "pat": "PAT",
+}
+"""Our names of the algorithms and NCCL's, in NCCL's order: the first of equal candidates wins."""
+
+PROTOCOL_NAMES = ("LL", "LL128", "Simple")
+
+_FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+
+
+def unmodelled(env: dict[str, str]) -> list[str]:
+    """The NCCL_* variables of a job that have no effect here, sorted."""
+    return sorted(name for name in env if name.startswith("NCCL_") and name not in MODELLED_ENV)
+
+
+def whole(env: dict[str, str], *names: str) -> int | None:
+    """The whole number that the first set variable of `names` holds; None where none is set or a value is no number."""
+    for name in names:
+        text = env.get(name, "").strip()
+        if text.isdecimal():
+            return int(text)
+        if text:
+            raise ScenarioError(f"{name}: found {text[:40]!r}, expected a whole number")
+    return None
+
+
+def path_level(env: dict[str, str], name: str, default: str) -> int:
+    """The farthest path (index into `PATHS`) that a level variable allows, named or as NCCL's old numbers 0 to 5."""
+    text = env.get(name, "").strip().upper() or default
+    if text in PATHS:
+        return PATHS.index(text)
+    old = {"0": "LOC", "1": "PIX", "2": "PXB", "3": "PHB", "4": "PHB", "5": "SYS"}
+    if text in old:
+        return PATHS.index(old[text])
+    raise ScenarioError(f"{name}: found {text[:40]!r}, expected one of {', '.join(PATHS[:10])}")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What NCCL_ALGO and NCCL_PROTO allow for one collective; `forced_ll128` where a list names it."""
+
+    algorithms: frozenset[str]
+    protocols: frozenset[str]
+    forced_ll128: bool = False
+
+    @classmethod
+    def from_env(cls, env: dict[str, str], collective: str) -> Allowed:
+        """The rules that the environment of a job sets for one collective (either syntax of both variables).
+
+        ``Ring,Tree``, ``^LL128`` and, from 2.24, ``ring;allreduce:tree,ring;allgather:^nvls``. An unknown name is a
+        ScenarioError, as it ends the start of NCCL 2.24 and later.
+        """
+        algorithms = {name.lower(): ours for ours, name in ALGORITHM_NAMES.items()}
+        algorithms["collnet"] = "collnet_direct"
+        chosen = _allowed("NCCL_ALGO", env.get("NCCL_ALGO", ""), algorithms, collective)
+        if whole(env, "NCCL_NVLS_ENABLE") == 0:
+            chosen -= {"nvls", "nvls_tree"}
+        text = env.get("NCCL_PROTO", "")
+        protocols = _allowed("NCCL_PROTO", text, {p.lower(): p for p in PROTOCOL_NAMES}, collective)
+        return cls(chosen, protocols, bool(text.strip()) and "LL128" in protocols)
+
+
+def _allowed(variable: str, text: str, names: dict[str, str], collective: str) -> frozenset[str]:
+    everything = frozenset(names.values())
+    chosen = everything
+    for part in text.lower().replace("_", "").split(";"):
+        scope, colon, listed = part.partition(":")
+        if not colon:
+            scope, listed = "", part
+        scope, listed = scope.strip(), listed.strip()
+        if scope and scope not in _FUNCTIONS:
+            raise ScenarioError(
+                f"{variable}: unknown collective {scope[:40]!r}, expected one of {', '.join(_FUNCTIONS)}"
+            )
+        if not listed:
+            continue
+        inverted, listed = listed.startswith("^"), listed.removeprefix("^")
+        wanted = set()
+        for name in (n.strip() for n in listed.split(",") if n.strip()):
+            if name not in names:
+                raise ScenarioError(f"{variable}: unknown name {name[:40]!r}, expected some of {', '.join(names)}")
+            wanted.add(names[name])
+        if not scope or scope == collective.replace("_", ""):
+            chosen = everything - wanted if inverted else frozenset(wanted)
+    return chosen
+
+
+def ring_always(version: Version) -> bool:
+    """Whether a ring stays when the environment leaves a collective without any algorithm (before 2.24)."""
+    return version < (2, 24, 0)

@@ -1,0 +1,183 @@
+"""The constants of NCCL's tuner by version (src/graph/tuning.cc, read from 2.8 to 2.30.7; nccl-model notes 3.2, 3.8).
+
+Latencies in us, bandwidths in GB/s. Triples are LL, LL128, Simple; rows of caps are Volta, Ampere, Hopper, Blackwell
+and their columns one node, two nodes, more nodes.
+"""
+
+from __future__ import annotations
+
+from commsim.nccl.version import Version
+
+Triple = tuple[float, float, float]
+Rows = tuple[Triple, ...]
+
+_ZERO: Triple = (0.0, 0.0, 0.0)
+
+
+def algorithms(version: Version) -> tuple[str, ...]:
+    """The algorithms that a version has, in the order in which it compares and prints them."""
+    if version < (2, 14, 0):
+        return ("tree", "ring", "collnet_chain")
+    if version < (2, 17, 0):
+        return ("tree", "ring", "collnet_direct", "collnet_chain")
+    if version < (2, 18, 0):
+        return ("tree", "ring", "collnet_direct", "collnet_chain", "nvls")
+    if version < (2, 23, 0):
+        return ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree")
+    return ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+
+
+def base_latency(algorithm: str, version: Version) -> Triple:
+    """Start of an algorithm, whatever the size and the ranks."""
+    if version < (2, 18, 0):
+        old = {"tree": (4.4, 4.4, 0.0), "ring": (3.6, 10.0, 8.4), "nvls": (0.0, 0.0, 40.0)}
+        return old.get(algorithm, (4.4, 4.4, 0.0))
+    if algorithm == "tree":
+        return (6.8, 14.0, 8.4 if version >= (2, 23, 0) else 0.0)
+    return (6.6, 14.0, 8.4) if algorithm == "ring" else _ZERO
+
+
+def hop_latency(algorithm: str, link: str, version: Version) -> Triple:
+    """One hop of an algorithm over a kind of link: NVLINK, PCI or NET."""
+    if algorithm == "tree":
+        return _tree_hop(link, version)
+    if algorithm == "ring":
+        return _ring_hop(link, version)
+    if algorithm == "pat":
+        return (0.0, 0.0, 14.0 if link == "NET" else 4.0)
+    if algorithm.startswith("collnet"):
+        return _collnet_hop(algorithm, link, version)
+    if version < (2, 18, 0) or link == "PCI":
+        return _ZERO
+    if link == "NVLINK":
+        return (0.0, 0.0, 23.0 if version < (2, 21, 0) else 25.0)
+    if algorithm == "nvls":
+        return (0.0, 0.0, 18.0)
+    return (0.0, 0.0, 20.9 if version >= (2, 28, 9) else 14.0)
+
+
+def _tree_hop(link: str, version: Version) -> Triple:
+    simple = {"NVLINK": 4.0, "PCI": 4.0, "NET": 14.0}[link]
+    if version < (2, 23, 0):
+        simple = 28.0
+        if (2, 18, 3) <= version < (2, 19, 0):
+            simple = {"NVLINK": 4.0, "PCI": 6.0, "NET": 14.0}[link]
+    if link == "NVLINK":
+        return (0.52 if version < (2, 18, 0) else 0.6, 1.25, simple)
+    return (1.0, 1.9, simple) if link == "PCI" else (5.0, 8.5, simple)
+
+
+def _ring_hop(link: str, version: Version) -> Triple:
+    if link == "NVLINK":
+        return (0.47 if version < (2, 18, 0) else 0.6, 1.9, 3.4)
+    if link == "PCI":
+        return (1.0, 2.5, 5.7)
+    simple = 14.0
+    if version < (2, 18, 0):
+        simple = 28.0 if (2, 12, 0) <= version < (2, 14, 0) else 9.6
+    return (2.7, 4.0, simple)
+
+
+def _collnet_hop(algorithm: str, link: str, version: Version) -> Triple:
+    if version < (2, 14, 0):
+        return {"NVLINK": (0.5, 1.2, 4.0), "PCI": (1.0, 1.9, 5.5), "NET": (5.0, 5.0, 10.7)}[link]
+    if version < (2, 18, 0):
+        return (0.0, 0.0, 10.7 if link == "NET" else 8.0)
+    if algorithm == "collnet_direct":
+        return (0.0, 0.0, 31.0 if link == "NET" else 3.7)
+    return (0.0, 0.0, 30.0 if link == "NET" else 2.8)
+
+
+def ll_max(version: Version) -> Rows:
+    """Most that LL carries. One node: by GPU generation. Several: row 1 for AMD or mixed CPUs, row 0 for all others."""
+    hopper = (141.0, 45.0, 35.0) if version >= (2, 21, 0) else (87.7, 22.5, 19.0)
+    blackwell = (282.0, 90.0, 70.0) if version >= (2, 25, 0) else hopper
+    return ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), hopper, blackwell)
+
+
+_LL128_BY_COLLECTIVE = {
+    "broadcast": 18.8,
+    "reduce": 12.0,
+    "all_gather": 18.3,
+    "reduce_scatter": 15.2,
+    "all_reduce": 16.9,
+}
+
+
+def ring_ll128_cap(version: Version, collective: str) -> Rows:
+    """Most that one channel of a ring carries with LL128."""
+    if version < (2, 12, 0):
+        return ((_LL128_BY_COLLECTIVE[collective],) * 3,) * 4
+    if version < (2, 17, 0):
+        return ((20.0,) * 3,) * 4
+    blackwell: Triple = (36.7, 36.7, 36.7)
+    if version >= (2, 25, 0):
+        blackwell = (73.4, 73.4, 73.4)
+    if version >= (2, 28, 7):
+        blackwell = (73.4, 34.6, 73.4)
+    if version >= (2, 29, 2):
+        blackwell = (34.5, 34.6, 34.5)
+    if version >= (2, 29, 7):
+        blackwell = (40.0, 40.0, 40.0)
+    return ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, blackwell)
+
+
+def tree_ll128_cap(version: Version, collective: str) -> Rows:
+    """Most that one channel of a tree carries with LL128."""
+    if version < (2, 18, 0):
+        return ring_ll128_cap(version, collective)
+    blackwell: Triple = (36.7, 36.7, 29.0)
+    if version >= (2, 25, 0):
+        blackwell = (73.4, 73.4, 58.0)
+    if version >= (2, 28, 3):
+        blackwell = (55.6, 31.67, 20.0)
+    return ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), blackwell)
+
+
+def tree_cap(version: Version) -> Rows:
+    """Most that one channel of a tree carries with any protocol."""
+    volta, ampere = (26.5, 18.5, 10.0), (24.0, 23.6, 17.8)
+    if version < (2, 12, 0):
+        return (volta, (24.0, 22.5, 16.0), (24.0, 22.5, 16.0), (24.0, 22.5, 16.0))
+    if version < (2, 17, 0):
+        return (volta, ampere, ampere, ampere)
+    hopper = (38.7, 41.4, 36.0 if version >= (2, 18, 0) else 33.0)
+    blackwell: Triple = hopper
+    if version >= (2, 25, 0):
+        blackwell = (77.4, 82.8, 72.0)
+    if version >= (2, 28, 3):
+        blackwell = (70.0, 42.8, 24.0)
+    return (volta, ampere, hopper, blackwell)
+
+
+def nvls_tree_cap(version: Version) -> Rows:
+    """Most that one channel of NVLSTree carries, from 2.28."""
+    beyond = 80.0 if version >= (2, 30, 0) else 43.8 if version >= (2, 28, 9) else 43.1
+    return ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, beyond))
+
+
+NVLS_EFFICIENCY = (0.0, 0.0, 0.85, 0.74)
+"""Share of the NVLink rate that a reduction in the switch reaches, by generation, from 2.28."""
+
+_CORRECTION = (
+    (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1),
+    (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1),
+    (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
+)  # fmt: skip
+_CORRECTION_LL128_BEFORE_2_12 = (
+    1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .5, .6, .6, .7, .7, .8, .9, .9, .92, .92,
+)  # fmt: skip
+
+
+def tree_correction(protocol: int, nbytes: int, version: Version) -> float:
+    """Factor on a tree's bandwidth for a size: a row by powers of two from 64 B (src/graph/tuning.cc)."""
+    index = (nbytes >> 6).bit_length() - 1
+    if index < 0:
+        if version >= (2, 23, 0):
+            return 1.0
+        index = 0  # where a logarithm of zero still read the first entry
+    if index >= (24 if version >= (2, 29, 0) else 23):
+        return 1.0
+    if protocol == 1 and version < (2, 12, 0):
+        return _CORRECTION_LL128_BEFORE_2_12[index]
+    return _CORRECTION[protocol][index]

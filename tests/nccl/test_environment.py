@@ -1,0 +1,64 @@
+"""The NCCL_* variables: which are modelled, and how both syntaxes of the lists are read."""
+
+from __future__ import annotations
+
+import pytest
+
+from commsim.errors import ScenarioError
+from commsim.nccl.environment import ALGORITHM_NAMES, Allowed, path_level, unmodelled, whole
+
+EVERY = set(ALGORITHM_NAMES)
+PROTOCOLS = {"LL", "LL128", "Simple"}
+
+
+@pytest.mark.parametrize(
+    ("env", "algorithms", "protocols"),
+    [
+        ({}, EVERY, PROTOCOLS),
+        ({"NCCL_ALGO": "Ring"}, {"ring"}, PROTOCOLS),
+        ({"NCCL_ALGO": "^Ring,Tree"}, EVERY - {"ring", "tree"}, PROTOCOLS),
+        ({"NCCL_ALGO": "allreduce:tree;allgather:ring"}, {"tree"}, PROTOCOLS),
+        ({"NCCL_ALGO": "ring,nvls;allreduce:^nvls"}, EVERY - {"nvls"}, PROTOCOLS),
+        ({"NCCL_ALGO": "ring;allgather:pat"}, {"ring"}, PROTOCOLS),
+        ({"NCCL_PROTO": "^LL128"}, EVERY, {"LL", "Simple"}),
+        ({"NCCL_PROTO": "LL,Simple;allreduce:^LL"}, EVERY, {"LL128", "Simple"}),
+        ({"NCCL_ALGO": "NVLSTree,Ring"}, {"nvls_tree", "ring"}, PROTOCOLS),
+        ({"NCCL_NVLS_ENABLE": "0"}, EVERY - {"nvls", "nvls_tree"}, PROTOCOLS),
+    ],
+)
+def test_lists_of_algorithms_and_protocols(env: dict[str, str], algorithms: set[str], protocols: set[str]) -> None:
+    rules = Allowed.from_env(env, "all_reduce")
+    assert (set(rules.algorithms), set(rules.protocols)) == (algorithms, protocols)
+
+
+def test_naming_ll128_forces_it() -> None:
+    assert Allowed.from_env({"NCCL_PROTO": "LL128"}, "all_reduce").forced_ll128
+    assert Allowed.from_env({"NCCL_PROTO": "^LL"}, "all_reduce").forced_ll128
+    assert not Allowed.from_env({}, "all_reduce").forced_ll128
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"NCCL_ALGO": "rng"}, "NCCL_ALGO: unknown name 'rng'"),
+        ({"NCCL_PROTO": "allreduc:LL"}, "NCCL_PROTO: unknown collective 'allreduc'"),
+    ],
+)
+def test_unknown_names_are_errors(env: dict[str, str], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        Allowed.from_env(env, "all_reduce")
+
+
+def test_numbers_and_levels() -> None:
+    assert whole({"NCCL_MAX_CTAS": "8"}, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS") == 8
+    assert whole({}, "NCCL_NTHREADS") is None
+    with pytest.raises(ScenarioError, match="NCCL_NTHREADS: found 'many', expected a whole number"):
+        whole({"NCCL_NTHREADS": "many"}, "NCCL_NTHREADS")
+    assert path_level({"NCCL_NET_GDR_LEVEL": "phb"}, "NCCL_NET_GDR_LEVEL", "PXB") == 8
+    assert path_level({"NCCL_NET_GDR_LEVEL": "2"}, "NCCL_NET_GDR_LEVEL", "PXB") == 5
+    with pytest.raises(ScenarioError, match="NCCL_NET_GDR_LEVEL"):
+        path_level({"NCCL_NET_GDR_LEVEL": "far"}, "NCCL_NET_GDR_LEVEL", "PXB")
+
+
+def test_variables_without_effect_are_listed() -> None:
+    assert unmodelled({"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "PATH": "x"}) == ["NCCL_DEBUG"]
