@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 
 from commsim.collectives.schedule import Schedule
@@ -57,6 +58,24 @@ def on_switch(
         indeg=np.bincount(idx, minlength=rows).astype(np.int32),
         route_ptr=np.arange(n * n + 1, dtype=np.int64) * 2,
         route_link=np.stack([up, n + down], axis=1).ravel().astype(np.int32),
+        link_bandwidth=np.full(2 * n, bandwidth),
+        link_latency=np.full(2 * n, latency_s),
+    )
+
+
+def all_to_all(n: int, nbytes: npt.ArrayLike, *, bandwidth: float = 50e9, latency_s: float = 0.5e-6) -> Program:
+    """Every rank to every other at once on a non-blocking switch; ``nbytes`` for all or per op, by rounds."""
+    turn, rank = np.divmod(np.arange(n * (n - 1)), n)
+    rows = rank.size
+    return Program(
+        nbytes=np.broadcast_to(np.asarray(nbytes, np.int64), (rows,)),
+        route=np.arange(rows, dtype=np.int32),
+        delay_s=np.zeros(rows),
+        succ_ptr=np.zeros(rows + 1, np.int64),
+        succ_idx=np.zeros(0, np.int32),
+        indeg=np.zeros(rows, np.int32),
+        route_ptr=np.arange(rows + 1, dtype=np.int64) * 2,
+        route_link=np.stack([rank, n + (rank + turn + 1) % n], axis=1).ravel().astype(np.int32),
         link_bandwidth=np.full(2 * n, bandwidth),
         link_latency=np.full(2 * n, latency_s),
     )

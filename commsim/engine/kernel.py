@@ -272,4 +272,469 @@ def run_in_order(
     return rows
 
 
+@_jit
+def run_family(
+    steps: I64,
+    nbytes: I64,
+    to: I32,
+    route: I32,
+    lanes: int,
+    route_ptr: I64,
+    route_link: I32,
+    inv_bandwidth: F64,
+    latency: F64,
+    arrived: F64,
+    link_busy: F64,
+) -> int:
+    """`run_in_order` for a family in phases, whose rows are never built; returns the number of steps done in order.
+
+    ``steps`` and ``nbytes`` (phases,), ``to`` and ``route`` (phases, senders). ``arrived`` (lanes, senders) comes as
+    zeros and holds at the end when each sender's last message arrived. Fewer steps than there are: the order of
+    numbers did not hold on a link, and the results are to be thrown away.
+    """
+    senders = to.shape[1]
+    free = np.zeros(latency.size, np.float64)
+    head = np.zeros(latency.size, np.float64)
+    incoming = np.zeros_like(arrived)
+    done = 0
+    for phase in range(steps.size):
+        size = nbytes[phase]
+        for _ in range(steps[phase]):
+            for lane in range(lanes):
+                for sender in range(senders):
+                    t = arrived[lane, sender]
+                    tail = 0.0
+                    way = route[phase, sender]
+                    for h in range(route_ptr[_u(way)], route_ptr[_u(way + 1)]):
+                        link = route_link[_u(h)]
+                        if t < head[_u(link)]:
+                            return done
+                        head[_u(link)] = t
+                        st = max(t, free[_u(link)])
+                        fin = max(st + size * inv_bandwidth[_u(link)], tail)
+                        free[_u(link)] = fin
+                        link_busy[_u(link)] += fin - st
+                        tail = fin + latency[_u(link)]
+                        t = st + latency[_u(link)]
+                    incoming[lane, _u(to[phase, sender])] = max(tail, t)
+            arrived[:] = incoming
+            done += 1
+    return done
+
+
+_INF = np.inf
+IDLE, RUNNING, STOPPING, STARTING = 0, 1, 2, 3
+TIME_WENT_BACK, FILLING_STUCK = -1, -2
+
+
+@_jit
+def _set_leaf(tree: F64, leaves: int, leaf: int, value: float) -> None:
+    """Set one leaf of a tree of minima: node i has the children 2i and 2i + 1, leaf j is node leaves + j."""
+    i = leaves + leaf
+    tree[_u(i)] = value
+    while i > 1:
+        i >>= 1
+        smallest = min(tree[_u(2 * i)], tree[_u(2 * i + 1)])
+        if tree[_u(i)] == smallest:
+            break
+        tree[_u(i)] = smallest
+
+
+@_jit
+def _first_leaf(tree: F64, leaves: int) -> int:
+    """The lowest leaf that holds the smallest value."""
+    i = 1
+    while i < leaves:
+        i *= 2
+        if tree[_u(i)] > tree[_u(i + 1)]:
+            i += 1
+    return i - leaves
+
+
+@_jit
+def _freeze(
+    flow: int,
+    rate: float,
+    slot_ptr: I64,
+    slot_link: I32,
+    slot_weight: I64,
+    fixed_rate: F64,
+    left: F64,
+    unfixed: I64,
+) -> None:
+    """Give a flow its rate and take that from its links."""
+    fixed_rate[_u(flow)] = rate
+    for k in range(slot_ptr[_u(flow)], slot_ptr[_u(flow + 1)]):
+        link = slot_link[_u(k)]
+        left[_u(link)] = max(0.0, left[_u(link)] - rate * slot_weight[_u(k)])
+        unfixed[_u(link)] -= slot_weight[_u(k)]
+
+
+@_jit
+def _fill(
+    flows: I32,
+    n_flows: int,
+    links: I32,
+    n_links: int,
+    slot_ptr: I64,
+    slot_link: I32,
+    slot_weight: I64,
+    cap: F64,
+    bandwidth: F64,
+    binding: I64,
+    load: I64,
+    list_ptr: I64,
+    list_flow: I32,
+    list_size: I64,
+    fixed_rate: F64,
+    left: F64,
+    unfixed: I64,
+    times: F64,
+    keys: I64,
+) -> int:
+    """Progressive filling of one component: the max-min fair rate of each of its flows, into ``fixed_rate``.
+
+    The link with the smallest share of what is left per flow is filled first (a heap; a share found to have grown is
+    put back, since shares never shrink). Flows whose cap is below that share are fixed at the cap before.
+    """
+    n = 0
+    for i in range(n_links):
+        link = links[_u(i)]
+        if binding[_u(link)]:
+            left[_u(link)] = bandwidth[_u(link)]
+            unfixed[_u(link)] = load[_u(link)]
+            _push(times, keys, n, left[_u(link)] / unfixed[_u(link)], np.int64(link))
+            n += 1
+    smallest_cap = _INF
+    for i in range(n_flows):
+        fixed_rate[_u(flows[_u(i)])] = -1.0
+        smallest_cap = min(smallest_cap, cap[_u(flows[_u(i)])])
+    todo = n_flows
+    level = 0.0
+    guard = 8 * (n_flows + n_links) + 64
+    while todo > 0 and n > 0:
+        guard -= 1
+        if guard < 0:
+            return FILLING_STUCK
+        share = times[0]
+        link = keys[0]
+        if unfixed[_u(link)] <= 0:
+            _drop_top(times, keys, n)
+            n -= 1
+            continue
+        now = max(level, left[_u(link)] / unfixed[_u(link)])
+        if now > share * (1.0 + 1e-12):
+            _drop_top(times, keys, n)
+            _push(times, keys, n - 1, now, link)
+            continue
+        if smallest_cap <= now:
+            lowest = smallest_cap
+            smallest_cap = _INF
+            for i in range(n_flows):
+                flow = flows[_u(i)]
+                if fixed_rate[_u(flow)] < 0.0:
+                    if cap[_u(flow)] <= lowest:
+                        _freeze(flow, lowest, slot_ptr, slot_link, slot_weight, fixed_rate, left, unfixed)
+                        todo -= 1
+                    else:
+                        smallest_cap = min(smallest_cap, cap[_u(flow)])
+            guard += 1
+            continue
+        level = now
+        _drop_top(times, keys, n)
+        n -= 1
+        first = list_ptr[_u(link)]
+        for i in range(first, first + list_size[_u(link)]):
+            flow = list_flow[_u(i)]
+            if fixed_rate[_u(flow)] < 0.0:
+                _freeze(flow, level, slot_ptr, slot_link, slot_weight, fixed_rate, left, unfixed)
+                todo -= 1
+    if todo > 0:
+        for i in range(n_flows):
+            flow = flows[_u(i)]
+            if fixed_rate[_u(flow)] < 0.0:
+                fixed_rate[_u(flow)] = cap[_u(flow)]
+    return 0
+
+
+@_jit
+def run_fair(
+    nbytes: I64,
+    connection: I32,
+    delay: F64,
+    succ_ptr: I64,
+    succ_idx: I32,
+    waiting: I32,
+    slot_ptr: I64,
+    slot_link: I32,
+    slot_weight: I64,
+    list_ptr: I64,
+    list_place: I64,
+    cap: F64,
+    whole_cap: I64,
+    path_latency: F64,
+    bandwidth: F64,
+    whole_bandwidth: I64,
+    quantum: float,
+    ready: F64,
+    start: F64,
+    end: F64,
+    counts: I64,
+) -> int:
+    """Simulate with max-min fair sharing; returns the number of finished ops, or a negative fault.
+
+    A flow is the head of one connection's queue. Connection c (C,) has the slots ``slot_ptr[c]:slot_ptr[c + 1]``: the
+    links that may ever bind (`commsim.engine.fair` leaves out the others), with how many of its flows a link carries.
+    ``cap`` is its largest rate, -1 for a connection without links. ``whole_cap`` and ``whole_bandwidth`` are the same
+    in integers, caps rounded up: while the caps on a link add up to no more than its bandwidth, it cannot bind.
+    ``list_ptr`` (L+1,) has room for the active flows of each link, ``list_place`` (slots,) is scratch. ``counts``:
+    recomputations, flows in them.
+    """
+    rows = nbytes.size
+    flows_all = cap.size
+    n_link = bandwidth.size
+    leaves = 1
+    while leaves < flows_all:
+        leaves *= 2
+    tree = np.full(2 * leaves, _INF)
+    levels = 1
+    while (1 << levels) < leaves:
+        levels += 1
+    state = np.zeros(flows_all, np.uint8)
+    current = np.full(flows_all, -1, np.int32)
+    head = np.full(flows_all, -1, np.int32)
+    last = np.full(flows_all, -1, np.int32)
+    behind = np.full(rows, -1, np.int32)
+    rate = np.zeros(flows_all)
+    rest = np.zeros(flows_all)
+    since = np.zeros(flows_all)
+    fixed_rate = np.zeros(flows_all)
+    changed = np.empty(flows_all, np.int32)
+    chosen = np.empty(flows_all, np.int32)
+    chosen_at = np.zeros(flows_all, np.int64)
+    queue = np.empty(n_link, np.int32)
+    queued_at = np.zeros(n_link, np.int64)
+    touched = np.empty(n_link, np.int32)
+    touched_at = np.zeros(n_link, np.int64)
+    binding = np.zeros(n_link, np.int64)
+    demand = np.zeros(n_link, np.int64)
+    load = np.zeros(n_link, np.int64)
+    list_size = np.zeros(n_link, np.int64)
+    list_flow = np.empty(list_place.size, np.int32)
+    list_slot = np.empty(list_place.size, np.int64)
+    left = np.zeros(n_link)
+    unfixed = np.zeros(n_link, np.int64)
+    fill_times = np.empty(n_link + 1)
+    fill_keys = np.empty(n_link + 1, np.int64)
+    room = 1024
+    times = np.empty(room)
+    keys = np.empty(room, np.int64)
+    n = 0
+    for op in range(rows):
+        if waiting[op] == 0:
+            if n == room:
+                times = np.concatenate((times, np.empty(room)))
+                keys = np.concatenate((keys, np.empty(room, np.int64)))
+                room *= 2
+            _push(times, keys, n, delay[op], op)
+            n += 1
+    finished = 0
+    stamp = 0
+    now = 0.0
+    while n > 0 or tree[1] < _INF:
+        top = tree[1]
+        if n > 0:
+            top = min(top, times[0])
+        if top < now * (1.0 - 1e-9):
+            return TIME_WENT_BACK
+        now = max(now, top)
+        limit = top * (1.0 + quantum)
+        n_changed = 0
+        stamp += 1
+        while True:
+            done_op = -1
+            done = 0.0
+            if tree[1] <= limit:
+                flow = _first_leaf(tree, leaves)
+                at = tree[_u(leaves + flow)]
+                done_op = current[_u(flow)]
+                done = at + path_latency[_u(flow)]
+                following = head[_u(flow)]
+                current[_u(flow)] = following
+                if following >= 0:
+                    head[_u(flow)] = behind[_u(following)]
+                    start[_u(following)] = at
+                    rest[_u(flow)] = nbytes[_u(following)]
+                    since[_u(flow)] = at
+                    _set_leaf(tree, leaves, flow, at + nbytes[_u(following)] / rate[_u(flow)])
+                else:
+                    _set_leaf(tree, leaves, flow, _INF)
+                    state[_u(flow)] = STOPPING
+                    changed[_u(n_changed)] = flow
+                    n_changed += 1
+            elif n > 0 and times[0] <= limit:
+                at = times[0]
+                op = keys[0]
+                _drop_top(times, keys, n)
+                n -= 1
+                flow = connection[_u(op)]
+                if cap[_u(flow)] < 0.0:
+                    start[_u(op)] = at
+                    done_op = op
+                    done = at
+                elif state[_u(flow)] == IDLE or state[_u(flow)] == STOPPING:
+                    current[_u(flow)] = op
+                    rest[_u(flow)] = nbytes[_u(op)]
+                    since[_u(flow)] = at
+                    start[_u(op)] = at
+                    if state[_u(flow)] == IDLE:
+                        state[_u(flow)] = STARTING
+                        changed[_u(n_changed)] = flow
+                        n_changed += 1
+                    else:
+                        # Stopped and going on within one batch is no change: no rate need be found again.
+                        state[_u(flow)] = RUNNING
+                        _set_leaf(tree, leaves, flow, at + nbytes[_u(op)] / rate[_u(flow)])
+                        for i in range(n_changed):
+                            if changed[_u(i)] == flow:
+                                n_changed -= 1
+                                changed[_u(i)] = changed[_u(n_changed)]
+                                break
+                else:
+                    if head[_u(flow)] < 0:
+                        head[_u(flow)] = op
+                    else:
+                        behind[_u(last[_u(flow)])] = op
+                    last[_u(flow)] = op
+            else:
+                break
+            if done_op >= 0:
+                finished += 1
+                end[_u(done_op)] = done
+                for e in range(succ_ptr[_u(done_op)], succ_ptr[_u(done_op + 1)]):
+                    s = succ_idx[_u(e)]
+                    ready[_u(s)] = max(ready[_u(s)], done)
+                    waiting[_u(s)] -= 1
+                    if waiting[_u(s)] == 0:
+                        if n == room:
+                            times = np.concatenate((times, np.empty(room)))
+                            keys = np.concatenate((keys, np.empty(room, np.int64)))
+                            room *= 2
+                        _push(times, keys, n, ready[_u(s)] + delay[_u(s)], np.int64(s))
+                        n += 1
+        n_touched = 0
+        for i in range(n_changed):
+            flow = changed[_u(i)]
+            starts = state[_u(flow)] == STARTING
+            for k in range(slot_ptr[_u(flow)], slot_ptr[_u(flow + 1)]):
+                link = slot_link[_u(k)]
+                if touched_at[_u(link)] != stamp:
+                    touched_at[_u(link)] = stamp
+                    touched[_u(n_touched)] = link
+                    n_touched += 1
+                more = slot_weight[_u(k)]
+                first = list_ptr[_u(link)]
+                if starts:
+                    place = first + list_size[_u(link)]
+                    list_size[_u(link)] += 1
+                    list_flow[_u(place)] = flow
+                    list_slot[_u(place)] = k
+                    list_place[_u(k)] = place
+                else:
+                    more = -more
+                    list_size[_u(link)] -= 1
+                    place = list_place[_u(k)]
+                    moved = first + list_size[_u(link)]
+                    list_flow[_u(place)] = list_flow[_u(moved)]
+                    list_slot[_u(place)] = list_slot[_u(moved)]
+                    list_place[_u(list_slot[_u(place)])] = place
+                load[_u(link)] += more
+                demand[_u(link)] += more * whole_cap[_u(flow)]
+            if starts:
+                state[_u(flow)] = RUNNING
+                rate[_u(flow)] = 0.0
+                fixed_rate[_u(flow)] = cap[_u(flow)]
+            else:
+                state[_u(flow)] = IDLE
+        # Links that bind now or did so before begin the search for all flows whose rates may change.
+        n_queue = 0
+        for i in range(n_touched):
+            link = touched[_u(i)]
+            before = binding[_u(link)]
+            binding[_u(link)] = np.int64(demand[_u(link)] > whole_bandwidth[_u(link)])
+            if before or binding[_u(link)]:
+                queued_at[_u(link)] = stamp
+                queue[_u(n_queue)] = link
+                n_queue += 1
+        n_chosen = 0
+        i = 0
+        while i < n_queue:
+            link = queue[_u(i)]
+            first = list_ptr[_u(link)]
+            for k in range(first, first + list_size[_u(link)]):
+                flow = list_flow[_u(k)]
+                if chosen_at[_u(flow)] != stamp:
+                    chosen_at[_u(flow)] = stamp
+                    chosen[_u(n_chosen)] = flow
+                    n_chosen += 1
+                    for j in range(slot_ptr[_u(flow)], slot_ptr[_u(flow + 1)]):
+                        other = slot_link[_u(j)]
+                        if binding[_u(other)] and queued_at[_u(other)] != stamp:
+                            queued_at[_u(other)] = stamp
+                            queue[_u(n_queue)] = other
+                            n_queue += 1
+            i += 1
+        if n_chosen > 0:
+            counts[0] += 1
+            counts[1] += n_chosen
+            fault = _fill(
+                chosen,
+                n_chosen,
+                queue,
+                n_queue,
+                slot_ptr,
+                slot_link,
+                slot_weight,
+                cap,
+                bandwidth,
+                binding,
+                load,
+                list_ptr,
+                list_flow,
+                list_size,
+                fixed_rate,
+                left,
+                unfixed,
+                fill_times,
+                fill_keys,
+            )
+            if fault < 0:
+                return fault
+        # Flows that start without meeting a link that binds go at their cap.
+        for i in range(n_changed):
+            flow = changed[_u(i)]
+            if state[_u(flow)] == RUNNING and chosen_at[_u(flow)] != stamp:
+                chosen_at[_u(flow)] = stamp
+                chosen[_u(n_chosen)] = flow
+                n_chosen += 1
+        rebuild = n_chosen * levels > leaves
+        for i in range(n_chosen):
+            flow = chosen[_u(i)]
+            if fixed_rate[_u(flow)] != rate[_u(flow)]:
+                passed = now - since[_u(flow)]
+                if passed > 0.0:
+                    rest[_u(flow)] = max(0.0, rest[_u(flow)] - rate[_u(flow)] * passed)
+                    since[_u(flow)] = now
+                rate[_u(flow)] = fixed_rate[_u(flow)]
+                at = since[_u(flow)] + rest[_u(flow)] / rate[_u(flow)]
+                if rebuild:
+                    tree[_u(leaves + flow)] = at
+                else:
+                    _set_leaf(tree, leaves, flow, at)
+        if rebuild:
+            for i in range(leaves - 1, 0, -1):
+                tree[_u(i)] = min(tree[_u(2 * i)], tree[_u(2 * i + 1)])
+    return finished
+
+
 numba.config.CACHE_DIR = _BEFORE

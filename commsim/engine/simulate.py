@@ -10,7 +10,7 @@ import numpy as np
 from commsim.engine.critical import CriticalPath, Record, critical_path
 from commsim.engine.memory import RECORD_BYTES_PER_HOP, RUN_BYTES_PER_ROW, require_memory
 from commsim.engine.program import Float64, Int64, Program
-from commsim.errors import ScheduleError
+from commsim.errors import InfeasibleError, ScheduleError
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +20,9 @@ class Outcome:
     ``ready_s``: all predecessors have ended. ``start_s``: the first link takes the op up (after its delay and
     the queue). ``end_s``: the last byte has arrived. ``link_busy_s``: how long each link was held, which is
     more than bytes over bandwidth where a slower link before it feeds it. ``level`` names the evaluator
-    ("event", "closed_form"), ``method`` how it got there ("in_order": one pass in op order that proved itself
+    ("event", "closed_form", ...), ``method`` how it got there ("in_order": one pass in op order that proved itself
     right, "heap", "formula"); all of them agree. ``exact`` says whether the times are those of the engine's
-    semantics, not an approximation.
+    semantics, not an approximation; ``contention`` which semantics: "fifo" links or "fair" sharing.
     """
 
     program: Program = field(repr=False)
@@ -34,6 +34,7 @@ class Outcome:
     level: str = "event"
     method: str = "heap"
     exact: bool = True
+    contention: str = "fifo"
     store_and_forward: bool = False
     record: Record | None = field(default=None, repr=False)
 
@@ -49,6 +50,8 @@ class Outcome:
         unless the run was recorded.
         """
         record = self.record
+        if self.contention != "fifo":
+            raise InfeasibleError("under fair sharing nothing waits for one other message: there is no critical path")
         if record is None:
             record = _heap(self.program, self.store_and_forward, record=True).record
         return critical_path(self.program, self.end_s, cast(Record, record), self.store_and_forward)
@@ -147,7 +150,7 @@ def _heap(p: Program, store_and_forward: bool, record: bool) -> Outcome:
         rec.cause,
     )
     if finished < p.rows:
-        raise ScheduleError(_cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))
+        raise ScheduleError(cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))
     return Outcome(
         p,
         ready,
@@ -160,7 +163,7 @@ def _heap(p: Program, store_and_forward: bool, record: bool) -> Outcome:
     )
 
 
-def _cycle_message(p: Program, stuck: Int64, count: int) -> str:
+def cycle_message(p: Program, stuck: Int64, count: int) -> str:
     """Names the rows of one cycle among the ops that never became ready."""
     # Walking from any stuck op to a stuck predecessor, again and again, must come back to an op seen before.
     is_stuck = np.zeros(p.rows, bool)

@@ -1,0 +1,281 @@
+"""Folding by translation: simulate the messages of one period of the machine, and all steps, in place of all ranks.
+
+Ranks r and r + period stand alike when the family sends alike from both and their routes are images of each other;
+so do the ranks of one node, if turning every node by one rank is such an image too. Then the messages of ranks that
+stand alike take equal times: the numbers of messages (step, lane, rank) are in the same order everywhere, and every
+link sees the same messages as its images. Exact for FIFO only while each image of a message has a link of its own;
+this, and the images themselves, are checked, not assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.engine.family import Family, Totals, bind, fits
+from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.engine.program import Float64, Int32, Int64, Program
+from commsim.engine.simulate import simulate
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+CHECK_ALL_RANKS = 16_384
+"""Up to here the images of all ranks are checked; above, those of the first, the middle and the last two periods."""
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """A family folded onto ``senders`` representative ranks; links are those of the quotient.
+
+    Rank r stands for its class ``r % period // rail``. ``to`` and ``route`` (phases, senders), routes in CSR form over
+    quotient links; ``link`` (k,) names for each of those the link of the topology that stands for its images.
+    """
+
+    family: Family
+    period: int
+    rail: int
+    to: Int32
+    route: Int32
+    route_ptr: Int64
+    route_link: Int32
+    link: Int32
+    link_bandwidth: Float64
+    link_latency: Float64
+
+    @property
+    def senders(self) -> int:
+        """Number of representative ranks."""
+        return int(self.to.shape[1])
+
+    def class_of(self, rank: Int64) -> Int64:
+        """The representative of each rank given."""
+        return np.asarray(rank % self.period // self.rail)
+
+    def program(self) -> Program:
+        """The messages of the representatives, one op each: (step, lane, sender) as in `Family`."""
+        f = self.family
+        rows = f.steps * f.lanes * self.senders
+        require_memory(estimate_bytes(rows, derived=False), rows)
+        return bind(
+            [p.steps for p in f.phases],
+            [p.nbytes for p in f.phases],
+            [row.astype(np.int64) for row in self.to],
+            f.lanes,
+            self.route,
+            (self.route_ptr, self.route_link),
+            (self.link_bandwidth, self.link_latency),
+        )
+
+    def link_bytes(self) -> Int64:
+        """Bytes that each quotient link carries, (k,)."""
+        f = self.family
+        per_route = np.zeros(self.route_ptr.size - 1, np.int64)
+        for phase, route in zip(f.phases, self.route, strict=True):
+            np.add.at(per_route, route, phase.steps * f.lanes * phase.nbytes)
+        total = np.zeros(self.link.size, np.int64)
+        np.add.at(total, self.route_link, np.repeat(per_route, np.diff(self.route_ptr)))
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """The links at hand and their numbers in the topology."""
+
+    bandwidth: Float64
+    latency: Float64
+    number: Int64
+
+
+def fold(family: Family, topology: Topology, period: int | None = None) -> Folded | str:
+    """The family folded by the topology's period (or the one given, in ranks), or the condition that does not hold."""
+    fits(family, topology)
+    if family.world_size != topology.world_size:
+        return f"{family.world_size} of the {topology.world_size} ranks of {topology.name} have no translation"
+    shift = natural_period(topology) if period is None else period
+    if shift is None or not 0 < shift < family.world_size or family.world_size % shift:
+        return f"no whole number of periods of {shift} ranks makes {family.world_size} ranks"
+    local, n = topology.ranks_per_node, family.world_size
+    turns = local > 1 and shift % local == 0
+    reason = ""
+    for rail in (local, 1) if turns else (1,):
+        found = _fold(family, topology, shift, rail)
+        if isinstance(found, Folded):
+            return found
+        reason = found  # without turning nodes less is asked, so the last reason is the weightiest
+    return f"{reason} (period {shift} of {n} ranks)"
+
+
+def natural_period(topology: Topology) -> int | None:
+    """Ranks after which a topology repeats: what it declares, else one node, or the nodes below one group of leaves."""
+    declared = getattr(topology, "period_ranks", None)
+    if declared is not None:
+        return int(declared)
+    if topology.nodes == 1:
+        return 1
+    fabric = topology.fabric_routes
+    group = 1 if fabric is None or not fabric.up.shape[1] else fabric.nodes_per_leaf
+    return group * topology.ranks_per_node
+
+
+def _fold(family: Family, topology: Topology, period: int, rail: int) -> Folded | str:
+    n, count = family.world_size, family.world_size // period
+    ranks = np.arange(n)
+    node = ranks // rail * rail
+    turned = node + (ranks - node + 1) % rail
+    for phase in family.phases:
+        if (np.roll(phase.to, -period) != (phase.to + period) % n).any():
+            return "the family does not send alike from one period to the next"
+        if (phase.to[turned] != turned[phase.to]).any():
+            return "the family does not send alike from the ranks of a node"
+    chosen = range(count) if n <= CHECK_ALL_RANKS else sorted({0, 1, count // 2, count - 2, count - 1})
+    chosen_ranks = np.concatenate([np.arange(k * period, (k + 1) * period) for k in chosen])
+    if len(chosen) < count and any((np.abs(_offset(phase.to, n)) > period).any() for phase in family.phases):
+        return f"the family reaches beyond the next period, which is only checked up to {CHECK_ALL_RANKS} ranks"
+    hops = _hops(family, topology, chosen_ranks)
+    # Links numbered anew: what follows need not carry all links of a large machine about.
+    used, number = np.unique(hops, return_inverse=True)
+    hops = number.reshape(hops.shape) - int(used[0] < 0)
+    used = used[used >= 0]
+    links = _Links(topology.link_bandwidth[used], topology.link_latency[used], used)
+    fault = _check_images(hops, np.array(chosen), period, rail, count, links)
+    if fault:
+        return fault
+    return _quotient(family, links, hops, period, rail)
+
+
+def _offset(to: Int64, n: int) -> Int64:
+    """How far each rank sends, the short way round."""
+    return np.asarray((to - np.arange(n) + n // 2) % n - n // 2)
+
+
+def _hops(family: Family, topology: Topology, ranks: Int64) -> Int64:
+    """Links of each message of a step, (phases, ranks, hops), padded with -1."""
+    phases = len(family.phases)
+    table = topology.routes(np.tile(ranks, phases), np.concatenate([p.to[ranks] for p in family.phases]))
+    length = np.diff(table.ptr)
+    padded = np.full((length.size, int(length.max(initial=0))), -1, np.int64)
+    padded[np.arange(padded.shape[1]) < length[:, None]] = table.link
+    return padded[table.index].reshape(phases, ranks.size, -1)
+
+
+def _check_images(hops: Int64, chosen: Int64, period: int, rail: int, count: int, links: _Links) -> str:
+    """Why the routes of the chosen periods are not images of each other; empty if they are."""
+    phases, _, width = hops.shape
+    parts = hops.reshape(phases, chosen.size, period, width)
+    after = np.flatnonzero((np.roll(chosen, -1) - chosen) % count == 1)
+    if not _one_to_one(parts[:, after], parts[:, (after + 1) % chosen.size], links):
+        return "the routes of one period are not the images of those of the next"
+    turned = hops.reshape(phases, -1, rail, width)
+    if not _one_to_one(turned, np.roll(turned, -1, axis=2), links):
+        return "the routes of the ranks of a node are not images of each other"
+    # Column (phase, class, hop): over all images of one message, each link once.
+    members = parts.reshape(phases, chosen.size, period // rail, rail, width).transpose(0, 2, 4, 1, 3)
+    columns = members.reshape(phases * (period // rail) * width, -1)
+    used = columns[columns[:, 0] >= 0]
+    ordered = np.sort(used, axis=1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        return "several images of a message share one link"
+    if chosen.size == count:
+        label = _labels(used, links.number.size)
+        size = np.bincount(label[label >= 0])
+        if (size[size > 0] != used.shape[1]).any():
+            return "two links that stand alike carry different numbers of images"
+    return ""
+
+
+def _one_to_one(a: Int64, b: Int64, links: _Links) -> bool:
+    """Whether a link of ``a`` always corresponds to one and the same link of ``b`` and back, of equal speed."""
+    x, y = a.reshape(-1), b.reshape(-1)
+    if ((x < 0) != (y < 0)).any():
+        return False
+    x, y = x[x >= 0], y[y >= 0]
+    image, origin = (np.full(links.number.size, -1, np.int64) for _ in range(2))
+    image[x], origin[y] = y, x
+    same = (links.bandwidth[x] == links.bandwidth[y]).all()
+    return bool(same and (links.latency[x] == links.latency[y]).all()) and bool(
+        (image[x] == y).all() and (origin[y] == x).all()
+    )
+
+
+def _labels(columns: Int64, count: int) -> Int64:
+    """The smallest link of the set that each link stands alike with, (links,); -1 for links of no column.
+
+    Links of one column stand alike, and so do those of columns that share a link.
+    """
+    label = np.full(count, -1, np.int64)
+    label[columns] = columns
+    while True:
+        smallest = label[columns].min(axis=1)
+        found = label.copy()
+        np.minimum.at(found, columns, smallest[:, None])
+        found[columns] = np.minimum(found[columns], found[found[columns]])
+        if (found == label).all():
+            return label
+        label = found
+
+
+def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int) -> Folded:
+    phases, chosen, width = hops.shape
+    senders = period // rail
+    members = hops.reshape(phases, chosen // period, senders, rail, width).transpose(0, 2, 4, 1, 3)
+    columns = members.reshape(phases * senders * width, -1)
+    label = _labels(columns[columns[:, 0] >= 0], links.number.size)
+    ways = members[..., 0, 0].reshape(phases * senders, width)
+    inside = ways >= 0
+    stands, number = np.unique(label[ways[inside]], return_inverse=True)
+    return Folded(
+        family=family,
+        period=period,
+        rail=rail,
+        to=np.stack([p.to[:period:rail] % period // rail for p in family.phases]).astype(np.int32),
+        route=np.arange(phases * senders, dtype=np.int32).reshape(phases, senders),
+        route_ptr=np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int64),
+        route_link=number.reshape(-1).astype(np.int32),
+        link=links.number[stands].astype(np.int32),
+        link_bandwidth=links.bandwidth[stands],
+        link_latency=links.latency[stands],
+    )
+
+
+def folded_totals(family: Family, topology: Topology, period: int | None = None) -> Totals | str:
+    """The exact Totals of a family by folding, FIFO links, or the condition that does not hold."""
+    folded = fold(family, topology, period)
+    return folded if isinstance(folded, str) else run_folded(folded)
+
+
+def run_folded(folded: Folded) -> Totals:
+    """The Totals of the representatives: in order of numbers without rows if every link allows it, else by events."""
+    from commsim.engine import kernel
+
+    f = folded.family
+    arrived, busy = np.zeros((f.lanes, folded.senders)), np.zeros(folded.link.size)
+    done = kernel.run_family(
+        np.array([p.steps for p in f.phases], np.int64),
+        np.array([p.nbytes for p in f.phases], np.int64),
+        folded.to,
+        folded.route,
+        f.lanes,
+        folded.route_ptr,
+        folded.route_link,
+        1.0 / folded.link_bandwidth,
+        folded.link_latency,
+        arrived,
+        busy,
+    )
+    makespan, method = float(arrived.max(initial=0.0)), "in_order"
+    if done < f.steps:
+        outcome = simulate(folded.program(), in_order=False)
+        makespan, busy, method = outcome.makespan_s, outcome.link_busy_s, "heap"
+    return Totals(
+        makespan_s=makespan,
+        messages=f.messages,
+        link=folded.link,
+        link_bytes=folded.link_bytes(),
+        link_busy_s=busy,
+        level="fold",
+        method=method,
+        part=f"{folded.senders} of {f.world_size} ranks",
+    )
