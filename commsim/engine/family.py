@@ -17,12 +17,11 @@ from commsim.collectives.grid import usual_node
 from commsim.collectives.ring import ring_orders
 from commsim.collectives.schedule import at_least_one, elements
 from commsim.engine.memory import estimate_bytes, require_memory
-from commsim.engine.program import Int32, Int64, Program
+from commsim.engine.program import Float64, Int32, Int64, Program
 from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
     from commsim.collectives.ring import Order
-    from commsim.engine.simulate import Float64
     from commsim.topology.graph import Topology
 
 

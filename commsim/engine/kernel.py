@@ -687,7 +687,7 @@ def run_fair(
         if n_chosen > 0:
             counts[0] += 1
             counts[1] += n_chosen
-            fault = _fill(
+            fault: int = _fill(
                 chosen,
                 n_chosen,
                 queue,
