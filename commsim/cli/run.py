@@ -37,6 +37,7 @@ def run(
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
     from commsim.cli.find import find_scenario
+    from commsim.report.crossover import crossover_lines
     from commsim.report.tables import comparison_table, summary_line
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare
@@ -65,6 +66,9 @@ def run(
             documents.append(result.to_dict() | {"comparisons": [c.summary() for c in comparisons]})
             continue
         typer.echo(tables(result), nl=False)
+        for item in result.items:
+            for line in crossover_lines(item):
+                typer.echo(line)
         for comparison in comparisons:
             typer.echo(comparison_table(comparison), nl=False)
         if written:
@@ -178,6 +182,7 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
 
 def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Path]:
     """Writes the bandwidth curves as PNG and SVG, one pair of files per item."""
+    from commsim.report.crossover import plot_crossover
     from commsim.report.files import write_atomically
     from commsim.report.plots import figure_bytes, plot_bandwidth
 
@@ -186,6 +191,12 @@ def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Pa
         mine = [c for c in comparisons if any(c.measured is m for m in item.measured)]
         provenance = f"commsim {result.provenance['commsim']}, scenario {result.scenario_hash}"
         figure = plot_bandwidth([item.curve()], list(item.measured), result.name, mine, provenance)
-        name = "bandwidth" if len(result.items) == 1 else f"bandwidth-{i + 1}"
-        written += [write_atomically(folder / f"{name}.{form}", figure_bytes(figure, form)) for form in ("png", "svg")]
+        figures = {"bandwidth": figure}
+        if any(row.candidates for row in item.rows):
+            figures["crossover"] = plot_crossover(item, result.name, provenance)
+        for name, picture in figures.items():
+            file = name if len(result.items) == 1 else f"{name}-{i + 1}"
+            written += [
+                write_atomically(folder / f"{file}.{form}", figure_bytes(picture, form)) for form in ("png", "svg")
+            ]
     return written

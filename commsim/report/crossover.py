@@ -1,0 +1,95 @@
+"""Which algorithm wins at which size: every algorithm's time as a multiple of the quickest one's."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from commsim.report import style
+from commsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from commsim.scenario.result import Item, Row
+
+_DASHES = ("--", ":", "-.")  # of the algorithms that win nowhere and are shown all the same
+_MOST_TIMES_SLOWER = 10.0
+
+
+def plot_crossover(item: Item, title: str, provenance: str = "") -> Figure:
+    """Time over that of the quickest algorithm, against message size; the winner of each stretch of sizes is named.
+
+    `item` needs rows with `candidates` (``algorithm: auto``); a ValueError otherwise. Winners stand out; of the others
+    the three that come closest on average are drawn, thin.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [row for row in item.rows if row.candidates]
+    if not rows:
+        raise ValueError("found no row with candidates, expected the result of `algorithm: auto`")
+    sizes = np.array([row.size_bytes for row in rows], float)
+    ratios = _ratios(rows)
+    winners = list(dict.fromkeys(row.algorithm for row in rows))
+    others = sorted((n for n in ratios if n not in winners), key=lambda n: float(np.mean(np.log(ratios[n]))))
+    colours = [*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS]
+    with mpl.rc_context(cast("Any", style.RC)):
+        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        for i, name in enumerate(winners):
+            colour = colours[i % len(colours)]
+            axes.plot(sizes, ratios[name], marker="o", markersize=3.5, color=colour, label=name, zorder=3)
+        for name, dashes in zip(others, _DASHES, strict=False):
+            axes.plot(sizes, ratios[name], color=style.MUTED, linewidth=0.9, linestyle=dashes, label=name, zorder=2)
+        axes.set_yscale("log")
+        axes.set_ylim(0.93, _MOST_TIMES_SLOWER)
+        ticks = (1, 1.5, 2, 3, 5, 10)
+        axes.set_yticks(ticks, [f"{t:g}x" for t in ticks])
+        axes.minorticks_off()
+        style.size_axis(axes, sizes[0], sizes[-1])
+        for name, first, last in _stretches(rows):
+            colour = colours[winners.index(name) % len(colours)]
+            axes.axvspan(first / 2**0.5, last * 2**0.5, color=colour, alpha=0.07, linewidth=0)
+        axes.set_ylabel("time over that of the quickest")
+        axes.set_xlabel("message size")
+        axes.set_title(title)
+        figure.legend(loc="outside lower center", ncols=4)
+        if provenance:
+            figure.text(0.995, 0.005, provenance, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
+    return figure
+
+
+def crossover_lines(item: Item) -> list[str]:
+    """The winner of each stretch of sizes in words, with the runner-up of its last size."""
+    rows = [row for row in item.rows if row.candidates]
+    lines = []
+    for name, first, last in _stretches(rows):
+        row = next(r for r in rows if r.size_bytes == last)
+        span = format_bytes(first) if first == last else f"{format_bytes(first)} .. {format_bytes(last)}"
+        behind = 0.0 if row.runner_up_s is None or row.time_s == 0 else 100 * (row.runner_up_s / row.time_s - 1)
+        next_best = "is as quick" if behind < 0.05 else f"takes {behind:.3g} % longer"
+        lines.append(f"# {span}: {name} (at {format_bytes(last)} {row.runner_up} {next_best})")
+    return lines
+
+
+def _ratios(rows: list[Row]) -> dict[str, np.ndarray]:
+    names = [name for name, _ in rows[0].candidates]
+    found = {name: np.full(len(rows), np.nan) for name in names}
+    for i, row in enumerate(rows):
+        for name, seconds in row.candidates:
+            found[name][i] = seconds / row.time_s if row.time_s else 1.0
+    return found
+
+
+def _stretches(rows: list[Row]) -> list[tuple[str, int, int]]:
+    """Runs of neighbouring sizes with the same winner: (algorithm, first size, last size)."""
+    found = []
+    for name, group in groupby(rows, key=lambda row: row.algorithm):
+        sizes = [row.size_bytes for row in group]
+        found.append((name, sizes[0], sizes[-1]))
+    return found
