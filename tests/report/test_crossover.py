@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from commsim.report.crossover import crossover_lines, plot_crossover
@@ -34,7 +35,7 @@ def test_every_stretch_is_named_with_its_runner_up() -> None:
 
 def test_the_picture_draws_ratios_to_the_quickest() -> None:
     axes = plot_crossover(ITEM, "title").axes[0]
-    lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+    lines = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()}
     assert lines["tree"] == pytest.approx([1, 1, 2])
     assert lines["ring"] == pytest.approx([1.5, 1.25, 1])
 
