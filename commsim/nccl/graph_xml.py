@@ -1,0 +1,128 @@
+"""The graphs of an NCCL graph file (NCCL_GRAPH_DUMP_FILE writes it, NCCL_GRAPH_FILE reads it): the tuner's inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+from commsim.errors import Fault, LogFormatError
+from commsim.nccl.environment import PATHS
+from commsim.nccl.graph import Graph, System
+from commsim.xml_tree import Element, read_xml
+
+_NAMES = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
+_PATTERNS = {1: "BALANCED_TREE", 2: "SPLIT_TREE", 3: "TREE", 4: "RING", 5: "NVLS", 6: "COLLNET_DIRECT"}
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """Graphs by name (ring, tree, collnet_chain, nvls, collnet_direct) and the GPUs of their channels, in order."""
+
+    graphs: dict[str, Graph]
+    orders: dict[str, tuple[tuple[int, ...], ...]]
+
+
+def read_graphs(path: Path) -> GraphFile:
+    """The graphs of a file; LogFormatError lists every fault with its line."""
+    root = read_xml(path, error=LogFormatError)
+    faults: list[Fault] = []
+    if root.name != "graphs":
+        message = f"found <{root.name[:40]}>, expected <graphs>: a file of NCCL_GRAPH_DUMP_FILE"
+        raise LogFormatError([Fault(str(path), root.line, 1, "", message)])
+    graphs: dict[str, Graph] = {}
+    orders: dict[str, tuple[tuple[int, ...], ...]] = {}
+    for element in root.each("graph"):
+        reader = _Reader(element, str(path), faults)
+        name = _NAMES.get(reader.whole("id", 0))
+        if name is None:
+            reader.fault("id", "expected 0 to 4")
+            continue
+        graphs[name] = reader.graph()
+        orders[name] = tuple(reader.order(channel) for channel in element.each("channel"))
+        if graphs[name].channels != len(orders[name]):
+            reader.fault("nchannels", f"but the graph lists {len(orders[name])} channels")
+    if not graphs and not faults:
+        faults.append(Fault(str(path), root.line, 1, "", "found no <graph>"))
+    if faults:
+        raise LogFormatError(sorted(faults))
+    return GraphFile(graphs, orders)
+
+
+def with_graphs(system: System, graphs: dict[str, Graph]) -> System:
+    """A system with the graphs of a file in place of those that were searched; a graph without channels is none."""
+    kept = {name: graph for name, graph in graphs.items() if graph.channels}
+    ring = kept.get("ring", system.ring)
+    return replace(
+        system,
+        ring=ring,
+        tree=kept.get("tree", system.tree),
+        nvls=kept.get("nvls", system.nvls),
+        collnet_chain=kept.get("collnet_chain", system.collnet_chain),
+        collnet_direct=kept.get("collnet_direct", system.collnet_direct),
+        intra_type=ring.intra_type,
+        inter_type=ring.inter_type if system.nodes > 1 else system.inter_type,
+        coll_channels=2 * ring.channels if "ring" in kept else system.coll_channels,
+    )
+
+
+class _Reader:
+    """Reads the attributes of one <graph>, noting every fault."""
+
+    def __init__(self, element: Element, file: str, faults: list[Fault]) -> None:
+        self._element, self._file, self._faults = element, file, faults
+
+    def fault(self, name: str, expected: str) -> None:
+        found = self._element.attributes.get(name)
+        text = f"found {found[:40]!r}, {expected}" if found is not None else f"is missing; {expected}"
+        self._faults.append(Fault(self._file, self._element.line, 1, name, text))
+
+    def whole(self, name: str, least: int) -> int:
+        text = self._element.attributes.get(name, "")
+        if text.isdecimal() and least <= int(text) <= 10_000:
+            return int(text)
+        self.fault(name, f"expected a whole number from {least}")
+        return least
+
+    def speed(self, name: str) -> float:
+        try:
+            value = float(self._element.attributes.get(name, ""))
+        except ValueError:
+            value = -1.0
+        if isfinite(value) and 0 <= value <= 1e5:
+            return value
+        self.fault(name, "expected a bandwidth in GB/s")
+        return 0.0
+
+    def path(self, name: str) -> str:
+        text = self._element.attributes.get(name, "")
+        if text not in PATHS:
+            self.fault(name, f"expected one of {', '.join(PATHS)}")
+            return "SYS"
+        return text
+
+    def graph(self) -> Graph:
+        pattern = _PATTERNS.get(self.whole("pattern", 1))
+        if pattern is None:
+            self.fault("pattern", "expected 1 to 6")
+        return Graph(
+            channels=self.whole("nchannels", 0),
+            intra_gbps=self.speed("speedintra"),
+            inter_gbps=self.speed("speedinter"),
+            pattern=pattern or "RING",
+            intra_type=self.path("typeintra"),
+            inter_type=self.path("typeinter"),
+            same_channels=self.whole("samechannels", 0) == 1,
+            cross_nic=self.whole("crossnic", 0),
+        )
+
+    def order(self, channel: Element) -> tuple[int, ...]:
+        order = []
+        for gpu in channel.each("gpu"):
+            try:
+                order.append(int(gpu.attributes.get("dev", ""), 16))
+            except ValueError:
+                found = gpu.attributes.get("dev", "nothing")[:40]
+                message = f"found {found!r}, expected a hexadecimal number"
+                self._faults.append(Fault(self._file, gpu.line, 1, "dev", message))
+        return tuple(order)
