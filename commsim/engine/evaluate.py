@@ -1,42 +1,238 @@
-"""One question, several evaluators: the cheapest whose conditions are verified answers, and says who it was."""
+"""One question, several evaluators: the cheapest whose conditions are verified answers, and says who it was.
+
+The ladder, cheapest first: closed form, wavefront (rings by arithmetic), fold (one part for all that stand alike),
+event (FIFO links by heap or in order; fair sharing). All agree where they overlap.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
+from commsim.collectives.schedule import Schedule
+from commsim.engine.fair import QUANTUM, connections, simulate_fair
+from commsim.engine.family import Family, Totals, fits
+from commsim.engine.fold import fold, run_folded
 from commsim.engine.program import Int32, Program, build_program
+from commsim.engine.refine import simulate_folded
 from commsim.engine.simulate import Outcome, simulate
+from commsim.engine.wavefront import servers_of, wavefront
 from commsim.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from commsim.collectives.schedule import Schedule
     from commsim.topology.graph import Topology
 
-Engine = Literal["auto", "closed_form", "event"]
+Engine = Literal["auto", "closed_form", "wavefront", "fold", "event"]
+Contention = Literal["fifo", "fair"]
+
+ENGINES = ("auto", "closed_form", "wavefront", "fold", "event")
+CONTENTION = ("fifo", "fair")
+
+DIFFERENCE = 0.1
+"""Where FIFO links and fair sharing differ by more than this share, a result gives both."""
+
+
+@overload
+def evaluate(
+    what: Schedule,
+    topology: Topology,
+    engine: Engine = "auto",
+    *,
+    contention: Contention = "fifo",
+    block_rate: float | None = None,
+    quantum: float = QUANTUM,
+) -> Outcome: ...
+
+
+@overload
+def evaluate(
+    what: Family,
+    topology: Topology,
+    engine: Engine = "auto",
+    *,
+    contention: Contention = "fifo",
+    block_rate: None = None,
+    quantum: float = QUANTUM,
+) -> Totals: ...
 
 
 def evaluate(
-    schedule: Schedule, topology: Topology, engine: Engine = "auto", *, block_rate: float | None = None
-) -> Outcome:
-    """The Outcome of a schedule on the topology's own routes; ``level`` names the evaluator that found it.
+    what: Schedule | Family,
+    topology: Topology,
+    engine: Engine = "auto",
+    *,
+    contention: Contention = "fifo",
+    block_rate: float | None = None,
+    quantum: float = QUANTUM,
+) -> Outcome | Totals:
+    """What becomes of a schedule or a family on the topology's own routes; ``level`` names the evaluator that found it.
 
-    ``auto`` takes the closed form where `uniform_steps` proves it right, else simulates. Asking for
-    ``closed_form`` where it is not proven is an InfeasibleError that says which condition fails. ``block_rate``:
-    see `build_program`.
+    ``auto`` takes the cheapest level whose conditions are verified. Asking for a level whose conditions do not hold is
+    an InfeasibleError that says which one fails. A Schedule has times for every row (`Outcome`), a Family, whose rows
+    are not built below the level ``event``, its `Totals`. ``block_rate``: see `build_program`; ``quantum``: see
+    `simulate_fair`.
     """
-    if engine not in {"auto", "closed_form", "event"}:
-        raise ValueError(f"unknown engine {engine!r}, expected auto, closed_form or event")
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine {engine!r}, expected {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
+    if contention not in CONTENTION:
+        raise ValueError(f"unknown contention {contention!r}, expected fifo or fair")
+    if isinstance(what, Family):
+        return _family(what, topology, engine, contention, quantum)
+    return _schedule(what, topology, engine, contention, block_rate, quantum)
+
+
+def _schedule(
+    schedule: Schedule,
+    topology: Topology,
+    engine: Engine,
+    contention: Contention,
+    block_rate: float | None,
+    quantum: float,
+) -> Outcome:
+    if engine == "wavefront":
+        raise _not_here("wavefront", schedule, "it takes rings given as a family, without rows")
+    if engine == "fold" and contention == "fifo":
+        raise _not_here("folding", schedule, "rows fold under fair sharing only; with FIFO links a family does")
     program = build_program(schedule, topology, block_rate=block_rate)
-    if engine == "event":
-        return simulate(program)
-    found = uniform_steps(program, schedule.step)
-    if isinstance(found, Outcome):
-        return found
+    reason = ""
+    if engine in {"auto", "closed_form"}:
+        found = uniform_steps(program, schedule.step)
+        if isinstance(found, Outcome):
+            return replace(found, contention=contention)
+        reason = found
     if engine == "closed_form":
-        raise InfeasibleError(f"no closed form for {schedule.algorithm} {schedule.collective} here: {found}")
-    return simulate(program)
+        raise _not_here("closed form", schedule, reason)
+    if contention == "fifo":
+        return simulate(program)
+    conn = connections(schedule)
+    if engine in {"auto", "fold"}:
+        folded = simulate_folded(program, conn, quantum=quantum)
+        if isinstance(folded, Outcome):
+            return folded
+        if engine == "fold":
+            raise _not_here("folding", schedule, folded)
+    return simulate_fair(program, conn, quantum=quantum)
+
+
+def _family(family: Family, topology: Topology, engine: Engine, contention: Contention, quantum: float) -> Totals:
+    if engine in {"auto", "closed_form"}:
+        found = synchronous(family, topology)
+        if isinstance(found, Totals):
+            return replace(found, contention=contention)
+        if engine == "closed_form":
+            raise _not_here("closed form", family, found)
+    if engine in {"auto", "wavefront"}:
+        # Under fair sharing several channels go side by side where FIFO links take turns.
+        found = wavefront(family, topology) if contention == "fifo" or family.channels == 1 else "channels share links"
+        if isinstance(found, Totals):
+            return replace(found, contention=contention)
+        if engine == "wavefront":
+            raise _not_here("wavefront", family, found)
+    if engine in {"auto", "fold"}:
+        folded = fold(family, topology)
+        if not isinstance(folded, str):
+            if contention == "fifo":
+                return run_folded(folded)
+            part = folded.program()
+            fair = simulate_fair(part, family.connections(part.route, folded.senders), quantum=quantum)
+            about = f"{folded.senders} of {family.world_size} ranks"
+            return _totals(family, fair, folded.link, "fold", about)
+        if engine == "fold":
+            raise _not_here("folding", family, folded)
+    program = family.program(topology)
+    if contention == "fifo":
+        outcome = simulate(program)
+    else:
+        outcome = simulate_fair(program, family.connections(program.route, family.world_size), quantum=quantum)
+    return _totals(family, outcome, np.arange(program.links, dtype=np.int32), outcome.level, "")
+
+
+def _totals(family: Family, outcome: Outcome, link: Int32, level: str, part: str) -> Totals:
+    return Totals(
+        outcome.makespan_s,
+        family.messages,
+        link,
+        outcome.link_bytes,
+        outcome.link_busy_s,
+        level,
+        outcome.method,
+        outcome.exact,
+        part,
+        outcome.contention,
+    )
+
+
+def _not_here(level: str, what: Schedule | Family, reason: str) -> InfeasibleError:
+    return InfeasibleError(f"no {level} for {what.algorithm} {what.collective} here: {reason}")
+
+
+@dataclass(frozen=True)
+class BothWays:
+    """Seconds of one run with FIFO links and with fair sharing."""
+
+    fifo_s: float
+    fair_s: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether they differ by more than a tenth of the shorter."""
+        low, high = sorted((self.fifo_s, self.fair_s))
+        return high > low * (1 + DIFFERENCE)
+
+    def __str__(self) -> str:
+        return (
+            f"{1e6 * self.fifo_s:.6g} us with FIFO links and {1e6 * self.fair_s:.6g} us with fair sharing, "
+            f"{abs(self.fair_s / self.fifo_s - 1):.0%} apart"
+        )
+
+
+def other_contention(outcome: Outcome, schedule: Schedule) -> BothWays:
+    """The makespan of an outcome beside the one that the other view of contention gives.
+
+    The other run lets fair sharing batch events within a thousandth of the time, which is quick and near enough.
+    """
+    if outcome.level == "closed_form":
+        return BothWays(outcome.makespan_s, outcome.makespan_s)
+    if outcome.contention == "fair":
+        return BothWays(simulate(outcome.program).makespan_s, outcome.makespan_s)
+    fair = simulate_fair(outcome.program, connections(schedule), quantum=1e-3)
+    return BothWays(outcome.makespan_s, fair.makespan_s)
+
+
+def synchronous(family: Family, topology: Topology) -> Totals | str:
+    """The exact Totals of a family whose ranks keep step with each other, or the condition that does not hold.
+
+    If in every phase all routes have one latency and one smallest bandwidth, and no two share a link, then all ranks
+    end a step at once, and find links free in the next: steps (alpha + m / B), summed over the phases.
+    """
+    fits(family, topology)
+    if family.lanes > 1:
+        return "each rank sends several messages in a step"
+    makespan, busy, carried = 0.0, dict[int, float](), dict[int, int]()
+    for _, phase, _ in family.by_step():
+        servers = servers_of(np.arange(family.world_size), phase.to, topology)
+        if isinstance(servers, str):
+            return servers
+        if (servers.latency_s != servers.latency_s[0]).any() or (
+            servers.inv_bandwidth != servers.inv_bandwidth[0]
+        ).any():
+            return "the routes differ in latency or smallest bandwidth"
+        makespan += phase.steps * float(servers.latency_s[0] + phase.nbytes * servers.inv_bandwidth[0])
+        sent = phase.steps * phase.nbytes
+        for link, held in zip(servers.link.tolist(), servers.held.tolist(), strict=True):
+            busy[link] = busy.get(link, 0.0) + held * sent
+            carried[link] = carried.get(link, 0) + sent
+    return Totals(
+        makespan_s=makespan,
+        messages=family.messages,
+        link=np.array(list(busy), np.int32),
+        link_bytes=np.array(list(carried.values()), np.int64),
+        link_busy_s=np.array(list(busy.values())),
+        level="closed_form",
+        method="formula",
+    )
 
 
 def uniform_steps(program: Program, step: Int32) -> Outcome | str:

@@ -1,7 +1,6 @@
 """Families: collectives so regular that a rule stands for their rows, for sizes at which rows cannot be built.
 
-What they are not: a schedule that `check` can prove. `Family.schedule_like` names the builder whose rows mean the same
-messages, and tests hold the two together.
+What they are not: schedules that `check` can prove. Tests hold them to the schedules of the same name.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Phase:
 class Family:
     """Phases one after the other; a message waits for the one that its sender received in the step before.
 
-    Each step has ``lanes`` messages per rank (channels and pieces), which follow each other on the same way and
+    Each step has ``lanes`` messages per rank (``channels`` times pieces), which follow each other on the same way and
     wait only for their own lane. Message (step, lane, rank) has the number ``(step * lanes + lane) * world + rank``.
     """
 
@@ -48,6 +47,12 @@ class Family:
     nbytes: int
     phases: tuple[Phase, ...]
     lanes: int = 1
+    channels: int = 1
+
+    def connections(self, route: Int32, senders: int) -> Int32:
+        """The connection of each message, given its route: one per route and channel, as in a lowered schedule."""
+        channel = np.arange(route.size) // senders % self.lanes // (self.lanes // self.channels)
+        return (route.astype(np.int64) * self.channels + channel).astype(np.int32)
 
     @property
     def steps(self) -> int:
@@ -157,7 +162,7 @@ def ring_family(
     to = np.empty(world_size, np.int64)
     to[rings[0]] = np.roll(rings[0], -1)
     phase = Phase(to, _PASSES[collective] * (world_size - 1), nbytes // (world_size * lanes))
-    return Family(collective, "ring", world_size, nbytes, (phase,), lanes)
+    return Family(collective, "ring", world_size, nbytes, (phase,), lanes, channels)
 
 
 def hierarchical_family(
@@ -181,7 +186,7 @@ def hierarchical_family(
     ranks, nodes = np.arange(world_size), world_size // local
     inside = Phase(ranks // local * local + (ranks + 1) % local, local - 1, nbytes // (local * channels))
     along = Phase((ranks + local) % world_size, 2 * (nodes - 1), nbytes // (world_size * channels))
-    return Family("all_reduce", "hierarchical", world_size, nbytes, (inside, along, inside), channels)
+    return Family("all_reduce", "hierarchical", world_size, nbytes, (inside, along, inside), channels, channels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,3 +207,11 @@ class Totals:
     exact: bool = True
     part: str = ""
     contention: str = "fifo"
+
+    @property
+    def busiest(self) -> tuple[int, float]:
+        """The link that is busy longest and its share of the makespan; (-1, 0.0) if nothing is sent."""
+        if not self.link.size or self.makespan_s == 0.0:
+            return -1, 0.0
+        at = int(np.argmax(self.link_busy_s))
+        return int(self.link[at]), float(self.link_busy_s[at]) / self.makespan_s

@@ -43,6 +43,19 @@ class Outcome:
         """When the last op ends; 0 for an empty program."""
         return float(self.end_s.max(initial=0.0))
 
+    @property
+    def busiest(self) -> tuple[int, float]:
+        """The link that is busy longest and its share of the makespan; (-1, 0.0) if nothing is sent."""
+        if not self.link_busy_s.size or self.makespan_s == 0.0:
+            return -1, 0.0
+        at = int(np.argmax(self.link_busy_s))
+        return at, float(self.link_busy_s[at]) / self.makespan_s
+
+    @property
+    def messages(self) -> int:
+        """Number of messages simulated."""
+        return self.program.rows
+
     def critical_path(self) -> CriticalPath:
         """The chain of delays, latencies and transfers that ends at the makespan without a gap, from time 0.
 

@@ -4,7 +4,7 @@ Exact where the ring's routes share no link. Then only one position of the ring 
 in the order of steps, and a whole route acts as one server. Proof, for hops with bandwidths B1, B2 one after the
 other: if B2 >= B1, a message finds the second link free, since it left the first after the one before it; if B2 < B1,
 waiting for the first link cannot delay it further, since the second is still busy then. So the server has the smallest
-bandwidth of the route and the sum of its latencies. (engine: no numba is imported here.)
+bandwidth of the route and the sum of its latencies. No compiled code is needed here.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ def ring_servers(family: Family, topology: Topology) -> Servers | str:
     order = _cycle(to)
     if order is None:
         return "the ranks do not form one ring"
+    return servers_of(order, to, topology)
+
+
+def servers_of(order: npt.NDArray[np.int64], to: npt.NDArray[np.int64], topology: Topology) -> Servers | str:
+    """The servers of the routes from each rank of ``order`` to ``to`` of it; or that some route is empty or shared."""
     table = topology.routes(order, to[order])
     length = np.diff(table.ptr)[table.index]
     if not length.size or length.min() == 0:

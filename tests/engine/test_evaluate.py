@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import on_switch
 
+from commsim.collectives.direct import one_shot_all_reduce
 from commsim.collectives.ring import ring_all_gather, ring_all_reduce
 from commsim.collectives.schedule import Schedule, both
 from commsim.collectives.tree import tree_all_reduce
-from commsim.engine.evaluate import evaluate, uniform_steps
+from commsim.engine.evaluate import BothWays, evaluate, other_contention, uniform_steps
+from commsim.engine.family import Family, hierarchical_family, ring_family
 from commsim.engine.simulate import Outcome, simulate
 from commsim.errors import InfeasibleError
 from commsim.topology.presets import load_preset
@@ -77,3 +79,85 @@ def test_contention_across_nodes_is_simulated() -> None:
 def test_unknown_engine() -> None:
     with pytest.raises(ValueError, match="unknown engine 'fast', expected auto"):
         evaluate(ring_all_reduce(8, 800), load_preset("hgx-h100"), cast(Any, "fast"))
+
+
+@pytest.mark.parametrize("contention", ["fifo", "fair"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_levels_agree_where_they_overlap(nodes: int, contention: Any) -> None:
+    topology = load_preset("hgx-h100-ndr400", nodes=nodes, nodes_per_leaf=2, oversubscription=2.0)
+    n = topology.world_size
+    family = ring_family("all_reduce", n, n << 16)
+    wanted = evaluate(family, topology, "event", contention=contention)
+    levels = ["auto", "wavefront", "fold"] + (["closed_form"] if nodes == 1 else [])
+    for level in levels:
+        found = evaluate(family, topology, cast(Any, level), contention=contention)
+        assert found.makespan_s == pytest.approx(wanted.makespan_s, rel=1e-9), level
+        assert found.contention == contention
+        assert found.exact
+        assert found.link_bytes.max() == wanted.link_bytes.max()
+        assert found.busiest[1] == pytest.approx(wanted.busiest[1], rel=1e-9)
+    assert evaluate(family, topology, contention=contention).level == ("closed_form" if nodes == 1 else "wavefront")
+
+
+def test_phases_in_step_with_each_other_have_a_closed_form() -> None:
+    topology = load_preset("hgx-h100-ndr400", nodes=4)
+    family = hierarchical_family(32, 32 << 12, 8)
+    a, b = evaluate(family, topology), evaluate(family, topology, "event")
+    assert (a.level, b.level) == ("closed_form", "event")
+    assert a.makespan_s == pytest.approx(b.makespan_s, rel=1e-9)
+    assert dict(zip(a.link.tolist(), a.link_bytes.tolist(), strict=True)) == {
+        k: v for k, v in enumerate(b.link_bytes.tolist()) if v
+    }
+
+
+@pytest.mark.parametrize(
+    ("engine", "contention", "reason"),
+    [
+        ("wavefront", "fifo", "no wavefront for ring all_reduce here: it takes rings given as a family"),
+        ("fold", "fifo", "no folding for ring all_reduce here: rows fold under fair sharing only"),
+    ],
+)
+def test_levels_that_rows_cannot_take(engine: Any, contention: Any, reason: str) -> None:
+    with pytest.raises(InfeasibleError, match=reason):
+        evaluate(ring_all_reduce(8, 800), load_preset("hgx-h100"), engine, contention=contention)
+
+
+@pytest.mark.parametrize(
+    ("engine", "family", "reason"),
+    [
+        ("closed_form", ring_family("all_reduce", 32, 3200), "differ in latency"),
+        ("wavefront", hierarchical_family(32, 3200, 8), "has 3 phases"),
+        ("fold", ring_family("all_reduce", 16, 1600), "16 of the 32 ranks"),
+    ],
+)
+def test_levels_that_a_family_cannot_take(engine: Any, family: Family, reason: str) -> None:
+    with pytest.raises(InfeasibleError, match=reason):
+        evaluate(family, load_preset("hgx-h100-ndr400", nodes=4, nodes_per_leaf=2), engine)
+
+
+def test_fair_sharing_folds_what_it_can() -> None:
+    topology = load_preset("hgx-h100-ndr400", nodes=2, oversubscription=2.0)
+    schedule = one_shot_all_reduce(16, 1 << 20)
+    folded = evaluate(schedule, topology, contention="fair")
+    full = evaluate(schedule, topology, "event", contention="fair")
+    assert (folded.level, full.level) == ("fold", "fair")
+    assert folded.end_s == pytest.approx(full.end_s, rel=1e-11)
+
+
+def test_both_views_of_contention() -> None:
+    topology = load_preset("hgx-h100-ndr400", nodes=4)
+    tree = tree_all_reduce(32, 64 << 20, channels=2, ranks_per_node=8, chunks=16)
+    both = other_contention(evaluate(tree, topology), tree)
+    again = other_contention(evaluate(tree, topology, contention="fair"), tree)
+    assert both.fifo_s == again.fifo_s
+    assert both.fair_s == pytest.approx(again.fair_s, rel=1e-2)
+    ring = ring_all_reduce(8, 8 << 20)
+    assert not other_contention(evaluate(ring, load_preset("hgx-h100")), ring).differs
+    assert BothWays(1.0, 1.2).differs
+    assert not BothWays(1.0, 0.95).differs
+    assert "20% apart" in str(BothWays(1.0, 1.2))
+
+
+def test_unknown_contention() -> None:
+    with pytest.raises(ValueError, match="unknown contention 'queue', expected fifo or fair"):
+        evaluate(ring_all_reduce(8, 800), load_preset("hgx-h100"), contention=cast(Any, "queue"))
