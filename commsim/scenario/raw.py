@@ -9,16 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
-from commsim.engine.evaluate import evaluate
+from commsim.engine.evaluate import evaluate, other_contention
+from commsim.engine.family import Family, hierarchical_family, ring_family
 from commsim.errors import InfeasibleError, ScheduleError
 from commsim.scenario.run import RowPredictor
 from commsim.topology.graph import LinkKind
+from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from commsim.engine.family import Totals
     from commsim.engine.simulate import Outcome
     from commsim.scenario.result import Row
     from commsim.scenario.schema import CollectiveWork, Scenario
@@ -30,6 +31,10 @@ PIECE_BYTES = 512 << 10
 MOST_MESSAGES = 4_000_000
 """`auto` passes over an algorithm whose schedule sends more messages than this."""
 
+MOST_COMPARED = 20_000
+"""Up to so many messages, FIFO links and fair sharing are both simulated, and a difference is said."""
+
+_RINGS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
 _PIPELINED = frozenset({"tree", "chain", "double_binary_tree"})
 
 
@@ -48,7 +53,7 @@ class RawRows(RowPredictor):
 
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
         super().__init__(work, topology)
-        self._engine = scenario.engine
+        self._engine, self._contention = scenario.engine, scenario.contention
         self._channels = work.channels or 1
         names = [a for c, a in registry.names() if c == work.collective]
         if work.algorithm == "auto":
@@ -90,9 +95,33 @@ class RawRows(RowPredictor):
             return False
         return True
 
+    def family(self, algorithm: str, size: int) -> Family | None:
+        """The rule behind an algorithm's rows, where there is one that need not build them; None for `event`.
+
+        A hierarchical all_reduce sends fewer, larger messages by its rule, so this is for who asks for folding.
+        """
+        n, work = self.topology.world_size, self.work
+        try:
+            if self._engine != "event" and algorithm == "ring" and work.collective in _RINGS:
+                return ring_family(work.collective, n, size, self._channels, work.item_bytes)
+            if self._engine == "fold" and (algorithm, work.collective) == ("hierarchical", "all_reduce"):
+                return hierarchical_family(n, size, self.topology.ranks_per_node, self._channels, work.item_bytes)
+        except ScheduleError:
+            pass  # no equal chunks: rows know what to do
+        return None
+
     def time(self, algorithm: str, size: int) -> Timed:
         """The simulated time of one algorithm."""
-        outcome = evaluate(self.schedule(algorithm, size), self.topology, self._engine)
+        family = self.family(algorithm, size)
+        if family is not None:
+            total = evaluate(family, self.topology, self._engine, contention=self._contention)
+            return Timed(algorithm, total.makespan_s, _bottleneck(total, self.topology), total.level)
+        schedule = self.schedule(algorithm, size)
+        outcome = evaluate(schedule, self.topology, self._engine, contention=self._contention)
+        if len(self._names) == 1 and outcome.messages <= MOST_COMPARED:
+            both = other_contention(outcome, schedule)
+            if both.differs:
+                self.warnings.append(f"{algorithm} {self.work.collective} of {format_bytes(size)}: {both}")
         return Timed(algorithm, outcome.makespan_s, _bottleneck(outcome, self.topology), outcome.level)
 
     def __call__(self, size: int) -> Row:
@@ -117,11 +146,9 @@ class RawRows(RowPredictor):
         return replace(row, runner_up=timed[1].algorithm, runner_up_s=timed[1].seconds, candidates=others)
 
 
-def _bottleneck(outcome: Outcome, topology: Topology) -> str:
+def _bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
     """The kind of the busiest link if it is busy for most of the time, else latency."""
-    if outcome.makespan_s == 0.0:
+    link, share = outcome.busiest
+    if link < 0:
         return "nothing to send"
-    busiest = int(np.argmax(outcome.link_busy_s))
-    if outcome.link_busy_s[busiest] < 0.5 * outcome.makespan_s:
-        return "latency"
-    return LinkKind(int(topology.link_kind[busiest])).name.lower()
+    return LinkKind(int(topology.link_kind[link])).name.lower() if share >= 0.5 else "latency"

@@ -172,7 +172,8 @@ class Scenario(Strict):
     topology: TopologySpec
     library: Library = Field(default_factory=Library)
     workload: tuple[CollectiveWork, ...] = Field(min_length=1)
-    engine: Literal["auto", "closed_form", "event"] = "auto"
+    engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = "auto"
+    contention: Literal["fifo", "fair"] = "fifo"
     mode: Literal["back_to_back", "single"] = "back_to_back"
     compare: tuple[str, ...] = ()
     report: Report = Field(default_factory=Report)
@@ -223,6 +224,12 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _items_fit(self) -> Scenario:
         faults = [fault for i, work in enumerate(self.workload) for fault in self._item_faults(i, work)]
+        if self.library.name == "nccl":
+            for key, value in (("engine", "fold"), ("contention", "fair")):
+                if getattr(self, key) == value:
+                    faults.append(
+                        ((key,), f"found {key} {value} with library nccl, expected it only with library none")
+                    )
         if faults:
             raise located(*faults)
         return self

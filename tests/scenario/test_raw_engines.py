@@ -1,0 +1,59 @@
+"""`engine` and `contention` in a scenario without a library: which level answers, and where the two views differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commsim.errors import InfeasibleError, ScenarioError
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.run import run
+
+_TEXT = """
+name: Engines
+topology: {{preset: hgx-h100-ndr400, nodes: 4, oversubscription: 2, nodes_per_leaf: 2}}
+library: {library}
+workload: [{{collective: all_reduce, algorithm: {algorithm}, sizes: 1 MiB}}]
+"""
+
+
+def _run(tmp_path: Path, algorithm: str, *overrides: str, library: str = "none") -> Any:
+    file = tmp_path / "s.yaml"
+    file.write_text(_TEXT.format(algorithm=algorithm, library=library))
+    return run(load_scenarios(file, list(overrides))[0])
+
+
+@pytest.mark.parametrize("contention", ["fifo", "fair"])
+def test_a_ring_takes_the_same_on_every_level(tmp_path: Path, contention: str) -> None:
+    times = {}
+    for level in ("wavefront", "fold", "event"):
+        row = _run(tmp_path, "ring", f"engine={level}", f"contention={contention}").items[0].rows[0]
+        assert row.level == ("fair" if (level, contention) == ("event", "fair") else level)
+        times[level] = row.time_s
+    assert len({f"{t:.9g}" for t in times.values()}) == 1
+    assert _run(tmp_path, "ring", f"contention={contention}").items[0].rows[0].level == "wavefront"
+
+
+def test_a_tree_gives_both_views_of_contention(tmp_path: Path) -> None:
+    result = _run(tmp_path, "tree", "workload.0.sizes=64 MiB")
+    said = [w for w in result.warnings if "with FIFO links and" in w]
+    assert len(said) == 1
+    assert said[0].startswith("tree all_reduce of 64 MiB: ")
+
+
+def test_folding_serves_the_hierarchical_family(tmp_path: Path) -> None:
+    row = _run(tmp_path, "hierarchical", "engine=fold").items[0].rows[0]
+    assert row.level == "fold"
+
+
+def test_a_level_that_does_not_apply_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InfeasibleError, match="no wavefront for tree all_reduce here"):
+        _run(tmp_path, "tree", "engine=wavefront")
+
+
+@pytest.mark.parametrize("override", ["engine=fold", "contention=fair"])
+def test_nccl_knows_neither_folding_nor_fair_sharing(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ScenarioError, match="with library nccl, expected it only with library none"):
+        _run(tmp_path, "null", override, library="nccl")
