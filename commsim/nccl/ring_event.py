@@ -6,6 +6,7 @@ import numpy as np
 
 from commsim.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from commsim.collectives.schedule import Schedule, relabel, then
+from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.lower import RingPlan
@@ -21,10 +22,13 @@ def ring_schedule(plan: RingPlan) -> Schedule:
     """The rows of one channel: every loop is a pipelined ring.
 
     A loop begins at a rank when the one before has ended there. A slice is one chunk of the Schedule; `after` holds the
-    order between loops.
+    order between loops. InfeasibleError when the rows would not fit into half of the memory.
     """
-    loops = [loop for loop in plan.loops for _ in range(loop.count)]
     n = plan.ranks
+    count = sum(loop.count * loop.slices for loop in plan.loops) * plan.steps * n
+    # Joining the loops holds every row about twice.
+    require_memory(2 * estimate_bytes(count), count)
+    loops = [loop for loop in plan.loops for _ in range(loop.count)]
     build = _BUILDERS[plan.collective]
     parts = [build(n, loop.slice_bytes * loop.slices * n, pipeline=loop.slices) for loop in loops]
     sizes = np.concatenate([part.chunk_bytes for part in parts])

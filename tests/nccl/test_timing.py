@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.collectives.check import check
+from commsim.errors import InfeasibleError
 from commsim.nccl.lower import Loop, RingPlan, ring_loops
 from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
@@ -94,6 +95,11 @@ def test_loops_cover_the_bytes_of_a_channel(protocol: object, nbytes: int, ranks
     covered = sum(loop.count * loop.slices * loop.slice_bytes * ranks for loop in made)
     # Chunks are rounded up to 16 bytes, slices to whole bytes.
     assert nbytes <= covered <= nbytes + ranks * (16 + 8) * sum(loop.count for loop in made)
+
+
+def test_rows_that_do_not_fit_are_refused_before_they_are_made() -> None:
+    with pytest.raises(InfeasibleError, match="chunk moves"):
+        ring_schedule(plan(8192, (Loop(16, 8, 4096),)))
 
 
 def test_no_bytes_take_no_loops() -> None:
