@@ -737,4 +737,109 @@ def run_fair(
     return finished
 
 
+@_jit
+def start_fifo(
+    first: int, rows: int, t: float, indeg: I32, waiting: I32, ready: F64, tail: F64, times: F64, keys: I64, sizes: I64
+) -> float:
+    """Put an instance of ``rows`` ops at the places from ``first`` on, at time t; returns when the next event is.
+
+    ``sizes``: [events in the heap]; the heap has room for one event per place.
+    """
+    n = sizes[0]
+    for i in range(rows):
+        waiting[first + i] = indeg[i]
+        ready[first + i] = t
+        tail[first + i] = 0.0
+        if indeg[i] == 0:
+            _push(times, keys, n, t, (first + i) << HOP_BITS)
+            n += 1
+    sizes[0] = n
+    return times[0]
+
+
+@_jit
+def advance_fifo(
+    until: float,
+    place_instance: I32,
+    instance_first: I64,
+    instance_table: I64,
+    instance_left: I64,
+    instance_end: F64,
+    nbytes: I64,
+    route: I32,
+    succ_ptr: I64,
+    succ_idx: I32,
+    route_ptr: I64,
+    route_link: I32,
+    inv_bandwidth: F64,
+    latency: F64,
+    waiting: I32,
+    ready: F64,
+    tail: F64,
+    free: F64,
+    link_bytes: I64,
+    link_busy: F64,
+    times: F64,
+    keys: I64,
+    sizes: I64,
+    done: I64,
+) -> int:
+    """Handle events before ``until``, or before the first end of an instance found; returns how many ended.
+
+    An op stands at a place; place p belongs to instance ``place_instance[p]``, whose places begin at
+    ``instance_first`` and whose ops are the rows from ``instance_table`` on of ``nbytes``, ``route`` and ``succ_ptr``
+    (with ``succ_idx`` relative to the instance). ``done`` receives the instances, ``instance_end`` when they ended.
+    What follows from an end thus comes before any later event: nothing need be rolled back.
+    """
+    n = sizes[0]
+    ended = 0
+    while n > 0 and times[0] < until:
+        t = times[0]
+        key = keys[0]
+        _drop_top(times, keys, n)
+        n -= 1
+        place = key >> HOP_BITS
+        hop = key & (MAX_HOPS - 1)
+        instance = place_instance[_u(place)]
+        base = instance_first[_u(instance)]
+        row = instance_table[_u(instance)] + place - base
+        first = route_ptr[_u(route[_u(row)])]
+        hops = route_ptr[_u(route[_u(row)] + 1)] - first
+        if hops == 0:
+            tail[_u(place)] = t
+        while hop < hops:
+            link = route_link[_u(first + hop)]
+            st = max(t, free[_u(link)])
+            fin = max(st + nbytes[_u(row)] * inv_bandwidth[_u(link)], tail[_u(place)])
+            free[_u(link)] = fin
+            link_busy[_u(link)] += fin - st
+            link_bytes[_u(link)] += nbytes[_u(row)]
+            tail[_u(place)] = fin + latency[_u(link)]
+            hop += 1
+            if hop < hops:
+                t = st + latency[_u(link)]
+                key = (place << HOP_BITS) | hop
+                if t >= until or (n > 0 and (times[0] < t or (times[0] == t and keys[0] < key))):
+                    _push(times, keys, n, t, key)
+                    n += 1
+                    break
+        else:
+            end = tail[_u(place)]
+            for e in range(succ_ptr[_u(row)], succ_ptr[_u(row + 1)]):
+                s = base + succ_idx[_u(e)]
+                ready[_u(s)] = max(ready[_u(s)], end)
+                waiting[_u(s)] -= 1
+                if waiting[_u(s)] == 0:
+                    _push(times, keys, n, ready[_u(s)], np.int64(s) << HOP_BITS)
+                    n += 1
+            instance_end[_u(instance)] = max(instance_end[_u(instance)], end)
+            instance_left[_u(instance)] -= 1
+            if instance_left[_u(instance)] == 0:
+                done[_u(ended)] = instance
+                ended += 1
+                until = min(until, instance_end[_u(instance)])
+    sizes[0] = n
+    return ended
+
+
 numba.config.CACHE_DIR = _BEFORE
