@@ -9,6 +9,7 @@ import typer
 
 from commsim.cli import compare as compare_command
 from commsim.cli import run as run_command
+from commsim.cli.schedule import app as schedule_app
 from commsim.cli.topo import app as topo_app
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ def _root(
 app.command("run")(run_command.run)
 app.command("compare")(compare_command.compare)
 app.add_typer(topo_app, name="topo")
+app.add_typer(schedule_app, name="schedule")
 
 
 def main() -> None:
