@@ -103,9 +103,7 @@ def test_ring_arithmetic_gives_the_derived_order(n: int, channels: int, pipeline
 
 @given(n=st.integers(1, 10), channels=st.integers(1, 3), chunks=st.integers(1, 4))
 @settings(max_examples=30, deadline=None)
-def test_every_derived_edge_leads_to_a_later_step_and_is_there_once(
-    n: int, channels: int, chunks: int
-) -> None:
+def test_every_derived_edge_leads_to_a_later_step_and_is_there_once(n: int, channels: int, chunks: int) -> None:
     for s in (tree_all_reduce(n, 50, channels, 1, chunks), chain_reduce(n, 50, channels, n - 1, chunks)):
         found = edges(s)
         assert all(s.step[i] < s.step[j] for i, j in found)
@@ -140,9 +138,7 @@ def run_in_any_order(s: Schedule, seed: int) -> dict[tuple[int, int, int], int]:
     begin = precondition(s)
     state = {
         (int(e), int(b), int(c)): 3 ** int(d) * 1000 ** int(r)
-        for e, b, c, d, r in zip(
-            begin.endpoint, begin.buffer, begin.chunk, begin.datum, begin.rank, strict=True
-        )
+        for e, b, c, d, r in zip(begin.endpoint, begin.buffer, begin.chunk, begin.datum, begin.rank, strict=True)
     }
     read = list(zip(s.src.tolist(), s.src_buffer.tolist(), s.src_chunk.tolist(), strict=True))
     write = list(zip(s.dst.tolist(), s.dst_buffer.tolist(), s.dst_chunk.tolist(), strict=True))

@@ -18,9 +18,7 @@ small = st.integers(1, 4)
 
 
 def moves(s: Any) -> list[tuple[int, ...]]:
-    return list(
-        zip(s.step.tolist(), s.op.tolist(), s.src.tolist(), s.dst.tolist(), s.src_chunk.tolist(), strict=True)
-    )
+    return list(zip(s.step.tolist(), s.op.tolist(), s.src.tolist(), s.dst.tolist(), s.src_chunk.tolist(), strict=True))
 
 
 def test_two_ranks_by_hand() -> None:

@@ -134,9 +134,7 @@ def test_relabel_renames_ranks_and_keeps_the_promise_of_all_reduce() -> None:
         ([0, 1, 2], [0, 1, 9], "permutation"),
     ],
 )
-def test_relabel_refuses_what_is_no_renaming(
-    ranks: list[int], chunks: list[int] | None, message: str
-) -> None:
+def test_relabel_refuses_what_is_no_renaming(ranks: list[int], chunks: list[int] | None, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         relabel(ring_all_reduce(3, 12), ranks, chunks)
 

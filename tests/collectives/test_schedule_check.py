@@ -75,9 +75,7 @@ def test_more_than_64_ranks_need_more_than_one_word() -> None:
     check(s)
     with pytest.raises(ScheduleError, match=r"(already holds|without) rank"):
         check(changed(s, "src", 4000, 69))
-    with pytest.raises(
-        ScheduleError, match=r"without ranks (\d+, ){7}\d+ and \d+ more; \d+ more slots are wrong"
-    ):
+    with pytest.raises(ScheduleError, match=r"without ranks (\d+, ){7}\d+ and \d+ more; \d+ more slots are wrong"):
         check(s.take(np.flatnonzero((s.step > 66) | (s.dst != 69))))
 
 

@@ -90,9 +90,7 @@ def test_one_node_is_one_chain_in_search_order() -> None:
     assert parent.tolist() == [[2, 3, -1, 0]] * 2
 
 
-@pytest.mark.parametrize(
-    ("pattern", "places"), [("tree", {0}), ("balanced_tree", {0, 1}), ("split_tree", {1})]
-)
+@pytest.mark.parametrize(("pattern", "places"), [("tree", {0}), ("balanced_tree", {0, 1}), ("split_tree", {1})])
 def test_children_of_other_nodes_attach_where_the_pattern_says(pattern: str, places: set[int]) -> None:
     parent = rank_trees(8 * 4, 4, 2, pattern)
     channel, child = np.nonzero(parent >= 0)
@@ -110,9 +108,7 @@ def test_children_of_other_nodes_attach_where_the_pattern_says(pattern: str, pla
     pattern=st.sampled_from(sorted(ATTACH)),
 )
 @settings(max_examples=60, deadline=None)
-def test_tree_all_reduce_is_correct(
-    nodes: int, ppn: int, nbytes: int, shape: tuple[int, int], pattern: str
-) -> None:
+def test_tree_all_reduce_is_correct(nodes: int, ppn: int, nbytes: int, shape: tuple[int, int], pattern: str) -> None:
     channels, chunks = shape
     n = nodes * ppn
     s = tree_all_reduce(n, nbytes, channels, ppn, chunks, pattern=pattern)
