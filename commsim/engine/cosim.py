@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import simpy
@@ -33,6 +33,7 @@ from commsim.engine.program import Int32, Int64, dense_ids
 from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
+    from commsim.engine.cosim_fair import FairNetwork
     from commsim.topology.graph import Topology
 
 
@@ -83,6 +84,13 @@ class Template:
             none,
             np.zeros(1, np.int32),
         )
+
+    def require_group(self, group: Sequence[int]) -> None:
+        """Raise a ScheduleError unless the template has messages and one local rank per rank of the group."""
+        if len(group) != self.ranks:
+            raise ScheduleError(f"found a group of {len(group)} ranks for a template of {self.ranks}")
+        if not self.nbytes.size:
+            raise ScheduleError("a template without messages ends as it starts; nothing need be waited for")
 
     def scaled(self, nbytes: int) -> Int64:
         """Bytes of each message when the whole has ``nbytes``; a ScheduleError when they are not whole numbers."""
@@ -172,10 +180,7 @@ class Network:
     def _bind(self, template: Template, key: tuple[int, tuple[int, ...], int]) -> tuple[int, int, Int32]:
         """Append a template's rows with the routes between the ranks of a group; one without messages is refused."""
         _, group, size = key
-        if len(group) != template.ranks:
-            raise ScheduleError(f"found a group of {len(group)} ranks for a template of {template.ranks}")
-        if not template.nbytes.size:
-            raise ScheduleError("a template without messages ends as it starts; nothing need be waited for")
+        template.require_group(group)
         ranks = np.array(group, np.int64)
         pairs, pair = np.unique(template.pair, return_inverse=True)
         src, dst = ranks[pairs // template.ranks], ranks[pairs % template.ranks]
@@ -240,9 +245,16 @@ class Network:
 class Environment(simpy.Environment):  # type: ignore[misc]
     """A simpy environment on a topology; time in seconds. Only `step` differs from simpy's."""
 
-    def __init__(self, topology: Topology, initial_time: float = 0.0) -> None:
+    def __init__(
+        self, topology: Topology, contention: Literal["fifo", "fair"] = "fifo", initial_time: float = 0.0
+    ) -> None:
         super().__init__(initial_time)
-        self.network = Network(topology)
+        if contention == "fair":
+            from commsim.engine.cosim_fair import FairNetwork
+
+            self.network: Network | FairNetwork = FairNetwork(topology)
+        else:
+            self.network = Network(topology)
         self._events: dict[int, simpy.Event] = {}
         self._templates: dict[int, tuple[Schedule, Template]] = {}
         self._sends: dict[int, Template] = {}

@@ -8,17 +8,19 @@ later, so alone it takes as long as in the FIFO model. (Bertsekas & Gallager, Da
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.engine.memory import RUN_BYTES_PER_ROW, require_memory
-from commsim.engine.program import Int32, Int64, Program, dense_ids
+from commsim.engine.program import Float64, Int32, Int64, Program, dense_ids
 from commsim.engine.simulate import Outcome, cycle_message
 from commsim.errors import CommsimError, ScheduleError
 
 if TYPE_CHECKING:
     from commsim.collectives.schedule import Schedule
+    from commsim.engine import kernel
 
 QUANTUM = 1e-12
 """Events this close in relative time are handled together: equal times that differ in the last bits are one event."""
@@ -55,42 +57,46 @@ def simulate_fair(
     p = program
     require_memory(RUN_BYTES_PER_ROW * p.rows, p.rows, limit_bytes=limit_bytes)
     conn, route = _routes_of(p, p.route if connection is None else connection)
-    links = _Slots.of(p, route, weight)
-    ready, start, end = (np.zeros(p.rows) for _ in range(3))
-    waiting, counts = p.indeg.copy(), np.zeros(2, np.int64)
-    finished = kernel.run_fair(
-        p.nbytes,
-        conn,
-        p.delay_s,
-        p.succ_ptr,
-        p.succ_idx,
-        waiting,
-        links.ptr,
-        links.link,
-        links.weight,
-        links.list_ptr,
-        np.zeros(links.link.size, np.int64),
-        links.cap,
-        links.whole_cap,
-        links.latency,
-        p.link_bandwidth,
-        links.whole_bandwidth,
-        quantum,
-        ready,
-        start,
-        end,
-        counts,
+    ways = ways_of(p, route, weight)
+    ops = kernel.FairOps(
+        nbytes=p.nbytes,
+        connection=conn,
+        delay=p.delay_s,
+        succ_first=p.succ_ptr[:-1],
+        succ_last=p.succ_ptr[1:],
+        succ_idx=p.succ_idx,
+        shift=np.zeros(0, np.int64),
+        instance=np.zeros(0, np.int32),
+        waiting=p.indeg.copy(),
+        ready=np.zeros(p.rows),
+        start=np.zeros(p.rows),
+        end=np.zeros(p.rows),
+        behind=np.full(p.rows, -1, np.int32),
     )
-    if finished < 0:
-        raise CommsimError(f"the fair-sharing kernel gave up with code {finished}: this is a fault of commsim")
+    # All that can start at once is in the heap at first; in the order of (time, op) a sorted list is a heap.
+    first = np.flatnonzero(ops.waiting == 0)
+    order = np.lexsort((first, p.delay_s[first]))
+    run = kernel.FairRun(
+        sizes=np.array([first.size, 0, 0, 0, 0], np.int64),
+        clock=np.zeros(1),
+        times=np.append(p.delay_s[first][order], np.zeros(1024)),
+        keys=np.append(first[order], np.zeros(1024, np.int64)),
+        left=np.zeros(0, np.int64),
+        end=np.zeros(0),
+        done=np.zeros(0, np.int64),
+    )
+    fault = kernel.run_fair(np.inf, quantum, ops, lines_of(ways), links_of(p.link_bandwidth, ways), run)
+    finished, counts, waiting = int(run.sizes[2]), run.sizes[3:], ops.waiting
+    if fault < 0:
+        raise CommsimError(f"the fair-sharing kernel gave up with code {fault}: this is a fault of commsim")
     if finished < p.rows:
         raise ScheduleError(cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))
     link_bytes = p.link_bytes() if weight is None else _weighted_bytes(p, weight)
     return Outcome(
         p,
-        ready,
-        start,
-        end,
+        ops.ready,
+        ops.start,
+        ops.end,
         link_bytes,
         link_bytes / p.link_bandwidth,
         level="fair",
@@ -120,39 +126,111 @@ def _weighted_bytes(p: Program, weight: Int64) -> Int64:
     return total
 
 
-class _Slots:
-    """What the kernel wants to know of each connection's way; links that can never bind are left out."""
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """What the kernel wants to know of each connection's way, (connections,), see `kernel.FairLines`.
 
-    def __init__(self) -> None:
-        self.ptr = self.weight = self.list_ptr = self.whole_cap = self.whole_bandwidth = np.zeros(0, np.int64)
-        self.link = np.zeros(0, np.int32)
-        self.cap = self.latency = np.zeros(0)
+    ``slot_*`` are the links on it that may bind, ``list_ptr`` (L+1,) the room for active flows of each link.
+    """
 
-    @staticmethod
-    def of(p: Program, route: Int64, weight: Int64 | None) -> _Slots:
-        """``route`` (connections,)."""
-        own, length = _Slots(), np.diff(p.route_ptr)[route]
-        at = np.repeat(p.route_ptr[route], length) + _places(length)
-        link = p.route_link[at]
-        weights = np.ones(link.size, np.int64) if weight is None else weight[at]
-        of = np.repeat(np.arange(route.size), length)
-        own.cap = np.full(route.size, np.inf)
-        np.minimum.at(own.cap, of, p.link_bandwidth[link])
-        own.latency = np.bincount(of, p.link_latency[link], route.size).astype(np.float64)
-        own.cap[length == 0] = -1.0
-        # In integers, so that sums neither round nor drift; scaled so that they fit, and rounded to the safe side.
-        total = float(np.sum(weights)) + 1.0
-        scale = 2.0 ** np.floor(np.log2(2.0**61 / (total * float(p.link_bandwidth.max(initial=1.0)))))
-        scale = min(scale, 1.0) if (p.link_bandwidth == np.floor(p.link_bandwidth)).all() else scale
-        own.whole_cap = np.ceil(np.maximum(own.cap, 0.0) * scale).astype(np.int64)
-        own.whole_bandwidth = np.floor(p.link_bandwidth * scale).astype(np.int64)
-        demand = np.zeros(p.links, np.int64)
-        np.add.at(demand, link, weights * own.whole_cap[of])
-        kept = (demand > own.whole_bandwidth)[link]
-        own.link, own.weight = link[kept], weights[kept]
-        own.ptr = np.concatenate([[0], np.cumsum(np.bincount(of[kept], minlength=route.size))]).astype(np.int64)
-        own.list_ptr = np.concatenate([[0], np.cumsum(np.bincount(own.link, minlength=p.links))]).astype(np.int64)
-        return own
+    slot_ptr: Int64
+    slot_link: Int32
+    slot_weight: Int64
+    cap: Float64
+    whole_cap: Int64
+    latency: Float64
+    whole_bandwidth: Int64
+    list_ptr: Int64
+
+
+def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int = 0) -> Ways:
+    """The ways of connections whose routes are ``route`` (connections,); links that can never bind are left out.
+
+    ``most``: as many connections may still come; then no link is left out.
+    """
+    length = np.diff(p.route_ptr)[route]
+    at = np.repeat(p.route_ptr[route], length) + _places(length)
+    link = p.route_link[at]
+    weights = np.ones(link.size, np.int64) if weight is None else weight[at]
+    of = np.repeat(np.arange(route.size), length)
+    cap = np.full(route.size, np.inf)
+    np.minimum.at(cap, of, p.link_bandwidth[link])
+    cap[length == 0] = -1.0
+    latency = np.bincount(of, p.link_latency[link], route.size).astype(np.float64)
+    # In integers, so that sums neither round nor drift; scaled so that they fit, and rounded to the safe side.
+    total = max(float(np.sum(weights)), most) + 1.0
+    scale = 2.0 ** np.floor(np.log2(2.0**61 / (total * float(p.link_bandwidth.max(initial=1.0)))))
+    if not most and (p.link_bandwidth == np.floor(p.link_bandwidth)).all():
+        scale = min(scale, 1.0)
+    whole_cap = np.ceil(np.maximum(cap, 0.0) * scale).astype(np.int64)
+    whole_bandwidth = np.floor(p.link_bandwidth * scale).astype(np.int64)
+    demand = np.zeros(p.links, np.int64)
+    np.add.at(demand, link, weights * whole_cap[of])
+    kept = (demand > whole_bandwidth)[link] | (most > 0)
+    link, of, weights = link[kept], of[kept], weights[kept]
+    return Ways(
+        slot_ptr=np.concatenate([[0], np.cumsum(np.bincount(of, minlength=route.size))]).astype(np.int64),
+        slot_link=link,
+        slot_weight=weights,
+        cap=cap,
+        whole_cap=whole_cap,
+        latency=latency,
+        whole_bandwidth=whole_bandwidth,
+        list_ptr=np.concatenate([[0], np.cumsum(np.bincount(link, minlength=p.links))]).astype(np.int64),
+    )
+
+
+def lines_of(w: Ways) -> kernel.FairLines:
+    """Connections with nothing under way."""
+    from commsim.engine import kernel
+
+    n = w.cap.size
+    leaves = 1 << max(n - 1, 1).bit_length()
+    return kernel.FairLines(
+        slot_ptr=w.slot_ptr,
+        slot_link=w.slot_link,
+        slot_weight=w.slot_weight,
+        slot_place=np.zeros(w.slot_link.size, np.int64),
+        cap=w.cap,
+        whole_cap=w.whole_cap,
+        latency=w.latency,
+        state=np.zeros(n, np.int64),
+        current=np.full(n, -1, np.int32),
+        head=np.full(n, -1, np.int32),
+        last=np.full(n, -1, np.int32),
+        rate=np.zeros(n),
+        rest=np.zeros(n),
+        since=np.zeros(n),
+        fixed_rate=np.zeros(n),
+        changed=np.zeros(n, np.int32),
+        chosen=np.zeros(n, np.int32),
+        chosen_at=np.zeros(n, np.int64),
+        tree=np.full(2 * leaves, np.inf),
+    )
+
+
+def links_of(bandwidth: Float64, w: Ways) -> kernel.FairLinks:
+    """Links without flows."""
+    from commsim.engine import kernel
+
+    n, room = bandwidth.size, w.slot_link.size
+    whole = {
+        name: np.zeros(n, np.int64) for name in ("queued_at", "touched_at", "binding", "demand", "load", "unfixed")
+    }
+    return kernel.FairLinks(
+        bandwidth=bandwidth,
+        whole_bandwidth=w.whole_bandwidth,
+        list_ptr=w.list_ptr,
+        list_flow=np.zeros(room, np.int32),
+        list_slot=np.zeros(room, np.int64),
+        list_size=np.zeros(n, np.int64),
+        queue=np.zeros(n, np.int32),
+        touched=np.zeros(n, np.int32),
+        left=np.zeros(n),
+        times=np.zeros(n + 1),
+        keys=np.zeros(n + 1, np.int64),
+        **whole,
+    )
 
 
 def _places(length: Int64) -> Int64:

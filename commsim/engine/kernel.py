@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -457,94 +458,134 @@ def _fill(
     return 0
 
 
-@_jit
-def run_fair(
-    nbytes: I64,
-    connection: I32,
-    delay: F64,
-    succ_ptr: I64,
-    succ_idx: I32,
-    waiting: I32,
-    slot_ptr: I64,
-    slot_link: I32,
-    slot_weight: I64,
-    list_ptr: I64,
-    list_place: I64,
-    cap: F64,
-    whole_cap: I64,
-    path_latency: F64,
-    bandwidth: F64,
-    whole_bandwidth: I64,
-    quantum: float,
-    ready: F64,
-    start: F64,
-    end: F64,
-    counts: I64,
-) -> int:
-    """Simulate with max-min fair sharing; returns the number of finished ops, or a negative fault.
+class FairOps(NamedTuple):
+    """What the fair kernel knows of ops, (M,): successors are ``succ_idx[succ_first:succ_last]`` plus ``shift``.
 
-    A flow is the head of one connection's queue. Connection c (C,) has the slots ``slot_ptr[c]:slot_ptr[c + 1]``: the
-    links that may ever bind (`commsim.engine.fair` leaves out the others), with how many of its flows a link carries.
-    ``cap`` is its largest rate, -1 for a connection without links. ``whole_cap`` and ``whole_bandwidth`` are the same
-    in integers, caps rounded up: while the caps on a link add up to no more than its bandwidth, it cannot bind.
-    ``list_ptr`` (L+1,) has room for the active flows of each link, ``list_place`` (slots,) is scratch. ``counts``:
-    recomputations, flows in them.
+    ``instance`` (M,), or empty when all ops are one run: then ``shift`` is empty too.
     """
-    rows = nbytes.size
-    flows_all = cap.size
-    n_link = bandwidth.size
-    leaves = 1
-    while leaves < flows_all:
-        leaves *= 2
-    tree = np.full(2 * leaves, _INF)
+
+    nbytes: I64
+    connection: I32
+    delay: F64
+    succ_first: I64
+    succ_last: I64
+    succ_idx: I32
+    shift: I64
+    instance: I32
+    waiting: I32
+    ready: F64
+    start: F64
+    end: F64
+    behind: I32
+
+
+class FairLines(NamedTuple):
+    """Connections (C,) and the links that may bind on their ways; what is under way on each.
+
+    Connection c has the slots ``slot_ptr[c]:slot_ptr[c + 1]``: links, and how many of its flows a link carries.
+    ``cap`` is its largest rate, -1 for a connection without links; ``whole_cap`` the same in integers, rounded up.
+    ``tree``: a tree of minima over the times when flows end.
+    """
+
+    slot_ptr: I64
+    slot_link: I32
+    slot_weight: I64
+    slot_place: I64
+    cap: F64
+    whole_cap: I64
+    latency: F64
+    state: I64
+    current: I32
+    head: I32
+    last: I32
+    rate: F64
+    rest: F64
+    since: F64
+    fixed_rate: F64
+    changed: I32
+    chosen: I32
+    chosen_at: I64
+    tree: F64
+
+
+class FairLinks(NamedTuple):
+    """Links (L,): ``whole_bandwidth`` in the integers of the caps. While caps add up to no more, a link cannot bind.
+
+    The active flows of link l stand in ``list_flow`` (and their slots in ``list_slot``) from ``list_ptr[l]`` on.
+    """
+
+    bandwidth: F64
+    whole_bandwidth: I64
+    list_ptr: I64
+    list_flow: I32
+    list_slot: I64
+    list_size: I64
+    queue: I32
+    queued_at: I64
+    touched: I32
+    touched_at: I64
+    binding: I64
+    demand: I64
+    load: I64
+    left: F64
+    unfixed: I64
+    times: F64
+    keys: I64
+
+
+class FairRun(NamedTuple):
+    """``sizes``: events waiting, stamp, finished ops, recomputations, flows in them; ``clock``: [now].
+
+    ``times`` and ``keys``: the heap of starts. Per instance: messages left, end so far; ``done`` receives those ended.
+    """
+
+    sizes: I64
+    clock: F64
+    times: F64
+    keys: I64
+    left: I64
+    end: F64
+    done: I64
+
+
+@_jit
+def run_fair(until: float, quantum: float, ops: FairOps, lines: FairLines, links: FairLinks, run: FairRun) -> int:
+    """Simulate with max-min fair sharing before ``until``; returns how many instances ended, or a negative fault.
+
+    A flow is the head of one connection's queue. Like `advance_fifo` it goes no further than the first end of an
+    instance found. All that is under way is kept in the arrays, so the next call goes on from there.
+    """
+    nbytes, connection, delay = ops.nbytes, ops.connection, ops.delay
+    succ_first, succ_last, succ_idx = ops.succ_first, ops.succ_last, ops.succ_idx
+    waiting, ready, start, end, behind = ops.waiting, ops.ready, ops.start, ops.end, ops.behind
+    slot_ptr, slot_link, slot_weight, list_place = lines.slot_ptr, lines.slot_link, lines.slot_weight, lines.slot_place
+    cap, whole_cap, path_latency = lines.cap, lines.whole_cap, lines.latency
+    state, current, head, last = lines.state, lines.current, lines.head, lines.last
+    rate, rest, since, fixed_rate = lines.rate, lines.rest, lines.since, lines.fixed_rate
+    changed, chosen, chosen_at, tree = lines.changed, lines.chosen, lines.chosen_at, lines.tree
+    bandwidth, whole_bandwidth = links.bandwidth, links.whole_bandwidth
+    list_ptr, list_flow, list_slot, list_size = links.list_ptr, links.list_flow, links.list_slot, links.list_size
+    queue, queued_at, touched, touched_at = links.queue, links.queued_at, links.touched, links.touched_at
+    binding, demand, load = links.binding, links.demand, links.load
+    left, unfixed, fill_times, fill_keys = links.left, links.unfixed, links.times, links.keys
+    times, keys = run.times, run.keys
+    room = times.size
+    single = ops.instance.size == 0
+    leaves = tree.size // 2
     levels = 1
     while (1 << levels) < leaves:
         levels += 1
-    state = np.zeros(flows_all, np.uint8)
-    current = np.full(flows_all, -1, np.int32)
-    head = np.full(flows_all, -1, np.int32)
-    last = np.full(flows_all, -1, np.int32)
-    behind = np.full(rows, -1, np.int32)
-    rate = np.zeros(flows_all)
-    rest = np.zeros(flows_all)
-    since = np.zeros(flows_all)
-    fixed_rate = np.zeros(flows_all)
-    changed = np.empty(flows_all, np.int32)
-    chosen = np.empty(flows_all, np.int32)
-    chosen_at = np.zeros(flows_all, np.int64)
-    queue = np.empty(n_link, np.int32)
-    queued_at = np.zeros(n_link, np.int64)
-    touched = np.empty(n_link, np.int32)
-    touched_at = np.zeros(n_link, np.int64)
-    binding = np.zeros(n_link, np.int64)
-    demand = np.zeros(n_link, np.int64)
-    load = np.zeros(n_link, np.int64)
-    list_size = np.zeros(n_link, np.int64)
-    list_flow = np.empty(list_place.size, np.int32)
-    list_slot = np.empty(list_place.size, np.int64)
-    left = np.zeros(n_link)
-    unfixed = np.zeros(n_link, np.int64)
-    fill_times = np.empty(n_link + 1)
-    fill_keys = np.empty(n_link + 1, np.int64)
-    room = 1024
-    times = np.empty(room)
-    keys = np.empty(room, np.int64)
-    n = 0
-    for op in range(rows):
-        if waiting[op] == 0:
-            if n == room:
-                times = np.concatenate((times, np.empty(room)))
-                keys = np.concatenate((keys, np.empty(room, np.int64)))
-                room *= 2
-            _push(times, keys, n, delay[op], op)
-            n += 1
-    finished = 0
-    stamp = 0
-    now = 0.0
+    n = run.sizes[0]
+    ended = 0
+    finished = run.sizes[2]
+    stamp = run.sizes[1]
+    now = run.clock[0]
     while n > 0 or tree[1] < _INF:
         top = tree[1]
         if n > 0:
             top = min(top, times[0])
+        if top >= until:
+            break
         if top < now * (1.0 - 1e-9):
             return TIME_WENT_BACK
         now = max(now, top)
@@ -611,8 +652,9 @@ def run_fair(
             if done_op >= 0:
                 finished += 1
                 end[_u(done_op)] = done
-                for e in range(succ_ptr[_u(done_op)], succ_ptr[_u(done_op + 1)]):
-                    s = succ_idx[_u(e)]
+                shift = 0 if single else ops.shift[_u(done_op)]
+                for e in range(succ_first[_u(done_op)], succ_last[_u(done_op)]):
+                    s = succ_idx[_u(e)] + shift
                     ready[_u(s)] = max(ready[_u(s)], done)
                     waiting[_u(s)] -= 1
                     if waiting[_u(s)] == 0:
@@ -622,6 +664,14 @@ def run_fair(
                             room *= 2
                         _push(times, keys, n, ready[_u(s)] + delay[_u(s)], np.int64(s))
                         n += 1
+                if not single:
+                    which = ops.instance[_u(done_op)]
+                    run.end[_u(which)] = max(run.end[_u(which)], done)
+                    run.left[_u(which)] -= 1
+                    if run.left[_u(which)] == 0:
+                        run.done[_u(ended)] = which
+                        ended += 1
+                        until = min(until, run.end[_u(which)])
         n_touched = 0
         for i in range(n_changed):
             flow = changed[_u(i)]
@@ -685,8 +735,8 @@ def run_fair(
                             n_queue += 1
             i += 1
         if n_chosen > 0:
-            counts[0] += 1
-            counts[1] += n_chosen
+            run.sizes[3] += 1
+            run.sizes[4] += n_chosen
             fault: int = _fill(
                 chosen,
                 n_chosen,
@@ -734,7 +784,11 @@ def run_fair(
         if rebuild:
             for i in range(leaves - 1, 0, -1):
                 tree[_u(i)] = min(tree[_u(2 * i)], tree[_u(2 * i + 1)])
-    return finished
+    run.sizes[0] = n
+    run.sizes[1] = stamp
+    run.sizes[2] = finished
+    run.clock[0] = now
+    return ended
 
 
 @_jit
@@ -754,7 +808,8 @@ def start_fifo(
             _push(times, keys, n, t, (first + i) << HOP_BITS)
             n += 1
     sizes[0] = n
-    return times[0]
+    following: float = times[0]
+    return following
 
 
 @_jit
@@ -840,6 +895,20 @@ def advance_fifo(
                 until = min(until, instance_end[_u(instance)])
     sizes[0] = n
     return ended
+
+
+@_jit
+def start_fair(first: int, rows: int, t: float, indeg: I32, ops: FairOps, run: FairRun) -> None:
+    """Put an instance of ``rows`` ops at the places from ``first`` on, at time t; the heap has room for them."""
+    n = run.sizes[0]
+    for i in range(rows):
+        ops.waiting[first + i] = indeg[i]
+        ops.ready[first + i] = t
+        ops.behind[first + i] = -1
+        if indeg[i] == 0:
+            _push(run.times, run.keys, n, t, first + i)
+            n += 1
+    run.sizes[0] = n
 
 
 numba.config.CACHE_DIR = _BEFORE
