@@ -115,6 +115,7 @@ _ALL_REDUCE = {
     "collnet_direct": _plain("shares to local heads, network switch adds", switch.collnet_direct_all_reduce, NODES),
     "collnet_chain": _plain("chain to a head per node, network switch adds", switch.collnet_chain_all_reduce, NODES),
     "sharp": _plain("tree of switches that add and multicast", switch.sharp_all_reduce),
+    "ring_stepwise": _ring("ring; a rank's next send waits for its last", ring.stepwise_ring_all_reduce),
 }
 _REDUCE_SCATTER = {
     "ring": _ring("partial sums round a ring", ring.ring_reduce_scatter),

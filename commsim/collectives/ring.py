@@ -53,6 +53,32 @@ def ring_all_reduce(
     return _ring("all_reduce", rings, pipeline, chunk_bytes, range(steps))
 
 
+def stepwise_ring_all_reduce(
+    world_size: int,
+    nbytes: int,
+    channels: int = 1,
+    itemsize: int = 1,
+    order: Order = None,
+    *,
+    pipeline: int = 1,
+) -> Schedule:
+    """The ring all-reduce of a program that waits for both its send and its receive before the next step.
+
+    The rows of `ring_all_reduce`, and a rank's next row starts only when its last has arrived. So the slowest hop sets
+    the pace of all, where the plain ring hides it behind the others.
+
+    >>> stepwise_ring_all_reduce(4, nbytes=4096).after.shape
+    (20, 2)
+    """
+    ring = ring_all_reduce(world_size, nbytes, channels, itemsize, order, pipeline=pipeline)
+    per_step = channels * pipeline * world_size
+    row = np.arange(max(ring.rows - per_step, 0), dtype=np.int64)
+    # Block j leaves position j + 1 + s in step s, so the next row of a rank carries the block before.
+    block = row % world_size
+    following = row + per_step - 1 + world_size * (block == 0)
+    return ring.edit(algorithm="ring_stepwise", after=np.stack([row, following], axis=1))
+
+
 def ring_reduce_scatter(
     world_size: int,
     nbytes: int,

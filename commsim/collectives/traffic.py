@@ -110,6 +110,7 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ),
     ("all_reduce", "collnet_chain"): Traffic(f.collnet_chain, "2; end of a chain 1; network switch M", "2*n"),
     ("all_reduce", "sharp"): Traffic(f.sharp_all_reduce, "1; switches children + 1, the top one children", "2*(n+s-1)"),
+    ("all_reduce", "ring_stepwise"): Traffic(_whole, _twice, "2*(n-1)"),
     ("reduce_scatter", "ring"): Traffic(_half, _ring, "n-1"),
     ("reduce_scatter", "recursive_halving"): Traffic(_halving, _ring, "n-1"),
     ("reduce_scatter", "swing"): Traffic(_swing, _ring, "n-1"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commsim.collectives import ring
 from commsim.collectives.check import check
-from commsim.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from commsim.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter, stepwise_ring_all_reduce
 from commsim.errors import ScheduleError
 
 sizes = st.integers(0, 10_000)
@@ -112,3 +112,14 @@ def test_impossible_rings_are_refused(arguments: dict[str, Any], message: str) -
 
 def test_examples_in_docstrings_run() -> None:
     assert doctest.testmod(ring).failed == 0
+
+
+@pytest.mark.parametrize(("n", "channels", "pipeline"), [(2, 1, 1), (5, 1, 1), (4, 2, 3)])
+def test_a_stepwise_ring_waits_for_its_own_last_send(n: int, channels: int, pipeline: int) -> None:
+    s = stepwise_ring_all_reduce(n, n * channels * pipeline * 4, channels, pipeline=pipeline)
+    check(s)
+    first, second = s.after.T
+    assert (s.src[first] == s.src[second]).all()
+    assert (s.channel[first] == s.channel[second]).all()
+    assert (s.step[second] == s.step[first] + 1).all()
+    assert len(np.unique(second)) == s.rows - n * channels * pipeline
