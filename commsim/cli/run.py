@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from commsim.accuracy.compare import Comparison
     from commsim.scenario.result import Result
+    from commsim.scenario.run import Prepared
 
 
 def run(
@@ -33,6 +34,10 @@ def run(
     plot: Annotated[
         bool | None,
         typer.Option("--plot/--no-plot", help="Draw bandwidth.png and .svg (default: as the scenario says)."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", help="Write the moves of the largest size as a Chrome trace.", show_default=False),
     ] = None,
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
@@ -73,6 +78,9 @@ def run(
             typer.echo(comparison_table(comparison), nl=False)
         if written:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+    if trace is not None:
+        for line in write_trace(scenarios[0], trace):
+            typer.echo(line, err=json_output)
     if len(everything) > 1 and not json_output:
         typer.echo("# summary")
         for comparison in everything:
@@ -81,6 +89,19 @@ def run(
         import json
 
         typer.echo(json.dumps({"results": documents}, indent=2, allow_nan=False))
+
+
+def write_trace(prepared: Prepared, path: Path) -> list[str]:
+    """Writes the Chrome trace of a scenario's moves; returns lines on what it shows and how links were used."""
+    from commsim.report.files import write_atomically
+    from commsim.report.perfetto import chrome_trace
+    from commsim.scenario.trace import traced
+
+    timeline, title, lines = traced(prepared)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, chrome_trace(timeline, title, world_size=prepared.topology.world_size))
+    head = f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"
+    return [head, *(f"# links, {line}" for line in lines)]
 
 
 class _Progress:

@@ -14,7 +14,7 @@ before the network's. There is no rollback and no polling; an idle network costs
 ...     print(f"{env.now * 1e6:.0f} us")
 >>> _ = env.process(job(env))
 >>> env.run()
-1046 us
+1040 us
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ def require_memory(needed_bytes: int, rows: int, *, limit_bytes: int | None = No
             return
         limit_bytes = machine // 2
     if needed_bytes > limit_bytes:
+        fit = int(rows * limit_bytes / needed_bytes)
         raise InfeasibleError(
             f"a simulation of {rows:,} chunk moves needs about {format_bytes(needed_bytes)}, the limit is "
-            f"{format_bytes(limit_bytes)} (half of the memory unless set); fewer chunks, channels or ranks would fit"
+            f"{format_bytes(limit_bytes)} (half of the memory unless set); {fit:,} moves would fit: take coarser "
+            "chunks or fewer channels or ranks, or a level without rows (engine: wavefront for rings, fold for rings and "
+            "hierarchical all_reduce)"
         )

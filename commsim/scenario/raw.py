@@ -6,13 +6,16 @@ quickest for each size and the one that comes next.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
 from commsim.engine.evaluate import evaluate, other_contention
 from commsim.engine.family import Family, hierarchical_family, ring_family
+from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.errors import InfeasibleError, ScheduleError
 from commsim.scenario.run import RowPredictor
 from commsim.topology.graph import LinkKind
@@ -33,6 +36,9 @@ MOST_MESSAGES = 4_000_000
 
 MOST_COMPARED = 20_000
 """Up to so many messages, FIFO links and fair sharing are both simulated, and a difference is said."""
+
+_LARGE = 2048
+"""From so many ranks on, the rows are estimated from smaller machines before they are built."""
 
 _RINGS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
 _PIPELINED = frozenset({"tree", "chain", "double_binary_tree"})
@@ -68,17 +74,23 @@ class RawRows(RowPredictor):
         pieces = 1
         if algorithm in _PIPELINED:
             pieces = max(1, min(64, -(-size // (self._channels * PIECE_BYTES))))
-        return registry.build(
+        n, per_node = self.topology.world_size, self.topology.ranks_per_node
+        build = partial(
+            registry.build,
             self.work.collective,
             algorithm,
-            self.topology.world_size,
-            size,
-            root=self.work.root or 0,
             channels=self._channels,
             chunks=pieces,
             itemsize=self.work.item_bytes,
-            ranks_per_node=self.topology.ranks_per_node,
+            ranks_per_node=per_node,
         )
+        if n >= _LARGE:
+            with suppress(ScheduleError):  # the algorithm need not fit the smaller machines
+                few, more = (n // part // per_node * per_node for part in (32, 16))
+                small, large = (build(ranks, size // n * ranks).rows for ranks in (few, more))
+                rows = int(large * (large / max(small, 1)) ** 4)  # four more doublings of the ranks
+                require_memory(estimate_bytes(rows), rows)
+        return build(n, size, root=self.work.root or 0)
 
     def _fits(self, algorithm: str) -> bool:
         """Whether an algorithm can be timed here at all; what is passed over is said once."""

@@ -57,3 +57,13 @@ def test_a_level_that_does_not_apply_says_why(tmp_path: Path) -> None:
 def test_nccl_knows_neither_folding_nor_fair_sharing(tmp_path: Path, override: str) -> None:
     with pytest.raises(ScenarioError, match="with library nccl, expected it only with library none"):
         _run(tmp_path, "null", override, library="nccl")
+
+
+def test_a_run_that_would_not_fit_is_refused_before_its_rows_are_built(tmp_path: Path) -> None:
+    """16,384 ranks send 537 million messages round a ring; the estimate comes from 512 and 1,024 ranks."""
+    change = ("topology.nodes=2048", "engine=event", "workload.0.sizes=1 GiB")
+    with pytest.raises(
+        InfeasibleError, match=r"53\d,\d+,\d+ chunk moves needs about .* GiB.*engine: wavefront for rings"
+    ):
+        _run(tmp_path, "ring", *change)
+    assert _run(tmp_path, "ring", change[0], change[2]).items[0].rows[0].level == "wavefront"

@@ -1,0 +1,109 @@
+"""How links were used, by link and kind; what a run waits for; time in which communication is exposed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.engine.critical import Part
+from commsim.engine.program import Float64, Int64
+from commsim.topology.graph import LinkKind
+
+if TYPE_CHECKING:
+    from commsim.engine.family import Totals
+    from commsim.engine.simulate import Outcome
+    from commsim.topology.graph import Topology
+
+
+@dataclass(frozen=True)
+class KindUse:
+    """All links of one kind that carried something.
+
+    ``busy_share``: mean share of the makespan for which they were held; ``busiest``: the name of the link held longest
+    and its share.
+    """
+
+    kind: str
+    links: int
+    nbytes: int
+    busy_share: float
+    busiest: str
+    busiest_share: float
+
+
+def link_name(topology: Topology, link: int) -> str:
+    """The link's ends by name, such as ``node0/gpu0 -> node0/nvswitch``; beyond the topology, a thread block."""
+    if link >= topology.link_src.size:
+        return f"thread block {link - topology.link_src.size}"
+    src, dst = int(topology.link_src[link]), int(topology.link_dst[link])
+    return f"{topology.vertex_name[src]} -> {topology.vertex_name[dst]}"
+
+
+def kind_name(topology: Topology, link: int) -> str:
+    """The link's kind in lower case."""
+    return LinkKind(int(topology.link_kind[link])).name.lower() if link < topology.link_kind.size else "thread_block"
+
+
+def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
+    """Use by kind of link, the busiest kind first; links that carried nothing do not count."""
+    link, nbytes, busy = _columns(outcome)
+    kinds: dict[str, list[int]] = {}
+    for place in np.flatnonzero(nbytes):
+        kinds.setdefault(kind_name(topology, int(link[place])), []).append(int(place))
+    span = outcome.makespan_s or 1.0
+    rows = []
+    for kind, places in kinds.items():
+        top = max(places, key=lambda place: busy[place])
+        rows.append(
+            KindUse(
+                kind=kind,
+                links=len(places),
+                nbytes=int(nbytes[places].sum()),
+                busy_share=float(busy[places].mean()) / span,
+                busiest=link_name(topology, int(link[top])),
+                busiest_share=float(busy[top]) / span,
+            )
+        )
+    return sorted(rows, key=lambda row: -row.busiest_share)
+
+
+def _columns(outcome: Outcome | Totals) -> tuple[Int64, Int64, Float64]:
+    nbytes, busy = outcome.link_bytes, outcome.link_busy_s
+    link = getattr(outcome, "link", None)
+    return (np.arange(nbytes.size) if link is None else link.astype(np.int64)), nbytes, busy
+
+
+def bottleneck(outcome: Outcome, topology: Topology) -> str:
+    """What most of the critical path is, in words: ``97 % transfer, most of it over node0/nic0 -> leaf0 (network)``."""
+    path = outcome.critical_path()
+    if not path.part.size:
+        return "nothing to send"
+    part, link, share = path.bottleneck()
+    text = f"{share:.0%} {Part(part).name.lower()}".replace("%", " %")
+    if link < 0:
+        return text
+    return f"{text}, most of it over {link_name(topology, link)} ({kind_name(topology, link)})"
+
+
+def exposed_s(communication: tuple[Float64, Float64], computation: tuple[Float64, Float64]) -> float:
+    """Seconds in which something is communicated and nothing computed; each argument: starts and ends.
+
+    >>> exposed_s((np.array([0.0, 2.0]), np.array([1.0, 5.0])), (np.array([0.5]), np.array([3.0])))
+    2.5
+    """
+    # |A minus B| = |A or B| - |B|.
+    both = tuple(np.append(a, b) for a, b in zip(communication, computation, strict=True))
+    return _covered(*both) - _covered(*computation)
+
+
+def _covered(start: Float64, end: Float64) -> float:
+    """The length of the union of intervals."""
+    if not start.size:
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    starts, reach = start[order], np.maximum.accumulate(end[order])
+    gap = np.append(True, starts[1:] > reach[:-1])
+    last = np.append(np.flatnonzero(gap)[1:] - 1, starts.size - 1)
+    return float((reach[last] - starts[gap]).sum())

@@ -1,0 +1,42 @@
+"""The Timeline of one size of a scenario without a library: what `commsim run --trace` writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commsim.engine.evaluate import evaluate
+from commsim.engine.timeline import Timeline, timeline
+from commsim.engine.usage import usage
+from commsim.errors import ScenarioError
+from commsim.scenario.raw import RawRows
+from commsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from commsim.scenario.run import Prepared
+
+
+def traced(prepared: Prepared) -> tuple[Timeline, str, list[str]]:
+    """(timeline, title, lines on the use of links) of the first workload's largest size, simulated by events.
+
+    A ScenarioError when the scenario has a library, whose protocol is timed without rows, or no sizes.
+    """
+    scenario, topology, work = prepared.scenario, prepared.topology, prepared.scenario.workload[0]
+    if scenario.library.name != "none":
+        raise ScenarioError(
+            [scenario.document.fault(("library",), "found a library, expected none for a trace of moves")]
+        )
+    if not work.sizes:
+        raise ScenarioError(
+            [scenario.document.fault(("workload", 0), "found no sizes, expected some to trace the largest")]
+        )
+    rows, size = RawRows(scenario, topology, work), max(work.sizes)
+    algorithm = rows(size).algorithm
+    schedule = rows.schedule(algorithm, size)
+    outcome = evaluate(schedule, topology, "event", contention=scenario.contention)
+    lines = [
+        f"{use.kind}: {use.links} links, {format_bytes(use.nbytes)}, busy {use.busy_share:.0%} of the time, "
+        f"at most {use.busiest_share:.0%} ({use.busiest})"
+        for use in usage(outcome, topology)
+    ]
+    title = f"{scenario.name}: {algorithm} {work.collective} of {format_bytes(size)} on {topology.world_size} ranks"
+    return timeline(schedule, outcome), title, lines

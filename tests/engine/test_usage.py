@@ -1,0 +1,56 @@
+"""Use of links in words and numbers, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsim.collectives.ring import ring_all_reduce
+from commsim.engine.evaluate import evaluate
+from commsim.engine.family import ring_family
+from commsim.engine.usage import bottleneck, exposed_s, link_name, usage
+from commsim.topology.presets import load_preset
+
+_TOPOLOGY = load_preset("hgx-h100-ndr400", nodes=2)
+
+
+def test_a_ring_over_two_nodes_is_held_up_by_the_narrowest_link() -> None:
+    outcome = evaluate(ring_all_reduce(16, 16 << 22), _TOPOLOGY)
+    rows = usage(outcome, _TOPOLOGY)
+    kinds = {row.kind: row for row in rows}
+    assert rows[0].busiest_share > 0.99
+    assert kinds["network"].links == 4
+    assert kinds["network"].nbytes == 4 * 30 * (1 << 22)
+    assert kinds["nvlink"].busiest_share < 0.2
+    assert "transfer, most of it over node" in bottleneck(outcome, _TOPOLOGY)
+
+
+def test_totals_of_a_family_read_alike() -> None:
+    family = evaluate(ring_family("all_reduce", 16, 16 << 22), _TOPOLOGY)
+    full = evaluate(ring_all_reduce(16, 16 << 22), _TOPOLOGY)
+    for a, b in zip(usage(family, _TOPOLOGY), usage(full, _TOPOLOGY), strict=True):
+        assert (a.kind, a.links, a.nbytes) == (b.kind, b.links, b.nbytes)
+        assert a.busiest_share == pytest.approx(b.busiest_share)
+
+
+def test_names() -> None:
+    assert "->" in link_name(_TOPOLOGY, 0)
+    assert link_name(_TOPOLOGY, _TOPOLOGY.link_src.size + 3) == "thread block 3"
+    assert bottleneck(evaluate(ring_all_reduce(1, 4), load_preset("hgx-h100"), "event"), _TOPOLOGY) == "nothing to send"
+
+
+_SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)), max_size=8)
+
+
+@given(_SPANS, _SPANS)
+def test_exposed_time_counts_each_moment_once(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    def cells(spans: list[tuple[int, int]]) -> set[int]:
+        return {cell for start, length in spans for cell in range(start, start + length)}
+
+    def columns(spans: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+        start = np.array([s for s, _ in spans], np.float64)
+        return start, start + np.array([length for _, length in spans], np.float64)
+
+    assert exposed_s(columns(a), columns(b)) == len(cells(a) - cells(b))
