@@ -56,6 +56,6 @@ def require_memory(needed_bytes: int, rows: int, *, limit_bytes: int | None = No
         raise InfeasibleError(
             f"a simulation of {rows:,} chunk moves needs about {format_bytes(needed_bytes)}, the limit is "
             f"{format_bytes(limit_bytes)} (half of the memory unless set); {fit:,} moves would fit: take coarser "
-            "chunks or fewer channels or ranks, or a level without rows (engine: wavefront for rings, fold for rings and "
+            "chunks, fewer channels or ranks, or a level without rows (engine: wavefront for rings, fold for rings and "
             "hierarchical all_reduce)"
         )
