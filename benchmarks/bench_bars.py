@@ -1,0 +1,21 @@
+"""The performance bars, one test each; run by ``make bench``. Bars are CPU time: busy neighbours count little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from workloads import WORKLOADS, Workload, pipeline
+
+pytestmark = pytest.mark.benchmark_bar
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+def test_bar(benchmark: Any, workload: Workload) -> None:
+    value = benchmark.pedantic(workload.measure, rounds=1)
+    benchmark.extra_info[workload.unit] = round(value, 4)
+    assert workload.holds(value), f"{value:.4g} {workload.unit}, the bar is {workload.bar:g}"
+
+
+def test_the_pipeline_has_ten_thousand_collectives() -> None:
+    assert 10_000 <= pipeline(per_gpu=False)()() == pipeline(per_gpu=True)()() <= 11_000

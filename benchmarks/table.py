@@ -1,0 +1,115 @@
+"""Measures every workload and prints the table beside the recorded figures of other simulators.
+
+``python benchmarks/table.py --write`` puts it into docs/reference/benchmarks.md. Where SimGrid's header and compiler
+are installed, it is built and run side by side.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from workloads import WORKLOADS, Workload
+
+import commsim
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "reference" / "benchmarks.md"
+
+_HEAD = """# Benchmarks
+
+CPU time of one process, median of several runs, compiled code warm. The bar is what the project holds itself to; `make
+bench` measures again, prints this table and fails when a bar is missed. Figures of other simulators are recorded
+(`benchmarks/peers.yaml`), on {peers}; a ratio above 1 says how many times faster commsim is.
+
+Measured with commsim {version} on {cores} cores, {machine}, Python {python}.
+
+| workload | measured | bar | others | ratio |
+|---|---:|---:|---|---|
+"""
+
+_TAIL = """
+W1: ring all_reduce of 1 GiB, hosts with private links of 50 GB/s and 1 us into an ideal switch. W2: the same over nodes
+of 8 with one uplink each, leaves and spines; every rank waits for its own send and receive
+(`scenarios/benchmarks/`). Both give their closed forms to 1e-9. "Schedule and run" builds the schedule's rows, binds them
+to routes and simulates every message. The ring of the wavefront and the fold are not simulated message by message:
+see [the engine](../background/engine.md) for when that is exact.
+"""
+
+
+def number(text: str) -> float:
+    """The value of ``1.5 s`` or ``2.7 kop/s``."""
+    return float(text.split()[0])
+
+
+def row(workload: Workload, value: float, peers: dict[str, str]) -> str:
+    """One line of the table."""
+    less = workload.unit in {"s", "MiB"}
+    ratios = [number(p) / value if less else value / number(p) for p in peers.values()]
+    others = ", ".join(f"{name} {p}" for name, p in peers.items())
+    sign = "<=" if less else ">="
+    shown = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return (
+        f"| {workload.title} | {shown} {workload.unit} | {sign} {workload.bar:g} {workload.unit} | {others or '-'} "
+        f"| {', '.join(f'{r:.2g}x' for r in ratios) or '-'} |"
+    )
+
+
+def simgrid() -> str | None:
+    """CPU-seconds of W1 with 256 ranks under SimGrid, when its library and a compiler are installed."""
+    compiler = shutil.which("g++")
+    source = HERE / "simgrid_ring.cpp"
+    if compiler is None or not Path("/usr/include/simgrid/s4u.hpp").exists():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "ring"
+        subprocess.run([compiler, "-O2", "-o", program, source, "-lsimgrid"], check=True)
+        done = subprocess.run([program, "256"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def main() -> int:
+    """Prints the table; 1 when a bar is missed."""
+    recorded = yaml.safe_load((HERE / "peers.yaml").read_text())
+    lines, missed = [], []
+    for workload in WORKLOADS:
+        value = workload.measure()
+        lines.append(row(workload, value, recorded.get(workload.peer, {})))
+        print(lines[-1], flush=True)
+        if not workload.holds(value):
+            missed.append(workload.name)
+    beside = simgrid()
+    print(
+        f"SimGrid here: {beside}" if beside else "SimGrid is not installed here (libsimgrid-dev): not run side by side"
+    )
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    if "--write" in sys.argv[1:]:
+        head = _HEAD.format(
+            peers=recorded["machine"],
+            version=commsim.__version__,
+            cores=len(__import__("os").sched_getaffinity(0)),
+            machine=_cpu(),
+            python=platform.python_version(),
+        )
+        PAGE.write_text(head + "\n".join(lines) + "\n" + _TAIL)
+    return 1 if missed else 0
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        if info.exists()
+        else []
+    )
+    return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
