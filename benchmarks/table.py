@@ -6,6 +6,7 @@ are installed, it is built and run side by side.
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -36,15 +37,15 @@ Measured with commsim {version} on {cores} cores, {machine}, Python {python}.
 _TAIL = """
 W1: ring all_reduce of 1 GiB, hosts with private links of 50 GB/s and 1 us into an ideal switch. W2: the same over nodes
 of 8 with one uplink each, leaves and spines; every rank waits for its own send and receive
-(`scenarios/benchmarks/`). Both give their closed forms to 1e-9. "Schedule and run" builds the schedule's rows, binds them
-to routes and simulates every message. The ring of the wavefront and the fold are not simulated message by message:
+(`scenarios/benchmarks/`). Both give their closed forms to 1e-9. "Schedule and run" builds the schedule's rows, binds
+them to routes and simulates every message. The ring of the wavefront and the fold are not simulated message by message:
 see [the engine](../background/engine.md) for when that is exact.
 """
 
 
 def number(text: str) -> float:
     """The value of ``1.5 s`` or ``2.7 kop/s``."""
-    return float(text.split()[0])
+    return float(text.split(maxsplit=1)[0])
 
 
 def row(workload: Workload, value: float, peers: dict[str, str]) -> str:
@@ -93,7 +94,7 @@ def main() -> int:
         head = _HEAD.format(
             peers=recorded["machine"],
             version=commsim.__version__,
-            cores=len(__import__("os").sched_getaffinity(0)),
+            cores=os.cpu_count(),
             machine=_cpu(),
             python=platform.python_version(),
         )

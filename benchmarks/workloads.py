@@ -77,7 +77,7 @@ def _built(name: str, n: int, *, in_order: bool = True) -> Callable[[], Callable
         builder = ring_all_reduce if name.startswith("w1") else stepwise_ring_all_reduce
 
         def run() -> float:
-            return simulate(build_program(builder(n, 1 << 30), topology), in_order=in_order).messages
+            return simulate(build_program(builder(n, 1 << 30), topology), in_order=in_order, merge=True).messages
 
         return run
 
@@ -185,7 +185,7 @@ def _hierarchical() -> Callable[[], float]:
 
 
 def pipeline(per_gpu: bool, contention: Any = "fifo") -> Callable[[], Callable[[], float]]:
-    """10,000 collectives on 64 GPUs: 8 stages of 8 ranks, all_reduce of 8 MiB per layer, 2 MiB sent to the next stage."""
+    """10,000 collectives on 64 GPUs: 8 stages of 8 ranks, all_reduces of 8 MiB, 2 MiB sent to the next stage."""
     stages, layers, micro_batches, compute_s = 8, 8, 19, 100e-6
 
     def prepare() -> Callable[[], float]:
@@ -214,8 +214,7 @@ def _per_stage(env: Environment, groups: list[tuple[int, ...]], templates: Any, 
     came = [[env.event() for _ in range(micro_batches)] for _ in groups]
 
     def hand_on(s: int, m: int) -> Steps:
-        for event in [env.start(send, (a, b)) for a, b in zip(groups[s], groups[s + 1], strict=True)]:
-            yield event
+        yield env.all_of([env.start(send, (a, b)) for a, b in zip(groups[s], groups[s + 1], strict=True)])
         came[s + 1][m].succeed()
 
     def stage(s: int) -> Steps:
@@ -236,21 +235,16 @@ def _per_gpu(env: Environment, groups: list[tuple[int, ...]], templates: Any, sh
     reduce, send = templates
     micro_batches, layers, compute_s = shape
     came = [[[env.event() for _ in group] for _ in range(micro_batches)] for group in groups]
-    waiting: list[list[simpy.Event]] = [[] for _ in groups]
+    barrier = [[0, env.event()] for _ in groups]
 
     def arrive(s: int) -> simpy.Event:
-        """The collective starts when the last GPU of the stage has arrived."""
-        mine = env.event()
-        waiting[s].append(mine)
-        if len(waiting[s]) == len(groups[s]):
-            all_here, waiting[s] = waiting[s], []
-
-            def go_on(_: simpy.Event) -> None:
-                for one in all_here:
-                    one.succeed()
-
-            env.start(reduce, groups[s]).callbacks.append(go_on)
-        return mine
+        """The end of the collective, which starts when the last GPU of the stage has arrived."""
+        entry = barrier[s]
+        entry[0] += 1
+        if entry[0] == len(groups[s]):
+            barrier[s] = [0, env.event()]
+            env.start(reduce, groups[s]).callbacks.append(entry[1].trigger)
+        return entry[1]
 
     def gpu(s: int, i: int) -> Steps:
         for m in range(micro_batches):
@@ -269,16 +263,20 @@ def _per_gpu(env: Environment, groups: list[tuple[int, ...]], templates: Any, sh
 
 
 _MEMORY = """
-import resource
+from pathlib import Path
 from commsim.collectives.ring import ring_all_reduce
 from commsim.engine.program import build_program
 from commsim.engine.simulate import simulate
 from workloads import _topology
+def kib(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 topology = _topology("w1-ring-1024")
 simulate(build_program(ring_all_reduce(8, 1 << 20), topology))
-idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+idle = kib("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
 simulate(build_program(ring_all_reduce(1024, 1 << 30), topology))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle) / 1024)
+print((kib("VmHWM") - idle) / 1024)
 """
 
 

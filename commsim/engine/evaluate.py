@@ -105,7 +105,7 @@ def _schedule(
     if engine == "closed_form":
         raise _not_here("closed form", schedule, reason)
     if contention == "fifo":
-        return simulate(program)
+        return simulate(program, merge=True)
     conn = connections(schedule)
     if engine in {"auto", "fold"}:
         folded = simulate_folded(program, conn, quantum=quantum)
@@ -143,7 +143,7 @@ def _family(family: Family, topology: Topology, engine: Engine, contention: Cont
             raise _not_here("folding", family, folded)
     program = family.program(topology)
     if contention == "fifo":
-        outcome = simulate(program)
+        outcome = simulate(program, merge=True)
     else:
         outcome = simulate_fair(program, family.connections(program.route, family.world_size), quantum=quantum)
     return _totals(family, outcome, np.arange(program.links, dtype=np.int32), outcome.level, "")
@@ -196,7 +196,7 @@ def other_contention(outcome: Outcome, schedule: Schedule) -> BothWays:
     if outcome.level == "closed_form":
         return BothWays(outcome.makespan_s, outcome.makespan_s)
     if outcome.contention == "fair":
-        return BothWays(simulate(outcome.program).makespan_s, outcome.makespan_s)
+        return BothWays(simulate(outcome.program, merge=True).makespan_s, outcome.makespan_s)
     fair = simulate_fair(outcome.program, connections(schedule), quantum=1e-3)
     return BothWays(outcome.makespan_s, fair.makespan_s)
 

@@ -14,6 +14,7 @@ from programs import on_switch, program, random_programs
 from commsim.collectives.ring import ring_all_reduce
 from commsim.engine.critical import Part
 from commsim.engine.memory import estimate_bytes, machine_bytes
+from commsim.engine.merging import Routes
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.errors import InfeasibleError, ScheduleError
@@ -164,3 +165,39 @@ def test_a_run_beyond_the_memory_limit_is_refused_before_it_starts() -> None:
 def test_closed_forms_do_not_import_numba() -> None:
     code = "import sys, commsim.engine.evaluate, commsim.network.alphabeta; sys.exit('numba' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@given(random_programs())
+def test_leaving_out_hops_that_cannot_queue_changes_nothing(p: Program) -> None:
+    a, b = simulate(p, merge=True), simulate(p)
+    for name in ("ready_s", "start_s", "end_s", "link_busy_s"):
+        assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-9, abs=1e-18), name
+    assert np.array_equal(a.link_bytes, b.link_bytes)
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_chains_of_links_are_merged_and_nothing_changes(seed: int, in_order: bool) -> None:
+    """Ways of four links in a row, with bandwidths in any order, that several ways may share from some link on."""
+    rng = np.random.default_rng(seed)
+    ways = [[4 * w + h for h in range(4)] for w in range(3)]
+    ways.append([12, *ways[0][int(rng.integers(1, 4)) :]])
+    routes = [ways[int(w)] for w in rng.integers(0, len(ways), 30)]
+    p = program(
+        [int(v) for v in rng.integers(0, 10**6, 30)],
+        routes,
+        bandwidth=list(rng.choice([1e9, 2e9, 3e9], 13)),
+        latency=list(rng.uniform(0, 1e-5, 13)),
+        delay_s=list(rng.uniform(0, 1e-3, 30)),
+    )
+    a, b = simulate(p, merge=True, in_order=in_order), simulate(p, in_order=in_order)
+    for name in ("start_s", "end_s", "link_busy_s"):
+        assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-9, abs=1e-18), name
+    assert np.array_equal(a.link_bytes, b.link_bytes)
+
+
+def test_a_private_way_is_one_hop() -> None:
+    p = program([5, 7], [[0, 1, 2], [0, 1, 2]], bandwidth=[1e9, 3e9, 2e9], latency=[1e-6, 2e-6, 3e-6])
+    routes = Routes.merged(p)
+    assert routes.link.tolist() == [0, 0]
+    assert routes.latency[0] == pytest.approx(6e-6)
+    assert routes.stands_for.tolist() == [0, 0, 0]
