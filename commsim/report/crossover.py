@@ -11,6 +11,8 @@ from commsim.report import style
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.figure import Figure
 
     from commsim.scenario.result import Item, Row
@@ -19,11 +21,11 @@ _DASHES = ("--", ":", "-.")  # of the algorithms that win nowhere and are shown 
 _MOST_TIMES_SLOWER = 10.0
 
 
-def plot_crossover(item: Item, title: str, provenance: str = "") -> Figure:
+def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequence[str] = ()) -> Figure:
     """Time over that of the quickest algorithm, against message size; the winner of each stretch of sizes is named.
 
     `item` needs rows with `candidates` (``algorithm: auto``); a ValueError otherwise. Winners stand out; of the others
-    the three that come closest on average are drawn, thin.
+    those in `always` are drawn as well, dashed, and the three that come closest on average, thin.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -35,7 +37,10 @@ def plot_crossover(item: Item, title: str, provenance: str = "") -> Figure:
     sizes = np.array([row.size_bytes for row in rows], float)
     ratios = _ratios(rows)
     winners = list(dict.fromkeys(row.algorithm for row in rows))
-    others = sorted((n for n in ratios if n not in winners), key=lambda n: float(np.mean(np.log(ratios[n]))))
+    wanted = [name for name in always if name in ratios and name not in winners]
+    others = sorted(
+        (n for n in ratios if n not in {*winners, *wanted}), key=lambda n: float(np.mean(np.log(ratios[n])))
+    )
     colours = [*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS]
     with mpl.rc_context(cast("Any", style.RC)):
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")
@@ -44,6 +49,9 @@ def plot_crossover(item: Item, title: str, provenance: str = "") -> Figure:
         for i, name in enumerate(winners):
             colour = colours[i % len(colours)]
             axes.plot(sizes, ratios[name], marker="o", markersize=3.5, color=colour, label=name, zorder=3)
+        for i, name in enumerate(wanted, len(winners)):
+            look: dict[str, Any] = {"marker": "s", "markersize": 3, "linewidth": 1.3, "linestyle": (0, (4, 2))}
+            axes.plot(sizes, ratios[name], color=colours[i % len(colours)], label=name, zorder=2.5, **look)
         for name, dashes in zip(others, _DASHES, strict=False):
             axes.plot(sizes, ratios[name], color=style.MUTED, linewidth=0.9, linestyle=dashes, label=name, zorder=2)
         axes.set_yscale("log")
@@ -52,9 +60,10 @@ def plot_crossover(item: Item, title: str, provenance: str = "") -> Figure:
         axes.set_yticks(ticks, [f"{t:g}x" for t in ticks])
         axes.minorticks_off()
         style.size_axis(axes, sizes[0], sizes[-1])
+        half = (sizes[1] / sizes[0]) ** 0.5 if len(sizes) > 1 else 2**0.5  # as far as halfway to the next size
         for name, first, last in _stretches(rows):
             colour = colours[winners.index(name) % len(colours)]
-            axes.axvspan(first / 2**0.5, last * 2**0.5, color=colour, alpha=0.07, linewidth=0)
+            axes.axvspan(first / half, last * half, color=colour, alpha=0.07, linewidth=0)
         axes.set_ylabel("time over that of the quickest")
         axes.set_xlabel("message size")
         axes.set_title(title)

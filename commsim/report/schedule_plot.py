@@ -37,8 +37,8 @@ class _Arrow:
     reduces: bool
 
 
-def plot_schedule(schedule: Schedule, title: str = "") -> Figure:
-    """The picture as a matplotlib Figure; writes nothing."""
+def plot_schedule(schedule: Schedule, title: str = "", *, width_in: float = 15.5) -> Figure:
+    """The picture as a matplotlib Figure; writes nothing. Its steps take up to about ``width_in`` inches."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def plot_schedule(schedule: Schedule, title: str = "") -> Figure:
     full = not note and s.steps <= _MOST_FULL_STEPS and len(arrows) <= _MOST_FULL_ARROWS
     steps = max(s.steps, 1)
     # Inches per step and per endpoint; around them 0.95 + 0.25 in width and 1.0 + 0.75 in height.
-    across = float(np.clip(15.5 / steps, 0.72, 1.5)) if full else float(np.clip(15.5 / steps, 0.02, 1.0))
+    across = float(np.clip(width_in / steps, 0.62, 1.5)) if full else float(np.clip(width_in / steps, 0.02, 1.0))
     down = float(np.clip(5.2 / s.endpoints, 0.42, 0.62)) if full else float(np.clip(7.5 / s.endpoints, 0.008, 0.42))
     width, height = max(across * steps, 6.2), down * s.endpoints
     across = width / steps
@@ -121,7 +121,8 @@ def _ground(axes: Axes, s: Schedule, steps: int) -> None:
     axes.tick_params(length=0)
     each = -(-s.endpoints // 32)
     shown = [e for e in range(s.endpoints) if e % each == 0]
-    axes.set_yticks(shown, [f"rank {e}" if e < s.world_size else f"switch {e - s.world_size}" for e in shown])
+    more = "server" if s.algorithm == "parameter_server" else "switch"
+    axes.set_yticks(shown, [f"rank {e}" if e < s.world_size else f"{more} {e - s.world_size}" for e in shown])
     each = next(e for e in (1, 2, 5, 10, 20, 50, 100, 10**9) if steps / e <= 42)
     numbers = list(range(0, steps, each))
     axes.set_xticks([n + 0.5 for n in numbers], [str(n) for n in numbers])

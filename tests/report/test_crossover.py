@@ -43,3 +43,10 @@ def test_the_picture_draws_ratios_to_the_quickest() -> None:
 def test_rows_without_candidates_are_refused() -> None:
     with pytest.raises(ValueError, match="auto"):
         plot_crossover(Item("x", "all_reduce", 8, []), "title")
+
+
+def test_an_algorithm_that_wins_nowhere_is_drawn_when_asked_for() -> None:
+    rows = [row(1 << i, a=1e-6, b=2e-6, c=3e-6, d=4e-6, e=5e-6) for i in range(10, 13)]
+    item = Item("x", "all_reduce", 8, rows)
+    names = [[x.get_label() for x in plot_crossover(item, "t", always=more).axes[0].get_lines()] for more in ((), "e")]
+    assert names == [["a", "b", "c", "d"], ["a", "e", "b", "c", "d"]]
