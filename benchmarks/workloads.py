@@ -315,7 +315,7 @@ WORKLOADS = [
         "FIFO heap, ring of 1,024 on a switch",
         "Mop/s",
         5.0,
-        _simulated(lambda: ring_program(1024), in_order=False),
+        _simulated(lambda: ring_program(1024), in_order=False, merge=True),
         5,
         "fifo-ring-1024",
     ),

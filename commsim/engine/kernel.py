@@ -117,6 +117,7 @@ def run_heap(
     succ_ptr: I64,
     succ_idx: I32,
     waiting: I32,
+    first_ops: I64,
     route_ptr: I64,
     route_link: I32,
     inv_bandwidth: F64,
@@ -134,33 +135,38 @@ def run_heap(
 ) -> int:
     """Simulate with a heap of events; returns the number of finished ops (fewer than M: a cycle).
 
-    ``waiting`` (M,) holds the in-degrees and is used up. ``ready``, ``start``, ``end`` (M,), ``link_bytes``
+    ``waiting`` (M,) holds the in-degrees and is used up; ``first_ops`` are the ops that wait for none, in the order
+    of (delay, number), so that they need not stand in the heap. ``ready``, ``start``, ``end`` (M,), ``link_bytes``
     and ``link_busy`` (L,) arrive as zeros. When ``hop_ptr`` (M+1,) is not empty, the run is recorded for the
     critical path: ``hop_start`` per op and hop; ``hop_before`` the event (op << 4 | hop) that kept the link
     busy, or -1; ``cause`` (M,) the predecessor that came last, or -1 (both arrive as -1).
     """
     recording = hop_ptr.size > 0
-    rows = nbytes.size
     free = np.zeros(latency.size, np.float64)
     holder = np.full(latency.size if recording else 0, -1, np.int64)
     room = 1024
     times = np.empty(room, np.float64)
     keys = np.empty(room, np.int64)
     n = 0
-    for op in range(rows):
-        if waiting[op] == 0:
-            if n == room:
-                times = np.concatenate((times, np.empty(room, np.float64)))
-                keys = np.concatenate((keys, np.empty(room, np.int64)))
-                room *= 2
-            _push(times, keys, n, delay[op], op << HOP_BITS)
-            n += 1
+    taken = 0
+    next_first = delay[first_ops[0]] if first_ops.size > 0 else np.inf
+    next_key = first_ops[0] << HOP_BITS if first_ops.size > 0 else np.int64(0)
     finished = 0
-    while n > 0:
-        t = times[0]
-        key = keys[0]
-        _drop_top(times, keys, n)
-        n -= 1
+    while n > 0 or taken < first_ops.size:
+        if n > 0 and (times[0] < next_first or (times[0] == next_first and keys[0] < next_key)):
+            t = times[0]
+            key = keys[0]
+            _drop_top(times, keys, n)
+            n -= 1
+        else:
+            t = next_first
+            key = next_key
+            taken += 1
+            if taken < first_ops.size:
+                next_first = delay[_u(first_ops[_u(taken)])]
+                next_key = first_ops[_u(taken)] << HOP_BITS
+            else:
+                next_first = np.inf
         op = key >> HOP_BITS
         hop = key & (MAX_HOPS - 1)
         first = route_ptr[_u(route[_u(op)])]
@@ -189,8 +195,15 @@ def run_heap(
             if hop < hops:
                 t = end[_u(op)] if store_and_forward else st + latency[_u(link)]
                 key = (op << HOP_BITS) | hop
-                if n > 0 and (times[0] < t or (times[0] == t and keys[0] < key)):
-                    # Room is certain: this op's event has just left the heap.
+                if (
+                    next_first < t
+                    or (next_first == t and next_key < key)
+                    or (n > 0 and (times[0] < t or (times[0] == t and keys[0] < key)))
+                ):
+                    if n == room:
+                        times = np.concatenate((times, np.empty(room, np.float64)))
+                        keys = np.concatenate((keys, np.empty(room, np.int64)))
+                        room *= 2
                     _push(times, keys, n, t, key)
                     n += 1
                     break

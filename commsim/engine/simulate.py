@@ -153,6 +153,7 @@ def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> 
         p.succ_ptr,
         p.succ_idx,
         waiting,
+        _first_ops(p),
         routes.ptr,
         routes.link,
         routes.inv_bandwidth,
@@ -180,6 +181,13 @@ def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> 
         store_and_forward=store_and_forward,
         record=rec if record else None,
     )
+
+
+def _first_ops(p: Program) -> Int64:
+    """The ops that wait for none, in the order of (delay, number)."""
+    first = np.flatnonzero(p.indeg == 0)
+    delay = p.delay_s[first]
+    return first if (delay[1:] >= delay[:-1]).all() else first[np.argsort(delay, kind="stable")]
 
 
 def cycle_message(p: Program, stuck: Int64, count: int) -> str:
