@@ -23,8 +23,9 @@ test: $(VENV)/.installed-dev ## the tests without those marked slow
 test-slow: $(VENV)/.installed-dev ## the tests marked slow
 	$(BIN)/python -m pytest -m "slow and not benchmark_bar" -n 2 $(ARGS)
 
-bench: $(VENV)/.installed-dev ## the performance bars, one at a time
+bench: $(VENV)/.installed-dev ## the performance bars, one at a time, then the table beside other simulators
 	$(BIN)/python -m pytest -m benchmark_bar tests benchmarks $(ARGS)
+	$(BIN)/python benchmarks/table.py
 
 lint: $(VENV)/.installed-dev ## ruff: format and rules
 	$(BIN)/ruff format --check .
