@@ -1,40 +1,89 @@
-"""The search by arithmetic against channel counts and speeds that public logs print."""
+"""The search against channel counts, speeds and patterns that public logs print."""
 
 from __future__ import annotations
 
 import pytest
 
 from commsim.errors import TopologyError
-from commsim.nccl.graph import discover
+from commsim.nccl.graph import Graph, discover
 from commsim.topology.presets import load_preset
 
+# Channels and speeds that public logs print, or that follow from the links (nccl-model notes, 4.2):
+# (channels, intra, inter) of ring and tree, the tree's pattern, NVLS, collective channels.
+KNOWN = [
+    ("dgx-a100", {}, (12, 20.0, 20.0), (12, 20.0, 20.0), "BALANCED_TREE", None, 24),
+    ("dgx-a100", {"gpus_per_node": 2}, (12, 20.0, 20.0), (12, 40.0, 40.0), "BALANCED_TREE", None, 24),
+    ("hgx-h100", {}, (12, 30.0, 30.0), (12, 30.0, 30.0), "BALANCED_TREE", (8, 40.0, 60.0), 24),
+    ("hgx-h200", {}, (12, 30.0, 30.0), (12, 30.0, 30.0), "BALANCED_TREE", (8, 40.0, 60.0), 24),
+    ("h800", {}, (8, 20.0, 20.0), (8, 20.0, 20.0), "BALANCED_TREE", (8, 15.0, 30.0), 16),
+    ("hgx-b200", {}, (16, 45.0, 45.0), (16, 45.0, 45.0), "BALANCED_TREE", (8, 80.0, 90.0), 32),
+    ("dgx-1v", {}, (6, 20.0, 20.0), (6, 20.0, 20.0), "BALANCED_TREE", None, 12),
+    ("dgx-2", {}, (6, 20.0, 20.0), (6, 20.0, 20.0), "BALANCED_TREE", None, 12),
+    ("dgx-a100-hdr200", {"nodes": 2}, (8, 24.0, 24.0), (8, 30.0, 24.0), "BALANCED_TREE", None, 16),
+    ("hgx-h100-ndr400", {"nodes": 4}, (8, 48.0, 48.0), (8, 48.0, 48.0), "TREE", (8, 40.0, 48.0), 16),
+    ("h800-ndr400", {"nodes": 2}, (8, 22.0, 22.0), (8, 22.0, 22.0), "TREE", (8, 17.5, 40.0), 16),
+    ("polaris", {"nodes": 2}, (2, 24.0, 24.0), (2, 48.0, 24.0), "BALANCED_TREE", None, 4),
+]
 
-@pytest.mark.parametrize(
-    ("preset", "knobs", "channels", "intra", "coll"),
-    [
-        ("dgx-a100", {}, 12, 20.0, 24),
-        ("dgx-a100", {"gpus_per_node": 2}, 12, 20.0, 24),
-        ("hgx-h100", {}, 12, 30.0, 24),
-        ("hgx-h200", {}, 12, 30.0, 24),
-        ("h800", {}, 8, 20.0, 16),
-        ("hgx-b200", {}, 16, 45.0, 32),
-        ("dgx-1v", {}, 6, 20.0, 12),
-        ("dgx-2", {}, 6, 20.0, 12),
-        ("dgx-a100-hdr200", {"nodes": 2}, 8, 24.0, 16),
-        ("hgx-h100-ndr400", {"nodes": 4}, 8, 48.0, 16),
-        ("h800-ndr400", {"nodes": 2}, 8, 22.0, 16),
-    ],
-)
-def test_rings_of_known_systems(preset: str, knobs: dict[str, object], channels: int, intra: float, coll: int) -> None:
+
+@pytest.mark.parametrize(("preset", "knobs", "ring", "tree", "pattern", "nvls", "coll"), KNOWN)
+def test_graphs_of_known_systems(
+    preset: str,
+    knobs: dict[str, object],
+    ring: tuple[int, float, float],
+    tree: tuple[int, float, float],
+    pattern: str,
+    nvls: tuple[int, float, float] | None,
+    coll: int,
+) -> None:
     system = discover(load_preset(preset, **knobs), (2, 30, 7))
-    assert (system.ring.channels, system.ring.intra_gbps, system.coll_channels) == (channels, intra, coll)
+    assert figures(system.ring) == ring
+    assert (figures(system.tree), system.tree.pattern) == (tree, pattern)
+    assert (system.nvls and figures(system.nvls)) == nvls
+    assert system.coll_channels == coll
 
 
-@pytest.mark.parametrize(("preset", "graph"), [("hgx-h100", (8, 40.0, 60.0)), ("hgx-b200", (8, 80.0, 90.0))])
-def test_nvls_graphs_of_known_systems(preset: str, graph: tuple[int, float, float]) -> None:
-    nvls = discover(load_preset(preset), (2, 30, 7)).nvls
-    assert nvls is not None
-    assert (nvls.channels, nvls.intra_gbps, nvls.inter_gbps) == graph
+def figures(graph: Graph) -> tuple[int, float, float]:
+    """Channels and the two speeds."""
+    return graph.channels, graph.intra_gbps, graph.inter_gbps
+
+
+def test_rings_of_rails_are_not_all_the_same_and_those_of_a_switch_are() -> None:
+    assert discover(load_preset("dgx-a100"), (2, 30, 7)).ring.same_channels
+    assert not discover(load_preset("dgx-a100-hdr200", nodes=2), (2, 30, 7)).ring.same_channels
+
+
+def test_a_gpu_pair_over_host_memory_when_p2p_is_off() -> None:
+    topology = load_preset("dgx-a100", gpus_per_node=2)
+    system = discover(topology, (2, 30, 7), {"NCCL_P2P_DISABLE": "1"})
+    assert system.intra_type in ("PHB", "SYS")
+    assert system.ring.channels * system.ring.intra_gbps <= 24.0
+
+
+def test_nics_of_other_gpus_are_reached_by_pxn_only_if_allowed() -> None:
+    topology = load_preset("hgx-a100-4-hdr200", nodes=2)
+    assert discover(topology, (2, 26, 2)).inter_type == "PXN"
+    assert discover(topology, (2, 26, 2), {"NCCL_PXN_DISABLE": "1"}).inter_type in ("PHB", "SYS")
+
+
+def test_far_nics_go_through_the_host_where_the_level_says_so() -> None:
+    topology = load_preset("dgx-a100-hdr200", nodes=2)
+    assert discover(topology, (2, 26, 2)).inter_type in ("PIX", "PXB")
+    assert discover(topology, (2, 26, 2), {"NCCL_NET_GDR_LEVEL": "LOC"}).inter_type == "PHB"
+
+
+def test_one_gpu_per_node_has_a_plain_tree() -> None:
+    system = discover(load_preset("dgx-a100-hdr200", nodes=4, gpus_per_node=1), (2, 26, 2))
+    assert (system.tree.pattern, system.ring.intra_type) == ("TREE", "LOC")
+
+
+def test_sharp_graphs_only_when_asked_for() -> None:
+    topology = load_preset("dgx-a100-hdr200", nodes=2)
+    assert not discover(topology, (2, 26, 2)).collnet
+    asked = discover(topology, (2, 26, 2), {"NCCL_COLLNET_ENABLE": "1"})
+    assert asked.collnet
+    assert asked.collnet_chain is not None
+    assert asked.collnet_direct is not None
 
 
 def test_nvls_needs_hopper_and_2_17() -> None:

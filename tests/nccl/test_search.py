@@ -1,0 +1,68 @@
+"""The search on nodes drawn by hand: what fits is found, what does not is not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsim.nccl.search import search
+from commsim.nccl.view import view_of
+from commsim.topology.graph import Topology
+from commsim.topology.presets import load_topology
+from commsim.topology.spec import TopologySpec
+
+VERSION = (2, 26, 2)
+
+
+def machine(links: int, kind: str = "switch", gpus: int = 4, sm: int = 80) -> Topology:
+    """A node of Ampere GPUs, each with so many NVLinks."""
+    from pathlib import Path
+
+    return load_topology(
+        TopologySpec.model_validate(
+            {
+                "gpu": {"model": "A100", "generation": "ampere", "sm": sm},
+                "cpu": {"arch": "x86_64", "vendor": "amd"},
+                "node": {
+                    "gpus": gpus,
+                    "nvlink": {"kind": kind, "links": links, "bandwidth": "25 GB/s"},
+                    "pcie": {"bandwidth": "24 GB/s", "sockets": 1},
+                },
+            }
+        ),
+        Path(),
+    )
+
+
+@pytest.mark.parametrize(("links", "channels", "gbps"), [(2, 2, 20.0), (4, 4, 20.0), (12, 12, 20.0)])
+def test_one_ring_per_link_of_twenty(links: int, channels: int, gbps: float) -> None:
+    found = search(view_of(machine(links), VERSION, {}), "RING", VERSION, least=1, most=32)
+    assert (found.channels, found.intra) == (channels, gbps)
+
+
+def test_every_channel_visits_every_gpu_once() -> None:
+    found = search(view_of(machine(6, "mesh"), VERSION, {}), "RING", VERSION, least=1, most=32)
+    assert found.channels
+    assert all(sorted(order) == [0, 1, 2, 3] for order in found.orders)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from([3, 6, 9, 12]), st.sampled_from(["switch", "mesh"]))
+def test_rings_never_take_more_than_the_links_have(links: int, kind: str) -> None:
+    view = view_of(machine(links, kind), VERSION, {})
+    before = list(view.left)
+    found = search(view, "RING", VERSION, least=1, most=32)
+    assert view.left == before
+    used = [0.0] * len(before)
+    for order in found.orders:
+        for a, b in zip(order, [*order[1:], order[0]], strict=True):
+            for link in view.gpu_gpu[a][b].links:
+                used[link] += found.intra
+    assert all(u <= has + 0.01 for u, has in zip(used, before, strict=True))
+
+
+def test_heads_of_nvls_need_a_hopper_switch() -> None:
+    assert search(view_of(machine(12), VERSION, {}), "NVLS", VERSION, least=1, most=32).channels == 0
+    hopper = search(view_of(machine(12, sm=90), VERSION, {}), "NVLS", VERSION, least=1, most=32)
+    assert hopper.channels == 4
