@@ -1,0 +1,262 @@
+"""Which machine, launch, version and environment a measured log stands for.
+
+A log is a row of an ``INDEX_*.csv`` and the table ``<slug>.csv`` beside it. What a case file (``validation/cases/``)
+does not say of it follows from the row by one rule, the same for logs never seen (docs/guides/validate.md):
+
+* machine: `commsim.accuracy.machines`; ranks from the row's ``n_nodes`` and ``gpus_per_node``;
+* version: the one stated, else the release that was current on the log's date;
+* launch: the column ``launch``, else keywords of notes and environment, else one process for a log that knows only one
+  node and no network (``-g N``), and a process per GPU for any other (MPI);
+* environment: every ``NCCL_NAME=value`` of the column ``env``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from commsim.accuracy.machines import base_machine, network_blocks, wire
+from commsim.accuracy.releases import version_of
+from commsim.document import read_documents, validate
+from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
+from commsim.measure.records import collective_name
+from commsim.nccl.environment import PATHS
+from commsim.nccl.version import Version, parse_version
+from commsim.resources import data_root
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
+"""Fabric classes that errors are reported by."""
+
+_ONE_PROCESS = re.compile(
+    r"\bsingle[- ]process\b|\bone process driving\b|\b\d+ threads x 1 GPU\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I
+)
+_PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
+_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
+_NODE_LEVELS = frozenset({*PATHS, *"012345"})
+
+
+class CaseRow(BaseModel):
+    """A row of a case file: the logs it speaks of, and what replaces the index row's words."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slugs: list[str] = Field(min_length=1)
+    system: str | None = None
+    preset: str | None = None
+    network: str | None = Field(default=None, pattern="^(infiniband|roce|slingshot|efa|ethernet)$")
+    nodes: int | None = Field(default=None, ge=1)
+    gpus_per_node: int | None = Field(default=None, ge=1)
+    launch: str | None = Field(default=None, pattern="^(one_process|process_per_gpu)$")
+    version: str | None = None
+    env: dict[str, str] | None = None
+
+
+class CaseFile(BaseModel):
+    """``systems:`` and the rows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    systems: list[CaseRow]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured log and the conditions it is predicted under."""
+
+    slug: str
+    path: Path
+    collective: str
+    n_ranks: int
+    nodes: int
+    gpus_per_node: int
+    system: str
+    healthy: str
+    machine: dict[str, object]  # a `topology:` description
+    version: Version | None
+    launch: str
+    env: dict[str, str]
+    notes: tuple[str, ...] = ()
+    fault: str = ""  # why no machine could be found
+    row: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def topology(self) -> Topology:
+        """The machine, built."""
+        from commsim.document import Document
+        from commsim.topology.presets import load_topology
+        from commsim.topology.spec import TopologySpec
+
+        if self.fault:
+            raise TopologyError(self.fault)
+        document = Document(file=f"case {self.slug}", data=self.machine, marks={})
+        return load_topology(validate(TopologySpec, document, error=TopologyError), Path())
+
+
+def fabric_class(network: str, nodes: int) -> str:
+    """The class of `CLASSES` that a log belongs to."""
+    if nodes == 1:
+        return CLASSES[0]
+    return CLASSES[1] if network in ("infiniband", "roce") else CLASSES[2]
+
+
+def launch_of(row: dict[str, str]) -> tuple[str, str]:
+    """How the ranks of a log were started, and a note where that is not stated."""
+    stated = row.get("launch", "").strip()
+    if stated in ("one_process", "process_per_gpu"):
+        return stated, ""
+    text = " ".join(row.get(k, "") for k in ("notes", "env", "nccl_tests_version"))
+    one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
+    if one != per_gpu:
+        return ("one_process" if one else "process_per_gpu"), ""
+    alone = row.get("n_nodes", "").strip() in ("", "1") and not row.get("inter_link", "").strip()
+    launch = "one_process" if alone else "process_per_gpu"
+    return launch, f"launch not stated: taken as {launch}"
+
+
+def environment(text: str) -> dict[str, str]:
+    """The NCCL variables of an index row's words.
+
+    ``NCCL_TREE_THRESHOLD=0``, which forbids trees (NCCL 2.4 user guide), becomes ``NCCL_ALGO=Ring``. Words that are no
+    value of a variable (``NCCL_NET_GDR_LEVEL=GPUDirect``) are left out.
+
+    >>> environment("NCCL_ALGO=Ring (from file name); aws-ofi-nccl 1.9.2")
+    {'NCCL_ALGO': 'Ring'}
+    """
+    found = {m[1]: (m[2] or m[3] or m[4] or "").rstrip(",;.") for m in _VARIABLE.finditer(text)}
+    if found.pop("NCCL_TREE_THRESHOLD", None) == "0":
+        found.setdefault("NCCL_ALGO", "Ring")
+    level = found.get("NCCL_NET_GDR_LEVEL")
+    if level is not None and level.upper() not in _NODE_LEVELS:
+        del found["NCCL_NET_GDR_LEVEL"]
+    return found
+
+
+def system_of(row: dict[str, str], base: str, network: str) -> str:
+    """The system of a log that no case names: who published it, the machine and the network."""
+    owner = re.match(
+        r"https?://(?:www\.)?(?:github\.com|raw\.githubusercontent\.com)/([^/]+)", row.get("source_url", "")
+    )
+    host = re.match(r"https?://([^/]+)", row.get("source_url", ""))
+    who = owner[1] if owner else host[1] if host else row["slug"].rsplit("_", 2)[0]
+    return f"{who}:{base}:{network}"
+
+
+def read_case_rows(paths: Iterable[Path]) -> list[CaseRow]:
+    """The rows of case files, in order; the first match of a slug wins."""
+    rows: list[CaseRow] = []
+    for path in paths:
+        for document in read_documents(path):
+            rows += validate(CaseFile, document).systems
+    return rows
+
+
+def shipped_cases() -> list[Path]:
+    """The project's own case files."""
+    return sorted((data_root() / "validation" / "cases").glob("*.yaml"))
+
+
+def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list[Case]:
+    """A case for every row of the ``INDEX_*.csv`` of the folders; a later folder's log of the same slug is left out."""
+    rows = read_case_rows([*case_files, *shipped_cases()])
+    cases: dict[str, Case] = {}
+    for folder in folders:
+        indexes = sorted(folder.glob("INDEX_*.csv"))
+        if not indexes:
+            raise LogFormatError(f"{folder}: found no INDEX_*.csv, expected the index of the logs beside them")
+        for index in indexes:
+            with index.open(encoding="utf-8-sig", newline="") as stream:
+                for record in csv.DictReader(stream):
+                    row = {k: (v or "") for k, v in record.items() if isinstance(k, str)}
+                    if row.get("slug") and row["slug"] not in cases:
+                        cases[row["slug"]] = case_of(row, folder, rows)
+    return list(cases.values())
+
+
+def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> Case:
+    """The case of one index row: what the first matching case row says, the rule for the rest."""
+    slug = row["slug"]
+    stated = next((r for r in rows if any(fnmatchcase(slug, p) for p in r.slugs)), CaseRow(slugs=[slug]))
+    notes: list[str] = []
+    version, note = version_of(row.get("nccl_version", ""), row.get("date", ""))
+    if stated.version is not None:
+        version, note = parse_version(stated.version), ""
+    launch, launch_note = launch_of(row)
+    if stated.launch is not None:
+        launch, launch_note = stated.launch, ""
+    notes += [n for n in (note, launch_note) if n]
+    nodes, per_node = _shape(row)
+    fault, system = "", stated.system or slug
+    machine: dict[str, object] = {}
+    try:
+        base, machine, more = _machine(row, stated, stated.nodes or nodes, stated.gpus_per_node or per_node)
+        notes += more
+        system = stated.system or base
+    except CommsimError as error:
+        fault = str(error)
+    collective = collective_name(row.get("collective", ""))
+    return Case(
+        slug=slug,
+        path=folder / f"{slug}.csv",
+        collective=collective or row.get("collective", ""),
+        n_ranks=_whole(row.get("n_ranks", "")) or nodes * per_node,
+        nodes=nodes,
+        gpus_per_node=per_node,
+        system=system,
+        healthy=row.get("healthy", "").strip() or "unknown",
+        machine=machine,
+        version=version,
+        launch=launch,
+        env=environment(row.get("env", "")) if stated.env is None else dict(stated.env),
+        notes=tuple(notes),
+        fault=fault or ("" if collective else f"unknown collective {row.get('collective', '')[:40]!r}"),
+        row=row,
+    )
+
+
+def _shape(row: dict[str, str]) -> tuple[int, int]:
+    nodes, per_node, ranks = (_whole(row.get(k, "")) for k in ("n_nodes", "gpus_per_node", "n_ranks"))
+    nodes = nodes or (max(1, ranks // per_node) if ranks and per_node else 1)
+    return nodes, per_node or max(1, (ranks or nodes) // nodes)
+
+
+def _machine(
+    row: dict[str, str], stated: CaseRow, nodes: int, per_node: int
+) -> tuple[str, dict[str, object], tuple[str, ...]]:
+    """System by the rule, topology description, notes."""
+    from commsim.topology.presets import list_presets, load_preset, preset_names
+
+    knobs: dict[str, object] = {"nodes": nodes, "gpus_per_node": per_node}
+    if stated.preset is not None:
+        if stated.preset not in preset_names():
+            raise ScenarioError(f"case {row['slug']}: unknown preset {stated.preset!r}")
+        blocks = network_blocks(stated.network) if stated.network and nodes > 1 else {}
+        return stated.preset, {"preset": stated.preset, **knobs, **blocks}, ()
+    base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
+    known = {p.name: p for p in list_presets()}
+    ranks = nodes * per_node
+    if base == "gb200-nvl72" and nodes > 1:  # its "nodes" are trays of one NVLink domain
+        racks = -(-ranks // known[base].gpus_per_node)
+        nodes, per_node = (racks, ranks // racks) if ranks % racks == 0 else (nodes, per_node)
+        knobs = {"nodes": nodes, "gpus_per_node": per_node}
+    if nodes == 1:
+        return system_of(row, base, "one node"), {"preset": base, **knobs}, ()
+    full = known[base].gpus_per_node
+    generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
+    found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation)
+    network = stated.network or found.network
+    blocks = network_blocks(network, found.nics, found.bandwidth)
+    return system_of(row, base, network), {"preset": base, **knobs, **blocks}, found.notes
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 8 else None

@@ -1,0 +1,141 @@
+"""The fitted fields of the channel model: which they are, where they start, and a Parameters from their values.
+
+A field is a pair (scope, path): ``("ampere", "base.LL")``, ``("slingshot", "network.message_cost")``; the launch
+belongs to the host and has the scope ``"launch"`` for all generations. `starts.yaml` lists the fields with their priors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel
+
+from commsim.document import Document, read_documents, validate
+from commsim.nccl.parameters import GENERATIONS, NETWORKS, Parameters, load_parameters
+from commsim.units import parse_time
+
+Field = tuple[str, str]
+Float64 = npt.NDArray[np.float64]
+
+STARTS = Path(__file__).parent / "starts.yaml"
+
+_SHARED = 0.5
+"""Share of the variance that fields of one group have in common."""
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The fitted fields in a fixed order: start, whether a field is a time (else a rate), the prior's precision."""
+
+    fields: tuple[Field, ...]
+    start: Float64
+    is_time: npt.NDArray[np.bool_]
+    precision: Float64  # (fields, fields) of ln(value / start)
+    index: dict[Field, int]
+
+    def values(self, x: Float64) -> dict[Field, float]:
+        """The value of every field at ln(value / start) = x."""
+        return dict(zip(self.fields, (self.start * np.exp(x)).tolist(), strict=True))
+
+    @property
+    def sign(self) -> Float64:
+        """+1 for times, -1 for rates: the time a field stands for goes as exp(sign * x)."""
+        return np.where(self.is_time, 1.0, -1.0)
+
+
+def walk(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, float, bool]]:
+    """(path, value, is a time) of every number of a model, times told by their field type."""
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from walk(value, f"{prefix}{name}.")
+        elif isinstance(value, float):
+            is_time = any(getattr(m, "func", None) is parse_time for m in info.metadata)
+            yield f"{prefix}{name}", value, is_time
+
+
+def replaced(model: Any, values: Mapping[str, float]) -> Any:
+    """A copy of a model with other numbers at some paths."""
+    own: dict[str, Any] = {}
+    below: dict[str, dict[str, float]] = {}
+    for path, value in values.items():
+        head, dot, rest = path.partition(".")
+        if dot:
+            below.setdefault(head, {})[rest] = value
+        else:
+            own[head] = value
+    own |= {name: replaced(getattr(model, name), more) for name, more in below.items()}
+    return model.model_copy(update=own)
+
+
+def scope_of(path: str, generation: str, network: str) -> str:
+    """Whose value a path is: the host's, the network's or the GPU generation's."""
+    return {"launch": "launch", "network": network}.get(path.partition(".")[0], generation)
+
+
+@lru_cache(maxsize=64)
+def start_parameters(generation: str, network: str) -> Parameters:
+    """The Parameters at the start values; what `starts.yaml` does not list is as shipped."""
+    document = _document()
+    data: Any = document.data
+    shipped = load_parameters(generation, network).model_dump()
+    over = _merged(data["common"], data["generations"].get(generation, {}))
+    over["network"] = data["networks"].get(network, {})
+    over["provenance"] = over["network"]["provenance"] = "start values of a fit (commsim/accuracy/starts.yaml)"
+    merged = Document(file=document.file, data=_merged(shipped, over), marks={})
+    return validate(Parameters, merged)
+
+
+def parameters_at(generation: str, network: str, values: Mapping[Field, float]) -> Parameters:
+    """The Parameters of a generation on a network with the given field values."""
+    start = start_parameters(generation, network)
+    paths = {
+        path: values[f] for path, _, _ in walk(start) if (f := (scope_of(path, generation, network), path)) in values
+    }
+    return replaced(start, paths)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1)
+def space() -> Space:
+    """All fitted fields of all generations and networks."""
+    listed: Any = _document().data["fields"]
+    entries: dict[Field, tuple[float, bool, float, str]] = {}
+    for generation in GENERATIONS:
+        for network in NETWORKS:
+            for path, value, is_time in walk(start_parameters(generation, network)):
+                rule = next((listed[p] for p in listed if fnmatchcase(path, p)), None)
+                if rule is not None and value > 0:
+                    scope = scope_of(path, generation, network)
+                    group = f"{scope}.{rule.get('group', path)}"
+                    entries.setdefault((scope, path), (value, is_time, float(rule["width"]), group))
+    fields = tuple(entries)
+    width = np.array([entries[f][2] for f in fields])
+    groups = [entries[f][3] for f in fields]
+    same = np.array([[a == b for b in groups] for a in groups])
+    covariance = np.where(same, _SHARED, 0.0) * np.outer(width, width)
+    covariance[np.diag_indices(len(fields))] = width**2
+    return Space(
+        fields=fields,
+        start=np.array([entries[f][0] for f in fields]),
+        is_time=np.array([entries[f][1] for f in fields]),
+        precision=np.linalg.inv(covariance),
+        index={f: i for i, f in enumerate(fields)},
+    )
+
+
+@lru_cache(maxsize=1)
+def _document() -> Document:
+    return read_documents(STARTS)[0]
+
+
+def _merged(base: Any, over: Any) -> Any:
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return base | {key: _merged(base.get(key), value) for key, value in over.items()}
