@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
-from commsim.collectives.schedule import Schedule
+from commsim.collectives.schedule import Buffer, Schedule
 
 _COLUMNS = ("step", "channel", "src", "dst", "src_buffer", "src_chunk", "dst_buffer", "dst_chunk", "op")
 
@@ -24,20 +23,38 @@ def canonical(schedule: Schedule) -> Schedule:
     return s.take(order, step=step[order])
 
 
-def earliest_steps(schedule: Schedule) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The length of the longest chain of dependences that leads to each row, (rows,).
+def earliest_steps(schedule: Schedule) -> npt.NDArray[np.int64]:
+    """The earliest step of each row that keeps what every row reads, (rows,).
 
-    Rows that swap two chunks in one step do not wait for each other and stay in one step.
+    A row comes after all that it depends on, and not before a row of its own step that reads the slot it
+    writes: ranks that swap chunks in one step stay in one step.
     """
-    ptr, idx = schedule.dependencies()
-    step = np.zeros(schedule.rows, np.int64)
-    bounds = np.flatnonzero(np.diff(schedule.step, prepend=-1, append=-1) != 0)
+    s = schedule
+    ptr, idx = s.dependencies()
+    step = np.zeros(s.rows, np.int64)
+    chunks = s.chunk_bytes.size
+    read = (s.src.astype(np.int64) * len(Buffer) + s.src_buffer) * chunks + s.src_chunk
+    write = (s.dst.astype(np.int64) * len(Buffer) + s.dst_buffer) * chunks + s.dst_chunk
+    bounds = np.flatnonzero(np.diff(s.step, prepend=-1, append=-1) != 0) if s.rows else np.zeros(1, np.int64)
     # Every dependence leads to a later step, so a step is final once all steps before it are done.
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        _not_before_readers(step[begin:end], read[begin:end], write[begin:end])
         edges = slice(int(ptr[begin]), int(ptr[end]))
         source = np.repeat(np.arange(begin, end), np.diff(ptr[begin : end + 1]))
         np.maximum.at(step, idx[edges], step[source] + 1)
     return step
+
+
+def _not_before_readers(step: npt.NDArray[np.int64], read: npt.NDArray[np.int64], write: npt.NDArray[np.int64]) -> None:
+    """Raise ``step`` in place until no row that writes a slot comes before one that reads it."""
+    slots, place = np.unique(np.concatenate([read, write]), return_inverse=True)
+    reads, writes = place[: read.size], place[read.size :]
+    while True:
+        latest = np.zeros(slots.size, np.int64)
+        np.maximum.at(latest, reads, step)
+        if (step >= latest[writes]).all():
+            return
+        np.maximum(step, latest[writes], out=step)
 
 
 def same_schedule(a: Schedule, b: Schedule) -> bool:

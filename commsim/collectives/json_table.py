@@ -130,10 +130,8 @@ def _fields(data: Any, faults: list[str]) -> dict[str, Any]:
     pairs = isinstance(after, list) and all(isinstance(edge, list) and len(edge) == 2 for edge in after)
     if not pairs:
         faults.append("after is no list of pairs of rows")
-    flat = [row for edge in after for row in edge] if pairs else []
-    edges = _numbers("after", flat, max(len(columns["op"]) - 1, 0), faults)
-    if flat and not len(columns["op"]):
-        faults.append("after names rows, but there are none")
+    flat = [row for edge in after for row in edge] if pairs and not faults else []
+    edges = _numbers("after", flat, len(columns["op"]) - 1, faults)
     return fields | columns | {"after": edges.reshape(-1, 2)}
 
 
@@ -153,16 +151,16 @@ def _columns(given: Any, fields: Mapping[str, Any], faults: list[str]) -> dict[s
     most |= {f"{side}_buffer": len(Buffer) for side in ("src", "dst")}
     most |= {f"{side}_chunk": chunks for side in ("src", "dst")}
     most |= {"wire_bytes": 2**62, "alpha_kind": 2**8}
+    before = len(faults)
     columns = {
         name: _numbers(f"rows.{name}", values, most.get(name, 2**31) - 1, faults)
         for name, values in given.items()
         if name in _ROWS + _LOWERED
     }
     lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
+    if len(faults) == before and len(set(lengths.values())) > 1:
         faults.append(f"columns differ in length: {', '.join(f'{name} {length}' for name, length in lengths.items())}")
-        return empty
-    return columns
+    return columns if len(faults) == before else empty
 
 
 def _numbers(name: str, given: Any, most: int, faults: list[str]) -> npt.NDArray[np.int64]:
@@ -177,7 +175,9 @@ def _numbers(name: str, given: Any, most: int, faults: list[str]) -> npt.NDArray
         return np.zeros(0, np.int64)
     if given and (min(given) < 0 or max(given) > most):
         wrong = next(i for i, value in enumerate(given) if not 0 <= value <= most)
-        faults.append(f"{name}[{wrong}] is {_short(given[wrong])}, expected 0..{most}")
+        faults.append(
+            f"{name}[{wrong}] is {_short(given[wrong])}, expected {f'0..{most}' if most >= 0 else 'no number'}"
+        )
         return np.zeros(0, np.int64)
     return np.array(given, np.int64)
 
