@@ -9,6 +9,7 @@ later, so alone it takes as long as in the FIFO model. (Bertsekas & Gallager, Da
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -153,9 +154,13 @@ def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int 
     link = p.route_link[at]
     weights = np.ones(link.size, np.int64) if weight is None else weight[at]
     of = np.repeat(np.arange(route.size), length)
-    cap = np.full(route.size, np.inf)
-    np.minimum.at(cap, of, p.link_bandwidth[link])
-    cap[length == 0] = -1.0
+    hops = int(length[0]) if length.size else 0
+    if hops and (length == hops).all():
+        cap = reduce(np.minimum, p.link_bandwidth[link].reshape(-1, hops).T)
+    else:
+        cap = np.full(route.size, np.inf)
+        np.minimum.at(cap, of, p.link_bandwidth[link])
+        cap[length == 0] = -1.0
     latency = np.bincount(of, p.link_latency[link], route.size).astype(np.float64)
     # In integers, so that sums neither round nor drift; scaled so that they fit, and rounded to the safe side.
     total = max(float(np.sum(weights)), most) + 1.0

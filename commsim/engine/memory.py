@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import cache
 from pathlib import Path
 
 from commsim.errors import InfeasibleError
@@ -18,6 +19,7 @@ RUN_BYTES_PER_ROW = 76
 RECORD_BYTES_PER_HOP = 16
 
 
+@cache
 def machine_bytes() -> int | None:
     """Memory this process may use: the machine's, or its control group's limit when smaller; None when unknown."""
     found: list[int] = []
