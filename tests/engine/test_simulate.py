@@ -201,3 +201,26 @@ def test_a_private_way_is_one_hop() -> None:
     assert routes.link.tolist() == [0, 0]
     assert routes.latency[0] == pytest.approx(6e-6)
     assert routes.stands_for.tolist() == [0, 0, 0]
+
+
+@given(random_programs(), st.integers(0, 2**32 - 1))
+def test_renumbering_ops_and_links_keeps_every_time(p: Program, seed: int) -> None:
+    """Random times do not tie, so who has which number cannot matter."""
+    rng = np.random.default_rng(seed)
+    op, link = rng.permutation(p.rows), rng.permutation(p.links)
+    place = np.argsort(op)
+    pairs = [
+        (int(place[a]), int(place[b])) for a in range(p.rows) for b in p.succ_idx[p.succ_ptr[a] : p.succ_ptr[a + 1]]
+    ]
+    ways = [p.route_link[p.route_ptr[p.route[o]] : p.route_ptr[p.route[o] + 1]] for o in op]
+    where = np.argsort(link)
+    other = program(
+        list(p.nbytes[op]),
+        [list(where[way]) for way in ways],
+        pairs,
+        bandwidth=list(p.link_bandwidth[link]),
+        latency=list(p.link_latency[link]),
+        delay_s=list(p.delay_s[op]),
+    )
+    assert np.array_equal(simulate(other).end_s, simulate(p).end_s[op])
+    assert np.array_equal(simulate(other).link_bytes, simulate(p).link_bytes[link])
