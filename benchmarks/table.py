@@ -26,7 +26,8 @@ _HEAD = """# Benchmarks
 
 CPU time of one process, median of several runs, compiled code warm. The bar is what the project holds itself to; `make
 bench` measures again, prints this table and fails when a bar is missed. Figures of other simulators are recorded
-(`benchmarks/peers.yaml`), on {peers}; a ratio above 1 says how many times faster commsim is.
+(`benchmarks/peers.yaml`), on {peers}: not the machine
+below, so a ratio is good to a factor of about 1.5. Above 1 it says how many times faster commsim is.
 
 Measured with commsim {version} on {cores} cores, {machine}, Python {python}.
 
@@ -57,7 +58,7 @@ def row(workload: Workload, value: float, peers: dict[str, str]) -> str:
     shown = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
     return (
         f"| {workload.title} | {shown} {workload.unit} | {sign} {workload.bar:g} {workload.unit} | {others or '-'} "
-        f"| {', '.join(f'{r:.2g}x' for r in ratios) or '-'} |"
+        f"| {', '.join(f'{r:.0f}x' if r >= 10 else f'{r:.1f}x' for r in ratios) or '-'} |"
     )
 
 
