@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 
+_STEP = simpy.Environment.step  # looked up once: it is called for every event
+
+
 @dataclass(frozen=True, eq=False)
 class Template:
     """A schedule made ready to be started often: its messages between local ranks 0..n-1, and their order."""
@@ -284,10 +287,15 @@ class Environment(simpy.Environment):  # type: ignore[misc]
 
     def step(self) -> None:
         """Let the network come up to the next simpy event, then process that event."""
+        queue = self._queue
+        if self.network.next_event < (queue[0][0] if queue else math.inf):
+            self._catch_up()
+        _STEP(self)
+
+    def _catch_up(self) -> None:
         network, queue = self.network, self._queue
         while network.next_event < (queue[0][0] if queue else math.inf):
             for instance, end_s in network.advance_to(queue[0][0] if queue else math.inf):
                 event = self._events.pop(instance)
                 event._ok, event._value = True, end_s - event.started_s
                 heappush(queue, (end_s, simpy.events.NORMAL, next(self._eid), event))
-        super().step()
