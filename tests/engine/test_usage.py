@@ -49,7 +49,7 @@ def test_exposed_time_counts_each_moment_once(a: list[tuple[int, int]], b: list[
     def cells(spans: list[tuple[int, int]]) -> set[int]:
         return {cell for start, length in spans for cell in range(start, start + length)}
 
-    def columns(spans: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    def columns(spans: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
         start = np.array([s for s, _ in spans], np.float64)
         return start, start + np.array([length for _, length in spans], np.float64)
 
