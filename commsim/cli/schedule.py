@@ -46,8 +46,7 @@ class _Wish:
 
 
 def _is_file(source: str) -> bool:
-    path = Path(source)
-    return path.suffix.lower() in {".xml", ".json"} or len(path.parts) > 1
+    return Path(source).suffix.lower() in {".xml", ".json"} or "/" in source or "\\" in source
 
 
 def _schedule(source: str, wish: _Wish) -> Schedule:

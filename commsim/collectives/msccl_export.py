@@ -76,7 +76,9 @@ def _exportable(s: Schedule, protocol: str) -> str:
     if protocol not in PROTOCOLS:
         raise ScheduleError(f"unknown protocol {protocol!r}, expected one of {', '.join(PROTOCOLS)}")
     if s.endpoints > s.world_size:
-        raise ScheduleError(f"{s.algorithm} {s.collective} reduces in switches, which MSCCL cannot express")
+        raise ScheduleError(
+            f"{s.algorithm} {s.collective} uses more than its ranks (switches, a server): no MSCCL file can"
+        )
     if np.unique(s.chunk_bytes).size > 1:
         low, high = int(s.chunk_bytes.min()), int(s.chunk_bytes.max())
         raise ScheduleError(
