@@ -126,3 +126,50 @@ def check_command(machine: Machine, nodes: Nodes = 1) -> None:
         raise TopologyError("\n".join(f"{topology.name}: {fault}" for fault in faults))
     links = len(topology.link_src)
     typer.echo(f"{topology.name}: sound; {topology.world_size} ranks, {links} links one way")
+
+
+@app.command("import")
+def import_command(
+    file: Annotated[Path, typer.Argument(help="Topology XML of NCCL, or a saved `nvidia-smi topo -m`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Topology file to write: FILE.yaml.")],
+    sm: Annotated[
+        int | None, typer.Option("--sm", help="Compute capability times ten: 90.", show_default=False)
+    ] = None,
+    nvlink_links: Annotated[
+        int | None, typer.Option("--nvlink-links", help="NVLinks of one GPU; 0 for none.", show_default=False)
+    ] = None,
+    nvlink_kind: Annotated[
+        str, typer.Option("--nvlink-kind", help="How --nvlink-links are wired: switch, mesh, cube_mesh or pairs.")
+    ] = "switch",
+    nic_bandwidth: Rate = None,
+    pcie_bandwidth: Annotated[
+        str | None, typer.Option("--pcie-bandwidth", help="Of one GPU: '24 GB/s'.", show_default=False)
+    ] = None,
+    cpu_vendor: Annotated[
+        str | None, typer.Option("--cpu-vendor", help="intel, amd, arm or ibm.", show_default=False)
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option("--network", help="infiniband, roce, slingshot, efa or ethernet.", show_default=False)
+    ] = None,
+    nodes: Nodes = 1,
+) -> None:
+    """Turn a machine's own description into a topology file; --nodes checks it with so many nodes."""
+    import yaml
+
+    from commsim.errors import CommsimError
+    from commsim.report.files import write_atomically
+    from commsim.topology.imported import Given
+    from commsim.topology.importing import checked, import_file
+
+    if out.suffix not in {".yaml", ".yml"}:
+        raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .yaml")
+    if nvlink_kind not in {"switch", "mesh", "cube_mesh", "pairs"}:
+        raise CommsimError(f"--nvlink-kind: found {nvlink_kind!r}, expected switch, mesh, cube_mesh or pairs")
+    given = Given(sm, nvlink_links, nvlink_kind, nic_bandwidth, pcie_bandwidth, cpu_vendor, network)
+    imported = import_file(file, given)
+    topology = checked(imported, file, nodes)
+    text = yaml.safe_dump(imported.data, sort_keys=False, default_flow_style=None, width=110)
+    write_atomically(out, text.encode())
+    for note in imported.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(f"wrote {out}: {topology.world_size} ranks, {topology.nics_per_node} NICs per node", err=True)

@@ -1,0 +1,322 @@
+"""NCCL's topology XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE) as a description of a machine.
+
+Read are full dumps and the partial files of cloud images, which only list PCI devices. For what a file does not say
+the error names the flag that says it. The dialect of RCCL (AMD GPUs) is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from commsim.errors import Fault, TopologyError
+from commsim.topology.imported import (
+    MODEL_OF_SM,
+    NVLINK_GB_PER_S,
+    Given,
+    Imported,
+    gb_per_s,
+    generation_of,
+    link,
+    nvlinks,
+    socket_links,
+)
+from commsim.xml_tree import Element, read_xml
+
+_PCIE = {
+    "2.5": 15,
+    "5": 30,
+    "5.0": 30,
+    "8": 60,
+    "8.0": 60,
+    "16": 120,
+    "16.0": 120,
+    "32": 240,
+    "32.0": 240,
+    "64": 480,
+    "64.0": 480,
+}
+_VENDORS = {
+    "GenuineIntel": "intel",
+    "AuthenticAMD": "amd",
+    "IBM": "ibm",
+    "CentaurHauls": "intel",
+    "  Shanghai  ": "intel",
+}
+_VIRTUAL = re.compile(r"^(br-|veth|docker|cali|tunl|flannel|virbr|tailscale|wl|vxlan|cni|lo$)")
+_SM_OF_DEVICE = {
+    "0x1db1": 70, "0x1db4": 70, "0x1db5": 70, "0x1db6": 70, "0x20b0": 80, "0x20b2": 80, "0x20b5": 80, "0x20f1": 80,
+    "0x2204": 86, "0x2230": 86, "0x2235": 86, "0x2236": 86, "0x2237": 86, "0x2684": 89, "0x26b5": 89, "0x26b9": 89,
+    "0x2330": 90, "0x2331": 90, "0x2335": 90, "0x2324": 90, "0x2329": 90, "0x2901": 100, "0x2b85": 120,
+}  # fmt: skip
+"""Compute capability by PCI device number, of files that do not state it."""
+
+
+@dataclass
+class _Gpu:
+    name: str
+    bus: str
+    line: int
+    rank: int | None
+    sm: int | None
+    element: Element | None
+    parent: str
+
+
+@dataclass
+class _Nic:
+    parent: str
+    line: int
+    speed: float | None  # Mb/s, None where the file does not say
+    label: str
+    pcie: float  # GB/s, 0 without a PCI parent
+
+
+@dataclass
+class _Found:
+    vertices: dict[str, str] = field(default_factory=dict)
+    links: list[dict[str, Any]] = field(default_factory=list)
+    gpus: list[_Gpu] = field(default_factory=list)
+    nics: list[_Nic] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
+    """The machine of a topology file; TopologyError names what is broken or missing, with its line or its flag."""
+    given = given or Given()
+    root = read_xml(path)
+    file = str(path)
+    _check_dialect(root, file)
+    found = _Found()
+    for cpu in root.each("cpu"):
+        host = f"cpu{len(found.hosts)}"
+        found.hosts.append(host)
+        found.vertices[host] = "host"
+        _devices(found, cpu, host, file, host)
+    if not found.hosts:
+        found.faults.append(Fault(file, root.line, 1, "", "found no <cpu>"))
+    _keep_ranked(found)
+    if not found.gpus and not found.faults:
+        found.faults.append(Fault(file, root.line, 1, "", "found no GPU: no <gpu>, and no <pci> of class 0x03"))
+    sm = _sm(found, given, file)
+    vendor = _cpu(root, found, given, file)
+    speed = _nics(found, given, file)
+    _nvlink(found, given, sm, file)
+    if found.faults:
+        raise TopologyError(sorted(found.faults))
+    generation = generation_of(sm)
+    if generation is None:
+        raise TopologyError([Fault(file, 0, 0, "", f"found compute capability {sm / 10:g}, expected 7.0 or later")])
+    found.links += socket_links(found.hosts, vendor)
+    node: dict[str, Any] = {"vertices": found.vertices, "links": found.links}
+    data: dict[str, Any] = {
+        "description": f"Imported from {path.name}",
+        "gpu": {"model": MODEL_OF_SM.get(sm, f"sm{sm}"), "generation": generation, "sm": sm},
+        "cpu": {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor},
+        "node": node,
+    }
+    if speed is not None:
+        node["nic"] = {"bandwidth": speed}
+        data["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
+    return Imported(data, found.notes)
+
+
+def _check_dialect(root: Element, file: str) -> None:
+    if root.name != "system":
+        hint = "; this is a graph file, which holds channels and no machine" if root.name == "graphs" else ""
+        raise TopologyError([Fault(file, root.line, 1, "", f"found <{root.name[:40]}>, expected <system>{hint}")])
+    for element in root.walk():
+        if element.name == "xgmi" or "gcn" in element.attributes:
+            message = "this is the dialect of RCCL (AMD GPUs and xGMI links), which commsim does not model"
+            raise TopologyError([Fault(file, element.line, 1, "", message)])
+    version = root.attributes.get("version", "1")
+    if version != "1":
+        raise TopologyError([Fault(file, root.line, 1, "version", f"found {version[:20]!r}, expected 1")])
+
+
+def _devices(found: _Found, parent: Element, vertex: str, file: str, host: str) -> None:
+    for element in parent.children:
+        if element.name == "pci":
+            _pci(found, element, vertex, file, host)
+        elif element.name == "nic":
+            for net in element.each("net"):
+                found.nics.append(_Nic(host, net.line, _speed(found, net, file), net.attributes.get("name", ""), 0.0))
+
+
+def _pci(found: _Found, element: Element, vertex: str, file: str, host: str) -> None:
+    gpu, nics = next(iter(element.each("gpu")), None), element.each("nic")
+    kind = element.attributes.get("class", "")
+    bandwidth = _pcie_bandwidth(found, element, file)
+    if gpu is not None or kind.startswith("0x03"):
+        name = f"gpu@{len(found.gpus)}"
+        found.gpus.append(_new_gpu(found, name, element, gpu, file, vertex))
+        found.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
+        for c2c in gpu.each("c2c") if gpu is not None else []:
+            megabytes = _number(found, c2c, "bw", file) * _number(found, c2c, "count", file)
+            found.links.append(link(name, host, "c2c", gb_per_s(megabytes / 1000)))
+            found.links[:] = [one for one in found.links if one["ends"] != [name, vertex] or one["kind"] != "pcie"]
+    elif nics or kind.startswith("0x02"):
+        nets = [net for nic in nics for net in nic.each("net")]
+        for net in nets:
+            speed, label = _speed(found, net, file), net.attributes.get("name", "")
+            found.nics.append(_Nic(vertex, net.line, speed, label, bandwidth / len(nets)))
+        if not nets:
+            found.nics.append(_Nic(vertex, element.line, None, element.attributes.get("busid", ""), bandwidth))
+    elif element.each("pci") or kind.startswith("0x0604"):
+        name = f"pcie{sum(k == 'pcie_switch' for k in found.vertices.values())}"
+        found.vertices[name] = "pcie_switch"
+        found.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
+        _devices(found, element, name, file, host)
+    elif not kind:
+        message = "is missing, so nothing says whether this device is a GPU, a NIC or a switch; complete the file"
+        found.faults.append(Fault(file, element.line, 1, "class", message))
+
+
+def _new_gpu(found: _Found, name: str, pci: Element, gpu: Element | None, file: str, vertex: str) -> _Gpu:
+    sm = rank = None
+    if gpu is not None:
+        sm = int(_number(found, gpu, "sm", file)) if "sm" in gpu.attributes else None
+        rank = int(_number(found, gpu, "rank", file)) if "rank" in gpu.attributes else None
+    sm = sm or _SM_OF_DEVICE.get(pci.attributes.get("device", ""))
+    return _Gpu(name, pci.attributes.get("busid", ""), pci.line, rank, sm, gpu, vertex)
+
+
+def _pcie_bandwidth(found: _Found, element: Element, file: str) -> float:
+    """GB/s of a device's PCIe link as NCCL counts it: lanes times speed over 80, third generation where unknown."""
+    text = element.attributes.get("link_speed", "").split(" ")[0]
+    width = element.attributes.get("link_width", "") or "16"
+    if not width.isdecimal() or int(width) > 64:
+        found.faults.append(Fault(file, element.line, 1, "link_width", f"found {width[:20]!r}, expected lanes"))
+        return 12.0
+    return (int(width) or 16) * _PCIE.get(text, 60) / 80
+
+
+def _number(found: _Found, element: Element, name: str, file: str) -> float:
+    text = element.attributes.get(name, "")
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not isfinite(value) or value < 0 or value > 1e9:
+        found.faults.append(Fault(file, element.line, 1, name, f"found {text[:40]!r}, expected a number"))
+        return 0.0
+    return value
+
+
+def _speed(found: _Found, net: Element, file: str) -> float | None:
+    return (_number(found, net, "speed", file) or 10_000.0) if "speed" in net.attributes else None
+
+
+# -- completing ---------------------------------
+
+
+def _keep_ranked(found: _Found) -> None:
+    """GPUs in the order of their ranks; those without a rank, in a file that has ranks, are not in use."""
+    if any(gpu.rank is not None for gpu in found.gpus):
+        unused = {gpu.name for gpu in found.gpus if gpu.rank is None}
+        if unused:
+            found.notes.append(f"{len(unused)} GPUs without a rank are left out, as NCCL does")
+        found.gpus = sorted((g for g in found.gpus if g.rank is not None), key=lambda g: g.rank or 0)
+        found.links = [one for one in found.links if not unused & set(one["ends"])]
+    names = {gpu.name: f"gpu{i}" for i, gpu in enumerate(found.gpus)}
+    for one in found.links:
+        one["ends"] = [names.get(end, end) for end in one["ends"]]
+    for gpu in found.gpus:
+        gpu.name = names[gpu.name]
+    found.vertices = dict.fromkeys(names.values(), "gpu") | found.vertices
+
+
+def _sm(found: _Found, given: Given, file: str) -> int:
+    if given.sm:
+        return given.sm
+    known = {gpu.sm for gpu in found.gpus if gpu.sm}
+    if found.gpus and not known:
+        message = "the file does not say which GPUs these are; give --sm, such as --sm 90 for an H100"
+        found.faults.append(Fault(file, found.gpus[0].line, 1, "gpu", message))
+    if len(known) > 1:
+        found.notes.append(f"GPUs of several kinds (sm {', '.join(map(str, sorted(known)))}): the lowest is taken")
+    return min(known, default=80)
+
+
+def _cpu(root: Element, found: _Found, given: Given, file: str) -> str:
+    if given.cpu_vendor:
+        return given.cpu_vendor
+    cpu = next(iter(root.each("cpu")), None)
+    if cpu is None:
+        return "intel"
+    vendor = _VENDORS.get(cpu.attributes.get("vendor", ""))
+    if vendor is None:
+        vendor = {"arm64": "arm", "ppc64": "ibm"}.get(cpu.attributes.get("arch", ""))
+    if vendor is None and not found.faults:
+        message = "the file does not say the CPU's vendor; give --cpu-vendor intel, amd, arm or ibm"
+        found.faults.append(Fault(file, cpu.line, 1, "vendor", message))
+    return vendor or "intel"
+
+
+def _nics(found: _Found, given: Given, file: str) -> str | None:
+    """Adds the NICs worth having and returns the bandwidth of one; None without NICs."""
+    real = [nic for nic in found.nics if not _VIRTUAL.match(nic.label)]
+    on_pci = [nic for nic in real if nic.pcie]
+    real = on_pci or list({nic.label: nic for nic in real}.values())
+    if not real:
+        if found.nics:
+            found.notes.append(f"{len(found.nics)} virtual or wireless interfaces are left out: no NIC remains")
+        return None
+    fastest = max(nic.speed or 0.0 for nic in real)
+    kept = [nic for nic in real if nic.speed is None or nic.speed == fastest]
+    if len(kept) < len(found.nics):
+        found.notes.append(f"of {len(found.nics)} interfaces the {len(kept)} fastest that are devices are kept")
+    if given.nic_bandwidth is None and any(nic.speed is None for nic in kept):
+        message = (
+            "the file does not say how fast the NICs are; give --nic-bandwidth, such as --nic-bandwidth '200 Gb/s'"
+        )
+        found.faults.append(Fault(file, kept[0].line, 1, "net", message))
+        return None
+    for i, nic in enumerate(kept):
+        found.vertices[f"nic{i}"] = "nic"
+        bandwidth = nic.pcie or max(12.0, fastest / 8000)
+        found.links.append(link(f"nic{i}", nic.parent, "pcie", gb_per_s(bandwidth)))
+    return given.nic_bandwidth or f"{fastest / 1000:g} Gb/s"
+
+
+def _nvlink(found: _Found, given: Given, sm: int, file: str) -> None:
+    names = [gpu.name for gpu in found.gpus]
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    to_switch: dict[str, int] = {}
+    bus = {gpu.bus: gpu.name for gpu in found.gpus}
+    for gpu in found.gpus:
+        for element in gpu.element.each("nvlink") if gpu.element is not None else []:
+            count, target = int(_number(found, element, "count", file)), element.attributes.get("target", "")
+            if element.attributes.get("tclass", "").startswith("0x0680"):
+                to_switch[gpu.name] = to_switch.get(gpu.name, 0) + count
+            elif target == gpu.bus:
+                found.notes.append(f"line {element.line}: the NVLinks of {gpu.name} lead to itself and are left out")
+            elif target in bus:
+                before = counts.get((gpu.name, bus[target]), (0, 0))[0]
+                counts[gpu.name, bus[target]] = (before + count, element.line)
+    stated = any(gpu.element is not None for gpu in found.gpus)
+    if given.nvlink_links is not None:
+        vertices, links = nvlinks(names, sm, given.nvlink_links, given.nvlink_kind)
+        found.vertices |= vertices
+        found.links += links
+        return
+    if not stated and len(names) > 1:
+        message = "the file lists PCI devices only; give --nvlink-links, the NVLinks of one GPU (0 for none)"
+        found.faults.append(Fault(file, found.gpus[0].line, 1, "nvlink", message))
+        return
+    bandwidth = gb_per_s(NVLINK_GB_PER_S.get(sm, 25.0))
+    for (a, b), (count, line) in counts.items():
+        back = counts.get((b, a), (0, 0))[0]
+        if back != count and ((b, a) not in counts or names.index(a) < names.index(b)):
+            message = f"found {count} NVLinks from {a} to {b}, but {back} from {b} to {a}: a link is down"
+            found.faults.append(Fault(file, line, 1, "nvlink", message))
+        if (b, a) not in counts or names.index(a) < names.index(b):
+            found.links.append(link(a, b, "nvlink", bandwidth, count))
+    if to_switch:
+        found.vertices["nvswitch"] = "nvswitch"
+        found.links += [link(a, "nvswitch", "nvlink", bandwidth, n) for a, n in to_switch.items()]

@@ -1,0 +1,208 @@
+"""The matrix of ``nvidia-smi topo -m`` as a description of a machine.
+
+It says how close devices are and how many NVLinks join GPUs, but nothing of speeds: those are flags, and the error
+names each that is missing. On a machine with NVSwitches every pair shows all links of a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from commsim.errors import Fault, TopologyError
+from commsim.topology.imported import (
+    MODEL_OF_SM,
+    NVLINK_GB_PER_S,
+    NVLINK_MOST,
+    Given,
+    Imported,
+    gb_per_s,
+    generation_of,
+    link,
+    nvlinks,
+    socket_links,
+)
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_CELL = re.compile(r"^(X|NV\d+|PIX|PXB|PHB|NODE|SYS)$")
+_MOST_BYTES = 1 << 20
+
+
+@dataclass
+class _Matrix:
+    columns: list[str]
+    cells: dict[tuple[str, str], str] = field(default_factory=dict)
+    affinity: dict[str, str] = field(default_factory=dict)
+    line: int = 0
+
+    @property
+    def gpus(self) -> list[str]:
+        return [name for name in self.columns if name.startswith("GPU")]
+
+    def joined(self, kinds: tuple[str, ...]) -> list[list[str]]:
+        """Groups of devices that cells of some kinds join, in the order of the columns."""
+        group = {name: name for name in self.columns}
+
+        def root(name: str) -> str:
+            while group[name] != name:
+                name = group[name]
+            return name
+
+        for (a, b), cell in self.cells.items():
+            near = cell in kinds or (cell.startswith("NV") and "NODE" in kinds and self._beside(a, b))
+            if near and a in group and b in group:
+                group[root(b)] = root(a)
+        found: dict[str, list[str]] = {}
+        for name in self.columns:
+            found.setdefault(root(name), []).append(name)
+        return list(found.values())
+
+    def _beside(self, a: str, b: str) -> bool:
+        return bool(self.affinity.get(a)) and self.affinity.get(a) == self.affinity.get(b)
+
+
+def read_topology_matrix(path: Path, given: Given | None = None) -> Imported:
+    """The machine of a saved matrix; TopologyError names the line that is cut, or the flags that are missing."""
+    given = given or Given()
+    if path.stat().st_size > _MOST_BYTES:
+        raise TopologyError([Fault(str(path), 0, 0, "", f"the file is larger than {_MOST_BYTES >> 20} MiB")])
+    notes: list[str] = []
+    matrix = _read(path.read_text(encoding="utf-8", errors="replace"), str(path), notes)
+    links = _nvlink_faults(matrix, str(path))
+    missing = []
+    if given.sm is None:
+        missing.append("--sm, the compute capability times ten (90 for an H100)")
+    if given.pcie_bandwidth is None:
+        missing.append("--pcie-bandwidth, of one GPU ('24 GB/s' for fourth generation x16)")
+    if given.cpu_vendor is None:
+        missing.append("--cpu-vendor intel, amd, arm or ibm")
+    nics = [name for name in matrix.columns if name not in matrix.gpus]
+    if nics and given.nic_bandwidth is None:
+        missing.append("--nic-bandwidth, of one NIC ('200 Gb/s')")
+    if missing:
+        text = "topo -m says nothing of speeds; give " + "; ".join(missing)
+        raise TopologyError([Fault(str(path), matrix.line, 1, "", text)])
+    assert given.sm is not None
+    assert given.cpu_vendor is not None
+    generation = generation_of(given.sm)
+    if generation is None:
+        raise TopologyError(f"{path}: --sm: found {given.sm}, expected 70 or more")
+    vertices, wires = _tree(matrix, given)
+    more, bundles = _nvlinks(matrix, links, given.sm)
+    node: dict[str, Any] = {"vertices": vertices | more, "links": wires + bundles}
+    arch = {"arm": "arm64", "ibm": "ppc64"}.get(given.cpu_vendor, "x86_64")
+    data: dict[str, Any] = {
+        "description": f"Imported from {path.name}",
+        "gpu": {"model": MODEL_OF_SM.get(given.sm, f"sm{given.sm}"), "generation": generation, "sm": given.sm},
+        "cpu": {"arch": arch, "vendor": given.cpu_vendor},
+        "node": node,
+    }
+    if nics:
+        node["nic"] = {"bandwidth": given.nic_bandwidth}
+        data["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
+    return Imported(data, notes)
+
+
+def _split(line: str) -> list[str]:
+    cells = [c.strip() for c in (line.split("\t") if "\t" in line else re.split(r"\s{2,}", line.strip()))]
+    return [c for c in cells if c]
+
+
+def _read(text: str, file: str, notes: list[str]) -> _Matrix:
+    """The first matrix of a text; further ones (other hosts, the p2p table) are left out."""
+    matrix: _Matrix | None = None
+    cut: list[Fault] = []
+    done = False
+    for number, raw in enumerate(text.splitlines(), start=1):
+        cells = _split(_ANSI.sub("", raw).rstrip())
+        if not cells:
+            done = done or (matrix is not None and bool(matrix.cells))
+            continue
+        if cells[0] == "GPU0" and (len(cells) == 1 or not _CELL.match(cells[1])):
+            if matrix is not None:
+                notes.append(f"line {number}: a further matrix is left out; save one host per file")
+                break
+            stop = next((i for i, c in enumerate(cells) if "Affinity" in c or c == "GPU NUMA ID"), len(cells))
+            matrix = _Matrix(cells[:stop], line=number)
+        elif matrix is not None and not done and cells[0] in matrix.columns:
+            values = cells[1 : 1 + len(matrix.columns)]
+            good = [v for v in values if _CELL.match(v)]
+            if len(good) < len(matrix.columns):
+                where = Fault(file, number, 1, cells[0], f"found {len(good)} of {len(matrix.columns)} cells: cut short")
+                if cells[0] in matrix.gpus:
+                    cut.append(where)
+                else:
+                    notes.append(f"line {number}: the row of {cells[0]} is cut; the rows of the GPUs say enough")
+                continue
+            matrix.cells |= {(cells[0], c): v for c, v in zip(matrix.columns, values, strict=True) if v != "X"}
+            if len(cells) > 1 + len(matrix.columns):
+                matrix.affinity[cells[0]] = cells[1 + len(matrix.columns)]
+    if matrix is None:
+        raise TopologyError([Fault(file, 0, 0, "", "found no matrix: expected a heading GPU0 ... and a row per GPU")])
+    rows = {a for a, _ in matrix.cells} | set(matrix.affinity)
+    for gpu in matrix.gpus:
+        if gpu not in rows and not any(f.path == gpu for f in cut) and len(matrix.columns) > 1:
+            cut.append(Fault(file, matrix.line, 1, gpu, "the heading names it, but it has no row"))
+    if cut:
+        raise TopologyError(cut)
+    return matrix
+
+
+def _nvlink_faults(matrix: _Matrix, file: str) -> dict[tuple[str, str], int]:
+    links = {
+        (a, b): int(cell[2:]) for (a, b), cell in matrix.cells.items() if cell.startswith("NV") and a < b
+    }  # fmt: skip
+    for a, b in combinations(matrix.gpus, 2):
+        one, other = matrix.cells.get((a, b)), matrix.cells.get((b, a))
+        if one != other:
+            message = f"found {one} from {a} to {b}, but {other} from {b} to {a}"
+            raise TopologyError([Fault(file, matrix.line, 1, "", message)])
+    return links
+
+
+def _nvlinks(
+    matrix: _Matrix, links: dict[tuple[str, str], int], sm: int
+) -> tuple[dict[str, str], list[dict[str, Any]]]:  # fmt: skip
+    names = {gpu: gpu.lower() for gpu in matrix.gpus}
+    if not links:
+        return {}, []
+    of_one = sum(n for pair, n in links.items() if matrix.gpus[0] in pair)
+    most = max(links.values())
+    if len(set(links.values())) == 1 and of_one > NVLINK_MOST.get(sm, 18):
+        return nvlinks(list(names.values()), sm, most, "switch")
+    bandwidth = gb_per_s(NVLINK_GB_PER_S.get(sm, 25.0))
+    return {}, [link(names[a], names[b], "nvlink", bandwidth, n) for (a, b), n in links.items()]
+
+
+def _tree(matrix: _Matrix, given: Given) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Hosts, switches and devices: PIX meets in one switch, PXB in a switch above switches, PHB and NODE in a host."""
+    assert given.pcie_bandwidth is not None
+    assert given.cpu_vendor is not None
+    gpus = matrix.gpus
+    nic_names = {name: f"nic{i}" for i, name in enumerate(n for n in matrix.columns if n not in gpus)}
+    names = {gpu: gpu.lower() for gpu in gpus} | nic_names
+    vertices = {names[g]: "gpu" for g in gpus} | dict.fromkeys(nic_names.values(), "nic")
+    wires: list[dict[str, Any]] = []
+    under_one, under_many = matrix.joined(("PIX",)), matrix.joined(("PIX", "PXB"))
+    hosts = matrix.joined(("PIX", "PXB", "PHB", "NODE"))
+    switches = 0
+    for h, members in enumerate(hosts):
+        vertices[f"cpu{h}"] = "host"
+        for group in (g for g in under_many if g[0] in members):
+            inner = [g for g in under_one if g[0] in group]
+            above = f"cpu{h}"
+            if len(inner) > 1:
+                above, switches = f"pcie{switches}", switches + 1
+                vertices[above] = "pcie_switch"
+                wires.append(link(above, f"cpu{h}", "pcie", given.pcie_bandwidth))
+            for one in inner:
+                parent = above
+                if len(one) > 1 or len(inner) > 1:
+                    parent, switches = f"pcie{switches}", switches + 1
+                    vertices[parent] = "pcie_switch"
+                    wires.append(link(parent, above, "pcie", given.pcie_bandwidth))
+                wires += [link(names[device], parent, "pcie", given.pcie_bandwidth) for device in one]
+    return vertices, wires + socket_links([f"cpu{h}" for h in range(len(hosts))], given.cpu_vendor)
