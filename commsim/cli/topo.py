@@ -118,7 +118,7 @@ def draw(
 def check_command(machine: Machine, nodes: Nodes = 1) -> None:
     """Check a machine: every rank reachable, every link with a bandwidth, every NIC with its path."""
     from commsim.errors import TopologyError
-    from commsim.topology.fabric import check
+    from commsim.topology.check import check
 
     topology = _load(machine, nodes=nodes)
     faults = check(topology)

@@ -33,7 +33,7 @@ class NodeDrawing:
 def _neighbours(t: Topology) -> dict[int, list[tuple[int, LinkKind, float]]]:
     """(other end, kind, bytes/s) of the links that leave each vertex of node 0."""
     out: dict[int, list[tuple[int, LinkKind, float]]] = {int(v): [] for v in np.flatnonzero(t.vertex_node == 0)}
-    for i in range(t.node_routes.links):
+    for i in range(int(t.node_first_link[1])):
         end = (int(t.link_dst[i]), LinkKind(int(t.link_kind[i])), float(t.link_bandwidth[i]))
         out[int(t.link_src[i])].append(end)
     return out
@@ -98,7 +98,7 @@ def _nic_row(
         parents = [d.place[w][0] for w, _, _ in near[v] if w in d.place]
         if not parents:
             continue
-        users = np.flatnonzero(t.node_routes.nearest_nic == i)
+        users = np.flatnonzero(t.group_of(0).node_routes.nearest_nic == i)
         first = int(t.rank_vertex[users[0]]) if len(users) else -1
         x[v] = d.place[first][0] if first in d.place else parents[0]
     _row(d, list(x), x, y, 0.62)
@@ -142,7 +142,7 @@ def draw_node(ax: Axes, t: Topology, d: NodeDrawing) -> None:
             ax,
             d.place[v][0],
             d.place[w][0],
-            rate / t.nvlink_link_bandwidth,
+            rate / t.group_of(0).nvlink_link_bandwidth,
             most=max(a[2] for a in arcs) / rate,
         )
     for v, (x, y) in d.place.items():

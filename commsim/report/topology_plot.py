@@ -13,7 +13,9 @@ import numpy as np
 from commsim.report.topology_fabric import draw_fabric
 from commsim.report.topology_node import draw_node, node_drawing
 from commsim.report.topology_shapes import INK, LINE, LINK_NAME, NETWORK_NAME
+from commsim.report.topology_tables import fabric_words
 from commsim.topology.graph import LinkKind, Topology
+from commsim.topology.tree import TreeRoutes
 from commsim.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -26,9 +28,12 @@ def plot_topology(topology: Topology) -> Figure:
 
     drawing = node_drawing(topology)
     several = topology.nodes > 1
-    width = max(9.0, 1.22 * (drawing.right - drawing.left) + 1.0)
+    width = max(
+        12.0 if topology.kind in {"dragonfly", "torus"} and several else 9.0,
+        1.22 * (drawing.right - drawing.left) + 1.0,
+    )
     node_height = 0.82 * (drawing.top - drawing.bottom) + 0.6
-    heights = [4.0, node_height] if several else [node_height]
+    heights = [4.0 + 1.2 * (topology.kind == "dragonfly" or _levels(topology) == 3), node_height][not several :]
     figure = Figure(figsize=(width, sum(heights) + 1.9), facecolor="white")
     grid = figure.add_gridspec(
         len(heights),
@@ -48,11 +53,24 @@ def plot_topology(topology: Topology) -> Figure:
     return figure
 
 
+def _levels(t: Topology) -> int:
+    """Levels of switches of a tree; 0 for other fabrics."""
+    fabric = getattr(t.fabric_routes, "base", t.fabric_routes)
+    if not isinstance(fabric, TreeRoutes):
+        return 0
+    return 1 + (fabric.shape.spines > 0) + (fabric.shape.pods > 1)
+
+
 def _headline(figure: Any, t: Topology) -> None:
     height = figure.get_size_inches()[1]
-    gpus = f"{t.ranks_per_node} x {t.gpu.model}"
-    title = f"{t.name}: {t.nodes} nodes of {gpus}" if t.nodes > 1 else f"{t.name}: {gpus}"
-    if t.nics_per_node:
+    counts = np.bincount(t.node_group)
+    sorts = dict[str, int]()
+    for g, count in zip(t.groups, counts.tolist(), strict=True):
+        gpus = f"{g.ranks_per_node} x {g.gpu.model}"
+        sorts[gpus] = sorts.get(gpus, 0) + count
+    listed = " and ".join(f"{count} nodes of {gpus}" for gpus, count in sorts.items())
+    title = f"{t.name}: {listed}" if t.nodes > 1 else f"{t.name}: {next(iter(sorts))}"
+    if len({(g.nics_per_node, g.nic_bandwidth) for g in t.groups}) == 1 and t.nics_per_node:
         rate = f"{t.nic_bandwidth * 8 / 1e9:g} Gb/s"
         title += f", {t.nics_per_node} x {rate} {NETWORK_NAME.get(t.network, t.network)}"
     figure.suptitle(
@@ -65,7 +83,7 @@ def _headline(figure: Any, t: Topology) -> None:
     )
     facts = []
     if t.nodes > 1:
-        facts.append(f"oversubscription {t.oversubscription:g}:1, {t.nodes_per_leaf} nodes per leaf")
+        facts.append(fabric_words(t))
     if t.world_size > 1:
         facts.append(f"bisection {format_bandwidth(t.bisection_bandwidth())} one direction")
     figure.text(0.5, 1 - 0.6 / height, "; ".join(facts), ha="center", va="top", fontsize=10, color="#566573")
@@ -79,8 +97,9 @@ def _legend(figure: Any, t: Topology) -> None:
         rates = np.unique(t.link_bandwidth[t.link_kind == kind])
         if not len(rates):
             continue
-        label = f"{LINK_NAME[kind]} " + " / ".join(f"{r / 1e9:.4g}" for r in rates) + " GB/s"
-        if kind == LinkKind.NVLINK and t.nvlink_link_bandwidth:
+        name = "switch to switch" if kind == LinkKind.FABRIC and _levels(t) != 2 else LINK_NAME[kind]
+        label = f"{name} " + " / ".join(f"{r / 1e9:.4g}" for r in rates) + " GB/s"
+        if kind == LinkKind.NVLINK and t.uniform and t.nvlink_link_bandwidth:
             counts = " / ".join(f"{r / t.nvlink_link_bandwidth:.4g}" for r in rates)
             label += f" ({counts} x {t.nvlink_link_bandwidth / 1e9:g})"
         handles.append(Line2D([], [], color=LINE[kind], linewidth=3, label=label))

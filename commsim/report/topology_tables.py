@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from commsim.report.topology_shapes import NETWORK_NAME
-from commsim.topology.graph import Topology
+from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.presets import Preset
 from commsim.units import format_bandwidth, gb_per_s, microseconds
 
@@ -41,22 +41,16 @@ def describe(topology: Topology) -> dict[str, Any]:
     """The sheet of a machine as plain data for JSON; bandwidths in bytes/s, latencies in seconds, one direction."""
     t = topology
     bisection = t.bisection_bandwidth()
-    gpus = range(t.ranks_per_node)
-    return {
-        "name": t.name,
-        "nodes": t.nodes,
-        "ranks_per_node": t.ranks_per_node,
-        "world_size": t.world_size,
-        "gpu": {"model": t.gpu.model, "generation": t.gpu.generation, "sm": t.gpu.sm},
-        "cpu": {"arch": t.cpu.arch, "vendor": t.cpu.vendor, "model": t.cpu.model},
-        "nvlink": {
-            "links_per_gpu": t.nvlink_links,
-            "link_bandwidth_bytes_per_s": t.nvlink_link_bandwidth,
-            "nvswitch": t.has_nvswitch,
-        },
-        "nics_per_node": t.nics_per_node,
-        "nic_bandwidth_bytes_per_s": t.nic_bandwidth,
+    data: dict[str, Any] = {"name": t.name, "nodes": t.nodes, "world_size": t.world_size}
+    groups = [_describe_group(g, int((t.node_group == i).sum())) for i, g in enumerate(t.groups)]
+    data |= {k: v for k, v in groups[0].items() if k != "nodes"} if t.uniform else {"groups": groups}
+    gpus, nics = range(t.group_of(0).ranks_per_node), range(t.group_of(0).nics_per_node)
+    return data | {
         "network": t.network,
+        "fabric": t.kind,
+        "routing": t.routing,
+        "period_ranks": t.period_ranks,
+        "held_bytes": t.nbytes,
         "oversubscription": t.oversubscription,
         "nodes_per_leaf": t.nodes_per_leaf,
         "bisection_bytes_per_s": bisection if math.isfinite(bisection) else None,
@@ -66,10 +60,37 @@ def describe(topology: Topology) -> dict[str, Any]:
         ],
         "paths": {
             "gpu_gpu": [[t.path_type(a, b) for b in gpus] for a in gpus],
-            "gpu_nic": [[t.nic_path_type(a, n) for n in range(t.nics_per_node)] for a in gpus],
-            "nearest_nic": [t.nearest_nic(a) for a in gpus] if t.nics_per_node else [],
+            "gpu_nic": [[t.nic_path_type(a, n) for n in nics] for a in gpus],
+            "nearest_nic": [t.nearest_nic(a) for a in gpus] if nics else [],
         },
     }
+
+
+def _describe_group(g: NodeGroup, nodes: int) -> dict[str, Any]:
+    return {
+        "nodes": nodes,
+        "ranks_per_node": g.ranks_per_node,
+        "gpu": {"model": g.gpu.model, "generation": g.gpu.generation, "sm": g.gpu.sm},
+        "cpu": {"arch": g.cpu.arch, "vendor": g.cpu.vendor, "model": g.cpu.model},
+        "nvlink": {
+            "links_per_gpu": g.nvlink_links,
+            "link_bandwidth_bytes_per_s": g.nvlink_link_bandwidth,
+            "nvswitch": g.has_nvswitch,
+        },
+        "nics_per_node": g.nics_per_node,
+        "nic_bandwidth_bytes_per_s": g.nic_bandwidth,
+    }
+
+
+def fabric_words(t: Topology) -> str:
+    """The fabric between nodes in a few words."""
+    how = "" if t.routing == "shortest" else f", routing {t.routing}"
+    if t.kind == "torus":
+        return f"torus of {t.nodes} routers{how}"
+    if t.kind == "dragonfly":
+        return f"dragonfly, {t.nodes_per_leaf} nodes per switch{how}"
+    nodes = f"{t.nodes_per_leaf} node{'s' * (t.nodes_per_leaf > 1)} per leaf"
+    return f"{nodes}, oversubscription {t.oversubscription:g}:1{how}"
 
 
 def topology_sheet(topology: Topology) -> str:
@@ -80,27 +101,39 @@ def topology_sheet(topology: Topology) -> str:
 
 
 def _facts(t: Topology) -> str:
-    machine = f"{t.ranks_per_node} x {t.gpu.model} ({t.gpu.generation}, sm_{t.gpu.sm})"
-    rows = [
-        ("name", t.name),
-        ("machine", f"{t.nodes} node{'s' * (t.nodes > 1)} of {machine}, {t.world_size} ranks"),
-        ("CPU", f"{t.cpu.vendor} {t.cpu.model} ({t.cpu.arch})"),
-    ]
-    if t.nvlink_links:
-        each = t.nvlink_links * t.nvlink_link_bandwidth
-        how = "to NVSwitch" if t.has_nvswitch else "directly between GPUs"
-        link = format_bandwidth(t.nvlink_link_bandwidth)
-        rows.append(("NVLink", f"{t.nvlink_links} x {link} = {format_bandwidth(each)} per GPU, {how}"))
-    if t.nics_per_node:
-        total = format_bandwidth(t.nics_per_node * t.nic_bandwidth)
-        network = NETWORK_NAME.get(t.network, t.network)
-        rows.append(("NICs", f"{t.nics_per_node} x {_gbit(t.nic_bandwidth)} {network} = {total} per node"))
+    rows = [("name", t.name)]
+    if t.uniform:
+        rows += _group_facts(t, t.groups[0], t.nodes, f", {t.world_size} ranks")
+    else:
+        rows.append(("machine", f"{t.nodes} nodes of {len(t.groups)} sorts, {t.world_size} ranks"))
+        for i, g in enumerate(t.groups):
+            rows += _group_facts(t, g, int((t.node_group == i).sum()), "")
     if t.nodes > 1:
-        rows.append(("fabric", f"{t.nodes_per_leaf} nodes per leaf, oversubscription {t.oversubscription:g}:1"))
+        rows.append(("fabric", fabric_words(t)))
+    if t.link_failed is not None:
+        rows.append(("failed", f"{int(t.link_failed.sum())} links one way"))
     if t.world_size > 1:
         of = "nodes" if t.nodes > 1 else "GPUs"
         rows.append(("bisection", f"{format_bandwidth(t.bisection_bandwidth())} between two halves of the {of}"))
     return _table(rows, left=2)
+
+
+def _group_facts(t: Topology, g: NodeGroup, nodes: int, ranks: str) -> list[tuple[str, str]]:
+    machine = f"{g.ranks_per_node} x {g.gpu.model} ({g.gpu.generation}, sm_{g.gpu.sm})"
+    rows = [
+        ("machine", f"{nodes} node{'s' * (nodes > 1)} of {machine}{ranks}"),
+        ("CPU", f"{g.cpu.vendor} {g.cpu.model} ({g.cpu.arch})"),
+    ]
+    if g.nvlink_links:
+        each = g.nvlink_links * g.nvlink_link_bandwidth
+        how = "to NVSwitch" if g.has_nvswitch else "directly between GPUs"
+        link = format_bandwidth(g.nvlink_link_bandwidth)
+        rows.append(("NVLink", f"{g.nvlink_links} x {link} = {format_bandwidth(each)} per GPU, {how}"))
+    if g.nics_per_node:
+        total = format_bandwidth(g.nics_per_node * g.nic_bandwidth)
+        network = NETWORK_NAME.get(t.network, t.network)
+        rows.append(("NICs", f"{g.nics_per_node} x {_gbit(g.nic_bandwidth)} {network} = {total} per node"))
+    return rows
 
 
 def _links(t: Topology) -> str:
@@ -112,7 +145,8 @@ def _links(t: Topology) -> str:
 
 
 def _paths(t: Topology) -> str:
-    gpus, nics = _few(t.ranks_per_node), _few(t.nics_per_node)
+    g = t.group_of(0)
+    gpus, nics = _few(g.ranks_per_node), _few(g.nics_per_node)
     rows = [("", *(f"GPU{g}" for g in gpus), *(f"NIC{n}" for n in nics))]
     for a in gpus:
         cells = ["X" if a == b else _cell(t, a, b) for b in gpus]
@@ -121,8 +155,10 @@ def _paths(t: Topology) -> str:
     notes = ["NV#: # NVLinks bonded; NVB: over one other GPU; PIX, PXB: PCIe switches; PHB: one CPU; SYS: two CPUs"]
     if nics:
         notes.append("*: the NIC that the GPU uses")
-    if len(gpus) < t.ranks_per_node:
-        notes.append(f"the first {len(gpus)} of {t.ranks_per_node} GPUs and {len(nics)} of {t.nics_per_node} NICs")
+    if len(gpus) < g.ranks_per_node:
+        notes.append(f"the first {len(gpus)} of {g.ranks_per_node} GPUs and {len(nics)} of {g.nics_per_node} NICs")
+    if not t.uniform:
+        notes.append("the paths of node 0; other nodes differ")
     return _table(rows) + "\n" + "\n".join(notes)
 
 
@@ -134,4 +170,4 @@ def _cell(t: Topology, a: int, b: int) -> str:
     kind = t.path_type(a, b)
     if kind != "NVL":
         return kind
-    return f"NV{t.pair_links(a, b) or t.nvlink_links}"
+    return f"NV{t.pair_links(a, b) or t.group_of(a).nvlink_links}"

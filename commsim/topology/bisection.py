@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.topology.graph import LinkKind, PathType, VertexKind
+from commsim.topology.kinds import Float64, Int64, LinkKind, PathType, VertexKind
+from commsim.topology.tree import Shape, TreeRoutes
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -17,33 +18,98 @@ _ENUMERATED_GPUS = 8  # 35 halvings of 8 GPUs; beyond, only the halving into fir
 
 
 def fabric_bisection(topology: Topology) -> float:
-    """Maximum flow (bytes/s) from the first half of the nodes to the second; closed form for leaf and spine.
+    """Maximum flow (bytes/s) from the NICs of the first half of the nodes to those of the second.
 
-    NICs of both halves on one leaf talk through it and need no uplink; what is left over goes through the
-    spines, bounded by the uplinks of the leaves on either side. A NIC gives no more than its PCIe links.
+    Closed form for trees without faults: NICs of both halves on one leaf talk through it and need no uplink; what is
+    left over goes through the spines, bounded by the uplinks of the leaves on either side; and so on through the
+    cores. Else by augmenting paths. A NIC gives no more than its PCIe links; planes and rails that are not joined
+    add up.
     """
     fabric = topology.fabric_routes
     assert fabric is not None  # several nodes always have a fabric
-    nic = np.minimum(topology.link_bandwidth[fabric.port_up], nic_pcie_bandwidth(topology)[None, :])
     first = np.arange(topology.nodes) < topology.nodes // 2
-    leaves = int(fabric.leaf.max()) + 1
-    a = np.bincount(fabric.leaf[first].ravel(), weights=nic[first].ravel(), minlength=leaves)
-    b = np.bincount(fabric.leaf[~first].ravel(), weights=nic[~first].ravel(), minlength=leaves)
+    here = fabric.port_up >= 0
+    nic = np.where(here, np.minimum(topology.link_bandwidth[fabric.port_up], nic_pcie_bandwidth(topology)), 0.0)
+    if topology.link_failed is not None:
+        nic[~topology.usable_nics] = 0.0
+    switches = len(topology.vertex_name) - int(topology.node_first_vertex[-1])
+    leaf = np.where(here, fabric.leaf, 0)
+    a, b = (
+        np.bincount(leaf[half].ravel(), weights=nic[half].ravel(), minlength=switches).astype(np.float64)
+        for half in (first, ~first)
+    )
+    if isinstance(fabric, TreeRoutes) and topology.link_failed is None and not fabric.uneven(topology.link_bandwidth):
+        return _tree_flow(topology, fabric, a, b)
+    return _switch_flow(topology, a, b)
+
+
+def nic_pcie_bandwidth(topology: Topology) -> Float64:
+    """Bytes/s that a node's own links carry to each of its NICs, (nodes, most NICs)."""
+    out = np.zeros((topology.nodes, topology.most_nics))
+    for i, group in enumerate(topology.groups):
+        members = np.flatnonzero(topology.node_group == i)
+        node = int(members[0])
+        inside = slice(*topology.node_first_link[[node, node + 1]])
+        vertices = slice(*topology.node_first_vertex[[node, node + 1]])
+        src, bandwidth = topology.link_src[inside], topology.link_bandwidth[inside]
+        if topology.link_failed is not None:
+            bandwidth = np.where(topology.link_failed[inside], 0.0, bandwidth)
+        nics = vertices.start + np.flatnonzero(topology.vertex_kind[vertices] == VertexKind.NIC)
+        out[members, : group.nics_per_node] = [bandwidth[src == v].sum() for v in nics]
+    return out
+
+
+def _tree_flow(topology: Topology, fabric: TreeRoutes, a: Float64, b: Float64) -> float:
+    """From sources `a` to sinks `b` at the leaves, level by level."""
+    s, bandwidth = fabric.shape, topology.link_bandwidth
+    a, b = a[: s.leaves], b[: s.leaves]
     inside = np.minimum(a, b)
-    if not fabric.up.shape[1]:
-        return float(inside.sum())
-    uplink = topology.link_bandwidth[fabric.up].sum(axis=1)
-    spine = min(np.minimum(uplink, a - inside).sum(), np.minimum(uplink, b - inside).sum())
-    return float(inside.sum() + spine)
+    flow = float(inside.sum())
+    if not s.spines:
+        return flow
+    leaf = np.arange(s.leaves)
+    uplink = bandwidth[fabric.up].sum(axis=1)
+    plane, pod = leaf % s.lanes % s.planes, leaf // s.lanes // s.groups_per_pod
+    a, b = (_sum_at(plane, pod, np.minimum(uplink, x - inside), s) for x in (a, b))
+    inside_pods = np.minimum(a, b)
+    flow += float(inside_pods.sum())
+    if s.pods == 1:
+        return flow
+    core = bandwidth[fabric.core_up].sum(axis=(2, 3))
+    a, b = (np.minimum(core, x - inside_pods).sum(axis=0) for x in (a, b))
+    return flow + float(np.minimum(a, b).sum())
 
 
-def nic_pcie_bandwidth(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Bytes/s that a node's own links carry to each of its NICs, (nics,)."""
-    inside = topology.node_routes.links
-    src, bandwidth = topology.link_src[:inside], topology.link_bandwidth[:inside]
-    first_node = topology.vertex_node == 0
-    nics = np.flatnonzero(first_node & (topology.vertex_kind == VertexKind.NIC))
-    return np.array([bandwidth[src == v].sum() for v in nics])
+def _sum_at(plane: Int64, pod: Int64, values: Float64, s: Shape) -> Float64:
+    out = np.zeros((s.pods, s.planes))
+    np.add.at(out, (pod, plane), values)
+    return out
+
+
+def _switch_flow(topology: Topology, a: Float64, b: Float64) -> float:
+    """Maximum flow over the surviving links between switches; capacities in whole units for scipy."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    first = int(topology.node_first_vertex[-1])
+    wires = topology.link_kind == LinkKind.FABRIC
+    if topology.link_failed is not None:
+        wires = wires & ~topology.link_failed
+    switches = len(a)
+    src = np.concatenate([topology.link_src[wires] - first, np.full(switches, switches), np.arange(switches)])
+    dst = np.concatenate([topology.link_dst[wires] - first, np.arange(switches), np.full(switches, switches + 1)])
+    capacity = np.concatenate([topology.link_bandwidth[wires], a, b])
+    unit = _unit(capacity)
+    whole = np.rint(capacity / unit).astype(np.int32)
+    graph = coo_array((whole, (src, dst)), shape=(switches + 2, switches + 2)).tocsr()
+    return float(maximum_flow(graph, switches, switches + 1).flow_value * unit)
+
+
+def _unit(capacity: Float64) -> float:
+    """Bytes/s per unit: one that divides all capacities where there is such, and keeps their sum within 31 bits."""
+    whole = np.rint(capacity).astype(np.int64)
+    common = int(np.gcd.reduce(whole[whole > 0], initial=0)) if (whole == capacity).all() else 1
+    return max(float(max(common, 1)), float(capacity.sum()) / 2**30)
 
 
 def node_bisection(topology: Topology) -> float:
@@ -51,7 +117,7 @@ def node_bisection(topology: Topology) -> float:
     gpus = topology.ranks_per_node
     half = gpus // 2
     types = topology.node_routes.gpu_gpu_type
-    if types.max() <= PathType.NVB:
+    if types.max() <= PathType.NVB and topology.link_failed is None:
         direct = _direct(topology)
         through = _switch_ports(topology)
         return min(_nvlink_cut(direct, through, set(side)) for side in _halvings(gpus, half))

@@ -1,25 +1,18 @@
-"""A cluster: copies of one node graph, and leaves and spines between their NICs, frozen to arrays.
+"""A fabric with every figure stated: defaults filled in, what does not apply refused, switch ports counted.
 
-Links are numbered node by node (each undirected link of the node graph twice, forth and back), then the NIC
-ports (node, NIC; up, down), then leaf to spine (leaf, spine; up, down).
-
-Latency: a port link carries one NIC with its cable and half a switch, a leaf-spine link one switch and its
-cable. So a route over one leaf pays two NICs and one switch, and a route over a spine two NICs, three
-switches and two cables.
+Latency: a port link carries one NIC with its cable and half a switch, a link between switches one switch and its
+cable. So a route over one leaf pays two NICs and one switch, and a route over a spine two NICs, three switches and
+two cables.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+import math
+from dataclasses import dataclass, replace
 
 from commsim.errors import TopologyError
-from commsim.topology.graph import Cpu, Gpu, LinkKind, PathType, Topology, VertexKind
-from commsim.topology.node import NIC_LATENCY_S
-from commsim.topology.routing import FabricRoutes, node_routes, vertices_of
-from commsim.topology.spec import FabricSpec
+from commsim.topology.fabric_routes import Choice
+from commsim.topology.spec import FabricSpec, RouteSpec
 
 # NVIDIA Quantum (QM8700, QM9700) product pages: under 130-150 ns port to port.
 SWITCH_LATENCY_S = 0.15e-6
@@ -27,277 +20,254 @@ SWITCH_LATENCY_S = 0.15e-6
 CABLE_LATENCY_S = 0.1e-6
 # DGX SuperPOD reference architecture (H100): scalable units of 32 systems, one leaf per rail in each.
 NODES_PER_LEAF = 32
+# Slingshot: 16 of the 64 ports of a Rosetta switch go to nodes, and at most 32 switches make a group
+# (De Sensi et al., "An In-Depth Analysis of the Slingshot Interconnect", SC20).
+EDGE_PORTS = 16
+LEAVES_PER_GROUP = 32
 
-_MOST_LINKS = 2**25  # about 1 GiB of columns
+_TREES = {"fat_tree", "rail_fat_tree", "rail_only"}
+_RAILS = {"rail_fat_tree", "rail_only"}
+_APPLIES = {
+    "spines": _TREES,
+    "levels": _TREES,
+    "leaves_per_pod": _TREES,
+    "cores": _TREES,
+    "core_oversubscription": _TREES,
+    "ports": _TREES,
+    "rails": _RAILS,
+    "planes": {"fat_tree", "rail_fat_tree", "single_switch"},
+    "nodes_per_leaf": _TREES | {"dragonfly", "single_switch"},
+    "oversubscription": _TREES | {"single_switch"},
+    "link_bandwidth": {"dragonfly", "torus"},
+    "leaves_per_group": {"dragonfly"},
+    "global_links": {"dragonfly"},
+    "global_bandwidth": {"dragonfly"},
+    "global_latency": {"dragonfly"},
+    "dimensions": {"torus"},
+}
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """A fabric with every figure stated; bandwidths in bytes/s, latencies in seconds."""
+    """A fabric with every figure stated; bandwidths in bytes/s, latencies in seconds, 0 where not applicable.
+
+    `lanes` is the number of switches below which the NICs of one node are spread: its rails, or its planes.
+    ``spines`` are those of one pod and plane, ``cores`` those of one plane.
+    """
 
     kind: str
     network: str
-    nic_bandwidth: float
-    nic_latency: float
+    routing: str
+    hash_seed: int
+    routes: tuple[RouteSpec, ...]
     switch_latency: float
     cable_latency: float
     nodes_per_leaf: int
     oversubscription: float
     spines: int
+    leaves_per_pod: int
+    cores: int
+    core_oversubscription: float
+    lanes: int
+    planes: int
+    link_bandwidth: float | None
+    leaves_per_group: int
+    global_links: int | None
+    global_bandwidth: float | None
+    global_latency: float
+    dimensions: tuple[int, ...]
 
     @property
-    def uplink(self) -> float:
-        """Bytes/s of all uplinks of a leaf of `ports` NICs per node position."""
-        return self.nodes_per_leaf * self.nic_bandwidth / self.oversubscription
+    def by_rail(self) -> bool:
+        """Whether a leaf holds one rail."""
+        return self.kind in _RAILS
+
+    @property
+    def keeps_rails(self) -> bool:
+        """Whether messages change rails inside a node, over NVLink, and never in the fabric."""
+        return self.kind == "rail_only" or self.routing == "rail"
+
+    def cables(self, nodes: int, nics: int) -> int:
+        """Number of links between switches for `nodes` nodes of `nics` NICs, about."""
+        if self.kind == "torus":
+            return nodes * len(self.dimensions)
+        leaves = -(-nodes // self.nodes_per_leaf)
+        if self.kind == "dragonfly":
+            groups = -(-leaves // self.leaves_per_group)
+            edge = self.leaves_per_group * self.nodes_per_leaf * nics
+            across = groups**2 * (self.global_links or edge // max(groups - 1, 1)) // 2
+            return leaves * self.leaves_per_group // 2 + across * (groups > 1)
+        if leaves == 1:
+            return 0
+        pods = -(-leaves // (self.leaves_per_pod or leaves))
+        return leaves * self.lanes * self.spines + (pods * self.planes * self.cores if pods > 1 else 0)
+
+    @property
+    def hop_latency(self) -> float:
+        """Seconds of a link between two switches: one switch and its cable."""
+        return self.switch_latency + self.cable_latency
+
+    def choice(self, period: int, nodes: int) -> Choice:
+        """How this fabric chooses among equal paths."""
+        return Choice(self.routing == "ecmp", self.hash_seed, period, nodes)
 
 
-def fabric_of(spec: FabricSpec | None, nic_bandwidth: float, nic_latency: float | None, nodes: int) -> Fabric:
-    """The fabric of a description, defaults filled in; a single switch where none is described."""
+def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabric:
+    """The fabric of a description for `nodes` nodes of at most `nics` NICs; a single switch where none is described."""
     spec = spec or FabricSpec()
     kind = spec.kind or "single_switch"
-    single = kind == "single_switch"
-    return Fabric(
+    _check_fields(spec, kind, name)
+    routing = spec.routing or ("rail" if kind == "rail_only" else "shortest")
+    _check_routing(spec, kind, routing, name)
+    lanes, planes = _lanes(spec, kind, nics, name)
+    cable = CABLE_LATENCY_S if spec.cable_latency is None else spec.cable_latency
+    fabric = Fabric(
         kind=kind,
         network=spec.network or "infiniband",
-        nic_bandwidth=nic_bandwidth,
-        nic_latency=NIC_LATENCY_S if nic_latency is None else nic_latency,
+        routing=routing,
+        hash_seed=spec.hash_seed or 0,
+        routes=tuple(spec.routes or ()),
         switch_latency=SWITCH_LATENCY_S if spec.switch_latency is None else spec.switch_latency,
-        cable_latency=CABLE_LATENCY_S if spec.cable_latency is None else spec.cable_latency,
-        nodes_per_leaf=nodes if single else (spec.nodes_per_leaf or NODES_PER_LEAF),
+        cable_latency=cable,
+        nodes_per_leaf=_nodes_per_leaf(spec, kind, nodes, nics),
         oversubscription=spec.oversubscription or 1.0,
         spines=spec.spines or 1,
+        leaves_per_pod=spec.leaves_per_pod or (NODES_PER_LEAF if spec.levels == 3 else 0),
+        cores=spec.cores or spec.spines or 1,
+        core_oversubscription=spec.core_oversubscription or 1.0,
+        lanes=lanes,
+        planes=planes,
+        link_bandwidth=spec.link_bandwidth,
+        leaves_per_group=spec.leaves_per_group or LEAVES_PER_GROUP,
+        global_links=spec.global_links,
+        global_bandwidth=spec.global_bandwidth,
+        global_latency=cable if spec.global_latency is None else spec.global_latency,
+        dimensions=_dimensions(spec.dimensions, nodes, name) if kind == "torus" else (),
     )
+    if spec.ports is not None:
+        fabric = _of_ports(fabric, spec, spec.ports, nodes, nics, name)
+    if kind in _TREES:
+        _check_tree(fabric, spec, name)
+    # Even spreading over equal paths is one link of all their bandwidth.
+    return replace(fabric, spines=1, cores=1) if routing == "spray" else fabric
 
 
-@dataclass(frozen=True)
-class _Links:
-    """Columns of links under construction."""
-
-    src: np.ndarray[Any, Any]
-    dst: np.ndarray[Any, Any]
-    bandwidth: np.ndarray[Any, Any]
-    latency: np.ndarray[Any, Any]
-    kind: np.ndarray[Any, Any]
-
-    @staticmethod
-    def uniform(src: Any, dst: Any, bandwidth: float, latency: float, kind: LinkKind) -> _Links:
-        """Both directions of links (src[i], dst[i]) alike, forth and back side by side."""
-        a, b = np.asarray(src).ravel(), np.asarray(dst).ravel()
-        n = 2 * len(a)
-        return _Links(
-            np.stack([a, b], axis=1).ravel(),
-            np.stack([b, a], axis=1).ravel(),
-            np.full(n, bandwidth),
-            np.full(n, latency),
-            np.full(n, kind),
-        )
-
-    @staticmethod
-    def joined(parts: list[_Links]) -> _Links:
-        """All links of the parts, in order."""
-        names = ("src", "dst", "bandwidth", "latency", "kind")
-        return _Links(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
+def applicable(spec: FabricSpec, kind: str) -> FabricSpec:
+    """A description without the fields that a fabric of this kind does not have."""
+    stated = {k: v for k, v in spec if k in spec.model_fields_set and kind in _APPLIES.get(k, {kind})}
+    return FabricSpec.model_construct(set(stated), **stated)
 
 
-def freeze(name: str, gpu: Gpu, cpu: Cpu, node: Any, *, ranks_per_node: int, nodes: int, fabric: Fabric) -> Topology:
-    """The topology of `nodes` copies of a node graph; its first `ranks_per_node` GPUs hold the ranks."""
-    gpus = vertices_of(node, VertexKind.GPU)[:ranks_per_node]
-    nics = vertices_of(node, VertexKind.NIC)
-    _check_fabric(name, nodes, len(nics), fabric)
-    _check_size(name, nodes, node.number_of_edges(), len(nics), fabric)
-    inside = node_routes(node, gpus, nics, name)
-    members = list(node)
-    position = {v: i for i, v in enumerate(members)}
-    start = (np.arange(nodes) * len(members))[:, None]
-    leaf, leaf_names, spines = _leaves(nodes, len(nics), fabric)
-    base = nodes * len(members)
-
-    parts = [_node_links(node, position, start)]
-    routes = None
-    if nodes > 1:
-        nic_at = start + np.array([position[v] for v in nics])[None, :]
-        parts += _fabric_links(nic_at, leaf, base, (len(leaf_names), spines), fabric)
-        routes = _fabric_routes(leaf, len(leaf_names), spines, nodes * inside.links, fabric)
-    links = _Links.joined(parts)
-    extra = [*leaf_names, *(f"spine{i}" for i in range(spines))] if nodes > 1 else []
-    kinds = np.array([node.nodes[v]["kind"] for v in members], dtype=np.uint8)
-    nvlink, link_bandwidth = _nvlink_of(node, gpus)
-    return Topology(
-        name=name,
-        gpu=gpu,
-        cpu=cpu,
-        nodes=nodes,
-        ranks_per_node=len(gpus),
-        nics_per_node=len(nics),
-        nic_bandwidth=fabric.nic_bandwidth if nics else 0.0,
-        network=fabric.network if nics else "none",
-        has_nvswitch=bool((kinds == VertexKind.NVSWITCH).any()),
-        nvlink_links=nvlink,
-        nvlink_link_bandwidth=link_bandwidth,
-        oversubscription=fabric.oversubscription,
-        nodes_per_leaf=fabric.nodes_per_leaf,
-        vertex_name=(*(f"node{k}.{v}" for k in range(nodes) for v in members), *extra),
-        vertex_kind=np.concatenate([np.tile(kinds, nodes), np.full(len(extra), VertexKind.SWITCH)]).astype(np.uint8),
-        vertex_node=np.concatenate([np.repeat(np.arange(nodes), len(members)), np.full(len(extra), -1)]).astype(
-            np.int32
-        ),
-        link_src=links.src.astype(np.int32),
-        link_dst=links.dst.astype(np.int32),
-        link_bandwidth=links.bandwidth.astype(np.float64),
-        link_latency=links.latency.astype(np.float64),
-        link_kind=links.kind.astype(np.uint8),
-        rank_vertex=(start + np.array([position[v] for v in gpus])[None, :]).ravel().astype(np.int32),
-        node_routes=inside,
-        fabric_routes=routes,
-    )
-
-
-def _check_fabric(name: str, nodes: int, nics: int, fabric: Fabric) -> None:
-    if nodes > 1 and not nics:
+def _check_fields(spec: FabricSpec, kind: str, name: str) -> None:
+    for field, kinds in _APPLIES.items():
+        if getattr(spec, field) is not None and kind not in kinds:
+            raise TopologyError(f"{name}: fabric.{field} belongs to {_either(kinds)}; found kind {kind}")
+    if spec.levels != 3:
+        for field in ("leaves_per_pod", "cores", "core_oversubscription"):
+            if getattr(spec, field) is not None:
+                raise TopologyError(f"{name}: fabric.{field} belongs to a tree of levels: 3")
+    if kind == "single_switch" and (spec.oversubscription or 1) != 1:
         raise TopologyError(
-            f"{name}: {nodes} nodes without a NIC cannot reach each other; "
-            "set nics_per_node and nic_bandwidth, or choose a preset with a network"
-        )
-    if nodes > 1 and not fabric.nic_bandwidth > 0:
-        raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
-    if fabric.kind == "single_switch" and fabric.oversubscription != 1:
-        raise TopologyError(
-            f"{name}: a single switch is never oversubscribed, found {fabric.oversubscription:g}; "
+            f"{name}: a single switch is never oversubscribed, found {spec.oversubscription:g}; "
             "set fabric.kind to fat_tree or rail_fat_tree"
         )
 
 
-def _check_size(name: str, nodes: int, inside: int, nics: int, fabric: Fabric) -> None:
-    groups = -(-nodes // fabric.nodes_per_leaf)
-    leaves = groups * (nics if fabric.kind == "rail_fat_tree" else 1)
-    links = 2 * (nodes * (inside + nics) + (leaves * fabric.spines if groups > 1 else 0))
-    if links > _MOST_LINKS:
-        raise TopologyError(f"{name}: found {links} links, expected at most {_MOST_LINKS}")
+def _either(names: set[str]) -> str:
+    *others, last = sorted(names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
-def _leaves(nodes: int, nics: int, fabric: Fabric) -> tuple[np.ndarray[Any, Any], list[str], int]:
-    """(leaf of each NIC (nodes, nics), names of the leaves, number of spines)."""
-    group = np.arange(nodes)[:, None] // fabric.nodes_per_leaf
-    groups = int(group.max()) + 1
-    if fabric.kind == "rail_fat_tree":
-        leaf = group * nics + np.arange(nics)[None, :]
-        names = [f"leaf{g}.rail{r}" for g in range(groups) for r in range(nics)]
-    else:
-        leaf = np.broadcast_to(group, (nodes, nics)).copy()
-        names = ["switch"] if fabric.kind == "single_switch" else [f"leaf{g}" for g in range(groups)]
-    return leaf, names, fabric.spines if groups > 1 else 0
+def _check_routing(spec: FabricSpec, kind: str, routing: str, name: str) -> None:
+    if routing == "spray" and kind == "torus":
+        raise TopologyError(
+            f"{name}: fabric.routing: the equal paths of a torus cannot be merged into one; "
+            "shortest and ecmp are possible"
+        )
+    if kind == "rail_only" and routing not in {"rail", "ecmp", "spray"}:
+        raise TopologyError(f"{name}: fabric.routing: found {routing}, but rail_only changes rails inside a node")
+    if (routing == "static") != bool(spec.routes):
+        raise TopologyError(f"{name}: fabric.routing: static and fabric.routes belong together; found only one of them")
 
 
-def _node_links(node: Any, position: dict[str, int], start: np.ndarray[Any, Any]) -> _Links:
-    edges = list(node.edges(data=True))
-
-    def both(values: list[Any]) -> np.ndarray[Any, Any]:
-        return np.tile(np.repeat(np.array(values), 2), len(start))
-
-    ends = np.array([[position[u], position[v]] for u, v, _ in edges], dtype=np.int64).reshape(-1, 2)
-    return _Links(
-        (start + ends.ravel()[None, :]).ravel(),
-        (start + ends[:, ::-1].ravel()[None, :]).ravel(),
-        both([d["bandwidth"] for *_, d in edges]),
-        both([d["latency"] for *_, d in edges]),
-        both([int(d["kind"]) for *_, d in edges]),
-    )
-
-
-def _fabric_links(
-    nic_at: np.ndarray[Any, Any],
-    leaf: np.ndarray[Any, Any],
-    base: int,
-    shape: tuple[int, int],
-    fabric: Fabric,
-) -> list[_Links]:
-    """NIC ports, and leaf-spine links if any; `shape` is (leaves, spines), `base` the first leaf's vertex."""
-    leaves, spines = shape
-    port_latency = fabric.nic_latency + fabric.switch_latency / 2
-    ports = _Links.uniform(nic_at, base + leaf, fabric.nic_bandwidth, port_latency, LinkKind.NETWORK)
-    if not spines:
-        return [ports]
-    a, b = np.divmod(np.arange(leaves * spines), spines)
-    per_position = 1 if fabric.kind == "rail_fat_tree" else nic_at.shape[1]
-    uplink = fabric.uplink * per_position / spines
-    latency = fabric.switch_latency + fabric.cable_latency
-    return [ports, _Links.uniform(base + a, base + leaves + b, uplink, latency, LinkKind.FABRIC)]
+def _lanes(spec: FabricSpec, kind: str, nics: int, name: str) -> tuple[int, int]:
+    """(lanes, planes); rails and planes beyond the number of NICs would stay empty and are not built."""
+    most = max(nics, 1)
+    if kind in _RAILS:
+        rails = min(spec.rails or most, most)
+        planes = rails if kind == "rail_only" else min(spec.planes or 1, rails)
+        if rails % planes:
+            raise TopologyError(
+                f"{name}: fabric.planes: {rails} rails of {nics} NICs per node do not divide into {planes} planes"
+            )
+        return rails, planes
+    planes = min(spec.planes or 1, most)
+    return planes, planes
 
 
-def _fabric_routes(
-    leaf: np.ndarray[Any, Any], leaves: int, spines: int, first_link: int, fabric: Fabric
-) -> FabricRoutes:
-    ports = (first_link + 2 * np.arange(leaf.size)).reshape(leaf.shape).astype(np.int32)
-    up = (first_link + 2 * leaf.size + 2 * np.arange(leaves * spines)).reshape(leaves, spines).astype(np.int32)
-    return FabricRoutes(ports, ports + 1, leaf.astype(np.int32), up, up + 1, fabric.nodes_per_leaf)
+def _nodes_per_leaf(spec: FabricSpec, kind: str, nodes: int, nics: int) -> int:
+    if kind == "single_switch":
+        return nodes
+    if kind == "torus":
+        return 1
+    default = max(1, EDGE_PORTS // max(nics, 1)) if kind == "dragonfly" else NODES_PER_LEAF
+    return spec.nodes_per_leaf or default
 
 
-def _nvlink_of(node: Any, gpus: list[str]) -> tuple[int, float]:
-    """(NVLinks per GPU of the described machine, bytes/s of one); (0, 0.0) without NVLink."""
-    most, bandwidth = node.graph.get("nvlink", (0, 0.0))
-    for g in gpus:
-        links = [d for d in node.adj[g].values() if d["kind"] == LinkKind.NVLINK]
-        count = sum(d["count"] for d in links)
-        if count > most:
-            most, bandwidth = count, links[0]["bandwidth"] / links[0]["count"]
-    return most, bandwidth
+def _of_ports(fabric: Fabric, spec: FabricSpec, ports: int, nodes: int, nics: int, name: str) -> Fabric:
+    """A tree of switches of `ports` ports each: ports / (1 + oversubscription) of them up at each level.
 
-
-def check(topology: Topology) -> list[str]:
-    """Faults of a topology, one sentence each; empty when it is sound.
-
-    What `load_topology` builds has none unless the description itself is odd (a NIC slower than nothing, a
-    link that nothing uses is no fault); arrays put together by hand are what this is for.
+    Two levels of one port per node hold ports**2 / 2 nodes, three levels ports**3 / 4 (Al-Fares et al., "A Scalable,
+    Commodity Data Center Network Architecture", SIGCOMM 2008, section 2.2, without and with the third level).
     """
-    t, faults = topology, []
-    vertices, links = len(t.vertex_name), len(t.link_src)
-    columns: dict[str, np.ndarray[Any, Any]] = {
-        "link_dst": t.link_dst,
-        "link_bandwidth": t.link_bandwidth,
-        "link_latency": t.link_latency,
-    }
-    faults += [f"{n} has {len(c)} rows, link_src {links}" for n, c in columns.items() if len(c) != links]
-    if len(t.vertex_kind) != vertices or len(t.vertex_node) != vertices or len(t.rank_vertex) != t.world_size:
-        faults.append("the vertex columns and rank_vertex do not have one row per vertex and rank")
-    ends = np.concatenate([t.link_src, t.link_dst])
-    if links and (ends.min() < 0 or ends.max() >= vertices):
-        faults.append(f"a link ends at a vertex outside 0..{vertices - 1}")
-    if faults:
-        return faults
-    bad_bandwidth = ~(np.isfinite(t.link_bandwidth) & (t.link_bandwidth > 0))
-    bad_latency = ~(np.isfinite(t.link_latency) & (t.link_latency >= 0))
-    faults += [f"{_name(t, i)} has bandwidth {t.link_bandwidth[i]:g}" for i in np.flatnonzero(bad_bandwidth)]
-    faults += [f"{_name(t, i)} has latency {t.link_latency[i]:g}" for i in np.flatnonzero(bad_latency)]
-    for rank, v in enumerate(t.rank_vertex):
-        if t.vertex_kind[v] != VertexKind.GPU:
-            faults.append(f"rank {rank} is not on a GPU but on {t.vertex_name[v]}")
-    return faults + _nic_faults(t) + _island_faults(t)
+    up = _up(ports, fabric.oversubscription, name, "oversubscription")
+    per_node = max(1, -(-nics // fabric.lanes))
+    side = fabric.lanes // fabric.planes
+    per_leaf = (ports - up) // per_node
+    if not per_leaf:
+        raise TopologyError(f"{name}: fabric.ports: {ports - up} ports down do not hold {per_node} NICs of one node")
+    per_leaf = spec.nodes_per_leaf or per_leaf
+    top = ports // side
+    sized = replace(fabric, nodes_per_leaf=per_leaf, spines=spec.spines or up)
+    if spec.levels == 3:
+        core_up = _up(ports, fabric.core_oversubscription, name, "core_oversubscription")
+        per_pod = spec.leaves_per_pod or max(1, (ports - core_up) // side)
+        sized = replace(sized, leaves_per_pod=per_pod, cores=spec.cores or sized.spines * core_up)
+        top = ports * per_pod
+    if per_leaf * per_node + up > ports or nodes > per_leaf * top:
+        raise TopologyError(
+            f"{name}: fabric.ports: switches of {ports} ports hold {per_leaf * top} nodes of {nics} NICs in "
+            f"{spec.levels or 2} levels, {min(per_leaf, (ports - up) // per_node)} below a leaf; "
+            f"found {nodes}, {per_leaf} below a leaf"
+        )
+    return sized
 
 
-def _name(t: Topology, link: np.signedinteger[Any]) -> str:
-    return f"the link {t.vertex_name[t.link_src[link]]} -> {t.vertex_name[t.link_dst[link]]}"
+def _up(ports: int, factor: float, name: str, field: str) -> int:
+    up = ports / (1 + factor)
+    if abs(up - round(up)) > 1e-9 or round(up) < 1:
+        raise TopologyError(f"{name}: fabric.{field}: {factor:g} does not divide {ports} ports into down and up")
+    return round(up)
 
 
-def _nic_faults(t: Topology) -> list[str]:
-    pcie = np.zeros(len(t.vertex_name), dtype=bool)
-    pcie[t.link_src[np.isin(t.link_kind, [LinkKind.PCIE, LinkKind.C2C])]] = True
-    nics = np.flatnonzero(t.vertex_kind == VertexKind.NIC)
-    faults = [f"{t.vertex_name[v]} has no PCIe path" for v in nics if not pcie[v]]
-    port = np.zeros(len(t.vertex_name), dtype=bool)
-    port[t.link_src[t.link_kind == LinkKind.NETWORK]] = True
-    if t.nodes > 1:
-        faults += [f"{t.vertex_name[v]} is not cabled to a switch" for v in nics if not port[v]]
-    if (t.node_routes.gpu_nic_type >= PathType.NET).any():
-        faults.append("a GPU has no path to a NIC of its node")
-    return faults
+def _check_tree(fabric: Fabric, spec: FabricSpec, name: str) -> None:
+    if spec.levels == 3 and fabric.cores % fabric.spines:
+        raise TopologyError(
+            f"{name}: fabric.cores: {fabric.cores} cores cannot be shared evenly by {fabric.spines} spines of a pod"
+        )
 
 
-def _island_faults(t: Topology) -> list[str]:
-    import networkx as nx
-
-    graph = nx.Graph(zip(t.link_src.tolist(), t.link_dst.tolist(), strict=True))
-    graph.add_nodes_from(t.rank_vertex.tolist())
-    island = {v: i for i, group in enumerate(nx.connected_components(graph)) for v in group}
-    home = island[int(t.rank_vertex[0])]
-    cut = [r for r, v in enumerate(t.rank_vertex.tolist()) if island[v] != home]
-    return [f"rank {cut[0]} (and {len(cut) - 1} more) cannot be reached from rank 0"] if cut else []
+def _dimensions(stated: int | list[int] | None, nodes: int, name: str) -> tuple[int, ...]:
+    """Sizes of a torus; from a number of dimensions, the shape nearest to a cube, largest first."""
+    if isinstance(stated, list):
+        if math.prod(stated) != nodes:
+            shape = "x".join(map(str, stated))
+            raise TopologyError(f"{name}: a torus of {shape} has {math.prod(stated)} nodes, found {nodes} nodes")
+        return tuple(stated)
+    sizes, left = [], nodes
+    for dimension in range(stated or 2, 0, -1):
+        target = left ** (1 / dimension)
+        size = min((d for d in range(1, left + 1) if left % d == 0), key=lambda d: (abs(math.log(d / target)), d))
+        sizes.append(size if dimension > 1 else left)
+        left //= sizes[-1]
+    return tuple(sorted(sizes, reverse=True))

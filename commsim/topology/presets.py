@@ -8,20 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import BaseModel
 
 from commsim.document import Document, read_documents, validate
 from commsim.errors import Fault, TopologyError
 from commsim.resources import data_root
-from commsim.topology.fabric import fabric_of, freeze
-from commsim.topology.graph import Cpu, Gpu, Topology
-from commsim.topology.node import full_gpus, full_nics, node_graph
+from commsim.topology.fabric import applicable, fabric_of
+from commsim.topology.faults import degraded
+from commsim.topology.freeze import NodePart, freeze
+from commsim.topology.graph import Cpu, Gpu, Topology, VertexKind
+from commsim.topology.node import NIC_LATENCY_S, full_gpus, full_nics, node_graph
+from commsim.topology.node_routes import vertices_of
 from commsim.topology.spec import (
     CpuSpec,
     FabricSpec,
     GpuSpec,
+    GroupSpec,
     Machine,
     NicSpec,
     NodeSpec,
@@ -63,6 +67,16 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
 
     TopologyError says which field of which description cannot be built, and why.
     """
+    if spec.groups is not None:
+        topology = _of_groups(spec, spec.groups, base_dir)
+    else:
+        name, machine = _described(spec, base_dir)
+        topology = build(machine, spec, name)
+    return degraded(topology, spec.faults) if spec.faults else topology
+
+
+def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Machine]:
+    """(name, machine) that a description names, with the fields beside it merged in."""
     if spec.preset is not None:
         name, machine = spec.preset, _read_preset(spec.preset)
     elif spec.path is not None:
@@ -70,7 +84,7 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
     else:
         name, machine = "topology", Machine()
     blocks = {k: v for k, v in spec if k in Machine.model_fields and k in spec.model_fields_set}
-    return build(_merged(machine, Machine.model_construct(set(blocks), **blocks)), spec, name)
+    return name, _merged(machine, Machine.model_construct(set(blocks), **blocks))
 
 
 def load_preset(name: str, **knobs: object) -> Topology:
@@ -157,6 +171,11 @@ def _extends_fault(name: str, path: Path, seen: tuple[str, ...]) -> str | None:
 
 def _merged(base: M, over: M) -> M:
     """`base` with every field that `over` states; blocks merge field by field."""
+    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.kind not in {None, base.kind}:
+        base = cast("M", applicable(base, over.kind))  # another kind of fabric keeps only what both have
+    if isinstance(over, FabricSpec) and over.ports is not None:
+        sizes = dict.fromkeys(("nodes_per_leaf", "spines", "leaves_per_pod", "cores"))
+        base = base.model_copy(update=sizes)  # switches of other ports: the base's numbers do not fit them
     update: dict[str, object] = {}
     for field in over.model_fields_set:
         new, old = getattr(over, field), getattr(base, field)
@@ -172,6 +191,39 @@ def _merged(base: M, over: M) -> M:
 
 def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
     """The topology of a complete machine under the knobs of a scenario."""
+    part = _part(machine, knobs, name)
+    fabric = _fabric_spec(machine.fabric, knobs)
+    return freeze(name, [part], fabric_of(fabric, part.nodes, _nics_of(part), name))
+
+
+def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path) -> Topology:
+    """Nodes of several descriptions in one fabric: that of the first group, with what is stated beside `groups`."""
+    parts, names, first = list[NodePart](), list[str](), None
+    for i, group in enumerate(groups):
+        name, machine = _described(group, base_dir)
+        names.append(name)
+        parts.append(_part(machine, group, f"groups.{i} ({name})"))
+        first = machine.fabric if i == 0 else first
+    stated = Machine() if spec.fabric is None else Machine.model_construct({"fabric"}, fabric=spec.fabric)
+    machine = _merged(Machine() if first is None else Machine(fabric=first), stated)
+    name = "+".join(dict.fromkeys(names))[:64]
+    nodes = sum(p.nodes for p in parts)
+    fabric = fabric_of(_fabric_spec(machine.fabric, spec), nodes, max(map(_nics_of, parts)), name)
+    _check_ranks(sum(p.nodes * p.ranks_per_node for p in parts), name)
+    return freeze(name, parts, fabric)
+
+
+def _nics_of(part: NodePart) -> int:
+    return len(vertices_of(part.graph, VertexKind.NIC))
+
+
+def _check_ranks(ranks: int, name: str) -> None:
+    if ranks > _MOST_RANKS:
+        raise TopologyError(f"{name}: found {ranks} ranks, expected at most {_MOST_RANKS}")
+
+
+def _part(machine: Machine, knobs: TopologySpec | GroupSpec, name: str) -> NodePart:
+    """The nodes of a machine, not yet frozen."""
     if machine.node is None:
         raise TopologyError(f"{name}: node is missing")
     node = machine.node
@@ -181,28 +233,27 @@ def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
     gpus = knobs.gpus_per_node or full
     if gpus > full:
         raise TopologyError(f"{name}: gpus_per_node: found {gpus}, but a node has {full} GPUs")
-    if knobs.nodes * gpus > _MOST_RANKS:
-        raise TopologyError(f"{name}: found {knobs.nodes * gpus} ranks, expected at most {_MOST_RANKS}")
+    _check_ranks(knobs.nodes * gpus, name)
     nics, spread = _nic_count(node, knobs, gpus, full, name)
     bandwidth = knobs.nic_bandwidth or (node.nic.bandwidth if node.nic else None) or 0.0
     if nics and not bandwidth:
         raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
-    fabric = fabric_of(_fabric_spec(machine, knobs), bandwidth, node.nic.latency if node.nic else None, knobs.nodes)
     graph = node_graph(node, gpus, nics, spread, name)
     if node.nvlink and node.nvlink.links and (node.nvlink.kind or "none") != "none":
         graph.graph["nvlink"] = (node.nvlink.links, node.nvlink.bandwidth or 0.0)
-    return freeze(
-        name,
-        _gpu(machine.gpu, name),
-        _cpu(machine.cpu, name),
-        graph,
+    latency = node.nic.latency if node.nic else None
+    return NodePart(
+        gpu=_gpu(machine.gpu, name),
+        cpu=_cpu(machine.cpu, name),
+        graph=graph,
         ranks_per_node=gpus,
         nodes=knobs.nodes,
-        fabric=fabric,
+        nic_bandwidth=bandwidth,
+        nic_latency=NIC_LATENCY_S if latency is None else latency,
     )
 
 
-def _nic_count(node: NodeSpec, knobs: TopologySpec, gpus: int, full: int, name: str) -> tuple[int, int]:
+def _nic_count(node: NodeSpec, knobs: TopologySpec | GroupSpec, gpus: int, full: int, name: str) -> tuple[int, int]:
     """(NICs per node, number of leading GPUs they stand beside).
 
     NICs keep their places when fewer GPUs are used; a stated `nics_per_node` spreads over the GPUs in use.
@@ -221,12 +272,12 @@ def _nic_count(node: NodeSpec, knobs: TopologySpec, gpus: int, full: int, name: 
     return described, full
 
 
-def _fabric_spec(machine: Machine, knobs: TopologySpec) -> FabricSpec:
+def _fabric_spec(described: FabricSpec | None, knobs: TopologySpec) -> FabricSpec:
     stated = {
         "oversubscription": knobs.oversubscription,
         "nodes_per_leaf": knobs.nodes_per_leaf,
     }
-    spec = machine.fabric or FabricSpec()
+    spec = described or FabricSpec()
     update: dict[str, object] = {k: v for k, v in stated.items() if v is not None}
     if spec.kind is None and update:
         update["kind"] = "rail_fat_tree"

@@ -1,7 +1,7 @@
 """What a topology may say: the models behind ``topology:`` in a scenario and the files in ``topologies/``.
 
-A scenario names a machine in one of three ways and may then set the knobs `nodes`, `gpus_per_node`,
-`nics_per_node`, `nic_bandwidth`, `oversubscription` and `nodes_per_leaf`::
+A scenario names a machine in one of four ways and may then set the knobs `nodes`, `gpus_per_node`,
+`nics_per_node`, `nic_bandwidth`, `oversubscription` and `nodes_per_leaf`, and list `faults`::
 
     topology: {preset: hgx-h100-ndr400, nodes: 64, oversubscription: 2}     # a shipped file
     topology: {path: my-machine.yaml, nodes: 2}                             # your file, beside the scenario
@@ -14,6 +14,10 @@ A scenario names a machine in one of three ways and may then set the knobs `node
         nic: {count: 1, bandwidth: 100 Gb/s, attach: host}
       fabric: {kind: single_switch, network: roce}
       nodes: 2
+    topology:                                                               # different nodes in one cluster
+      groups: [{preset: hgx-h100-ndr400, nodes: 4}, {preset: dgx-a100-hdr200, nodes: 2}]
+      fabric: {kind: fat_tree, nodes_per_leaf: 2}
+      faults: [{nic: [0, 3], bandwidth_factor: 0.5}, {link: [leaf0, spine0], failed: true}]
 
 `gpu`, `cpu`, `node` and `fabric` beside `preset` or `path` replace single fields of that machine. A file
 holds the same four blocks, and `extends: NAME` to start from a shipped one. `node` is either a pattern, as
@@ -153,21 +157,91 @@ class NodeSpec(_Block):
         return self
 
 
+FabricKind = Literal["single_switch", "fat_tree", "rail_fat_tree", "rail_only", "dragonfly", "torus"]
+Routing = Literal["shortest", "ecmp", "spray", "rail", "static"]
+Count = Annotated[int, Field(strict=True, ge=1, le=4096)]
+Vertex = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+
+
+class RouteSpec(_Block):
+    """A route between two switches or two NICs (`node0.nic3`), over the switches of `via` in order; and back."""
+
+    ends: tuple[Vertex, Vertex]
+    via: Annotated[list[Vertex], Field(max_length=64)] = []
+    one_way: Annotated[bool, Field(strict=True)] = False
+
+
 class FabricSpec(_Block):
     """The network between nodes.
 
-    `single_switch` never blocks. `rail_fat_tree`: NIC i of `nodes_per_leaf` nodes meets in one leaf.
-    `fat_tree`: all NICs of `nodes_per_leaf` nodes meet in one leaf. Leaves are joined by `spines` (one stands
-    for a group of them), with uplinks of nodes_per_leaf * NIC bandwidth / oversubscription.
+    `single_switch` never blocks. `fat_tree`: all NICs of `nodes_per_leaf` nodes meet in one leaf. `rail_fat_tree`:
+    NIC i of `nodes_per_leaf` nodes meets in one leaf. `rail_only`: the same without a link between rails. Leaves are
+    joined by `spines` (one stands for a group of them), with uplinks of nodes_per_leaf * NIC bandwidth /
+    oversubscription. With `levels: 3` a pod of `leaves_per_pod` leaves (per rail) has spines of its own, and pods are
+    joined by `cores`. `ports: k` sets all of these for switches of k ports. `planes` copies of the tree share the
+    NICs of a node and nothing else.
+
+    `dragonfly`: groups of `leaves_per_group` switches joined all to all, and groups joined all to all by
+    `global_links` each. `torus`: a router per node, `dimensions` as sizes, or how many for a shape near a cube.
+
+    `routing`: `shortest` spreads over equal paths by place, `ecmp` by a hash, `spray` evenly (equal paths are merged),
+    `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
     """
 
-    kind: Literal["single_switch", "fat_tree", "rail_fat_tree"] | None = None
+    kind: FabricKind | None = None
     network: Literal["infiniband", "roce", "slingshot", "efa", "ethernet"] | None = None
+    routing: Routing | None = None
+    hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = None
+    routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = None
     switch_latency: Seconds | None = None
     cable_latency: Seconds | None = None
     nodes_per_leaf: Nodes | None = None
     oversubscription: Factor | None = None
     spines: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
+    levels: Literal[2, 3] | None = None
+    leaves_per_pod: Count | None = None
+    cores: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = None
+    core_oversubscription: Factor | None = None
+    ports: Annotated[int, Field(strict=True, ge=2, le=1024)] | None = None
+    rails: Count | None = None
+    planes: Count | None = None
+    link_bandwidth: Bandwidth | None = None
+    leaves_per_group: Count | None = None
+    global_links: Count | None = None
+    global_bandwidth: Bandwidth | None = None
+    global_latency: Seconds | None = None
+    dimensions: (
+        Annotated[int, Field(strict=True, ge=1, le=6)]
+        | Annotated[list[Nodes], Field(min_length=1, max_length=6)]
+        | None
+    ) = None
+
+
+class FaultSpec(_Block):
+    """Something degraded or failed: one of `link`, `nic`, `node` and `switch`, and what is wrong with it.
+
+    `link`: two neighbours by name (`[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`), both directions. `nic`:
+    [node, index], its port. `node`: all its NICs. `switch`: all its links. `bandwidth_factor` multiplies the
+    bandwidth, `latency_factor` the latency; `failed` takes the links away.
+    """
+
+    link: tuple[Vertex, Vertex] | None = None
+    nic: tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[int, Field(strict=True, ge=0)]] | None = None
+    node: Annotated[int, Field(strict=True, ge=0)] | None = None
+    switch: Vertex | None = None
+    bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = None
+    latency_factor: Annotated[float, Field(strict=True, ge=1, le=1e9, allow_inf_nan=False)] | None = None
+    failed: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _one_place_one_fault(self) -> FaultSpec:
+        places = [n for n in ("link", "nic", "node", "switch") if getattr(self, n) is not None]
+        if len(places) != 1:
+            raise ValueError(f"a fault is at one link, nic, node or switch; found {' and '.join(places) or 'none'}")
+        wrong = self.bandwidth_factor is not None or self.latency_factor is not None
+        if self.failed == wrong:
+            raise ValueError("expected failed: true, or bandwidth_factor (0 to 1) or latency_factor (1 or more)")
+        return self
 
 
 class Machine(_Block):
@@ -188,8 +262,29 @@ class TopologyFile(Machine):
     source: Text | list[Text] | None = None
 
 
+class GroupSpec(Machine):
+    """Some nodes of a cluster of different nodes: a preset, a path or a machine, and the knobs of its nodes."""
+
+    preset: Text | None = None
+    path: Text | None = None
+    nodes: Nodes = 1
+    gpus_per_node: Gpus | None = None
+    nics_per_node: Nics | None = None
+    nic_bandwidth: Bandwidth | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> GroupSpec:
+        if self.preset is not None and self.path is not None:
+            raise ValueError("found preset and path, expected one of them")
+        if self.preset is None and self.path is None and self.node is None:
+            raise ValueError("expected a preset, a path, or a machine (gpu, cpu, node)")
+        if self.fabric is not None:
+            raise ValueError("the fabric joins all groups; describe it beside groups, not inside one")
+        return self
+
+
 class TopologySpec(Machine):
-    """What ``topology:`` in a scenario may hold: a preset, a path or a machine, and the knobs."""
+    """What ``topology:`` in a scenario may hold: a preset, a path, a machine or `groups` of them, and the knobs."""
 
     preset: Text | None = None
     path: Text | None = None
@@ -199,11 +294,22 @@ class TopologySpec(Machine):
     nic_bandwidth: Bandwidth | None = None
     oversubscription: Factor | None = None
     nodes_per_leaf: Nodes | None = None
+    groups: Annotated[list[GroupSpec], Field(min_length=1, max_length=64)] | None = None
+    faults: Annotated[list[FaultSpec], Field(max_length=4096)] | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> TopologySpec:
         if self.preset is not None and self.path is not None:
             raise ValueError("found preset and path, expected one of them")
+        if self.groups is not None:
+            return self._of_groups()
         if self.preset is None and self.path is None and self.node is None:
             raise ValueError("expected a preset, a path, or a machine (gpu, cpu, node)")
+        return self
+
+    def _of_groups(self) -> TopologySpec:
+        of_nodes = {"nodes", "gpus_per_node", "nics_per_node", "nic_bandwidth", "gpu", "cpu", "node", "path", "preset"}
+        stated = sorted(of_nodes & self.model_fields_set)
+        if stated:
+            raise ValueError(f"{', '.join(stated)} belong inside each of the groups")
         return self

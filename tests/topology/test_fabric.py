@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.errors import TopologyError
-from commsim.topology.fabric import check
+from commsim.topology.check import check
 from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.presets import load_preset, load_topology
 from commsim.topology.spec import TopologySpec

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from commsim.errors import TopologyError
-from commsim.topology.fabric import check
+from commsim.topology.check import check
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
 from commsim.topology.spec import TopologySpec

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import TopologyError
-from commsim.topology.fabric import check
+from commsim.topology.check import check
 from commsim.topology.graph import Topology
 from commsim.topology.presets import list_presets, load_file, load_preset, load_topology, preset_names
 from commsim.topology.spec import NicSpec, NodeSpec, NvlinkSpec, TopologySpec

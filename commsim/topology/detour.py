@@ -1,0 +1,160 @@
+"""Ways round what has failed, and the names of what cuts a machine in two."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.errors import TopologyError
+from commsim.topology.fabric_routes import UNREACHABLE
+from commsim.topology.kinds import Bool, Int32, Int64, LinkKind
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+_MOST_ATTEMPTS = 64
+
+
+def rerouted(
+    topology: Topology, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, bad: Bool
+) -> tuple[Int64, Int64, Int32]:
+    """The same pairs of nodes with the bad ones led over other NICs, equal paths or any surviving links.
+
+    TopologyError names the cut where there is no way.
+    """
+    rail, to_rail, links = rail.copy(), to_rail.copy(), links.copy()
+    fabric = topology.fabric_routes
+    assert fabric is not None
+    up = topology.usable_nics
+    most = up.shape[1]
+    left = np.flatnonzero(bad)
+    first, to_first = rail.copy(), to_rail.copy()
+    for turn, attempt in product(range(most), range(min(fabric.choices, _MOST_ATTEMPTS))):
+        if not left.size:
+            return rail, to_rail, links
+        a, b = (first[left] + turn) % most, (to_first[left] + turn) % most
+        usable = up[node[left], a] & up[to_node[left], b]
+        k, a, b = left[usable], a[usable], b[usable]
+        if not k.size:
+            continue
+        found = fabric.between(node[k], a, to_node[k], b, attempt)
+        good = np.ones(len(k), dtype=bool) if not found.shape[1] else found[:, 0] != UNREACHABLE
+        if topology.link_failed is not None:
+            good &= ~(topology.link_failed[found] & (found >= 0)).any(axis=1)
+        links[k[good]] = -1
+        links[k[good], : found.shape[1]] = found[good]
+        rail[k[good]], to_rail[k[good]] = a[good], b[good]
+        left = np.setdiff1d(left, k[good])
+    if not left.size:
+        return rail, to_rail, links
+    return _by_search(topology, node, to_node, rail, to_rail, links, left)
+
+
+def _by_search(
+    topology: Topology, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, left: Int64
+) -> tuple[Int64, Int64, Int32]:
+    """The fewest hops over surviving links between any two working NICs, same index first."""
+    fabric = topology.fabric_routes
+    assert fabric is not None
+    search = topology.switch_search
+    up = topology.usable_nics
+    ways: dict[tuple[int, int, int], tuple[int, int, list[int]]] = {}
+    for k in left.tolist():
+        pair = int(node[k]), int(to_node[k]), int(rail[k])
+        if pair not in ways:
+            ways[pair] = _way(topology, search, up, *pair)
+    width = max([links.shape[1], *(len(w[2]) for w in ways.values())])
+    links = np.pad(links, ((0, 0), (0, width - links.shape[1])), constant_values=-1)
+    for k in left.tolist():
+        rail_k, to_rail_k, path = ways[int(node[k]), int(to_node[k]), int(rail[k])]
+        rail[k], to_rail[k] = rail_k, to_rail_k
+        links[k] = -1
+        links[k, : len(path)] = path
+    return rail, to_rail, links
+
+
+def _way(
+    topology: Topology, search: SwitchSearch, up: Bool, node: int, to_node: int, rail: int
+) -> tuple[int, int, list[int]]:
+    fabric = topology.fabric_routes
+    assert fabric is not None
+    most = up.shape[1]
+    mine = [n for n in ((rail + t) % most for t in range(most)) if up[node, n]]
+    theirs = [n for n in ((rail + t) % most for t in range(most)) if up[to_node, n]]
+    pairs = sorted(product(mine, theirs), key=lambda p: p[0] != p[1])
+    for a, b in pairs:
+        path = search.path(int(fabric.leaf[node, a]), int(fabric.leaf[to_node, b]))
+        if path is not None:
+            return a, b, path
+    raise TopologyError(f"{topology.name}: no way from node{node} to node{to_node}; {cut_of(topology, node)}")
+
+
+class SwitchSearch:
+    """Breadth-first trees over the surviving links between switches, one per switch, kept once grown."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._first = int(topology.node_first_vertex[-1])
+        wires = topology.link_kind == LinkKind.FABRIC
+        if topology.link_failed is not None:
+            wires = wires & ~topology.link_failed
+        self._onward: dict[int, list[tuple[int, int]]] = {}
+        for i in np.flatnonzero(wires).tolist():
+            tail, head = int(topology.link_src[i]) - self._first, int(topology.link_dst[i]) - self._first
+            self._onward.setdefault(tail, []).append((head, i))
+        self._trees: dict[int, dict[int, tuple[int, int]]] = {}
+
+    def tree(self, switch: int) -> dict[int, tuple[int, int]]:
+        """(switch before, link) of every switch reached from one; equal ways are taken in turn by switch number."""
+        if switch not in self._trees:
+            before = {switch: (switch, -1)}
+            queue = deque([switch])
+            while queue:
+                at = queue.popleft()
+                onward = self._onward.get(at, [])
+                turn = switch % max(len(onward), 1)
+                for head, link in onward[turn:] + onward[:turn]:
+                    if head not in before:
+                        before[head] = (at, link)
+                        queue.append(head)
+            self._trees[switch] = before
+        return self._trees[switch]
+
+    def path(self, switch: int, to: int) -> list[int] | None:
+        """Links from one switch to another, or None."""
+        before = self.tree(switch)
+        if to not in before:
+            return None
+        path, at = list[int](), to
+        while at != switch:
+            at, link = before[at]
+            path.append(link)
+        return path[::-1]
+
+
+def cut_of(topology: Topology, node: int) -> str:
+    """What cuts a node off, in words: its failed NICs, and the failed links around the part it can reach."""
+    fabric = topology.fabric_routes
+    assert fabric is not None
+    failed = topology.link_failed
+    if failed is None:
+        return "the planes or rails of their NICs are not joined"
+    first = int(topology.node_first_vertex[-1])
+    reached = {int(topology.link_src[p]) for p in fabric.port_up[node] if p >= 0}
+    for n in np.flatnonzero(topology.usable_nics[node]).tolist():
+        reached |= {first + s for s in topology.switch_search.tree(int(fabric.leaf[node, n]))}
+    inside = np.zeros(len(topology.vertex_name), dtype=bool)
+    inside[list(reached)] = True
+    inside[topology.vertex_node == node] = True
+    at = np.flatnonzero(failed & inside[topology.link_src] & ~inside[topology.link_dst])
+    ports = [p for p in fabric.port_up[node].tolist() if p >= 0 and failed[p]]
+    names = topology.vertex_name
+    cut = [
+        f"{names[topology.link_src[i]]} - {names[topology.link_dst[i]]}" for i in dict.fromkeys([*ports, *at.tolist()])
+    ]
+    if not cut:
+        return "its NICs are in no plane or rail that the other can use"
+    more = f" and {len(cut) - 8} more" if len(cut) > 8 else ""
+    return f"the cut is made of failed links: {', '.join(cut[:8])}{more}"

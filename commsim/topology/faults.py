@@ -1,0 +1,182 @@
+"""Degraded and failed links, NICs, nodes and switches of a topology.
+
+A failed link keeps its number and is marked; routes lead round it. A fault inside a node gives that node route tables
+of its own: GPUs that lose NVLink go over PCIe, GPUs that lose their NIC use the next nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from commsim.errors import TopologyError
+from commsim.topology.detour import cut_of
+from commsim.topology.graph import NodeGroup, Topology
+from commsim.topology.kinds import Bool, Int64, LinkKind, VertexKind
+from commsim.topology.node_routes import node_routes
+from commsim.topology.spec import FaultSpec
+
+
+def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
+    """The topology with these faults; several faults of one link multiply.
+
+    TopologyError names a place that is not there, or the cut when ranks can no longer reach each other.
+    """
+    bandwidth, latency = topology.link_bandwidth.copy(), topology.link_latency.copy()
+    failed = np.zeros(len(bandwidth), dtype=bool) if topology.link_failed is None else topology.link_failed.copy()
+    for i, fault in enumerate(faults):
+        links = _links_at(topology, fault, f"{topology.name}: faults.{i}")
+        if fault.failed:
+            failed[links] = True
+        bandwidth[links] *= 1.0 if fault.bandwidth_factor is None else fault.bandwidth_factor
+        latency[links] *= 1.0 if fault.latency_factor is None else fault.latency_factor
+    out = replace(topology, link_bandwidth=bandwidth, link_latency=latency, link_failed=failed)
+    if not failed.any():
+        return replace(out, link_failed=None)
+    out = _with_new_node_routes(out)
+    if out.nodes > 1:
+        _check_joined(out)
+    return out
+
+
+# -- places ---------------------------------
+
+
+def _links_at(t: Topology, fault: FaultSpec, where: str) -> Int64:
+    """Link ids, both directions, that a fault is at."""
+    if fault.link is not None:
+        a, b = (_vertex(t, name, f"{where}.link") for name in fault.link)
+        found = np.flatnonzero(((t.link_src == a) & (t.link_dst == b)) | ((t.link_src == b) & (t.link_dst == a)))
+        if not found.size:
+            near = sorted({t.vertex_name[v] for v in t.link_dst[t.link_src == a]})
+            raise TopologyError(
+                f"{where}.link: {fault.link[0]} and {fault.link[1]} are not linked; "
+                f"{fault.link[0]} is linked to {', '.join(near[:8])}{' ...' if len(near) > 8 else ''}"
+            )
+        return found
+    if fault.switch is not None:
+        v = _vertex(t, fault.switch, f"{where}.switch")
+        if t.vertex_kind[v] != VertexKind.SWITCH:
+            raise TopologyError(f"{where}.switch: {fault.switch} is no switch of the fabric")
+        return np.flatnonzero((t.link_src == v) | (t.link_dst == v))
+    return _ports_at(t, fault, where)
+
+
+def _ports_at(t: Topology, fault: FaultSpec, where: str) -> Int64:
+    """Link ids of the ports of a NIC, or of all NICs of a node."""
+    node = fault.node if fault.nic is None else fault.nic[0]
+    assert node is not None  # one of the two is stated
+    if not node < t.nodes:
+        place = "node" if fault.nic is None else "nic.0"
+        raise TopologyError(f"{where}.{place}: node {node} is not one of the {t.nodes} nodes")
+    nics = int(t.nics_of_nodes[node])
+    if fault.nic is not None and not fault.nic[1] < nics:
+        raise TopologyError(f"{where}.nic.1: NIC {fault.nic[1]} is not one of the {nics} NICs of node {node}")
+    if t.fabric_routes is None:
+        raise TopologyError(f"{where}: one node alone has no network port that could fail")
+    chosen = slice(nics) if fault.nic is None else slice(fault.nic[1], fault.nic[1] + 1)
+    ports = [t.fabric_routes.port_up[node, chosen], t.fabric_routes.port_down[node, chosen]]
+    return np.concatenate(ports).astype(np.int64)
+
+
+def _vertex(t: Topology, name: str, where: str) -> int:
+    if name not in t.vertex_name:
+        close = get_close_matches(name, t.vertex_name, n=3, cutoff=0.6) if len(t.vertex_name) < 50_000 else []
+        switches = [n for n, node in zip(t.vertex_name, t.vertex_node, strict=True) if node < 0]
+        hint = f"did you mean {' or '.join(close)}?" if close else f"the switches are {', '.join(switches[:8])} ..."
+        raise TopologyError(f"{where}: {name} is neither a device nor a switch; {hint}")
+    return t.vertex_name.index(name)
+
+
+# -- what follows ---------------------------------
+
+
+def _with_new_node_routes(t: Topology) -> Topology:
+    """Nodes with a failed link inside, or a failed port, become groups of their own."""
+    assert t.link_failed is not None
+    at = t.vertex_node[t.link_src[t.link_failed]]
+    at = np.maximum(at, t.vertex_node[t.link_dst[t.link_failed]])
+    hit = sorted(set(at[at >= 0].tolist()))
+    groups, node_group = list(t.groups), t.node_group.copy()
+    alike: dict[tuple[Any, ...], int] = {}
+    for node in hit:
+        old = int(t.node_group[node])
+        inside = t.link_failed[t.node_first_link[node] : t.node_first_link[node + 1]]
+        ports = _dead_ports(t, node)
+        key = (old, inside.tobytes(), ports.tobytes())
+        if key not in alike:
+            alike[key] = len(groups)
+            groups.append(_group_without(t, node, groups[old], inside, ports))
+        node_group[node] = alike[key]
+    kept, number = np.unique(node_group, return_inverse=True)
+    return replace(t, groups=tuple(groups[i] for i in kept.tolist()), node_group=number.reshape(-1).astype(np.int32))
+
+
+def _dead_ports(t: Topology, node: int) -> Bool:
+    """NICs of a node that cannot be used, (NICs,)."""
+    nics = int(t.nics_of_nodes[node])
+    if t.fabric_routes is None or t.link_failed is None:
+        return np.zeros(nics, dtype=bool)
+    up, down = t.fabric_routes.port_up[node, :nics], t.fabric_routes.port_down[node, :nics]
+    return np.asarray(t.link_failed[up] | t.link_failed[down])
+
+
+def _group_without(t: Topology, node: int, group: NodeGroup, failed: Bool, dead: Bool) -> NodeGroup:
+    """The group of one node without its failed links and NICs; the links keep their numbers."""
+    import networkx as nx
+
+    first_vertex, first_link = int(t.node_first_vertex[node]), int(t.node_first_link[node])
+    names = [n.split(".", 1)[1] for n in t.vertex_name[first_vertex : first_vertex + group.vertices]]
+    kinds = t.vertex_kind[first_vertex : first_vertex + group.vertices]
+    graph: Any = nx.Graph()
+    for name, kind in zip(names, kinds, strict=True):
+        graph.add_node(name, kind=VertexKind(int(kind)))
+    number: dict[tuple[str, str], int] = {}
+    for i in range(group.links):
+        a, b = (names[int(c[first_link + i]) - first_vertex] for c in (t.link_src, t.link_dst))
+        number[a, b] = i
+        if not failed[i]:
+            bandwidth = float(t.link_bandwidth[first_link + i])
+            graph.add_edge(a, b, kind=LinkKind(int(t.link_kind[first_link + i])), bandwidth=bandwidth)
+    nics = [n for n, k in zip(names, kinds, strict=True) if k == VertexKind.NIC]
+    graph.remove_nodes_from([n for n, gone in zip(nics, dead, strict=True) if gone or not graph.adj[n]])
+    ranks = t.rank_vertex[t.node_first_rank[node] : t.node_first_rank[node + 1]] - first_vertex
+    where = f"{t.name}: node{node} with its failed links"
+    gpus = [names[int(v)] for v in ranks]
+    return replace(group, node_routes=node_routes(graph, gpus, nics, where, over_nvlink=t.keeps_rails, link_id=number))
+
+
+def _check_joined(t: Topology) -> None:
+    """TopologyError naming the cut unless every two nodes share an island of NICs and switches."""
+    fabric, up = t.fabric_routes, t.usable_nics
+    assert fabric is not None
+    islands = _islands(t)
+    sets = [frozenset(islands[fabric.leaf[k, up[k]]].tolist()) for k in range(t.nodes)]
+    first = {s: k for k, s in reversed(list(enumerate(sets)))}
+    for s, k in sorted(first.items(), key=lambda item: item[1]):
+        if not s:
+            raise TopologyError(f"{t.name}: node{k} is cut off; {cut_of(t, k)}")
+    for (s, k), (other, m) in combinations(sorted(first.items(), key=lambda item: item[1]), 2):
+        if not s & other:
+            small = min((k, m), key=lambda n: sum(sets[n] == x for x in sets))
+            raise TopologyError(f"{t.name}: no way from node{k} to node{m}; {cut_of(t, small)}")
+
+
+def _islands(t: Topology) -> Int64:
+    """The island of surviving links that each switch is on, (switches,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first = int(t.node_first_vertex[-1])
+    wires = t.link_kind == LinkKind.FABRIC
+    if t.link_failed is not None:
+        wires = wires & ~t.link_failed
+    a, b = t.link_src[wires] - first, t.link_dst[wires] - first
+    switches = len(t.vertex_name) - first
+    graph = coo_array((np.ones(len(a), dtype=np.int8), (a, b)), shape=(switches, switches))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)

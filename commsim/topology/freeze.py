@@ -1,0 +1,184 @@
+"""A cluster frozen to arrays: copies of node graphs, and the fabric between their NICs.
+
+Vertices and links are numbered node by node (each undirected link of a node graph twice, forth and back), then come
+the switches, the NIC ports (node, NIC; up, down) and the links of the fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from commsim.errors import TopologyError
+from commsim.topology.dragonfly import dragonfly
+from commsim.topology.fabric import Fabric
+from commsim.topology.fabric_routes import FabricRoutes
+from commsim.topology.graph import NodeGroup, Topology
+from commsim.topology.kinds import Cpu, Gpu, Int64, LinkKind, VertexKind
+from commsim.topology.links import BuiltFabric, LinkColumns, Ports
+from commsim.topology.node_routes import node_routes, vertices_of
+from commsim.topology.static import with_static_routes
+from commsim.topology.torus import torus
+from commsim.topology.tree import tree
+
+_MOST_LINKS = 2**25  # about 1 GiB of columns
+
+_BUILDERS: dict[str, Callable[[Fabric, Ports, int, int], BuiltFabric]] = {
+    "dragonfly": dragonfly,
+    "torus": torus,
+}
+
+
+@dataclass(frozen=True)
+class NodePart:
+    """Nodes that are alike, before freezing: a node graph, of which the first `ranks_per_node` GPUs hold ranks."""
+
+    gpu: Gpu
+    cpu: Cpu
+    graph: Any
+    ranks_per_node: int
+    nodes: int
+    nic_bandwidth: float
+    nic_latency: float
+
+
+def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
+    """The topology of the nodes of all parts, in order, and a fabric between them if there are several."""
+    nodes = sum(p.nodes for p in parts)
+    _check_nics(name, nodes, parts)
+    _check_size(name, parts, fabric)
+    groups = [_group(p, fabric, name) for p in parts]
+    node_group = np.repeat(np.arange(len(parts)), [p.nodes for p in parts]).astype(np.int32)
+    sizes = np.array([g.vertices for g in groups])[node_group]
+    start = np.concatenate([[0], np.cumsum(sizes)])
+    columns, names, kinds, ranks = [], [], [], []
+    for i, (part, group) in enumerate(zip(parts, groups, strict=True)):
+        members = list(part.graph)
+        first = start[:-1][node_group == i]
+        columns.append(_node_links(part.graph, first))
+        places = {v: k for k, v in enumerate(members)}
+        gpus = vertices_of(part.graph, VertexKind.GPU)[: group.ranks_per_node]
+        ranks.append((first[:, None] + np.array([places[v] for v in gpus])[None, :]).ravel())
+        suffixes = ["." + v for v in members]
+        for k in np.flatnonzero(node_group == i).tolist():
+            prefix = f"node{k}"
+            names += [prefix + s for s in suffixes]
+        kinds.append(np.tile([int(part.graph.nodes[v]["kind"]) for v in members], part.nodes))
+
+    routes: FabricRoutes | None = None
+    if nodes > 1:
+        built = _BUILDERS.get(fabric.kind, tree)(
+            fabric, _ports(parts, start), int(start[-1]), sum(len(c.src) for c in columns)
+        )
+        columns.append(built.links)
+        names += built.switches
+        kinds.append(np.full(len(built.switches), VertexKind.SWITCH))
+        routes = with_static_routes(built, fabric.routes, names, LinkColumns.joined(columns), int(start[-1]), name)
+    links = LinkColumns.joined(columns)
+    node_of = np.repeat(np.arange(nodes), sizes)
+    return Topology(
+        name=name,
+        groups=tuple(groups),
+        node_group=node_group,
+        network=fabric.network if any(g.nics_per_node for g in groups) else "none",
+        kind=fabric.kind,
+        routing=fabric.routing,
+        oversubscription=fabric.oversubscription,
+        nodes_per_leaf=fabric.nodes_per_leaf,
+        vertex_name=tuple(names),
+        vertex_kind=np.concatenate(kinds).astype(np.uint8),
+        vertex_node=np.concatenate([node_of, np.full(len(names) - len(node_of), -1)]).astype(np.int32),
+        link_src=links.src,
+        link_dst=links.dst,
+        link_bandwidth=links.bandwidth,
+        link_latency=links.latency,
+        link_kind=links.kind,
+        rank_vertex=np.concatenate(ranks).astype(np.int32),
+        fabric_routes=routes,
+    )
+
+
+def _group(part: NodePart, fabric: Fabric, name: str) -> NodeGroup:
+    gpus = vertices_of(part.graph, VertexKind.GPU)[: part.ranks_per_node]
+    nics = vertices_of(part.graph, VertexKind.NIC)
+    kinds = {data["kind"] for _, data in part.graph.nodes(data=True)}
+    nvlink, link_bandwidth = _nvlink_of(part.graph, gpus)
+    return NodeGroup(
+        gpu=part.gpu,
+        cpu=part.cpu,
+        ranks_per_node=len(gpus),
+        nics_per_node=len(nics),
+        nic_bandwidth=part.nic_bandwidth if nics else 0.0,
+        has_nvswitch=VertexKind.NVSWITCH in kinds,
+        nvlink_links=nvlink,
+        nvlink_link_bandwidth=link_bandwidth,
+        vertices=part.graph.number_of_nodes(),
+        node_routes=node_routes(part.graph, gpus, nics, name, over_nvlink=fabric.keeps_rails),
+    )
+
+
+def _check_nics(name: str, nodes: int, parts: Sequence[NodePart]) -> None:
+    if nodes == 1:
+        return
+    for part in parts:
+        if not vertices_of(part.graph, VertexKind.NIC):
+            raise TopologyError(
+                f"{name}: {nodes} nodes without a NIC cannot reach each other; "
+                "set nics_per_node and nic_bandwidth, or choose a preset with a network"
+            )
+        if not part.nic_bandwidth > 0:
+            raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
+
+
+def _check_size(name: str, parts: Sequence[NodePart], fabric: Fabric) -> None:
+    nodes = sum(p.nodes for p in parts)
+    nics = [len(vertices_of(p.graph, VertexKind.NIC)) for p in parts]
+    inside = sum(p.nodes * (p.graph.number_of_edges() + n) for p, n in zip(parts, nics, strict=True))
+    links = 2 * (inside + (fabric.cables(nodes, max(nics)) if nodes > 1 else 0))
+    if links > _MOST_LINKS:
+        raise TopologyError(f"{name}: found {links} links, expected at most {_MOST_LINKS}")
+
+
+def _ports(parts: Sequence[NodePart], start: Int64) -> Ports:
+    """The NICs of all nodes, in columns of the node that has most."""
+    nodes = len(start) - 1
+    nics = [vertices_of(p.graph, VertexKind.NIC) for p in parts]
+    vertex = np.full((nodes, max(map(len, nics))), -1, dtype=np.int64)
+    bandwidth, latency = np.zeros(vertex.shape), np.zeros(vertex.shape)
+    first = 0
+    for part, names in zip(parts, nics, strict=True):
+        places = {v: k for k, v in enumerate(part.graph)}
+        rows, n = slice(first, first + part.nodes), len(names)
+        vertex[rows, :n] = start[rows, None] + np.array([places[v] for v in names])[None, :]
+        bandwidth[rows, :n], latency[rows, :n] = part.nic_bandwidth, part.nic_latency
+        first += part.nodes
+    return Ports(vertex, bandwidth, latency)
+
+
+def _node_links(graph: Any, start: Int64) -> LinkColumns:
+    """The links of the copies of a node graph whose first vertices are `start`."""
+    places = {v: k for k, v in enumerate(graph)}
+    edges = list(graph.edges(data=True))
+    ends = np.array([[places[u], places[v]] for u, v, _ in edges], dtype=np.int64).reshape(-1, 2)
+    tail, head = (start[:, None] + ends[None, :, side] for side in (0, 1))
+
+    def column(key: str) -> Any:
+        return np.tile(np.array([float(d[key]) for *_, d in edges]), len(start))
+
+    both = LinkColumns.both_ways(tail, head, column("bandwidth"), column("latency"), LinkKind.NVLINK)
+    kinds = np.tile(np.repeat(np.array([int(d["kind"]) for *_, d in edges], dtype=np.uint8), 2), len(start))
+    return LinkColumns(both.src, both.dst, both.bandwidth, both.latency, kinds)
+
+
+def _nvlink_of(node: Any, gpus: list[str]) -> tuple[int, float]:
+    """(NVLinks per GPU of the described machine, bytes/s of one); (0, 0.0) without NVLink."""
+    most, bandwidth = node.graph.get("nvlink", (0, 0.0))
+    for g in gpus:
+        links = [d for d in node.adj[g].values() if d["kind"] == LinkKind.NVLINK]
+        count = sum(d["count"] for d in links)
+        if count > most:
+            most, bandwidth = count, links[0]["bandwidth"] / links[0]["count"]
+    return most, bandwidth

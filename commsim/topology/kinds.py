@@ -1,0 +1,86 @@
+"""The words of a topology: kinds of vertices, links and paths, what a GPU and a CPU are, and a table of routes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+UInt8 = npt.NDArray[np.uint8]
+Bool = npt.NDArray[np.bool_]
+
+
+class VertexKind(IntEnum):
+    """What a vertex is."""
+
+    GPU = 0
+    NVSWITCH = 1
+    PCIE_SWITCH = 2
+    HOST = 3
+    NIC = 4
+    SWITCH = 5
+
+
+class LinkKind(IntEnum):
+    """What a link is; HOST joins two CPU sockets, NETWORK a NIC and its leaf, FABRIC a leaf and a spine."""
+
+    NVLINK = 0
+    C2C = 1
+    PCIE = 2
+    HOST = 3
+    NETWORK = 4
+    FABRIC = 5
+
+
+class PathType(IntEnum):
+    """NCCL's path types, nearest first (NCCL 2.30.7 src/include/graph.h:117-154)."""
+
+    LOC = 0
+    NVL = 1
+    NVB = 2
+    C2C = 3
+    PIX = 4
+    PXB = 5
+    P2C = 6
+    PXN = 7
+    PHB = 8
+    SYS = 9
+    NET = 10
+    DIS = 11
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model: marketing name, generation ("volta" ... "blackwell") and compute capability times ten."""
+
+    model: str
+    generation: str
+    sm: int
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A host CPU: arch "x86_64", "arm64" or "ppc64"; vendor "intel", "amd", "arm" or "ibm"; model."""
+
+    arch: str
+    vendor: str
+    model: str
+
+
+@dataclass(frozen=True, eq=False)
+class RouteTable:
+    """Deduplicated routes: pair k takes the links ``link[ptr[index[k]]:ptr[index[k] + 1]]``."""
+
+    ptr: Int64
+    link: Int32
+    index: Int32
+
+    def links(self, pair: int) -> Int32:
+        """The link ids of one asked pair, in the order a message crosses them."""
+        route = self.index[pair]
+        return self.link[self.ptr[route] : self.ptr[route + 1]]
