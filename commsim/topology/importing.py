@@ -31,7 +31,7 @@ def import_file(path: Path, given: Given | None = None) -> Imported:
 
 def checked(imported: Imported, path: Path, nodes: int = 1) -> Topology:
     """The topology of a description with so many nodes; TopologyError where it is not whole."""
-    from commsim.topology.fabric import check
+    from commsim.topology.check import check
     from commsim.topology.presets import load_topology
     from commsim.topology.spec import TopologySpec
 
