@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Field, Space, space
-from commsim.accuracy.planes import Planes, planes, times, unique
+from commsim.accuracy.planes import Planes, explored, times, unique
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -39,8 +39,6 @@ class Log:
     case: Case
     nbytes: tuple[int, ...]
     time_s: Float64
-    generation: str
-    network: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +152,11 @@ def all_planes(
     groups = [
         (case, sorted({n for i in at for n in logs[i].nbytes}), values) for case, at in unique([e.case for e in logs])
     ]
-    found = parallel(_planes_job, groups, workers, progress, "slopes")
-    return {i: p for (_, at), p in zip(unique([e.case for e in logs]), found, strict=True) for i in at}
+    found: list[Planes | str] = parallel(_planes_job, groups, workers, progress, "slopes")
+    out: dict[int, Planes | str] = {}
+    for (_, at), one in zip(unique([e.case for e in logs]), found, strict=True):
+        out |= dict.fromkeys(at, one)
+    return out
 
 
 def all_times(
@@ -166,7 +167,7 @@ def all_times(
     label: str = "predictions",
 ) -> list[Float64]:
     """Predicted seconds of every log at its own field values."""
-    groups = []
+    groups: list[Job] = []
     members: list[list[int]] = []
     for _, indices in unique([e.case for e in logs]):
         # Logs of one machine at the same point are one prediction.
@@ -189,8 +190,8 @@ def all_times(
 Job = tuple[Case, list[int], dict[Field, float]]
 
 
-def _planes_job(job: Job) -> Planes:
-    return planes(*job)
+def _planes_job(job: Job) -> Planes | str:
+    return explored(*job)
 
 
 def _times_job(job: Job) -> Float64:

@@ -1,7 +1,7 @@
 """The fitted fields of the channel model: which they are, where they start, and a Parameters from their values.
 
 A field is a pair (scope, path): ``("ampere", "base.LL")``, ``("slingshot", "network.message_cost")``; the launch
-belongs to the host and has the scope ``"launch"`` for all generations. `starts.yaml` lists the fields with their priors.
+belongs to the host and has the scope ``"launch"`` for all generations. `starts.yaml` lists the fields, with priors.
 """
 
 from __future__ import annotations

@@ -124,6 +124,10 @@ class Planes:
     constant: Float64
     slope: Float64  # (sizes, fields used)
     field: npt.NDArray[np.int64]
+    generation: str
+    network: str  # "none" on one node
+    choices: tuple[str, ...]  # algorithm/protocol of each size
+    warnings: tuple[str, ...]
 
 
 def planes(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> Planes:
@@ -132,7 +136,10 @@ def planes(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> 
     predictor = FitPredictor(case)
     scope = {p: scope_of(p, predictor.generation, predictor.network) for p in _paths()}
     parameters = parameters_at(predictor.generation, predictor.network, values)
-    seconds = np.array([predictor.time(case.collective, n, parameters) for n in nbytes])
+    predictor.parameters = parameters
+    predicted = [predictor.predict(case.collective, n) for n in nbytes]
+    seconds = np.array([p.time_s for p in predicted])
+    choices = [f"{p.algorithm}/{p.protocol}" for p in predicted]
     predictor.coarser()
     columns: dict[int, Float64] = {}
     constant = np.zeros(len(nbytes))
@@ -155,7 +162,17 @@ def planes(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> 
         constant[i] = seconds[i] - total
     order = sorted(columns)
     slope = np.stack([columns[f] for f in order], axis=1) if order else np.zeros((len(nbytes), 0))
-    return Planes(tuple(nbytes), seconds, constant, slope, np.array(order, np.int64))
+    return Planes(
+        nbytes=tuple(nbytes),
+        seconds=seconds,
+        constant=constant,
+        slope=slope,
+        field=np.array(order, np.int64),
+        generation=predictor.generation,
+        network=predictor.network if predictor.topology.nodes > 1 else "none",
+        choices=tuple(choices),
+        warnings=tuple(predictor.warnings),
+    )
 
 
 @lru_cache(maxsize=1)
@@ -173,16 +190,14 @@ def times(case: Case, nbytes: Sequence[int], several: Sequence[Mapping[Field, fl
     return found
 
 
-def probe(case: Case) -> tuple[str, str, str]:
-    """Generation, network and the fault of a case that cannot be predicted (empty where it can)."""
+def explored(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> Planes | str:
+    """The planes of a case, or why it cannot be predicted: one log's fault must not end a validation of many."""
     try:
-        predictor = FitPredictor(case)
-        predictor.predict(case.collective, 1 << 20)
+        return planes(case, nbytes, values)
     except CommsimError as error:
-        return "", "", str(error).splitlines()[0]
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # one log's fault must not end the others
-        return "", "", f"internal error: {type(error).__name__}: {error}"
-    return predictor.generation, predictor.network, ""
+        return str(error).splitlines()[0]
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return f"internal error: {type(error).__name__}: {error}"
 
 
 def jobs_key(case: Case) -> tuple[object, ...]:

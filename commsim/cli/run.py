@@ -35,6 +35,9 @@ def run(
         bool | None,
         typer.Option("--plot/--no-plot", help="Draw bandwidth.png and .svg (default: as the scenario says)."),
     ] = None,
+    explain_choice: Annotated[
+        bool, typer.Option("--explain-choice", help="Print NCCL's graphs, its table of candidates and its choices.")
+    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", help="Write the moves of the largest size as a Chrome trace.", show_default=False),
@@ -70,6 +73,10 @@ def run(
         if json_output:
             documents.append(result.to_dict() | {"comparisons": [c.summary() for c in comparisons]})
             continue
+        if explain_choice:
+            from commsim.report.choice import explain
+
+            typer.echo(explain(one), nl=False)
         typer.echo(tables(result), nl=False)
         for item in result.items:
             for line in crossover_lines(item):

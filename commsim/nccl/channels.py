@@ -84,3 +84,36 @@ def traffic(collective: str, nbytes: int, ranks: int) -> tuple[int, int]:
     if collective in ("all_gather", "reduce_scatter"):
         return ranks, -(-nbytes // ranks)
     return (2 if collective == "all_reduce" else 1), nbytes
+
+
+def nvls_channels(sm: int, nodes: int, version: Version) -> int:
+    """Channels of NVLS and NVLSTree, which are counted apart (src/transport/nvls.cc)."""
+    if sm >= 100 and version >= (2, 25, 0):
+        return 24 if nodes == 1 else 32
+    return 16
+
+
+def p2p_channels(
+    coll_channels: int, nodes: int, nvlinks: int, nics: int, nic_gbps: float, version: Version
+) -> tuple[int, int]:
+    """(channels of sends and receives, those of one peer): src/graph/paths.cc, ncclTopoComputeP2pChannels.
+
+    `nvlinks` joins the two GPUs of a pair (0 over PCIe). The peer with the fewest channels counts.
+    """
+    total = _power_of_two(coll_channels)
+    peer = 2 * max(1, nvlinks) if nvlinks else 2
+    if nodes > 1:
+        network = 2 if version < (2, 30, 0) else max(nics, ceil(nic_gbps / 14.0))
+        peer = min(peer, network)
+    return total, min(_power_of_two(peer), total)
+
+
+def p2p_start(per_peer: int, channels: int, ranks: int) -> int:
+    """Channels with which a send starts: halved while all peers together would need more than there are."""
+    while per_peer > 1 and per_peer * ranks > channels:
+        per_peer //= 2
+    return per_peer
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()

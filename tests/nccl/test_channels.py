@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsim.nccl.channels import split
+from commsim.nccl.channels import nvls_channels, p2p_channels, p2p_start, split, traffic
 from commsim.nccl.protocols import LL, LL128, PROTOCOLS, SIMPLE, Protocol
 
 NEW, OLD = (2, 26, 2), (2, 18, 1)
@@ -52,3 +52,33 @@ def test_the_fullest_channel_times_the_channels_covers_the_call(
     got = split(limit, nbytes, "ring", PROTOCOLS[protocol], ranks, version)
     assert 1 <= got.channels <= limit
     assert got.channel_bytes <= nbytes <= got.channels * got.channel_bytes or nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "channels"),
+    [
+        ((24, 1, 18, 8, 50.0), (32, 32)),  # 8 x H100: 32 and 32 per peer in public logs
+        ((24, 1, 12, 0, 0.0), (32, 32)),  # a bridged pair of A100
+        ((4, 2, 0, 2, 3.125), (4, 2)),  # two nodes of two V100 over RoCE
+        ((2, 1, 0, 0, 0.0), (2, 2)),
+    ],
+)
+def test_channels_of_sends_and_receives(arguments: tuple[int, int, int, int, float], channels: tuple[int, int]) -> None:
+    assert p2p_channels(*arguments, NEW) == channels
+
+
+def test_sends_start_on_fewer_channels_where_peers_are_many() -> None:
+    assert p2p_start(32, 32, 8) == 4
+    assert p2p_start(2, 16, 64) == 1
+
+
+def test_nvls_channels_by_gpu_and_nodes() -> None:
+    assert (nvls_channels(90, 1, NEW), nvls_channels(100, 1, NEW), nvls_channels(100, 4, NEW)) == (16, 24, 32)
+
+
+def test_what_one_rank_holds_is_what_is_cut_into_cells() -> None:
+    # Logged with 4 ranks and 4 channels: all_gather of 8 KiB per rank by LL takes 2 channels, of 16 KiB all 4.
+    for held, channels in ((8 << 10, 2), (16 << 10, 4)):
+        factor, own = traffic("all_gather", 4 * held, 4)
+        assert own == held
+        assert split(4, 4 * held, "ring", LL, 4, NEW, factor, own).channels == channels

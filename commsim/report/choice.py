@@ -1,0 +1,110 @@
+"""NCCL's choice explained in NCCL's own words: its graphs, its TUNING table and a line per size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commsim.nccl.channels import nvls_channels, split, traffic
+from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
+from commsim.nccl.protocols import PROTOCOLS
+from commsim.nccl.tuner import COLLECTIVES, candidates, choose, max_threads, table
+from commsim.nccl.tuner_tables import algorithms
+from commsim.nccl.version import parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commsim.nccl.graph import Graph, System
+    from commsim.nccl.version import Version
+    from commsim.scenario.run import Prepared
+
+_PATTERNS = {"BALANCED_TREE": 1, "SPLIT_TREE": 2, "TREE": 3, "RING": 4, "NVLS": 5, "COLLNET_DIRECT": 6}
+_FUNCTIONS = {
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "all_reduce": "AllReduce",
+}
+
+
+def explain(prepared: Prepared) -> str:
+    """The choices behind a scenario's items; a line that says so where a scenario leaves nothing to choose."""
+    from commsim.nccl.graph import discover
+
+    scenario = prepared.scenario
+    if scenario.library.name != "nccl":
+        return "# no choice to explain: the library is none\n"
+    version = parse_version(scenario.library.version)
+    lines: list[str] = []
+    for work in scenario.workload:
+        env = scenario.nccl_env(work)
+        system = discover(prepared.topology, version, env)
+        if work.collective not in COLLECTIVES or system.ranks == 1:
+            lines.append(f"# {work.collective}: sends and receives, or a copy; there is no algorithm to choose")
+            continue
+        measured = [int(size) for curve in prepared.measured for size in curve.size_bytes]
+        lines += graph_lines(system)
+        lines += table_lines(system, version, env)
+        lines += choice_lines(system, work.collective, work.sizes or measured, version, env)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def graph_lines(system: System) -> list[str]:
+    """The graphs as NCCL_DEBUG_SUBSYS=GRAPH prints them."""
+    graphs: list[Graph | None] = [system.ring, system.tree, system.collnet_direct, system.collnet_chain, system.nvls]
+    return [
+        f"Pattern {_PATTERNS[g.pattern]}, crossNic {g.cross_nic}, nChannels {g.channels}, "
+        f"bw {g.intra_gbps:f}/{g.inter_gbps:f}, type {g.intra_type}/{g.inter_type}, sameChannels {int(g.same_channels)}"
+        for g in graphs
+        if g is not None
+    ] + [f"{system.coll_channels} coll channels"]
+
+
+def table_lines(system: System, version: Version, env: dict[str, str] | None = None) -> list[str]:
+    """The table as NCCL_DEBUG_SUBSYS=TUNING prints it: us and GB/s, three algorithms a block."""
+    entries = {collective: table(system, collective, version, env) for collective in COLLECTIVES}
+    names = algorithms(version)
+    lines = []
+    for start in range(0, len(names), 3):
+        block = names[start : start + 3]
+        columns = [(algorithm, protocol) for algorithm in block for protocol in PROTOCOL_NAMES]
+        lines.append("  Algorithm   |" + "".join(f" {'':14}   {ALGORITHM_NAMES[a]:>14}   {'':14} |" for a in block))
+        lines.append("  Protocol    |" + "".join(f" {protocol:>14} |" for _, protocol in columns))
+        lines.append(" Max NThreads |" + "".join(f" {max_threads(system, a, p, env):>14} |" for a, p in columns))
+        for collective in COLLECTIVES:
+            cells = (entries[collective][column] for column in columns)
+            row = "".join(f"{cell.latency_us:8.1f}/{cell.algbw_gbps:6.1f} |" for cell in cells)
+            lines.append(f"{_FUNCTIONS[collective]:>13} |{row}")
+    return lines
+
+
+def choice_lines(
+    system: System, collective: str, sizes: Iterable[int], version: Version, env: dict[str, str] | None = None
+) -> list[str]:
+    """A line per size as NCCL logs its choice, with the time it expects.
+
+    As in NCCL's log the bytes of all_gather and reduce_scatter are those of one rank.
+    """
+    lines = []
+    for nbytes in sizes:
+        best = choose(candidates(system, collective, nbytes, version, env))
+        if best is None:
+            lines.append(f"{_FUNCTIONS[collective]}: {nbytes} Bytes -> nothing that the environment allows")
+            continue
+        factor, held = traffic(collective, nbytes, system.ranks)
+        protocol = PROTOCOLS[best.protocol]
+        threads = max_threads(system, best.algorithm, best.protocol, env)
+        limit = system.coll_channels
+        if best.algorithm.startswith("nvls"):
+            limit = nvls_channels(system.sm, system.nodes, version)
+        used = split(
+            limit, nbytes, best.algorithm, protocol, system.ranks, version, factor, held,
+            max_threads=threads,
+        ).channels  # fmt: skip
+        algorithm = ALGORITHM_NAMES[best.algorithm].upper().replace("NVLSTREE", "NVLS_TREE")
+        lines.append(
+            f"{_FUNCTIONS[collective]}: {held} Bytes -> Algo {algorithm} proto {best.protocol.upper()} "
+            f"channel{{Lo..Hi}}={{0..{used - 1}}} time {best.time_us:.1f}"
+        )
+    return lines
