@@ -28,7 +28,7 @@ NODE = System(
         ("all_reduce", "tree", SIMPLE, Part(1024), 512 * KIB),  # never shrunk
         ("all_reduce", "tree", LL128, Part(1 << 30), 576_000),
         ("all_reduce", "nvls", SIMPLE, Part(1 << 30, 16), 128 * KIB),
-        ("all_reduce", "nvls", SIMPLE, Part(64 << 20, 16), 32 * KIB),
+        ("all_reduce", "nvls", SIMPLE, Part(63 << 20, 16), 32 * KIB),
         ("all_reduce", "nvls", SIMPLE, Part(1 << 20, 16), 16 * KIB),
         ("all_gather", "pat", SIMPLE, Part(1 << 20), 64 * KIB),
     ],
