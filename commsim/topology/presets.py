@@ -67,12 +67,27 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
 
     TopologyError says which field of which description cannot be built, and why.
     """
+    file = None if spec.path is None else _read(base_dir / spec.path)[0]
+    if file is not None and file.groups is not None and spec.path is not None:
+        base_dir, spec = (base_dir / spec.path).parent, _of_file(spec, file)
+    name = file.name or Path(spec.path).stem if file is not None and spec.path else None
     if spec.groups is not None:
-        topology = _of_groups(spec, spec.groups, base_dir)
+        topology = _of_groups(spec, spec.groups, base_dir, name)
     else:
-        name, machine = _described(spec, base_dir)
-        topology = build(machine, spec, name)
-    return degraded(topology, spec.faults) if spec.faults else topology
+        described, machine = _described(spec, base_dir)
+        topology = build(machine, spec, described)
+    faults = [*((file and file.faults) or ()), *(spec.faults or ())]
+    return degraded(topology, faults) if faults else topology
+
+
+def _of_file(spec: TopologySpec, file: TopologyFile) -> TopologySpec:
+    """The description with the groups and the fabric of the file that it names."""
+    own = [n for n in ("gpu", "cpu", "node", "gpus_per_node", "nics_per_node", "nic_bandwidth") if getattr(spec, n)]
+    own += ["nodes"] if spec.nodes != 1 else []
+    if own:
+        raise TopologyError(f"{spec.path}: {', '.join(own)} belong inside each of the groups of the file")
+    fabric = _merged(file.fabric or FabricSpec(), spec.fabric or FabricSpec())
+    return spec.model_copy(update={"groups": file.groups, "fabric": fabric})
 
 
 def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Machine]:
@@ -196,7 +211,7 @@ def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
     return freeze(name, [part], fabric_of(fabric, part.nodes, _nics_of(part), name))
 
 
-def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path) -> Topology:
+def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path, title: str | None) -> Topology:
     """Nodes of several descriptions in one fabric: that of the first group, with what is stated beside `groups`."""
     parts, names, first = list[NodePart](), list[str](), None
     for i, group in enumerate(groups):
@@ -206,7 +221,7 @@ def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path) -> T
         first = machine.fabric if i == 0 else first
     stated = Machine() if spec.fabric is None else Machine.model_construct({"fabric"}, fabric=spec.fabric)
     machine = _merged(Machine() if first is None else Machine(fabric=first), stated)
-    name = "+".join(dict.fromkeys(names))[:64]
+    name = title or "+".join(dict.fromkeys(names))[:64]
     nodes = sum(p.nodes for p in parts)
     fabric = fabric_of(_fabric_spec(machine.fabric, spec), nodes, max(map(_nics_of, parts)), name)
     _check_ranks(sum(p.nodes * p.ranks_per_node for p in parts), name)

@@ -253,15 +253,6 @@ class Machine(_Block):
     fabric: FabricSpec | None = None
 
 
-class TopologyFile(Machine):
-    """A file of ``topologies/``: a machine, what it is, where its figures come from, and what it extends."""
-
-    extends: Name | None = None
-    name: Name | None = None
-    description: Text | None = None
-    source: Text | list[Text] | None = None
-
-
 class GroupSpec(Machine):
     """Some nodes of a cluster of different nodes: a preset, a path or a machine, and the knobs of its nodes."""
 
@@ -283,6 +274,31 @@ class GroupSpec(Machine):
         return self
 
 
+Groups = Annotated[list[GroupSpec], Field(min_length=1, max_length=64)]
+Faults = Annotated[list[FaultSpec], Field(max_length=4096)]
+
+
+class TopologyFile(Machine):
+    """A file of ``topologies/``: a machine, what it is, where its figures come from, and what it extends.
+
+    Or a cluster: `groups` of nodes, and the `fabric` and `faults` of all.
+    """
+
+    extends: Name | None = None
+    name: Name | None = None
+    description: Text | None = None
+    source: Text | list[Text] | None = None
+    groups: Groups | None = None
+    faults: Faults | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> TopologyFile:
+        stated = [n for n in ("extends", "gpu", "cpu", "node") if getattr(self, n) is not None]
+        if self.groups is not None and stated:
+            raise ValueError(f"{', '.join(stated)} belong inside each of the groups")
+        return self
+
+
 class TopologySpec(Machine):
     """What ``topology:`` in a scenario may hold: a preset, a path, a machine or `groups` of them, and the knobs."""
 
@@ -294,8 +310,8 @@ class TopologySpec(Machine):
     nic_bandwidth: Bandwidth | None = None
     oversubscription: Factor | None = None
     nodes_per_leaf: Nodes | None = None
-    groups: Annotated[list[GroupSpec], Field(min_length=1, max_length=64)] | None = None
-    faults: Annotated[list[FaultSpec], Field(max_length=4096)] | None = None
+    groups: Groups | None = None
+    faults: Faults | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> TopologySpec:

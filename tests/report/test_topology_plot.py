@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from machines import machine
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
@@ -12,6 +13,7 @@ from commsim.report.topology_plot import plot_topology
 from commsim.topology.presets import list_presets, load_preset
 
 PRESETS = list_presets()
+ROUTE = {"ends": ["leaf0.rail0", "leaf1.rail0"], "via": ["spine0"]}
 
 
 def boxes(figure: Figure) -> list[list[tuple[float, float, float, float]]]:
@@ -59,3 +61,21 @@ def test_cube_mesh_shows_single_and_double_links() -> None:
     figure = plot_topology(load_preset("dgx-1v"))
     counts = [t.get_text() for t in figure.axes[0].texts if t.get_text() in {"1", "2"}]
     assert sorted(counts) == ["1"] * 8 + ["2"] * 8
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fabric"),
+    [
+        (6, {"kind": "dragonfly", "nodes_per_leaf": 1, "leaves_per_group": 3}),
+        (200, {"kind": "dragonfly", "nodes_per_leaf": 4, "leaves_per_group": 8}),
+        (12, {"kind": "fat_tree", "levels": 3, "nodes_per_leaf": 1, "leaves_per_pod": 2, "spines": 2, "cores": 2}),
+        (64, {"kind": "fat_tree", "levels": 3, "nodes_per_leaf": 2, "leaves_per_pod": 4, "planes": 2, "cores": 2}),
+        (4, {"kind": "torus", "dimensions": [4]}),
+        (1000, {"kind": "torus", "dimensions": [10, 10, 10]}),
+        (4, {"kind": "rail_fat_tree", "nodes_per_leaf": 2, "routing": "static", "routes": [ROUTE]}),
+    ],
+)
+def test_other_fabrics_draw(nodes: int, fabric: dict[str, object]) -> None:
+    figure = plot_topology(machine(preset="hgx-h100-ndr400", nodes=nodes, fabric=fabric))
+    for panel in boxes(figure):
+        assert not [(a, b) for a, b in combinations(panel, 2) if overlap(a, b)]

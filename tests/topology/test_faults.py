@@ -107,7 +107,7 @@ def test_a_ring_of_routers_goes_the_other_way() -> None:
 
 
 def test_another_global_link_is_taken() -> None:
-    fabric = {"kind": "dragonfly", "nodes_per_leaf": 1, "leaves_per_group": 2, "global_links": 2}
+    fabric: dict[str, Any] = {"kind": "dragonfly", "nodes_per_leaf": 1, "leaves_per_group": 2, "global_links": 2}
     topology = broken(failed(link=["group0.switch0", "group1.switch0"]), **fabric)
     assert switches(topology, 0, 4) == ["group0.switch0", "group0.switch1", "group1.switch1", "group1.switch0"]
     assert_sound(topology)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from machines import assert_sound, machine, path
+from typer.testing import CliRunner
 
+from commsim.cli.topo import app
 from commsim.errors import TopologyError
 from commsim.topology.check import check
 from commsim.topology.graph import Topology
+from commsim.topology.presets import load_file
 
 GROUPS = [
     {"preset": "hgx-h100-ndr400", "nodes": 2, "gpus_per_node": 4},
@@ -101,3 +106,45 @@ def test_the_same_node_twice_is_not_mixed_in_its_routes() -> None:
 def test_groups_that_cannot_be(data: dict[str, Any], match: str) -> None:
     with pytest.raises(TopologyError, match=match):
         machine(**data)
+
+
+CLUSTER = """
+name: cluster
+description: Two sorts of nodes, one of them with a slow card
+groups:
+  - {preset: hgx-h100-ndr400, nodes: 2, gpus_per_node: 4}
+  - {path: old.yaml, nodes: 2}
+fabric: {kind: fat_tree, nodes_per_leaf: 2}
+faults:
+  - {nic: [1, 0], bandwidth_factor: 0.5}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    (tmp_path / "old.yaml").write_text("extends: dgx-1v-edr100\n")
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    return tmp_path / "cluster.yaml"
+
+
+def test_a_file_holds_groups_and_faults(cluster: Path) -> None:
+    topology = load_file(cluster)
+    assert (topology.name, topology.world_size, topology.kind) == ("cluster", 24, "fat_tree")
+    assert 25e9 in topology.link_bandwidth[topology.route(4, 0)]
+    with pytest.raises(TopologyError, match="nodes belong inside each of the groups of the file"):
+        load_file(cluster, nodes=2)
+    cluster.write_text(CLUSTER + "extends: dgx-1v\n")
+    with pytest.raises(TopologyError, match="extends belong inside each of the groups"):
+        load_file(cluster)
+
+
+def test_a_cluster_is_shown_drawn_and_checked(cluster: Path, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["show", str(cluster)]).stdout
+    assert "4 nodes of 2 sorts, 24 ranks" in shown
+    assert "2 nodes of 8 x V100 SXM2" in shown
+    assert "the paths of node 0; other nodes differ" in shown
+    data = json.loads(CliRunner().invoke(app, ["show", str(cluster), "--json"]).stdout)
+    assert [g["nodes"] for g in data["groups"]] == [2, 2]
+    assert data["fabric"] == "fat_tree"
+    assert CliRunner().invoke(app, ["check", str(cluster)]).stdout.startswith("cluster: sound; 24 ranks")
+    assert CliRunner().invoke(app, ["draw", str(cluster), "-o", str(tmp_path / "c.png")]).exit_code == 0
