@@ -197,6 +197,16 @@ class Topology:
         return np.asarray(up & reached[self.node_group])
 
     @cached_property
+    def gpu_links(self) -> Bool:
+        """Whether some route between two GPUs of one node takes a link, (L,); of every node by its own routes."""
+        taken = np.zeros(len(self.link_src), dtype=bool)
+        for i, g in enumerate(self.groups):
+            links = np.unique(g.node_routes.gpu_gpu)
+            first = self.node_first_link[:-1][self.node_group == i]
+            taken[(first[:, None] + links[links >= 0][None, :]).ravel()] = True
+        return taken
+
+    @cached_property
     def switch_search(self) -> SwitchSearch:
         """Searches over the surviving links between switches, kept for the next."""
         from commsim.topology.detour import SwitchSearch

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from commsim.cli.topo import app
 from commsim.errors import TopologyError
 from commsim.topology.check import check
-from commsim.topology.graph import Topology
+from commsim.topology.graph import LinkKind, Topology
 from commsim.topology.presets import load_file
 
 GROUPS = [
@@ -53,6 +53,13 @@ def test_figures_that_agree_are_given() -> None:
     assert (topology.ranks_per_node, topology.nic_bandwidth) == (8, 50e9)
     with pytest.raises(TopologyError, match="differ in gpu: H100 SXM5, H200 SXM"):
         _ = topology.gpu
+
+
+def test_links_between_the_gpus_of_a_node() -> None:
+    """Two NVLinks one way for each of four H100 per node, and the 16 NVLinked pairs of a cube mesh."""
+    topology = mixed(kind="single_switch")
+    assert set(topology.link_kind[topology.gpu_links].tolist()) == {LinkKind.NVLINK}
+    assert topology.gpu_links.sum() == 2 * 4 * 2 + 2 * 16 * 2
 
 
 def test_a_missing_nic_is_replaced_by_one_that_is_there() -> None:
