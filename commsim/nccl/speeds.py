@@ -16,11 +16,11 @@ def speeds(sm: int, inter: bool, version: Version) -> tuple[float, ...]:
         return _blackwell_inter(version) if inter else _blackwell_intra(version)
     if sm >= 90 and version >= (2, 18, 0):
         return _hopper_inter(version) if inter else _hopper_intra(version)
+    early = version < (2, 15, 0)
+    tail = (18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
     if inter:
-        head = (48.0, 30.0, 24.0, 22.0) if version < (2, 15, 0) else (48.0, 30.0, 28.0, 24.0, 20.0)
-        return (*head, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0, *_SLOW)
-    head = (44.0, 30.0, 22.0) if version < (2, 15, 0) else (40.0, 30.0, 20.0)
-    return (*head, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
+        return (48.0, 30.0, 24.0, 22.0, *tail, *_SLOW) if early else (48.0, 30.0, 28.0, 24.0, 20.0, *tail, *_SLOW)
+    return (44.0, 30.0, 22.0, *tail) if early else (40.0, 30.0, 20.0, *tail)
 
 
 def _hopper_intra(version: Version) -> tuple[float, ...]:

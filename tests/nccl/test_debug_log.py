@@ -12,10 +12,11 @@ import pytest
 from commsim.errors import LogFormatError
 from commsim.nccl.channels import split, traffic
 from commsim.nccl.debug_log import DebugLog, read_debug_log
-from commsim.nccl.graph import Graph, System
+from commsim.nccl.graph import Graph, System, discover
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.tuner import Entry, candidates, choose, max_threads, table
 from commsim.nccl.version import Version
+from commsim.topology.importing import checked, import_file
 
 HERE = Path(__file__).parents[1] / "data" / "nccl_debug"
 SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
@@ -152,12 +153,6 @@ def test_times_that_nccl_2_12_expected_on_four_boxes_of_eight() -> None:
     assert differing_choices(log, boxes, (2, 12, 12)) == []
 
 
-SELECTED = {
-    (8, "H100"): (12, 30.0, (8, 40.0, 60.0), 24, "BALANCED_TREE"),
-    (8, "H200"): (12, 30.0, (8, 40.0, 60.0), 24, "BALANCED_TREE"),
-}
-
-
 @shared
 def test_selections_of_eight_h100_and_h200() -> None:
     with (SHARED / "nccl_debug" / "selection_map_h100_h200_nccl2.30.7.csv").open(newline="", encoding="utf-8") as file:
@@ -189,3 +184,23 @@ def test_every_published_log_is_read() -> None:
                 assert logs[row["file"]].ranks == int(row["n_ranks"]), row["file"]
             if row["algo_lines"].isdecimal() and row["file"].endswith(".log"):
                 assert len(logs[row["file"]].selections) == int(row["algo_lines"]), row["file"]
+
+
+@shared
+@pytest.mark.parametrize(
+    ("name", "nodes", "version", "ring", "tree"),
+    [
+        # The graphs that logs or graph dumps of the same machines print.
+        ("dump_a100pcie_x2_normal_nccl2.27.xml", 1, (2, 27, 7), (12, 20.0, 20.0), (12, 40.0, 40.0)),
+        ("dump_dgx1_v100.xml", 1, (2, 12, 12), (6, 22.0, 22.0), (6, 22.0, 22.0)),
+        ("dump_rtx3090_x8_ib56.xml", 4, (2, 12, 12), (1, 7.0, 7.0), (1, 10.0, 7.0)),
+    ],
+)
+def test_the_search_finds_the_graphs_of_machines_described_by_themselves(
+    name: str, nodes: int, version: Version, ring: tuple[int, float, float], tree: tuple[int, float, float]
+) -> None:
+    path = SHARED / "topo" / name
+    system = discover(checked(import_file(path), path, nodes), version)
+    assert (system.ring.channels, system.ring.intra_gbps, system.ring.inter_gbps) == ring
+    assert (system.tree.channels, system.tree.intra_gbps, system.tree.inter_gbps) == tree
+    assert system.tree.pattern == "BALANCED_TREE"
