@@ -247,4 +247,7 @@ def _sizes(s: Schedule, used: dict[str, int]) -> dict[str, int]:
 
 
 def _attributes(values: Mapping[str, object]) -> str:
-    return "".join(f" {name}={quoteattr(str(value))}" for name, value in values.items())
+    return "".join(
+        f" {name}={quoteattr(value)}" if isinstance(value, str) else f' {name}="{value}"'
+        for name, value in values.items()
+    )
