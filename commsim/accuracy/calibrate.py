@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.cases import Case
-from commsim.accuracy.fields import Field, Space, space
+from commsim.accuracy.fields import Field, space
 from commsim.accuracy.planes import Planes, explored, times, unique
 
 J = TypeVar("J")
@@ -90,64 +90,76 @@ def stack(logs: Sequence[Log], several: Sequence[Mapping[int, Planes]]) -> Rows:
 def fit(
     rows: Rows,
     use: npt.NDArray[np.int64],
+    weight: Float64,
     *,
     center: Float64 | None = None,
-    weight: float | None = None,
+    start: Float64 | None = None,
     prior: float = PRIOR,
     steps: int = 60,
 ) -> Float64:
-    """ln(value / start) of every field from some rows, drawn to `center` (default: the starts).
+    """ln(value / start) of every field from some rows of given weights, drawn to `center` (default: the starts).
 
-    A log's rows weigh 1 / their number, or `weight` each. Fields that no row touches stay where the prior has them.
+    `start` is where the search begins. A field that no row touches follows those of its group as the prior has it.
     """
     fitted = space()
     x0 = np.zeros(len(fitted.fields)) if center is None else center
-    if use.size == 0:
+    touched = np.flatnonzero(np.any(rows.slope[:, use] != 0, axis=(0, 1)))
+    if touched.size == 0:
         return x0.copy()
-    count = np.bincount(rows.log[use])
-    w = np.full(use.size, weight) if weight is not None else 1.0 / count[rows.log[use]]
-    target = np.log(rows.measured[use])
+    covariance = fitted.covariance[np.ix_(touched, touched)]
+    precision = prior * np.linalg.inv(covariance)
+    constant, slope = rows.constant[:, use], rows.slope[:, use][:, :, touched]
+    sign, target, at = fitted.sign[touched], np.log(rows.measured[use]), np.arange(use.size)
+    origin = x0[touched]
 
-    def cost(x: Float64, seconds: Float64) -> float:
-        z = ((np.log(seconds) - target) / SCALE) ** 2
-        return float(w @ (2 * (np.sqrt(1 + z) - 1)) + prior * _quadratic(fitted, x - x0))
-
-    x, damping = x0.copy(), 1e-3
-    seconds, derivative = rows.predicted(x, use)
-    best = cost(x, seconds)
-    for _ in range(steps):
+    def model(x: Float64) -> tuple[Float64, Float64, float]:
+        factor = np.exp(sign * x)
+        parts = constant + slope @ factor
+        top = np.argmax(parts, axis=0)
+        seconds = np.maximum(parts[top, at], 1e-12)
         residual = (np.log(seconds) - target) / SCALE
-        jacobian = derivative / seconds[:, None] / SCALE
-        robust = w / np.sqrt(1 + residual**2)
-        normal = jacobian.T @ (jacobian * robust[:, None]) + prior * fitted.precision
-        gradient = jacobian.T @ (robust * residual) + prior * fitted.precision @ (x - x0)
-        improved = False
+        cost = weight @ (2 * (np.sqrt(1 + residual**2) - 1)) + (x - origin) @ precision @ (x - origin)
+        return residual, slope[top, at] * (sign * factor) / seconds[:, None] / SCALE, float(cost)
+
+    x, damping = (x0 if start is None else start)[touched], 1e-3
+    residual, jacobian, best = model(x)
+    for _ in range(steps):
+        robust = weight / np.sqrt(1 + residual**2)
+        normal = jacobian.T @ (jacobian * robust[:, None]) + precision
+        gradient = jacobian.T @ (robust * residual) + precision @ (x - origin)
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
             new = x + np.clip(step, -1.0, 1.0)
-            there, slopes = rows.predicted(new, use)
-            value = cost(new, there)
-            if value < best:
-                improved = True
+            there = model(new)
+            if there[2] < best:
                 break
             damping *= 4
-        if not improved:
+        else:
             break
-        gain, x, seconds, derivative, best = best - value, new, there, slopes, value
+        gain = best - there[2]
+        x, (residual, jacobian, best) = new, there
         damping = max(damping / 10, 1e-9)
-        if gain < 1e-6 * max(1.0, best):
+        if gain < 1e-5 * max(1.0, best):
             break
-    return x
+    out = x0 + fitted.covariance[:, touched] @ np.linalg.solve(covariance, x - origin)
+    out[touched] = x
+    return np.asarray(out)
 
 
-def _quadratic(fitted: Space, d: Float64) -> float:
-    return float(d @ fitted.precision @ d)
+def weights(rows: Rows, use: npt.NDArray[np.int64], systems: Sequence[str]) -> Float64:
+    """Weights of rows: curves of a system share its weight, which grows with the root of their number."""
+    logs = np.unique(rows.log[use])
+    counts: dict[str, int] = {}
+    for i in logs:
+        counts[systems[i]] = counts.get(systems[i], 0) + 1
+    rows_of = np.bincount(rows.log[use], minlength=len(systems))
+    return np.array([1.0 / (rows_of[i] * counts[systems[i]] ** 0.5) for i in rows.log[use]])
 
 
 def all_planes(
     logs: Sequence[Log], x: Float64, workers: int = 2, progress: Progress | None = None
-) -> dict[int, Planes]:
-    """The planes of every log at one point, each prediction made once."""
+) -> dict[int, Planes | str]:
+    """The planes of every log at one point, each prediction made once; why not, where a log cannot be predicted."""
     values = space().values(x)
     groups = [
         (case, sorted({n for i in at for n in logs[i].nbytes}), values) for case, at in unique([e.case for e in logs])

@@ -32,12 +32,12 @@ _SHARED = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """The fitted fields in a fixed order: start, whether a field is a time (else a rate), the prior's precision."""
+    """The fitted fields in a fixed order: start, whether a field is a time (else a rate), the prior."""
 
     fields: tuple[Field, ...]
     start: Float64
     is_time: npt.NDArray[np.bool_]
-    precision: Float64  # (fields, fields) of ln(value / start)
+    covariance: Float64  # (fields, fields) of ln(value / start)
     index: dict[Field, int]
 
     def values(self, x: Float64) -> dict[Field, float]:
@@ -125,7 +125,7 @@ def space() -> Space:
         fields=fields,
         start=np.array([entries[f][0] for f in fields]),
         is_time=np.array([entries[f][1] for f in fields]),
-        precision=np.linalg.inv(covariance),
+        covariance=covariance,
         index={f: i for i, f in enumerate(fields)},
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from commsim.accuracy.baselines import baselines
 from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Field, parameters_at, replaced, scope_of, space
 from commsim.errors import CommsimError
@@ -128,6 +129,7 @@ class Planes:
     network: str  # "none" on one node
     choices: tuple[str, ...]  # algorithm/protocol of each size
     warnings: tuple[str, ...]
+    baselines: dict[str, Float64]  # seconds by the names of `commsim.accuracy.baselines`
 
 
 def planes(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> Planes:
@@ -172,6 +174,7 @@ def planes(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> 
         network=predictor.network if predictor.topology.nodes > 1 else "none",
         choices=tuple(choices),
         warnings=tuple(predictor.warnings),
+        baselines=baselines(predictor, case.collective, nbytes),
     )
 
 
