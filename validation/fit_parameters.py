@@ -70,7 +70,7 @@ _FIXED = {
     "tree_hop.nvlink": (0.6, 1.25, 4.0),
     "tree_hop.pcie": (1.0, 1.9, 4.0),
 }
-# A public study of the same curves: nvls as a share of the NVLink rate, us per call and round, us and GB/s of a channel.
+# A study of the same curves: nvls as a share of the NVLink rate, us per call and round, us and GB/s of a channel.
 _OTHER: dict[str, object] = {
     "efficiency.pcie": 1.0,
     "efficiency.nvls": 0.75,

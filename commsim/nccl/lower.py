@@ -100,7 +100,16 @@ def survey(system: System, topology: Topology) -> Machine:
     intra, kind = _inside(system, topology) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology) if system.nodes > 1 else ()
     halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
-    return Machine(intra, kind, topology.nics_per_node, across, halves)
+    return Machine(intra, kind, _fed_nics(topology), across, halves)
+
+
+def _fed_nics(topology: Topology) -> int:
+    """NICs of a node that its ranks can keep busy: a GPU feeds as many as its own port to them carries."""
+    if topology.nodes < 2 or not topology.nics_per_node:
+        return topology.nics_per_node
+    port = dict(_nic_path(topology)).get("PCIe", topology.nic_bandwidth)
+    each = max(1, int(port // topology.nic_bandwidth))
+    return min(topology.nics_per_node, topology.ranks_per_node * each)
 
 
 def _inside(system: System, topology: Topology) -> tuple[float, str]:

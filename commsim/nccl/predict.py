@@ -14,6 +14,7 @@ from commsim.errors import ScenarioError
 from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import chain_time
 from commsim.nccl.channels import Split, split
+from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, survey
 from commsim.nccl.parameters import Parameters, load_parameters
@@ -29,20 +30,6 @@ MODELLED = ("ring", "tree", "nvls", "nvls_tree")
 """Algorithms with a time model."""
 
 _OVERLAP_ORDER = 6.0
-
-KNOWN_ENV = frozenset(
-    {
-        "NCCL_ALGO",
-        "NCCL_PROTO",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_MIN_CTAS",
-        "NCCL_MAX_CTAS",
-        "NCCL_BUFFSIZE",
-        "NCCL_NVLS_ENABLE",
-    }
-)
-"""NCCL variables that have their effect here; any other is reported as not modelled."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +85,8 @@ class Predictor:
                 f"NCCL {format_version(self.version)} is outside the versions modelled "
                 f"({format_version(OLDEST)} to {format_version(NEWEST)}): the nearest one is used"
             )
-        for name in sorted(self.options.env):
-            if name.startswith("NCCL_") and name not in KNOWN_ENV:
-                self._warn(f"{name} is not modelled and has no effect")
+        for name in unmodelled(self.options.env):
+            self._warn(f"{name} is not modelled and has no effect")
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -132,9 +118,9 @@ class Predictor:
                 f"or commsim has no time model for it yet; expected one of {', '.join(self._possible(collective))}"
             )
         if best is not None and best.algorithm not in MODELLED:
+            name = ALGORITHM_NAMES[best.algorithm]
             self._warn(
-                f"NCCL would choose {_NAMES[best.algorithm]} here for some sizes, which is not modelled yet: the "
-                f"figures are those of {' and '.join(_NAMES[a] for a in MODELLED)} (as with NCCL_NVLS_ENABLE=0)"
+                f"NCCL would choose {name} for some sizes, which has no time model yet: the best other one is timed"
             )
         return modelled.algorithm, modelled.protocol
 
@@ -228,7 +214,7 @@ class Predictor:
         if closed or call.collective in ("broadcast", "reduce"):
             if engine not in ("auto", "closed_form"):
                 raise ScenarioError(
-                    f"engine {engine} cannot time {call.collective} by {_NAMES[call.algorithm]}; "
+                    f"engine {engine} cannot time {call.collective} by {ALGORITHM_NAMES[call.algorithm]}; "
                     "expected auto or closed_form"
                 )
             if closed:
@@ -256,6 +242,3 @@ class Predictor:
 
 def _network(topology: Topology) -> str:
     return topology.network if topology.nodes > 1 else "infiniband"
-
-
-_NAMES = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}

@@ -172,7 +172,7 @@ class TreeTimer:
         """Payload bytes/s of every link of the topology for the pair that stands for all channels."""
         topology, efficiency = self.topology, parameters.efficiency
         kind = topology.link_kind
-        nics = max(1, topology.nics_per_node) if self.system.nodes > 1 else 1
+        nics = max(1, self.machine.nics) if self.system.nodes > 1 else 1
         bandwidth = topology.link_bandwidth * np.select(
             [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
             [efficiency.nvlink_switch, parameters.network.efficiency * nics],

@@ -44,8 +44,14 @@ CASES: dict[str, tuple[str, str]] = {
     "lower_case_unit": (":2:62 topology.nic_bandwidth", "did you mean 'GB/s' or 'Gb/s'?"),
     "many_faults": (":6:1 key0", "and 28 more"),
     "merge_key": (":3:12 topology", "found the merge key <<, expected the keys written out"),
-    "missing_compare": (":7:5 compare.0", "no_such_measurement.csv' beside the scenario, expected a measured table or log"),
-    "missing_topology_file": (":2:18 topology.path", "no-such-machine.yaml' beside the scenario, expected a topology file"),
+    "missing_compare": (
+        ":7:5 compare.0",
+        "no_such_measurement.csv' beside the scenario, expected a measured table or log",
+    ),
+    "missing_topology_file": (
+        ":2:18 topology.path",
+        "no-such-machine.yaml' beside the scenario, expected a topology file",
+    ),
     "nccl_tests_sizes": (":4:37 workload.0.sizes", "found the unit 'G' in '8G', did you mean 'GiB'"),
     "negative_bandwidth": (
         ":2:62 topology.nic_bandwidth",
