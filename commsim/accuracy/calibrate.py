@@ -26,8 +26,11 @@ Float64 = npt.NDArray[np.float64]
 SCALE = 0.1
 """Log residual at which soft-L1 turns from square to linear."""
 
-PRIOR = 0.09
-"""Weight of the prior against one curve: a field that is off by its width costs as much as a curve off by 3 %."""
+POOLED = 2.0
+"""Weight of the prior in a fit of many machines: their curves are many and alike, and wrong in common."""
+
+ADAPTED = 0.09
+"""Weight of the prior in a fit of one machine: a field off by its width costs as much as a curve off by 3 %."""
 
 Progress = Callable[[Iterable[object], str, int], Iterable[object]]
 
@@ -94,7 +97,7 @@ def fit(
     *,
     center: Float64 | None = None,
     start: Float64 | None = None,
-    prior: float = PRIOR,
+    prior: float = ADAPTED,
     steps: int = 60,
 ) -> Float64:
     """ln(value / start) of every field from some rows of given weights, drawn to `center` (default: the starts).

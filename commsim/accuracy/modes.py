@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibrate import Float64, Log, Rows, fit, weights
+from commsim.accuracy.calibrate import POOLED, Float64, Log, Rows, fit, weights
 
 MODES = ("zero-shot", "few", "transfer", "calibrated")
 
@@ -63,7 +63,7 @@ class Study:
 
     def _fit(self, logs: frozenset[int], start: Float64 | None = None) -> Float64:
         use = self.rows.of_logs(logs)
-        return fit(self.rows, use, weights(self.rows, use, self.systems), start=start)
+        return fit(self.rows, use, weights(self.rows, use, self.systems), start=start, prior=POOLED)
 
     def plan(self, mode: str, zero: dict[str, Float64]) -> Plan:
         """The plan of a mode, given the zero-shot fields of every system."""

@@ -25,6 +25,7 @@ from commsim.errors import CommsimError
 from commsim.nccl.lower import Call
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.uncertainty import link_kind
 
 Float64 = npt.NDArray[np.float64]
 
@@ -127,6 +128,7 @@ class Planes:
     field: npt.NDArray[np.int64]
     generation: str
     network: str  # "none" on one node
+    link: str  # what `commsim.nccl.uncertainty` calls the kind of link
     choices: tuple[str, ...]  # algorithm/protocol of each size
     warnings: tuple[str, ...]
     baselines: dict[str, Float64]  # seconds by the names of `commsim.accuracy.baselines`
@@ -172,6 +174,7 @@ def planes(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> 
         field=np.array(order, np.int64),
         generation=predictor.generation,
         network=predictor.network if predictor.topology.nodes > 1 else "none",
+        link=link_kind(predictor.system, predictor.machine, predictor.topology.network),
         choices=tuple(choices),
         warnings=tuple(predictor.warnings),
         baselines=baselines(predictor, case.collective, nbytes),

@@ -11,6 +11,7 @@ from commsim.cli import compare as compare_command
 from commsim.cli import run as run_command
 from commsim.cli.schedule import app as schedule_app
 from commsim.cli.topo import app as topo_app
+from commsim.cli.validate import app as validate_app
 
 app = typer.Typer(
     name="commsim",
@@ -41,6 +42,7 @@ def _root(
 app.command("run")(run_command.run)
 app.command("compare")(compare_command.compare)
 app.add_typer(topo_app, name="topo")
+app.add_typer(validate_app, name="validate")
 app.add_typer(schedule_app, name="schedule")
 
 
@@ -49,11 +51,12 @@ def main() -> None:
     from commsim.errors import CommsimError, InfeasibleError
 
     try:
-        app()
+        # Not standalone: there Click swallows an interrupt and a closed pipe before we can say anything.
+        sys.exit(app(standalone_mode=False) or 0)
     except CommsimError as error:
         _complain(_one_screen(str(error)))
         sys.exit(1 if isinstance(error, InfeasibleError) else 2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted; files written so far are whole")
         sys.exit(130)
     except BrokenPipeError:
@@ -67,6 +70,9 @@ def main() -> None:
         _complain("out of memory: the scenario is too large for this machine")
         sys.exit(1)
     except Exception as error:
+        if hasattr(error, "exit_code") and hasattr(error, "show"):  # Click's usage errors
+            error.show()
+            sys.exit(error.exit_code)
         if os.environ.get("COMMSIM_TRACEBACK"):
             raise
         _complain(

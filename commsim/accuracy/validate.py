@@ -1,0 +1,294 @@
+"""The model against every measured curve of a folder: errors of each log, medians, baselines.
+
+The error of a log is that of `commsim.accuracy.compare`: the mean of |predicted - measured| / measured over its sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.accuracy.baselines import FREE_FIT, NAMES, three_lines
+from commsim.accuracy.calibrate import Log, Progress, all_planes, all_times, stack
+from commsim.accuracy.cases import CLASSES, Case, fabric_class, load_cases
+from commsim.accuracy.compare import BANDS
+from commsim.accuracy.fields import space
+from commsim.accuracy.modes import Plan, Study
+from commsim.accuracy.planes import Planes
+from commsim.errors import CommsimError, ScenarioError
+from commsim.measure.parsers import read_measured
+from commsim.nccl.version import format_version
+from commsim.resources import data_root
+
+Float64 = npt.NDArray[np.float64]
+
+LEAST_ROWS = 4
+"""A log with fewer sizes is not scored."""
+
+BAND_NAMES = ("small", "mid", "large")
+FIGURES = ("mape", *(f"mape_{b}" for b in BAND_NAMES))
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A log of the list; `log` is its place among those that can be predicted, None with a reason elsewhere."""
+
+    case: Case
+    log: int | None
+    reason: str = ""
+    note: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """Everything a validation needs, and what it found: per mode the predicted seconds of every log."""
+
+    entries: Sequence[Entry]
+    study: Study
+    planes: Mapping[int, Planes]
+    zero: Mapping[str, Float64]
+    whole: Float64  # the fit on all training logs
+    modes: dict[str, tuple[Plan, list[Float64]]] = field(default_factory=dict)
+
+    def fabric(self, entry: Entry) -> str:
+        """The network of a log, ``one_node`` where there is none, blank where the machine is not known."""
+        if entry.log is None:
+            return "one_node" if entry.case.nodes == 1 else ""
+        network = self.planes[entry.log].network
+        return "one_node" if network == "none" else network
+
+    def fabric_class(self, entry: Entry) -> str:
+        """The class of `CLASSES`."""
+        fabric = self.fabric(entry)
+        return fabric_class(fabric, 1 if fabric == "one_node" else 2)
+
+
+def training_folder() -> Path:
+    """The project's own measured curves."""
+    return data_root() / "validation" / "measured"
+
+
+def prepare(
+    folders: Sequence[Path],
+    case_files: Sequence[Path] = (),
+    workers: int = 2,
+    progress: Progress | None = None,
+    only: Sequence[str] | None = None,
+) -> Validation:
+    """Reads the logs, predicts them once with the slopes of all fitted fields, and refits for every system.
+
+    The fits see the project's measured curves that are known to be healthy, whatever folders are scored; `only` limits
+    what is scored to slugs that match one of the patterns.
+    """
+    scored = load_cases(folders, case_files)
+    if only is not None:
+        scored = [c for c in scored if any(fnmatchcase(c.slug, p) for p in only)]
+        if not scored:
+            raise ScenarioError(f"no log of {', '.join(map(str, folders))} matches {', '.join(only)}")
+    own = training_folder()
+    known = {c.slug for c in scored}
+    more = [c for c in load_cases([own])] if any(own.glob("INDEX_*.csv")) else []
+    names = {c.slug for c in more}
+    cases = [*scored, *(c for c in more if c.slug not in known)]
+    entries, logs = _read(cases)
+    start = np.zeros(len(space().fields))
+    first = all_planes(logs, start, workers, progress)
+    good = [i for i in range(len(logs)) if not isinstance(first[i], str)]
+    place = {i: k for k, i in enumerate(good)}
+    planes = {k: p for k, i in enumerate(good) if isinstance(p := first[i], Planes)}
+    kept = [logs[i] for i in good]
+    train = frozenset(k for k, e in enumerate(kept) if e.case.healthy == "yes" and (not names or e.case.slug in names))
+    study = Study(kept, stack(kept, [planes]), train)
+    whole = study.everything()
+    zero = study.zero_shot(sorted({e.case.system for e in kept}), whole)
+    listed = []
+    for entry in entries[: len(scored)]:
+        if entry.log is None:
+            listed.append(entry)
+            continue
+        found = first[entry.log]
+        if isinstance(found, str):
+            listed.append(Entry(entry.case, None, found))
+        else:
+            listed.append(Entry(entry.case, place[entry.log], note=(*entry.case.notes, *found.warnings)))
+    return Validation(listed, study, planes, zero, whole)
+
+
+def _read(cases: Iterable[Case]) -> tuple[list[Entry], list[Log]]:
+    entries: list[Entry] = []
+    logs: list[Log] = []
+    for case in cases:
+        reason = case.fault
+        if not reason:
+            try:
+                curve = next(
+                    (c for c in read_measured(case.path, collective=case.collective, n_ranks=case.n_ranks)), None
+                )
+            except CommsimError as error:
+                reason = str(error).splitlines()[0]
+            else:
+                if curve is None or len(curve) < LEAST_ROWS:
+                    reason = f"fewer than {LEAST_ROWS} sizes"
+                else:
+                    entries.append(Entry(case, len(logs)))
+                    logs.append(Log(case, tuple(int(n) for n in curve.size_bytes), curve.time_s))
+                    continue
+        entries.append(Entry(case, None, reason))
+    return entries, logs
+
+
+def score(validation: Validation, mode: str, workers: int = 2, progress: Progress | None = None) -> None:
+    """Predict every listed log in a mode; `validation.modes` holds the result."""
+    plan = validation.study.plan(mode, dict(validation.zero))
+    logs = validation.study.logs
+    listed = sorted({e.log for e in validation.entries if e.log is not None and plan.at[e.log] is not None})
+    points = [x for i in listed if (x := plan.at[i]) is not None]
+    found = all_times([logs[i] for i in listed], points, workers, progress, mode)
+    seconds = [np.full(len(entry.nbytes), np.nan) for entry in logs]
+    for i, values in zip(listed, found, strict=True):
+        seconds[i] = values
+    validation.modes[mode] = (plan, seconds)
+
+
+def record(validation: Validation, mode: str) -> dict[str, object]:
+    """The figures of one mode as plain values: ``per_log``, ``medians``, ``worst``; errors in percent."""
+    plan, seconds = validation.modes[mode]
+    per_log = [_row(validation, entry, plan, seconds) for entry in validation.entries]
+    healthy = [r for r in per_log if r["healthy"] != "no" and r["mape"] is not None]
+    worst = sorted(healthy, key=lambda r: -float(str(r["mape"])))[:10]
+    return {
+        "mode": mode,
+        "per_log": per_log,
+        "medians": medians(healthy),
+        "worst": [{k: r[k] for k in ("slug", "mape", "worst_pct", "worst_bytes", "reason")} for r in worst],
+    }
+
+
+def _row(validation: Validation, entry: Entry, plan: Plan, seconds: Sequence[Float64]) -> dict[str, object]:
+    case = entry.case
+    row: dict[str, object] = {
+        "slug": case.slug,
+        "collective": case.collective,
+        "system": case.system,
+        "fabric": validation.fabric(entry),
+        "class": validation.fabric_class(entry),
+        "healthy": case.healthy,
+        "n_ranks": case.n_ranks,
+        "n_nodes": case.nodes,
+        "rows": 0,
+        **dict.fromkeys(FIGURES),
+        "bias_pct": None,
+        "worst_pct": None,
+        "worst_bytes": None,
+        "version": format_version(case.version) if case.version else "",
+        "launch": case.launch,
+        "choice": "",
+        "warnings": list(entry.note),
+        "reason": entry.reason,
+    }
+    if entry.log is None:
+        return row
+    log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
+    keep = plan.scored[entry.log] & np.isfinite(seconds[entry.log])
+    if not keep.any():
+        return row | {"reason": plan.reason[entry.log] or "no size is left to score"}
+    size = np.array(log.nbytes)[keep]
+    ratio = seconds[entry.log][keep] / log.time_s[keep]
+    worst = int(np.argmax(np.abs(ratio - 1)))
+    at = planes.nbytes.index(int(size[worst]))
+    return row | {
+        "rows": int(keep.sum()),
+        **figures(size, np.abs(ratio - 1)),
+        "bias_pct": _rounded(100 * float(np.expm1(np.median(np.log(ratio))))),
+        "worst_pct": _rounded(100 * float(ratio[worst] - 1)),
+        "worst_bytes": int(size[worst]),
+        "choice": _spans(planes, size),
+        "reason": f"{_times(float(ratio[worst]))} at {size[worst]} B, predicted with {planes.choices[at]}",
+    }
+
+
+def figures(size: npt.NDArray[np.int64], error: Float64) -> dict[str, float | None]:
+    """MAPE in percent, overall and by band; None where a band has no size."""
+    out: dict[str, float | None] = {"mape": _rounded(100 * float(error.mean())) if error.size else None}
+    for name, above, up_to in BANDS:
+        if name in BAND_NAMES:
+            rows = (size > above) & (size <= up_to)
+            out[f"mape_{name}"] = _rounded(100 * float(error[rows].mean())) if rows.any() else None
+    return out
+
+
+def medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Medians over logs, and over systems of the median over their logs: by class, collective and system."""
+
+    def over(picked: Sequence[Mapping[str, object]]) -> dict[str, object]:
+        by: dict[str, list[Mapping[str, object]]] = {}
+        for r in picked:
+            by.setdefault(str(r["system"]), []).append(r)
+        logs = {f: _median([r[f] for r in picked]) for f in FIGURES}
+        systems = {f: _median([_median([r[f] for r in members]) for members in by.values()]) for f in FIGURES}
+        return {"n_logs": len(picked), "n_systems": len(by), "logs": logs, "systems": systems}
+
+    def split(key: str, names: Iterable[str]) -> dict[str, object]:
+        return {name: over(found) for name in names if (found := [r for r in rows if r[key] == name])}
+
+    return {
+        "all": over(rows),
+        "by_class": split("class", CLASSES),
+        "by_collective": split("collective", sorted({str(r["collective"]) for r in rows})),
+        "by_system": split("system", sorted({str(r["system"]) for r in rows})),
+    }
+
+
+def baseline_record(validation: Validation) -> dict[str, object]:
+    """The medians of the models that a prediction has to beat, on the same logs."""
+    found: dict[str, object] = {}
+    for name in (*NAMES, FREE_FIT):
+        rows: list[dict[str, object]] = []
+        for entry in validation.entries:
+            if entry.log is None or entry.case.healthy == "no":
+                continue
+            log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
+            if name == FREE_FIT:
+                seconds = three_lines(log.nbytes, log.time_s)
+            else:
+                at = {n: i for i, n in enumerate(planes.nbytes)}
+                seconds = planes.baselines[name][[at[n] for n in log.nbytes]]
+            error = np.abs(seconds / log.time_s - 1)
+            conditions: dict[str, object] = {
+                "system": entry.case.system,
+                "collective": entry.case.collective,
+                "class": validation.fabric_class(entry),
+            }
+            rows.append(conditions | figures(np.array(log.nbytes), error))
+        summary = medians(rows)
+        found[name] = {"all": summary["all"], "by_class": summary["by_class"]}
+    return found
+
+
+def _spans(planes: Planes, size: npt.NDArray[np.int64]) -> str:
+    spans: list[str] = []
+    last = ""
+    wanted = set(size.tolist())
+    for n, choice in zip(planes.nbytes, planes.choices, strict=True):
+        if n in wanted and choice != last:
+            spans.append(f"{choice} from {n} B" if spans else choice)
+            last = choice
+    return ", ".join(spans)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} times too slow" if ratio > 1 else f"{1 / max(ratio, 1e-9):.2g} times too fast"
+
+
+def _median(values: Iterable[object]) -> float | None:
+    known = [float(str(v)) for v in values if v is not None]
+    return _rounded(float(np.median(known))) if known else None
+
+
+def _rounded(value: float) -> float:
+    return round(value, 2)

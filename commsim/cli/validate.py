@@ -1,0 +1,88 @@
+"""``commsim validate``: the model against whole folders of measured curves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Score the model against folders of measured curves.")
+
+R = TypeVar("R")
+
+
+@app.callback()
+def _root() -> None:
+    """Score the model against folders of measured curves."""
+
+
+@app.command("collectives")
+def collectives(
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data", help="Folder of INDEX_*.csv and <slug>.csv (default: the project's).", show_default=False
+        ),
+    ] = None,
+    cases: Annotated[
+        list[Path] | None, typer.Option("--cases", help="Case files beside the project's.", show_default=False)
+    ] = None,
+    mode: Annotated[str, typer.Option(help="zero-shot, few, transfer, calibrated, or all.")] = "zero-shot",
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write docs/accuracy.md, its pictures, the medians.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")] = False,
+    only: Annotated[str | None, typer.Option(help="Score logs of these slugs only: shell patterns, commas.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at work.")] = 2,
+) -> None:
+    """Predict every log of the folders and say how far off the predictions are."""
+    import json
+
+    from commsim.accuracy.modes import MODES
+    from commsim.accuracy.record import compare_medians, document, recorded
+    from commsim.accuracy.validate import prepare, score, training_folder
+    from commsim.errors import ScenarioError
+    from commsim.report.accuracy import summary, write_report
+    from commsim.report.files import write_atomically
+
+    if mode not in (*MODES, "all"):
+        raise ScenarioError(f"--mode: found {mode!r}, expected one of {', '.join(MODES)} or all")
+    modes = MODES if mode == "all" or report or check else (mode,)
+    validation = prepare(
+        data or [training_folder()], cases or (), workers, _progress, only.split(",") if only else None
+    )
+    for name in modes:
+        score(validation, name, workers, _progress)
+    found = document(validation, mode if mode != "all" else "zero-shot")
+    text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    if json_path is not None and str(json_path) != "-":
+        write_atomically(json_path, text)
+    typer.echo(text if str(json_path) == "-" else summary(found), nl=False)
+    if report:
+        for path in write_report(validation, found):
+            typer.echo(f"# wrote {path}", err=True)
+    if check:
+        worse = compare_medians(recorded(), found)
+        for line in worse:
+            typer.echo(f"worse than recorded: {line}", err=True)
+        if worse:
+            raise typer.Exit(1)
+
+
+def _progress(items: Iterable[R], label: str, total: int) -> Iterable[R]:
+    if not sys.stderr.isatty():
+        return items
+    return _bar(items, label, total)
+
+
+def _bar(items: Iterable[R], label: str, total: int) -> Iterator[R]:
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, f"{label:12s}", total=total, console=Console(stderr=True), transient=True)
