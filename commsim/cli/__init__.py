@@ -46,6 +46,9 @@ app.add_typer(validate_app, name="validate")
 app.add_typer(schedule_app, name="schedule")
 
 
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
 def main() -> None:
     """Entry point: every fault of the input ends in one screen of text and exit status 2, never in a traceback."""
     from commsim.errors import CommsimError, InfeasibleError
@@ -53,12 +56,16 @@ def main() -> None:
     try:
         # Not standalone: there Click swallows an interrupt and a closed pipe before we can say anything.
         sys.exit(app(standalone_mode=False) or 0)
+    except SystemExit as leaving:
+        if leaving.code == _INTERRUPTED:  # Typer has caught it before us
+            _complain("interrupted; files written so far are whole")
+        raise
     except CommsimError as error:
         _complain(_one_screen(str(error)))
         sys.exit(1 if isinstance(error, InfeasibleError) else 2)
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted; files written so far are whole")
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
