@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import yaml
@@ -152,7 +152,7 @@ def system_figure(validation: Validation, system: str) -> Figure:
 
     _, seconds = validation.modes["zero-shot"]
     colours = (*PREDICTED_COLOURS, *MEASURED_COLOURS)
-    with rc_context({**RC, "svg.hashsalt": "commsim", "svg.fonttype": "none"}):
+    with rc_context(cast("Any", {**RC, "svg.hashsalt": "commsim", "svg.fonttype": "none"})):
         figure = Figure(figsize=(6.4, 2.6), layout="constrained")
         axes = figure.add_subplot()
         names: list[str] = []
