@@ -74,7 +74,7 @@ def write_report(validation: Validation, found: Mapping[str, Any]) -> list[Path]
         old.unlink()
     recorded = json.dumps(to_record(found), indent=0, allow_nan=False) + "\n"
     residuals = (
-        "# Written by `commsim validate collectives --report`; do not edit by hand. Quantiles (10 %, 90 %) of measured /\n"
+        "# Written by `commsim validate collectives --report`. Quantiles (10 %, 90 %) of measured /\n"
         "# predicted over the sizes of all logs that are not degraded, predicted without their own system.\n"
         + yaml.safe_dump(residual_quantiles(validation), sort_keys=False, width=110, default_flow_style=None)
     )
@@ -101,7 +101,7 @@ def page(found: Mapping[str, Any], systems: Sequence[str]) -> str:
         "Written by `commsim validate collectives --report`; do not edit by hand. How it is measured, and the rule for "
         "what a log does not say: [Validate](guides/validate.md).",
         "",
-        f"{len(logs)} published logs, of which {len(scored)} are scored and not known to be degraded. The error of a log "
+        f"{len(logs)} published logs, of which {len(scored)} are scored, not known degraded. The error of a log "
         "is the mean of |predicted - measured| / measured over its sizes; figures are in percent, the median over logs "
         "and, after the stroke, the median over systems of the median over their logs.",
         "",
