@@ -92,7 +92,7 @@ def prepare(
             raise ScenarioError(f"no log of {', '.join(map(str, folders))} matches {', '.join(only)}")
     own = training_folder()
     known = {c.slug for c in scored}
-    more = [c for c in load_cases([own])] if any(own.glob("INDEX_*.csv")) else []
+    more = load_cases([own]) if any(own.glob("INDEX_*.csv")) else []
     names = {c.slug for c in more}
     cases = [*scored, *(c for c in more if c.slug not in known)]
     entries, logs = _read(cases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ import commsim
 from commsim.errors import CommsimError, ScenarioError
 from commsim.measure.records import Curve, busbw_factor
 from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import parse_version
 from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.result import Item, Result, Row
@@ -198,10 +199,13 @@ class _NcclRows(RowPredictor):
         )
         self.warnings = self.model.warnings
         self.provenance = self.model.parameters.provenance
+        # What was measured are runs back to back.
+        self._link = link_kind(self.model.system, self.model.machine, topology.network)
+        self._measured = scenario.mode == "back_to_back" and topology.world_size > 1
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size)
-        return self.row(
+        row = self.row(
             size,
             time_s=p.time_s,
             kernel_s=p.kernel_s,
@@ -212,6 +216,13 @@ class _NcclRows(RowPredictor):
             bottleneck=p.bottleneck,
             level=p.level,
         )
+        topology = self.topology
+        band = spread(topology.gpu.generation, self._link, size, topology.nodes) if self._measured else None
+        if band is None:
+            return row
+        if band.warning and band.warning not in self.warnings:
+            self.warnings.append(band.warning)
+        return replace(row, low_s=p.time_s * band.low, high_s=p.time_s * band.high)
 
 
 def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork) -> RowPredictor:
