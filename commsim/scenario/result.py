@@ -64,9 +64,16 @@ class Item:
     parameters: str = ""
 
     def curve(self) -> Curve:
-        """The predicted rows as a curve."""
+        """The predicted rows as a curve, with the band where every row has one."""
+        low, high = (
+            np.array([np.nan if v is None else v for v in column])
+            for column in ([r.low_s for r in self.rows], [r.high_s for r in self.rows])
+        )
+        banded = bool(self.rows) and not np.isnan(low).any()
         return Curve(
             name=self.name,
+            low_s=low if banded else None,
+            high_s=high if banded else None,
             collective=self.collective,
             n_ranks=self.n_ranks,
             kind="predicted",
@@ -96,6 +103,8 @@ class Item:
                 "channels": r.channels,
                 "bottleneck": r.bottleneck,
                 "lower_bound_us": None if r.lower_bound_s is None else microseconds(r.lower_bound_s),
+                "low_us": None if r.low_s is None else microseconds(r.low_s),
+                "high_us": None if r.high_s is None else microseconds(r.high_s),
                 "launch_us": microseconds(r.launch_s),
                 "kernel_us": microseconds(r.kernel_s),
                 "level": r.level,
