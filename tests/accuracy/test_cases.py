@@ -1,0 +1,211 @@
+"""What a log does not say follows from its index row by one rule."""
+
+from __future__ import annotations
+
+import csv
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from commsim.accuracy.cases import CaseRow, case_of, environment, fabric_class, launch_of, load_cases
+from commsim.accuracy.machines import base_machine, network_kind, wire
+from commsim.accuracy.releases import RELEASES, current_release, log_date, stated_version, version_of
+from commsim.errors import LogFormatError, ScenarioError, TopologyError
+
+ROW = {
+    "slug": "new_h100_n4x8_all_reduce",
+    "collective": "all_reduce",
+    "n_ranks": "32",
+    "n_nodes": "4",
+    "gpus_per_node": "8",
+    "gpu_model": "H100 80GB HBM3 SXM",
+    "intra_link": "NVLink4/NVSwitch (HGX H100)",
+    "inter_link": "8x NDR 400Gb/s InfiniBand (ConnectX-7)",
+    "nccl_version": "2.26.2+cuda12.8",
+    "env": "NCCL_IB_HCA=mlx5_0",
+    "healthy": "yes",
+    "source_url": "https://github.com/someone/logs/blob/main/x.log",
+    "date": "2025-05-21",
+}
+
+
+def test_a_row_never_seen_becomes_a_machine(tmp_path: Path) -> None:
+    case = case_of(ROW, tmp_path)
+    topology = case.topology()
+    assert (topology.nodes, topology.ranks_per_node, topology.nics_per_node) == (4, 8, 8)
+    assert (topology.network, topology.nic_bandwidth) == ("infiniband", 50e9)
+    assert (case.version, case.launch, case.env) == ((2, 26, 2), "process_per_gpu", {"NCCL_IB_HCA": "mlx5_0"})
+    assert case.system == "someone:hgx-h100:infiniband"
+    assert case.notes == ("launch not stated: taken as process_per_gpu",)
+
+
+def test_a_case_row_replaces_the_rule(tmp_path: Path) -> None:
+    stated = CaseRow(slugs=["new_*"], system="mine", preset="dgx-a100-hdr200", launch="one_process", version="2.18.1")
+    case = case_of(ROW, tmp_path, [stated])
+    assert (case.system, case.launch, case.version) == ("mine", "one_process", (2, 18, 1))
+    assert case.topology().gpu.generation == "ampere"
+
+
+def test_an_unknown_gpu_is_a_reason_not_an_end(tmp_path: Path) -> None:
+    case = case_of(ROW | {"gpu_model": "MI300X"}, tmp_path)
+    assert "MI300X" in case.fault
+    with pytest.raises(TopologyError, match="MI300X"):
+        case.topology()
+
+
+def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
+    assert "no-such" in case_of(ROW, tmp_path, [CaseRow(slugs=["*"], preset="no-such")]).fault
+
+
+@pytest.mark.parametrize(
+    ("gpu", "intra", "per_node", "machine"),
+    [
+        ("H100 80GB HBM3 SXM", "NVSwitch, NVLink4 18 links, 450 GB/s per direction", 8, "hgx-h100"),
+        ("A100-SXM4-80GB", "NVSwitch, NVLink3 12 links, 300 GB/s per direction (4 of 8 GPUs)", 4, "dgx-a100"),
+        ("A100 40GB SXM", "NVLink3 all-to-all (4x A100, no NVSwitch)", 4, "hgx-a100-4"),
+        ("A100-PCIE-40GB", "PCIe Gen4 across two sockets, no NVLink bridge", 4, "a100-pcie"),
+        ("A100 80GB PCIe", "PCIe Gen4 + NVLink bridge pairs", 4, "a100-pcie-bridge"),
+        ("V100 32GB SXM2 (DGX-1)", "NVLink2 hybrid cube mesh", 8, "dgx-1v"),
+        ("V100 16GB SXM2", "NVLink2 all-to-all (4x V100)", 4, "v100-sxm2-4"),
+        ("V100-SXM3-32GB", "NVSwitch (DGX-2), NVLink2 6 links", 12, "dgx-2"),
+        ("GH200 120GB (4 per node)", "NVLink4 all-to-all (4x GH200)", 4, "gh200x4"),
+        ("GB200 (4 GPUs per tray)", "NVLink5 NVL72 (MNNVL)", 4, "gb200-nvl72"),
+        ("B200 SXM", "NVLink5/NVSwitch (HGX B200)", 8, "hgx-b200"),
+        ("H20-3e SXM", "NVLink4/NVSwitch", 2, "h20"),
+        ("GeForce RTX 2080 Ti", "PCIe Gen3", 8, "rtx2080ti"),
+    ],
+)
+def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str) -> None:
+    assert base_machine(gpu, intra, per_node) == machine
+
+
+@pytest.mark.parametrize(
+    ("inter", "gpus", "network", "nics", "gbps"),
+    [
+        ("4x HDR 200Gb/s InfiniBand (ABCI compute node A)", 8, "infiniband", 4, 200),
+        ("32x 100Gb/s EFA (3200 Gb/s per node)", 8, "efa", 8, 400),
+        ("4x 100Gb/s EFA (400 Gb/s per node)", 8, "efa", 4, 100),
+        ("16x 100Gb/s RoCEv2 (1600 Gb/s per node)", 8, "roce", 16, 100),
+        ("4x 200Gb/s HPE Slingshot 11 (Cassini)", 4, "slingshot", 4, 200),
+        ("8x 200Gb/s Ethernet, GPUDirect-TCPXO (a3-megagpu)", 8, "ethernet", 8, 200),
+        ("10GbE TCP sockets", 8, "ethernet", 1, 10),
+        ("8x NDR InfiniBand", 8, "infiniband", 8, 400),
+        ("not stated (1 NIC used)", 8, "infiniband", 1, 400),
+    ],
+)
+def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, gbps: int) -> None:
+    found = wire(inter, "", gpus, "hopper")
+    assert (found.network, found.nics, found.bandwidth) == (network, nics, gbps * 1e9 / 8)
+
+
+def test_the_environment_can_turn_a_network_to_tcp() -> None:
+    assert network_kind("8x NDR 400Gb/s InfiniBand", "NCCL_IB_DISABLE=1") == "ethernet"
+    assert network_kind("2x 200Gb/s HPE Slingshot 11", "default (TCP sockets, no plugin)") == "ethernet"
+
+
+def test_trays_of_a_rack_are_one_node(tmp_path: Path) -> None:
+    row = ROW | {"gpu_model": "GB200", "intra_link": "NVL72", "n_nodes": "18", "gpus_per_node": "4", "n_ranks": "72"}
+    topology = case_of(row, tmp_path).topology()
+    assert (topology.nodes, topology.ranks_per_node) == (1, 72)
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ("(defaults)", {}),
+        ("NCCL_ALGO=Ring NCCL_PROTO=Simple", {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}),
+        ('NCCL_NET="AWS Libfabric" FI_X=1; aws-ofi-nccl 1.9.2', {"NCCL_NET": "AWS Libfabric"}),
+        ("NCCL_TREE_THRESHOLD=0 (ring forced)", {"NCCL_ALGO": "Ring"}),
+        ("NCCL_NET_GDR_LEVEL=GPUDirect RDMA off", {}),
+        (
+            "NCCL_ALGO=allreduce:Tree, NCCL_BUFFSIZE=8388608;",
+            {"NCCL_ALGO": "allreduce:Tree", "NCCL_BUFFSIZE": "8388608"},
+        ),
+    ],
+)
+def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
+    assert environment(text) == variables
+
+
+@pytest.mark.parametrize(
+    ("row", "launch"),
+    [
+        ({"launch": "one_process", "notes": "srun"}, "one_process"),
+        ({"notes": "single process -g 8"}, "one_process"),
+        ({"notes": "one process per GPU (srun)"}, "process_per_gpu"),
+        ({"n_nodes": "1", "inter_link": ""}, "one_process"),
+        ({"n_nodes": "1", "inter_link": "4x HDR"}, "process_per_gpu"),
+        ({"n_nodes": "2", "inter_link": "4x HDR"}, "process_per_gpu"),
+    ],
+)
+def test_launch_of_a_row(row: dict[str, str], launch: str) -> None:
+    assert launch_of(row)[0] == launch
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [
+        ("2026-05-05 (repo HEAD)", date(2026, 5, 5)),
+        ("2025-02..2025-04", date(2025, 2, 1)),
+        ("2019-2021", date(2019, 7, 1)),
+        ("2020 (approx.)", date(2020, 7, 1)),
+        ("unknown", None),
+        ("2025-13-40", None),
+    ],
+)
+def test_date_of_a_log(text: str, day: date | None) -> None:
+    assert log_date(text) == day
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("2.22.3+cuda12.6 (from NCCL_HOME)", (2, 22, 3)),
+        ("2.18 (directory name)", (2, 18, 0)),
+        ("(NCCL of the authors' tree, not stated)", None),
+        ("", None),
+    ],
+)
+def test_stated_version(text: str, version: tuple[int, int, int] | None) -> None:
+    assert stated_version(text) == version
+
+
+def test_blank_version_is_the_release_of_the_day() -> None:
+    assert version_of("", "2023-06-21") == ((2, 18, 3), "version not stated: the release current on 2023-06-21")
+    assert version_of("", "")[0] is None
+    assert current_release(date(2000, 1, 1)) == RELEASES[0][1]
+
+
+def test_releases_ascend() -> None:
+    assert list(RELEASES) == sorted(RELEASES)
+    assert [v for _, v in RELEASES] == sorted(v for _, v in RELEASES)
+
+
+def test_fabric_classes() -> None:
+    assert fabric_class("none", 1) == "one node"
+    assert fabric_class("roce", 2) == "IB/RoCE"
+    assert fabric_class("efa", 2) == "Slingshot/EFA/cloud plugin"
+
+
+def test_every_log_of_the_project_has_a_machine_of_its_ranks(checkout: Path) -> None:
+    cases = load_cases([checkout / "validation" / "measured"])
+    assert len(cases) > 270
+    wrong = [c.slug for c in cases if c.fault or c.topology().world_size != c.n_ranks]
+    assert wrong == []
+
+
+def test_a_folder_without_index_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogFormatError, match="INDEX"):
+        load_cases([tmp_path])
+
+
+def test_faults_of_a_case_file_are_located(tmp_path: Path) -> None:
+    with (tmp_path / "INDEX_x.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(ROW))
+        writer.writeheader()
+        writer.writerow(ROW)
+    (tmp_path / "cases.yaml").write_text("systems:\n  - {slugs: [a], presett: x}\n")
+    with pytest.raises(ScenarioError, match=r"cases.yaml:2.*preset"):
+        load_cases([tmp_path], [tmp_path / "cases.yaml"])
+    assert [c.slug for c in load_cases([tmp_path])] == [ROW["slug"]]
