@@ -205,7 +205,14 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
         written.append(write_atomically(folder / "comparison.csv", comparison_csv(comparisons)))
     if plot:
         written += draw(result, comparisons, folder)
+    # What an earlier run left under our names would be read as this run's.
+    for pattern in _OUR_FILES:
+        for stale in set(folder.glob(pattern)) - set(written):
+            stale.unlink()
     return written
+
+
+_OUR_FILES = ("comparison.csv", "bandwidth*.png", "bandwidth*.svg", "crossover*.png", "crossover*.svg")
 
 
 def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Path]:
