@@ -96,13 +96,12 @@ def fit(
     weight: Float64,
     *,
     center: Float64 | None = None,
-    start: Float64 | None = None,
     prior: float = ADAPTED,
     steps: int = 60,
 ) -> Float64:
     """ln(value / start) of every field from some rows of given weights, drawn to `center` (default: the starts).
 
-    `start` is where the search begins. A field that no row touches follows those of its group as the prior has it.
+    A field that no row touches follows those of its group as the prior has it.
     """
     fitted = space()
     x0 = np.zeros(len(fitted.fields)) if center is None else center
@@ -124,7 +123,7 @@ def fit(
         cost = weight @ (2 * (np.sqrt(1 + residual**2) - 1)) + (x - origin) @ precision @ (x - origin)
         return residual, slope[top, at] * (sign * factor) / seconds[:, None] / SCALE, float(cost)
 
-    x, damping = (x0 if start is None else start)[touched], 1e-3
+    x, damping = origin, 1e-3
     residual, jacobian, best = model(x)
     for _ in range(steps):
         robust = weight / np.sqrt(1 + residual**2)

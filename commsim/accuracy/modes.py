@@ -51,19 +51,18 @@ class Study:
         """The fit on all training logs: what ships."""
         return self._fit(self.train)
 
-    def zero_shot(self, systems: Sequence[str], start: Float64 | None = None) -> dict[str, Float64]:
-        """By system, the fit on the training logs of all other systems."""
+    def zero_shot(self, systems: Sequence[str]) -> dict[str, Float64]:
+        """By system, the fit on the training logs of all other systems, begun at the starts: nothing of it leaks in."""
         all_of = self.systems
         held = {all_of[i] for i in self.train}
-        whole = start if start is not None else self.everything()
+        whole = self.everything()
         return {
-            s: self._fit(frozenset(i for i in self.train if all_of[i] != s), start=whole) if s in held else whole
-            for s in systems
+            s: self._fit(frozenset(i for i in self.train if all_of[i] != s)) if s in held else whole for s in systems
         }
 
-    def _fit(self, logs: frozenset[int], start: Float64 | None = None) -> Float64:
+    def _fit(self, logs: frozenset[int]) -> Float64:
         use = self.rows.of_logs(logs)
-        return fit(self.rows, use, weights(self.rows, use, self.systems), start=start, prior=POOLED)
+        return fit(self.rows, use, weights(self.rows, use, self.systems), prior=POOLED)
 
     def plan(self, mode: str, zero: dict[str, Float64]) -> Plan:
         """The plan of a mode, given the zero-shot fields of every system."""

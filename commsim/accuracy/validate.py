@@ -105,7 +105,7 @@ def prepare(
     train = frozenset(k for k, e in enumerate(kept) if e.case.healthy == "yes" and (not names or e.case.slug in names))
     study = Study(kept, stack(kept, [planes]), train)
     whole = study.everything()
-    zero = study.zero_shot(sorted({e.case.system for e in kept}), whole)
+    zero = study.zero_shot(sorted({e.case.system for e in kept}))
     listed = []
     for entry in entries[: len(scored)]:
         if entry.log is None:

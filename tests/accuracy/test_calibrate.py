@@ -1,0 +1,172 @@
+"""Planes touch the predictions, and a fit on them finds values that were hidden in synthetic curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commsim.accuracy.baselines import NAMES, three_lines
+from commsim.accuracy.calibrate import Log, all_planes, all_times, fit, stack, weights
+from commsim.accuracy.cases import Case, case_of
+from commsim.accuracy.fields import parameters_at, replaced, scope_of, space, start_parameters, walk
+from commsim.accuracy.modes import Study, nearest, reference
+from commsim.accuracy.planes import FitPredictor, Planes, explored, planes
+from commsim.nccl.parameters import load_parameters
+from commsim.nccl.predict import Options, Predictor
+
+SIZES = tuple(2**k for k in range(8, 31, 2))
+
+
+def _case(slug: str, collective: str = "all_reduce", nodes: int = 1, gpu: str = "H100", **more: str) -> Case:
+    row = {
+        "slug": slug,
+        "collective": collective,
+        "n_nodes": str(nodes),
+        "gpus_per_node": "4",
+        "gpu_model": gpu,
+        "intra_link": "NVSwitch",
+        "inter_link": "8x 400Gb/s InfiniBand" if nodes > 1 else "",
+        "nccl_version": "2.26.2",
+        "env": "NCCL_NVLS_ENABLE=0",
+        "healthy": "yes",
+        "source_url": "https://github.com/one/x",
+    }
+    return case_of(row | more, Path())
+
+
+@pytest.fixture(scope="module")
+def origin() -> np.ndarray:
+    return np.zeros(len(space().fields))
+
+
+def test_start_parameters_hold_every_listed_field() -> None:
+    fitted = space()
+    values = fitted.values(np.zeros(len(fitted.fields)))
+    for path, value, _ in walk(parameters_at("hopper", "efa", values)):
+        field = scope_of(path, "hopper", "efa"), path
+        if field in values:
+            assert values[field] == pytest.approx(value)
+
+
+def test_times_and_rates_are_told_apart() -> None:
+    fitted = space()
+    kind = dict(zip(fitted.fields, fitted.is_time, strict=True))
+    assert kind["hopper", "base.LL"]
+    assert not kind["hopper", "block_rate.LL"]
+    assert not kind["infiniband", "network.efficiency"]
+
+
+def test_replaced_changes_only_what_is_named() -> None:
+    p = load_parameters("hopper")
+    q = replaced(p, {"base.LL": 1.0, "channel_cost": 2.0})
+    assert (q.base.LL, q.channel_cost, q.base.Simple) == (1.0, 2.0, p.base.Simple)
+    assert p.base.LL != 1.0
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_planes_touch_where_they_are_made_and_lie_below_elsewhere(collective: str, nodes: int) -> None:
+    case, fitted = _case("x", collective, nodes), space()
+    zero = np.zeros(len(fitted.fields))
+    made = planes(case, SIZES, fitted.values(zero))
+    assert made.constant + made.slope.sum(axis=1) == pytest.approx(made.seconds)
+    x = np.where(fitted.is_time, 0.3, -0.2)
+    away = made.constant + made.slope @ np.exp(fitted.sign * x)[made.field]
+    predictor = FitPredictor(case)
+    there = [predictor.time(collective, n, parameters_at("hopper", predictor.network, fitted.values(x))) for n in SIZES]
+    assert np.all(away <= np.array(there) * 1.02)
+    assert np.median(away / there) > 0.9
+
+
+def test_kept_times_are_those_of_a_plain_predictor() -> None:
+    case = _case("x", nodes=2)
+    fast, start = FitPredictor(case), start_parameters("hopper", "infiniband")
+    other = replaced(start, {"network.message_cost": 2e-6, "base.LL": 9e-6})
+    for p in (start, other, start):
+        plain = Predictor(case.topology(), Options(case.version, case.env, case.launch), p)
+        assert [fast.time("all_reduce", n, p) for n in SIZES] == [plain.predict("all_reduce", n).time_s for n in SIZES]
+
+
+def _study(x: np.ndarray, cases: list[Case]) -> tuple[list[Log], Study]:
+    zero = np.zeros_like(x)
+    made = [Log(case, SIZES, np.ones(len(SIZES))) for case in cases]
+    truth = all_times(made, [x] * len(made), workers=1)
+    logs = [Log(case, SIZES, seconds) for case, seconds in zip(cases, truth, strict=True)]
+    found = {i: p for i, p in all_planes(logs, zero, workers=1).items() if isinstance(p, Planes)}
+    return logs, Study(logs, stack(logs, [found]), frozenset(range(len(logs))))
+
+
+def test_a_fit_finds_what_made_the_curves(origin: np.ndarray) -> None:
+    hidden = origin.copy()
+    hidden[space().index["hopper", "base.LL"]] = 0.25
+    hidden[space().index["hopper", "block_rate.Simple"]] = -0.1
+    _, study = _study(hidden, [_case("a"), _case("b", "all_gather"), _case("c", nodes=2)])
+    use = study.rows.of_logs([0, 1, 2])
+    x = fit(study.rows, use, weights(study.rows, use, study.systems))
+    predicted = np.max(study.rows.constant + study.rows.slope @ np.exp(space().sign * x), axis=0)
+    assert np.mean(np.abs(predicted / study.rows.measured - 1)) < 0.03
+    before = np.max(study.rows.constant + study.rows.slope.sum(axis=2), axis=0)
+    assert np.mean(np.abs(predicted / study.rows.measured - 1)) < np.mean(np.abs(before / study.rows.measured - 1))
+
+
+def test_zero_shot_does_not_see_the_scored_system(origin: np.ndarray) -> None:
+    hidden = origin.copy()
+    hidden[space().index["hopper", "base.LL"]] = 0.5
+    cases = [_case("a"), _case("b", source_url="https://github.com/two/x")]
+    logs, study = _study(hidden, cases)
+    before = study.zero_shot(study.systems)
+    other = Log(logs[0].case, SIZES, logs[0].time_s * 3)
+    made = {i: planes(entry.case, SIZES, space().values(origin)) for i, entry in enumerate(logs)}
+    changed = Study([other, logs[1]], stack([other, logs[1]], [made]), study.train)
+    after = changed.zero_shot(study.systems)
+    assert np.array_equal(before[cases[0].system], after[cases[0].system])
+    assert not np.allclose(before[cases[1].system], after[cases[1].system])
+
+
+def test_modes_score_what_they_have_not_seen(origin: np.ndarray) -> None:
+    cases = [_case("a"), _case("b", "all_gather"), _case("c", n_nodes="1", gpus_per_node="8")]
+    _, study = _study(origin, cases)
+    zero = dict.fromkeys(study.systems, origin)
+    few = study.plan("few", zero)
+    assert [int((~s).sum()) for s in few.scored] == [3, 3, 3]
+    calibrated = study.plan("calibrated", zero)
+    assert all(not s[0] and s[1] for s in calibrated.scored)
+    transfer = study.plan("transfer", zero)
+    assert [x is None for x in transfer.at] == [False, False, True]
+    assert transfer.reason[2] == "the log that the system was fitted on"
+
+
+def test_the_reference_log_of_a_system() -> None:
+    logs = [
+        Log(_case("b"), SIZES, np.ones(len(SIZES))),
+        Log(_case("a"), SIZES, np.ones(len(SIZES))),
+        Log(_case("c", "all_gather"), SIZES, np.ones(len(SIZES))),
+        Log(_case("d", gpus_per_node="8", healthy="no"), SIZES, np.ones(len(SIZES))),
+    ]
+    assert reference(logs, range(4)) == 1
+    assert reference(logs, [2, 3]) is None
+
+
+def test_nearest_sizes_in_ratio() -> None:
+    assert nearest([8, 200, 400, 2**20, 2**28], (256, 2**20, 2**30)) == [1, 3, 4]
+    assert nearest([2**20], (256, 2**20)) == [0]
+
+
+def test_three_lines_leave_nothing_of_three_lines() -> None:
+    n = np.array([2.0**k for k in range(6, 31)])
+    curve = np.where(n < 2**14, 10e-6, np.where(n < 2**22, 20e-6 + n / 20e9, 50e-6 + n / 100e9))
+    assert three_lines(n.astype(int).tolist(), curve) == pytest.approx(curve, rel=1e-9)
+
+
+def test_baselines_are_there_for_every_size() -> None:
+    found = explored(_case("x", nodes=2), SIZES, space().values(np.zeros(len(space().fields))))
+    assert isinstance(found, Planes)
+    assert set(found.baselines) == set(NAMES)
+    assert all(np.all(seconds > 0) and seconds.size == len(SIZES) for seconds in found.baselines.values())
+    assert np.all(found.baselines["tuner_or_launch"] >= found.baselines["tuner"])
+
+
+def test_a_case_that_cannot_be_predicted_says_why() -> None:
+    assert "MI300X" in str(explored(_case("x", gpu="MI300X"), SIZES, {}))
