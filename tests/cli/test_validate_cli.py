@@ -1,0 +1,110 @@
+"""`commsim validate collectives` on folders of logs, the project's and others."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import commsim.accuracy.validate as validation
+from commsim.cli import app
+from commsim.document import read_documents, validate
+from commsim.errors import CommsimError
+from commsim.nccl.uncertainty import Residuals
+
+HEAD = (
+    "slug,collective,n_ranks,n_nodes,gpus_per_node,gpu_model,intra_link,inter_link,nccl_version,env,healthy,date,notes"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three logs that no case names: one as published, one too short, one of a GPU that NCCL does not know."""
+    monkeypatch.setattr(validation, "training_folder", lambda: tmp_path / "none")
+    source = checkout / "validation" / "measured" / "a100_80g_cw_x8_all_reduce.csv"
+    text = source.read_text()
+    (tmp_path / "new_a.csv").write_text(text)
+    (tmp_path / "new_b.csv").write_text("\n".join(text.splitlines()[:4]) + "\n")
+    (tmp_path / "new_c.csv").write_text(text)
+    common = "all_reduce,8,1,8,{},NVSwitch,,2.18.1,(defaults),yes,2023-06-21,-g 8"
+    rows = [HEAD]
+    rows += [f"{s},{common.format(g)}" for s, g in (("new_a", "A100 SXM"), ("new_b", "A100 SXM"), ("new_c", "MI300X"))]
+    (tmp_path / "INDEX_new.csv").write_text("\n".join(rows) + "\n")
+    assert len(list(csv.DictReader(rows))) == 3
+    return tmp_path
+
+
+def test_a_folder_never_seen(folder: Path) -> None:
+    target = folder / "out.json"
+    arguments = ["validate", "collectives", "--data", str(folder), "--json", str(target), "--workers", "1"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    found = json.loads(target.read_text())
+    rows = {r["slug"]: r for r in found["per_log"]}
+    assert rows["new_a"]["mape"] < 60
+    assert rows["new_a"]["fabric"] == "one_node"
+    assert rows["new_b"]["mape"] is None
+    assert "fewer than 4" in rows["new_b"]["reason"]
+    assert "MI300X" in rows["new_c"]["reason"]
+    keys = "slug collective system fabric healthy n_ranks n_nodes mape mape_small mape_mid mape_large worst_pct"
+    assert {*keys.split(), "warnings", "reason"} <= set(rows["new_a"])
+    assert {"all", "by_class", "by_collective", "by_system"} <= set(found["medians"])
+    assert set(found["baselines"]) == {"alpha_beta", "tuner", "tuner_or_launch", "three_lines"}
+    assert "one node" in result.stdout
+
+
+def test_few_sizes_of_a_curve_leave_the_others(folder: Path) -> None:
+    arguments = ["validate", "collectives", "--data", str(folder), "--mode", "few", "--json", "-", "--workers", "1"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    found = json.loads(result.stdout)
+    row = next(r for r in found["per_log"] if r["slug"] == "new_a")
+    assert row["rows"] == 20
+    assert row["mape"] < 20
+
+
+def test_the_report_is_written_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import commsim.report.accuracy as page
+    from commsim.accuracy import record
+
+    root = folder / "root"
+    (root / "docs").mkdir(parents=True)
+    (root / "validation").mkdir()
+    monkeypatch.setattr(page, "data_root", lambda: root)
+    monkeypatch.setattr(record, "data_root", lambda: root)
+    monkeypatch.setattr(page, "RESIDUALS", root / "residuals.yaml")
+    arguments = ["validate", "collectives", "--data", str(folder), "--workers", "1"]
+    assert CliRunner().invoke(app, [*arguments, "--report"], catch_exceptions=False).exit_code == 0
+    text = (root / "docs" / "accuracy.md").read_text()
+    assert "## zero-shot" in text
+    assert "MI300X" in text
+    pictures = list((root / "docs" / "images" / "accuracy").glob("*.svg"))
+    assert len(pictures) == 1
+    assert f"images/accuracy/{pictures[0].name}" in text
+    kinds = validate(Residuals, read_documents(root / "residuals.yaml")[0]).kinds
+    assert [(k.generation, k.link, k.most_nodes) for k in kinds] == [("ampere", "nvlink_switch", 1)]
+    assert CliRunner().invoke(app, [*arguments, "--check"], catch_exceptions=False).exit_code == 0
+    recorded = root / "validation" / "accuracy.json"
+    better = json.loads(recorded.read_text())
+    better["modes"]["few"][0]["mape"] = 0.1
+    recorded.write_text(json.dumps(better))
+    worse = CliRunner().invoke(app, [*arguments, "--check"], catch_exceptions=False)
+    assert worse.exit_code == 1
+    assert "few, all, logs, mape" in worse.output
+
+
+def test_unknown_mode_is_named(folder: Path) -> None:
+    with pytest.raises(CommsimError, match="found 'best'"):
+        CliRunner().invoke(
+            app, ["validate", "collectives", "--data", str(folder), "--mode", "best"], catch_exceptions=False
+        )
+
+
+@pytest.mark.slow
+def test_no_median_is_worse_than_recorded() -> None:
+    """A spread over collectives, systems and networks; the fits still see every curve."""
+    spread = "*_x8_*,gh200x4_*,alps_gh200_n8x4_*,polaris_a100_n2x4_*,gj_*,sophia_*,abci_*,aws_p5_*,xxrjun_h100_n10x8_*"
+    result = CliRunner().invoke(app, ["validate", "collectives", "--check", "--only", spread], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
