@@ -169,8 +169,6 @@ def system_figure(validation: Validation, system: str) -> Figure:
                 color=colours[names.index(entry.case.collective) % len(colours)],
                 linestyle=":" if entry.case.healthy == "no" else "-",
                 linewidth=1.0,
-                marker=".",
-                markersize=3,
             )
         axes.set(xscale="log", yscale="log", ylim=(0.1, 10), ylabel="predicted / measured")
         axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10], ["1/10", "1/5", "1/2", "1", "2", "5", "10"])
@@ -186,6 +184,10 @@ def system_figure(validation: Validation, system: str) -> Figure:
 
 
 def _svg(figure: Figure) -> bytes:
+    """The picture with its text as text, which is smaller than its outlines."""
+    from matplotlib import rc_context
+
     from commsim.report.plots import figure_bytes
 
-    return figure_bytes(figure, "svg")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "commsim"}):
+        return figure_bytes(figure, "svg")
