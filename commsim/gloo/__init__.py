@@ -1,0 +1,1 @@
+"""Gloo's own algorithm for each collective and size, lowered to schedules."""

@@ -1,0 +1,1 @@
+"""Sweeps, searches, cost and goodput."""

@@ -1,0 +1,1 @@
+"""The training step: model, mesh, compute, memory, traffic, time."""
