@@ -1,0 +1,111 @@
+"""What a GPU can do, from its datasheet: peaks by type, memory, NVLink, power.
+
+Not `commsim.topology.kinds.Gpu`, which is a place in a machine. What a GPU reaches of its peaks is in
+`commsim.training.parameters`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from commsim.document import read_documents
+from commsim.errors import ScenarioError
+
+TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4")
+
+_PRESETS = Path(__file__).with_name("accelerators.yaml")
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A GPU: SI units, dense peaks; None where a type has no hardware support."""
+
+    name: str
+    generation: str  # volta | ampere | ada | hopper | blackwell
+    flop_per_s: tuple[tuple[str, float | None], ...]  # by type, in the order of `TYPES`
+    sms: int
+    tdp_w: float
+    memory_bytes: int
+    memory_bytes_per_s: float
+    nvlink_bytes_per_s: float  # one direction; 0 without NVLink
+    nvlink_domain: int  # GPUs that reach each other at that rate
+    pcie_gen: int | None
+    confidence: str = ""
+    source: str = ""
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of a type; ScenarioError where the generation does not support it."""
+        rate = dict(self.flop_per_s).get(dtype)
+        if rate is None:
+            supported = ", ".join(t for t, r in self.flop_per_s if r is not None)
+            raise ScenarioError(f"{self.name} ({self.generation}) has no {dtype} rate; it supports {supported}")
+        return rate
+
+    def supports(self, dtype: str) -> bool:
+        """Whether a type has a rate."""
+        return dict(self.flop_per_s).get(dtype) is not None
+
+
+@lru_cache(maxsize=1)
+def _entries() -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = read_documents(_PRESETS)[0].data
+    return entries
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """The names of all presets."""
+    return tuple(_entries())
+
+
+_SHORT = {
+    "V100": "V100-SXM2-32GB",
+    "A100": "A100-SXM4-80GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    "A100-40GB": "A100-SXM4-40GB",
+    "A800": "A800-SXM4-80GB",
+    "H100": "H100-SXM5-80GB",
+    "H800": "H800-SXM5-80GB",
+    "H20": "H20-SXM5-96GB",
+    "H200": "H200-SXM5-141GB",
+    "GH200": "GH200-96GB",
+    "B200": "B200-SXM-180GB",
+    "GB200": "GB200-NVL72",
+    "B300": "B300-SXM-288GB",
+    "GB300": "GB300-NVL72",
+    "L40S": "L40S-48GB",
+    "A6000": "RTX-A6000-48GB",
+    "RTX-4090": "RTX-4090-24GB",
+}
+"""What is meant by a name without form factor and memory: the part of the reference machine of its generation."""
+
+
+@lru_cache(maxsize=64)
+def accelerator(name: str) -> Accelerator:
+    """The preset of a name, ``H100`` and the like included; ScenarioError with the nearest names where unknown."""
+    names = {n.lower(): n for n in (*_entries(), *_SHORT)}
+    found = names.get(name.strip().lower())
+    if found is None:
+        near = difflib.get_close_matches(name.strip().lower(), list(names), n=3, cutoff=0.4)
+        hint = " or ".join(names[n] for n in near) or ", ".join(_SHORT)
+        raise ScenarioError(f"found the accelerator {name!r}, expected {hint}")
+    key = _SHORT.get(found, found)
+    entry = _entries()[key]
+    peaks = entry["dense_tflops"]
+    return Accelerator(
+        name=key,
+        generation=entry["generation"],
+        flop_per_s=tuple((t, None if peaks[t] is None else peaks[t] * 1e12) for t in TYPES),
+        sms=entry["sms"],
+        tdp_w=float(entry["tdp_W"]),
+        memory_bytes=round(entry["mem_GB"] * 1e9),
+        memory_bytes_per_s=entry["mem_GBps"] * 1e9,
+        nvlink_bytes_per_s=(entry["nvlink_GBps_per_direction"] or 0) * 1e9,
+        nvlink_domain=entry["nvlink_domain"],
+        pcie_gen=entry["pcie_gen"],
+        confidence=entry["confidence"],
+        source=entry["source"],
+    )

@@ -1,0 +1,205 @@
+"""Models from a Hugging Face ``config.json``: the fields by which the families differ, and what they take for granted.
+
+Defaults are those of the `transformers` configuration classes (v4.57) of each model_type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commsim.document import compose_documents, raise_faults, read_text
+from commsim.document.types import Document
+from commsim.errors import Fault, ScenarioError
+from commsim.training.model import Mla, Model, Moe
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What a model_type implies without saying so."""
+
+    gated: bool = True
+    tied: bool = False
+    bias: str = "none"
+    norm: str = "rmsnorm"
+    positions: str = "computed"
+    kind: str = "decoder"
+
+
+_GPT2 = _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned")
+_LLAMA = _Family()
+_FAMILIES = {
+    "gpt2": _GPT2,
+    "opt": _GPT2,
+    "gpt_bigcode": _GPT2,
+    "gpt_neo": _GPT2,
+    "bert": _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned", kind="encoder"),
+    "roberta": _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned", kind="encoder"),
+    "bloom": _Family(gated=False, tied=True, bias="all", norm="layernorm"),
+    "gpt_neox": _Family(gated=False, bias="all", norm="layernorm"),
+    "gptj": _Family(gated=False, bias="all", norm="layernorm"),
+    "falcon": _Family(gated=False, tied=True, norm="layernorm"),
+    "mpt": _Family(gated=False, tied=True, norm="layernorm"),
+    "phi": _Family(gated=False, bias="all", norm="layernorm"),
+    "starcoder2": _Family(gated=False, tied=True, bias="all", norm="layernorm"),
+    "nemotron": _Family(gated=False, norm="layernorm"),
+    "qwen2": _Family(bias="qkv"),
+    "qwen2_moe": _Family(bias="qkv"),
+    "gemma": _Family(tied=True),
+    "gemma2": _Family(tied=True),
+    "gemma3_text": _Family(tied=True),
+    "cohere": _Family(tied=True, norm="layernorm"),
+    "gpt_oss": _Family(bias="all"),
+} | dict.fromkeys(
+    (
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen3",
+        "qwen3_moe",
+        "deepseek_v2",
+        "deepseek_v3",
+        "kimi_k2",
+        "olmo2",
+        "phi3",
+        "internlm2",
+        "smollm3",
+    ),
+    _LLAMA,
+)
+
+_NAMES = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "ffn_hidden": ("intermediate_size", "n_inner", "ffn_dim"),
+    "head_dim": ("head_dim",),
+    "vocab": ("vocab_size",),
+    "seq_len": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+    "top_k": ("num_experts_per_tok", "experts_per_token"),
+    "expert_ffn": ("moe_intermediate_size",),
+    "shared_experts": ("n_shared_experts",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "dense_layers": ("first_k_dense_replace",),
+    "q_lora_rank": ("q_lora_rank",),
+    "kv_lora_rank": ("kv_lora_rank",),
+    "qk_nope_head_dim": ("qk_nope_head_dim",),
+    "qk_rope_head_dim": ("qk_rope_head_dim",),
+    "v_head_dim": ("v_head_dim",),
+    "window": ("sliding_window",),
+}
+
+_MOST = 2**31
+
+
+def read_hf_config(path: Path) -> Model:
+    """The model of a ``config.json``; every fault of the file at its line."""
+    text = read_text(path)
+    documents, faults = compose_documents(text, str(path))  # JSON is YAML with few exceptions, and so it has places
+    if not documents:
+        raise_faults(faults, ScenarioError)
+    if len(documents) != 1 or not isinstance(documents[0].data, dict):
+        raise_faults(
+            [Fault(str(path), 1, 1, "", "found no JSON object, expected a model's config.json")], ScenarioError
+        )
+    return _Reader(documents[0], path).model()
+
+
+class _Reader:
+    """Fields of a document under their several names; faults are gathered."""
+
+    def __init__(self, document: Document, path: Path) -> None:
+        self.document, self.path = document, path
+        self.data: dict[str, Any] = document.data
+        self.faults: list[Fault] = []
+
+    def number(self, field: str, default: int | None = None) -> int:
+        """A whole number under any of the field's names; where it is missing or null, the default or a fault."""
+        for key in _NAMES[field]:
+            value = self.data.get(key)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+                self.faults.append(self.document.fault((key,), f"found {value!r:.60}, expected a whole number"))
+                return 1
+            return value
+        if default is None:
+            names = " or ".join(repr(n) for n in _NAMES[field])
+            self.faults.append(self.document.fault((), f"found no key {names}, expected it with a whole number"))
+            return 1
+        return default
+
+    def model(self) -> Model:
+        """The model, or all faults."""
+        kind = self.data.get("model_type")
+        family = _FAMILIES.get(kind) if isinstance(kind, str) else None
+        if family is None:
+            known = ", ".join(sorted(_FAMILIES))
+            self.faults.append(self.document.fault(("model_type",), f"found {kind!r:.60}, expected one of {known}"))
+            family = _LLAMA
+        hidden, heads = self.number("hidden"), self.number("heads")
+        tied = self.data.get("tie_word_embeddings", family.tied)
+        if not isinstance(tied, bool):
+            self.faults.append(
+                self.document.fault(("tie_word_embeddings",), f"found {tied!r:.60}, expected true or false")
+            )
+        single = (
+            kind == "falcon" and self.data.get("multi_query", True) and not self.data.get("new_decoder_architecture")
+        )
+        single = single or (kind == "gpt_bigcode" and self.data.get("multi_query", True))
+        mla = self._mla()
+        fields = {
+            "layers": self.number("layers"),
+            "hidden": hidden,
+            "ffn_hidden": self.number("ffn_hidden", 4 * hidden if not family.gated else None),
+            "heads": heads,
+            "kv_heads": self.number("kv_heads", 1 if single else heads),
+            "head_dim": mla.v_head_dim if mla else self.number("head_dim", max(hidden // max(heads, 1), 1)),
+            "vocab": self.number("vocab"),
+            "seq_len": self.number("seq_len", 2048),
+        }
+        moe = self._moe(fields["ffn_hidden"])
+        window = self.number("window", 0) if kind == "gpt_oss" else 0
+        if self.faults:
+            raise_faults(self.faults, ScenarioError)
+        try:
+            return Model(
+                self.path.parent.name or self.path.stem,
+                **fields,
+                gated_mlp=family.gated,
+                tied_embeddings=tied,
+                bias=family.bias,
+                norm=family.norm,
+                positions=family.positions,
+                kind=family.kind,
+                moe=moe,
+                mla=mla,
+                window=window,
+                source=str(self.path),
+            )
+        except ScenarioError as exc:
+            raise_faults([self.document.fault((), str(exc))], ScenarioError)
+
+    def _moe(self, ffn_hidden: int) -> Moe | None:
+        experts = self.number("experts", 0)
+        if not experts:
+            return None
+        expert_ffn = self.number("expert_ffn", ffn_hidden)
+        shared = self.number("shared_experts", 0)
+        return Moe(
+            experts,
+            self.number("top_k"),
+            expert_ffn,
+            shared,
+            self.number("shared_ffn", shared * expert_ffn),
+            self.number("dense_layers", 0),
+        )
+
+    def _mla(self) -> Mla | None:
+        if not self.number("kv_lora_rank", 0):
+            return None
+        names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        return Mla(self.number("q_lora_rank", 0), *(self.number(n) for n in names))

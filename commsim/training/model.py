@@ -1,0 +1,236 @@
+"""Transformer architectures: what an operator's shape and the number of parameters follow from.
+
+Not here: how a model is trained (`commsim.training.spec`), or what its operators cost (`commsim.training.operators`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from commsim.document import read_documents
+from commsim.errors import ScenarioError
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Layers of experts: every token goes to `top_k` of `experts`, and to all `shared_experts`."""
+
+    experts: int
+    top_k: int
+    expert_ffn: int
+    shared_experts: int = 0
+    shared_ffn: int = 0  # width of all shared experts together
+    dense_layers: int = 0  # leading layers with an ordinary MLP
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): queries, keys and values through low ranks."""
+
+    q_lora_rank: int  # 0: queries are projected directly
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A transformer; names as in `models.yaml`, sizes in elements."""
+
+    name: str
+    layers: int
+    hidden: int
+    ffn_hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    seq_len: int  # that it was trained with; also the number of learned positions
+    gated_mlp: bool = False
+    tied_embeddings: bool = False
+    bias: str = "none"  # all | qkv | none
+    norm: str = "layernorm"  # layernorm | rmsnorm
+    positions: str = "computed"  # learned | computed
+    kind: str = "decoder"  # decoder | encoder
+    moe: Moe | None = None
+    mla: Mla | None = None
+    window: int = 0  # sliding-window attention of every second layer, 0 where there is none
+    published: float | None = None  # parameters in 1e9 as the source prints them
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        faults = list(self._faults())
+        if faults:
+            raise ScenarioError(f"model {self.name}: " + "; ".join(faults))
+
+    def _faults(self) -> Any:
+        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "seq_len"):
+            if getattr(self, name) < 1:
+                yield f"{name} = {getattr(self, name)}, expected at least 1"
+        if self.kv_heads > 0 and self.heads % self.kv_heads:
+            yield f"heads = {self.heads}, expected a multiple of kv_heads = {self.kv_heads}"
+        if self.moe is None and self.ffn_hidden < 1:
+            yield f"ffn_hidden = {self.ffn_hidden}, expected at least 1"
+        if self.moe is not None and not 1 <= self.moe.top_k <= self.moe.experts:
+            yield f"top_k = {self.moe.top_k}, expected 1 to {self.moe.experts} (experts)"
+        if self.moe is not None and not 0 <= self.moe.dense_layers <= self.layers:
+            yield f"dense_layers = {self.moe.dense_layers}, expected 0 to {self.layers} (layers)"
+        for name, expected in _CHOICES.items():
+            if getattr(self, name) not in expected:
+                yield f"{name} = {getattr(self, name)!r}, expected one of {', '.join(expected)}"
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token attends to those before it only."""
+        return self.kind == "decoder"
+
+    @property
+    def q_width(self) -> int:
+        """Elements of all query heads of a token."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of all key heads (or all value heads) of a token."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts."""
+        return 0 if self.moe is None else self.layers - self.moe.dense_layers
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether the MLP of a layer (from 0) is one of experts."""
+        return self.moe is not None and layer >= self.moe.dense_layers
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights and biases of one layer's projections."""
+        h = self.hidden
+        if self.mla is not None:
+            m = self.mla
+            qk = m.qk_nope_head_dim + m.qk_rope_head_dim
+            query = h * m.q_lora_rank + m.q_lora_rank * (1 + self.heads * qk) if m.q_lora_rank else h * self.heads * qk
+            down = h * (m.kv_lora_rank + m.qk_rope_head_dim) + m.kv_lora_rank
+            up = m.kv_lora_rank * self.heads * (m.qk_nope_head_dim + m.v_head_dim)
+            return query + down + up + self.heads * m.v_head_dim * h
+        qkv = self.q_width + 2 * self.kv_width
+        bias = {"all": qkv + h, "qkv": qkv, "none": 0}[self.bias]
+        return h * qkv + self.q_width * h + bias
+
+    def _mlp(self, width: int) -> int:
+        matrices = 3 if self.gated_mlp else 2
+        bias = width * (matrices - 1) + self.hidden if self.bias == "all" else 0
+        return matrices * self.hidden * width + bias
+
+    @property
+    def mlp_parameters(self) -> int:
+        """Weights of the MLP of a layer without experts."""
+        return self._mlp(self.ffn_hidden)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of one routed expert; 0 for a dense model."""
+        return 0 if self.moe is None else self._mlp(self.moe.expert_ffn)
+
+    @property
+    def shared_expert_parameters(self) -> int:
+        """Weights of a layer's shared experts."""
+        return self._mlp(self.moe.shared_ffn) if self.moe is not None and self.moe.shared_ffn else 0
+
+    @property
+    def router_parameters(self) -> int:
+        """Weights of a layer's router."""
+        return 0 if self.moe is None else self.hidden * self.moe.experts
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of one normalisation."""
+        return self.hidden * (2 if self.norm == "layernorm" and self.bias != "none" else 1)
+
+    def layer_parameters(self, layer: int) -> int:
+        """Weights of a layer (from 0), all experts included."""
+        mlp = self.mlp_parameters
+        if self.moe is not None and self.is_moe_layer(layer):
+            mlp = self.moe.experts * self.expert_parameters + self.shared_expert_parameters + self.router_parameters
+        return self.attention_parameters + mlp + 2 * self.norm_parameters
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Weights of the word embedding and of learned positions."""
+        return (self.vocab + (self.seq_len if self.positions == "learned" else 0)) * self.hidden
+
+    @property
+    def output_parameters(self) -> int:
+        """Weights of the output matrix: 0 where it is the embedding."""
+        return 0 if self.tied_embeddings else self.vocab * self.hidden
+
+    def parameters(self) -> int:
+        """All weights."""
+        dense = self.layers - self.moe_layers
+        inside = dense * self.layer_parameters(0) if dense else 0
+        inside += self.moe_layers * self.layer_parameters(self.layers - 1)
+        return inside + self.embedding_parameters + self.output_parameters + self.norm_parameters
+
+    def active_parameters(self) -> int:
+        """Weights that a token meets: of the experts only `top_k`."""
+        if self.moe is None:
+            return self.parameters()
+        idle = (self.moe.experts - self.moe.top_k) * self.expert_parameters
+        return self.parameters() - self.moe_layers * idle
+
+
+_CHOICES = {
+    "bias": ("all", "qkv", "none"),
+    "norm": ("layernorm", "rmsnorm"),
+    "positions": ("learned", "computed"),
+    "kind": ("decoder", "encoder"),
+}
+
+_PRESETS = Path(__file__).with_name("models.yaml")
+
+
+def build_model(name: str, entry: dict[str, Any]) -> Model:
+    """A Model from the fields of a mapping, such as an entry of `models.yaml`."""
+    fields = {k: v for k, v in entry.items() if k != "aliases"}
+    moe, mla = fields.pop("moe", None), fields.pop("mla", None)
+    return Model(name, **fields, moe=Moe(**moe) if moe else None, mla=Mla(**mla) if mla else None)
+
+
+@lru_cache(maxsize=1)
+def _entries() -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = read_documents(_PRESETS)[0].data
+    return entries
+
+
+def model_names() -> tuple[str, ...]:
+    """The names of all presets."""
+    return tuple(_entries())
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_\-]+", "", name.lower())
+
+
+@lru_cache(maxsize=1)
+def _by_key() -> dict[str, str]:
+    """Preset by name or alias without case, spaces, hyphens and underscores."""
+    names = {_key(n): n for n in _entries()}
+    return {_key(a): n for n, e in _entries().items() for a in e.get("aliases", ())} | names
+
+
+@lru_cache(maxsize=256)
+def model(name: str) -> Model:
+    """The preset of a name; ``LLAMA3_70B`` is ``llama3-70b``. ScenarioError with the nearest names where unknown."""
+    found = _by_key().get(_key(name))
+    if found is None:
+        near = difflib.get_close_matches(_key(name), list(_by_key()), n=3, cutoff=0.5)
+        hint = " or ".join(dict.fromkeys(_by_key()[k] for k in near)) or ", ".join(list(_entries())[:6]) + " ..."
+        raise ScenarioError(f"found the model {name!r}, expected a preset such as {hint}, or a config.json")
+    return build_model(found, _entries()[found])

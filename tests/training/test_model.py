@@ -1,0 +1,159 @@
+"""Parameter counts against the published ones, and models from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commsim.errors import ScenarioError
+from commsim.training.hf_config import read_hf_config
+from commsim.training.model import Model, Moe, model, model_names
+
+# Elements of the weights of the published checkpoints (Hugging Face hub, safetensors metadata).
+EXACT = {
+    "gpt2-124m": 124_439_808,
+    "llama-7b": 6_738_415_616,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3.1-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "gpt-oss-120b": 116_829_156_672,
+    "bloom-176b": 176_247_271_424,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200,
+    "opt-1.3b": 1_315_758_080,
+    "gpt-neox-20b": 20_554_567_680,
+}
+
+# The source prints a size that its own layers, width and vocabulary do not give; by how much (percent).
+ROUNDED = {
+    "megatron-1.7b": -2.9,
+    "megatron-3.6b": -1.1,
+    "mcore-1.7b": 2.7,
+    "mcore-16b": 0.7,
+    "mcore-32b": -1.7,
+    "opt-1.3b": 1.3,
+    "opt-6.7b": -0.7,
+    "opt-13b": -1.2,
+    "opt-350m": 1.7,
+    "llama-7b": 0.6,
+    "llama2-34b": -0.8,
+    "kimi-k2": 2.7,
+    "qwen2.5-0.5b": 0.9,
+    "qwen2.5-32b": 0.9,
+    "qwen3-0.6b": -0.7,
+    "qwen3-1.7b": 1.3,
+    "qwen3-4b": 0.6,
+    "bert-large": -0.6,
+    "nemotron3-8b": 6.8,
+    "nemotron3-22b": -3.4,
+    "grok1-314b": 0.6,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), EXACT.items())
+def test_checkpoints_have_as_many_parameters(name: str, count: int) -> None:
+    assert model(name).parameters() == pytest.approx(count, rel=2e-4)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_counts_are_the_published_ones(name: str) -> None:
+    found = model(name)
+    if found.published is None:
+        pytest.skip("no published count")
+    off = 100 * (found.parameters() / 1e9 / found.published - 1)
+    limit = ROUNDED.get(name, 0.5)
+    assert abs(off) <= abs(limit)
+    assert name not in ROUNDED or off * limit > 0
+
+
+def test_active_parameters_count_the_chosen_experts() -> None:
+    assert model("mixtral-8x7b").active_parameters() == pytest.approx(12.88e9, rel=1e-3)
+    assert model("deepseek-v3").active_parameters() == pytest.approx(37.55e9, rel=1e-3)
+    assert model("llama3-8b").active_parameters() == model("llama3-8b").parameters()
+
+
+def test_names_are_found_in_their_spellings() -> None:
+    assert model("LLAMA3_70B") is not None
+    assert model("GPT3-175B").name == "gpt3-175b"
+    assert model("opt-13b").layers == 40
+    with pytest.raises(ScenarioError, match=r"llama3-70b"):
+        model("llama3-71b")
+
+
+def test_a_model_that_cannot_be_names_every_fault() -> None:
+    with pytest.raises(ScenarioError, match=r"layers = 0.*heads = 6, expected a multiple of kv_heads = 4.*top_k = 9"):
+        Model("x", 0, 64, 256, 6, 4, 16, 100, 8, moe=Moe(8, 9, 64))
+
+
+def _write(folder: Path, config: dict[str, object]) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config, indent=2))
+    return path
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": False,
+}
+
+
+def test_a_config_json_is_a_model(tmp_path: Path) -> None:
+    assert read_hf_config(_write(tmp_path, LLAMA)).parameters() == model("llama3-8b").parameters()
+
+
+def test_a_config_json_of_deepseek_v3(tmp_path: Path) -> None:
+    config = LLAMA | {
+        "model_type": "deepseek_v3",
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "num_hidden_layers": 61,
+        "vocab_size": 129280,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 3,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    assert read_hf_config(_write(tmp_path, config)).parameters() == model("deepseek-v3").parameters()
+
+
+def test_a_wrong_config_json_names_every_fault_at_its_line(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"model_type": "llama", "hidden_size": "4096", "num_hidden_layers": -1})
+    with pytest.raises(ScenarioError) as caught:
+        read_hf_config(path)
+    lines = str(caught.value).splitlines()
+    assert any(f"{path}:3:18 hidden_size: found '4096'" in line for line in lines)
+    assert any("num_hidden_layers: found -1" in line for line in lines)
+    assert any("found no key 'vocab_size'" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", "{" * 5000, '{"model_type": "lstm"}', "\0", '{"model_type": ["llama"]}']
+)
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=r"config\.json"):
+        read_hf_config(path)

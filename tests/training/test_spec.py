@@ -1,0 +1,97 @@
+"""Training steps, number formats and accelerators: what is refused, and counts by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commsim.errors import ScenarioError
+from commsim.training.accelerator import accelerator, accelerator_names
+from commsim.training.model import model
+from commsim.training.precision import PRECISIONS, precision, storage_bytes, with_gradients
+from commsim.training.spec import Step
+
+
+def _step(**changes: Any) -> Step:
+    fields: dict[str, Any] = {
+        "model": model("gpt3-175b"),
+        "accelerator": accelerator("A100"),
+        "precision": precision("fp16"),
+        "seq_len": 2048,
+        "micro_batch_size": 1,
+        "global_batch_size": 64,
+        "tp": 8,
+        "pp": 8,
+    }
+    return Step(**(fields | changes))
+
+
+def test_counts_of_a_step() -> None:
+    step = _step(dp=4, virtual_stages=3)
+    assert (step.world_size, step.num_microbatches, step.tokens) == (256, 16, 131072)
+    assert step.chunk_layers == 4.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dp": 3}, r"global_batch_size = 64.*1 \* 3 = 3, such as 63"),
+        ({"tp": 7}, "tp = 7, expected a divisor of heads = 96"),
+        ({"virtual_stages": 13}, r"8 \* 13 = 104"),
+        ({"pp": 1, "virtual_stages": 2}, "without a pipeline"),
+        ({"ep": 2}, "has no experts"),
+        ({"recompute": "some"}, "expected one of none, selective, layerwise, full"),
+        ({"zero_stage": 4}, "expected 0, 1, 2 or 3"),
+        ({"cp": 3}, "expected a multiple of cp"),
+        ({"precision": precision("fp8")}, "has no fp8 rate"),
+        ({"dp": 0}, "dp = 0, expected at least 1"),
+        (
+            {"model": model("mixtral-8x7b"), "ep": 3, "dp": 3, "global_batch_size": 3},
+            "ep = 3, expected a divisor of experts",
+        ),
+    ],
+)
+def test_impossible_steps_say_why(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        _step(**changes)
+
+
+def test_all_faults_come_at_once() -> None:
+    with pytest.raises(ScenarioError, match=r"recompute.*zero_stage.*tp = 7"):
+        _step(recompute="x", zero_stage=9, tp=7)
+
+
+@pytest.mark.parametrize(("variant", "total"), [(16, 16), (18, 18), (20, 20)])
+def test_bytes_per_parameter_of_mixed_precision(variant: int, total: int) -> None:
+    assert with_gradients(precision("fp16"), variant).state_bytes("adam") == total
+
+
+def test_bytes_per_parameter_of_the_others() -> None:
+    assert precision("fp32").state_bytes("adam") == 16
+    assert precision("pure-bf16").state_bytes("adam") == 8
+    assert precision("fp64").state_bytes("adam") == 32
+    assert precision("bf16").state_bytes("sgd") == 8
+    assert precision("bf16").state_bytes("adam-8bit") == 10
+    assert (storage_bytes("fp4"), storage_bytes("fp6")) == (0.5, 0.75)
+
+
+def test_generations_support_their_types() -> None:
+    supported = {
+        g: [p for p in PRECISIONS.values() if accelerator(g).supports(p.gemm)] for g in ("V100", "A100", "H100", "B200")
+    }
+    names = {g: {p.name for p in found} for g, found in supported.items()}
+    assert "bf16-fp32" not in names["V100"]
+    assert "fp8-bf16-fp32" not in names["A100"]
+    assert "fp4-bf16-fp32" not in names["H100"]
+    assert names["B200"] == set(PRECISIONS)
+
+
+def test_every_accelerator_is_whole() -> None:
+    for name in accelerator_names():
+        found = accelerator(name)
+        assert found.peak("fp16") > found.peak("fp32") > 0
+        assert found.memory_bytes_per_s > 1e11
+        assert found.source
+    with pytest.raises(ScenarioError, match="H100"):
+        accelerator("H10")
