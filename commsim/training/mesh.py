@@ -1,0 +1,190 @@
+"""Who is who: rank <-> position on the axes dp, pp, cp, tp, and the experts' own split of the same ranks.
+
+What is dense is laid out over tp, cp, dp and pp. Experts divide the ranks of a pipeline stage anew, into etp (the
+tensor parallelism of one expert), ep and edp (copies of an expert), as Megatron-Core does ("parallel folding",
+megatron/core/parallel_state.py, `RankGenerator`): the expert layout takes etp in tp's place, ep and edp in theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.errors import InfeasibleError
+
+Int64 = npt.NDArray[np.int64]
+
+ORDER = ("tp", "cp", "ep", "dp", "pp")
+"""Innermost first: neighbours on tp are neighbours in rank, as the frameworks place them."""
+
+_DENSE = ("tp", "cp", "dp", "pp")
+_EXPERT = {"tp": "etp", "ep": "ep", "dp": "edp", "pp": "pp"}
+AXES = ("tp", "cp", "dp", "pp", "etp", "ep", "edp")
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Sizes of the axes and the order in which ranks run through them, innermost first.
+
+    ``etp`` None: tp where ep then still divides the stage, else 1. InfeasibleError when ep does not fit.
+
+    >>> mesh = Mesh(dp=2, tp=2, pp=2)
+    >>> mesh.groups("tp").tolist()
+    [[0, 1], [2, 3], [4, 5], [6, 7]]
+    >>> mesh.position(5)
+    {'tp': 1, 'cp': 0, 'dp': 0, 'pp': 1}
+    """
+
+    dp: int = 1
+    pp: int = 1
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    etp: int | None = None
+    order: tuple[str, ...] = ORDER
+
+    def __post_init__(self) -> None:
+        for axis in ("dp", "pp", "cp", "tp", "ep"):
+            if getattr(self, axis) < 1:
+                raise InfeasibleError(f"found {axis}={getattr(self, axis)}, expected at least 1")
+        if sorted(self.order) != sorted(ORDER):
+            raise InfeasibleError(f"found the order {', '.join(self.order)}, expected each of {', '.join(ORDER)} once")
+        stage = self.tp * self.cp * self.dp
+        if stage % (self.expert_tp * self.ep):
+            raise InfeasibleError(
+                f"found ep={self.ep} with etp={self.expert_tp}, but a pipeline stage has tp*cp*dp = {stage} ranks; "
+                f"expected a divisor of {stage // self.expert_tp}: {_near_divisors(stage // self.expert_tp, self.ep)}"
+            )
+        if self.ep > 1 and (self._coordinates(_DENSE)["pp"] != self._coordinates(tuple(_EXPERT.values()))["pp"]).any():
+            raise InfeasibleError(
+                f"the order {', '.join(self.order)} puts experts and their layers into different pipeline stages; "
+                "expected pp first or last"
+            )
+
+    # -- sizes ---------------------------------
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share one expert."""
+        if self.etp is not None:
+            return self.etp
+        return self.tp if self.ep == 1 or (self.cp * self.dp) % self.ep == 0 else 1
+
+    @property
+    def expert_dp(self) -> int:
+        """Copies of an expert."""
+        return self.tp * self.cp * self.dp // (self.expert_tp * self.ep)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: tp * cp * dp * pp (ep folds into them)."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    def size(self, *axes: str) -> int:
+        """Ranks of a group that spans the axes."""
+        sizes = {"etp": self.expert_tp, "edp": self.expert_dp}
+        return math.prod(sizes[axis] if axis in sizes else int(getattr(self, axis)) for axis in axes)
+
+    # -- ranks ---------------------------------
+
+    def _layout(self, axes: tuple[str, ...]) -> list[str]:
+        """The axes of the dense or the expert layout in placement order, innermost first."""
+        if set(axes) <= set(_DENSE):
+            return [axis for axis in self.order if axis in _DENSE]
+        if set(axes) <= set(_EXPERT.values()):
+            return [_EXPERT[axis] for axis in self.order if axis in _EXPERT]
+        raise InfeasibleError(f"found the axes {', '.join(axes)}, expected some of {', '.join(AXES)} of one layout")
+
+    def _coordinates(self, axes: tuple[str, ...]) -> dict[str, Int64]:
+        layout = self._layout(axes)
+        shape = tuple(self.size(axis) for axis in reversed(layout))
+        columns = np.unravel_index(np.arange(self.world_size), shape)
+        return {axis: np.asarray(c, np.int64) for axis, c in zip(reversed(layout), columns, strict=True)}
+
+    def position(self, rank: int) -> dict[str, int]:
+        """Where a rank stands on tp, cp, dp and pp, and on the expert axes where there are experts' groups."""
+        found = {axis: int(column[rank]) for axis, column in self._coordinates(_DENSE).items()}
+        position = {axis: found[axis] for axis in _DENSE}
+        if self.ep > 1:
+            experts = self._coordinates(tuple(_EXPERT.values()))
+            position |= {axis: int(experts[axis][rank]) for axis in ("etp", "ep", "edp")}
+        return position
+
+    def rank(self, **position: int) -> int:
+        """The rank at a position on tp, cp, dp and pp; an axis left out is 0."""
+        rank, stride = 0, 1
+        for axis in self._layout(_DENSE):
+            at = position.get(axis, 0)
+            if not 0 <= at < self.size(axis):
+                raise InfeasibleError(f"found {axis} position {at}, expected 0 to {self.size(axis) - 1}")
+            rank, stride = rank + at * stride, stride * self.size(axis)
+        return rank
+
+    def groups(self, *axes: str) -> Int64:
+        """The groups that differ only on the axes, (groups, ranks of one), each in rank order.
+
+        ``groups("dp", "cp")`` is where gradients are summed, ``groups("edp")`` where those of experts are.
+        """
+        layout = self._layout(axes)
+        shape = [self.size(axis) for axis in reversed(layout)]
+        ranks = np.arange(self.world_size).reshape(shape)
+        own = [i for i, axis in enumerate(reversed(layout)) if axis in axes]
+        rest = [i for i in range(len(shape)) if i not in own]
+        return np.sort(ranks.transpose(rest + own).reshape(-1, self.size(*axes)), axis=1)
+
+    def group_of(self, rank: int, *axes: str) -> Int64:
+        """The group that a rank belongs to, (ranks of one,)."""
+        groups = self.groups(*axes)
+        return np.asarray(groups[np.flatnonzero((groups == rank).any(axis=1))[0]])
+
+    def nodes_spanned(self, ranks_per_node: int, *axes: str) -> Int64:
+        """Number of nodes that each group touches, (groups,)."""
+        nodes = self.groups(*axes) // ranks_per_node
+        return np.asarray(1 + (np.diff(nodes, axis=1) != 0).sum(axis=1), np.int64)
+
+    # -- fitting ---------------------------------
+
+    def product(self) -> str:
+        """``tp*pp*cp*dp = 8*4*1*3 = 96``."""
+        return f"tp*pp*cp*dp = {self.tp}*{self.pp}*{self.cp}*{self.dp} = {self.world_size}"
+
+    def misfit(self, gpus: int) -> str | None:
+        """What is wrong with the product on so many GPUs, with the nearest right meshes; None when it fits.
+
+        >>> Mesh(tp=8, pp=4, dp=3).misfit(128)
+        'tp*pp*cp*dp = 8*4*1*3 = 96, but the cluster has 128 GPUs; dp=4 would fit'
+        """
+        if self.world_size == gpus:
+            return None
+        return f"{self.product()}, but the cluster has {gpus} GPUs; {self._advice(gpus)}"
+
+    def _advice(self, gpus: int) -> str:
+        model = self.tp * self.pp * self.cp
+        if gpus % model == 0:
+            return f"dp={gpus // model} would fit"
+        near = sorted(self._near(gpus), key=lambda m: (self._distance(m), m))[:3]
+        if not near:
+            return "no mesh near it would fit"
+        shown = [f"tp={tp} pp={pp} cp={cp} dp={gpus // (tp * pp * cp)}" for tp, pp, cp in near]
+        return f"{' or '.join(shown)} would fit"
+
+    def _near(self, gpus: int) -> Iterator[tuple[int, int, int]]:
+        divisors = [d for d in range(1, min(gpus, 4096) + 1) if gpus % d == 0]
+        for tp in divisors:
+            for pp in (d for d in divisors if (gpus // tp) % d == 0):
+                for cp in (d for d in divisors if (gpus // tp // pp) % d == 0):
+                    if (tp != self.tp) + (pp != self.pp) + (cp != self.cp) == 1:
+                        yield tp, pp, cp
+
+    def _distance(self, sizes: tuple[int, int, int]) -> float:
+        return sum(abs(math.log(new / old)) for new, old in zip(sizes, (self.tp, self.pp, self.cp), strict=True))
+
+
+def _near_divisors(number: int, wanted: int) -> str:
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    near = sorted(sorted(divisors, key=lambda d: abs(math.log(d / max(wanted, 1))))[:3])
+    return ", ".join(map(str, near))

@@ -1,0 +1,204 @@
+"""The pipeline schedules: who does what in which order.
+
+>>> [f"{a.kind}{a.micro_batch}" for a in build("1f1b", stages=2, micro_batches=3).actions[0]]
+['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from commsim.errors import InfeasibleError
+from commsim.training.pipeline import Action, Order, order_of, straight
+
+
+def build(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Order:
+    """The schedule of a name in `SCHEDULES`; InfeasibleError says what it cannot do."""
+    if name not in SCHEDULES:
+        raise InfeasibleError(f"found the unknown pipeline schedule {name!r}, expected one of {', '.join(SCHEDULES)}")
+    message = misfit(name, stages, micro_batches, virtual_stages)
+    if message:
+        raise InfeasibleError(message)
+    if name == "interleaved_1f1b":
+        return interleaved_1f1b(stages, micro_batches, virtual_stages)
+    return SCHEDULES[name](stages, micro_batches)
+
+
+def misfit(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> str | None:
+    """Why a schedule cannot run with so many stages, micro-batches and chunks; None when it can."""
+    if micro_batches < 1:
+        return f"found {micro_batches} micro-batches, expected at least 1"
+    if name == "interleaved_1f1b":
+        if stages > 1 and virtual_stages > 1 and micro_batches % stages:
+            return (
+                f"interleaved_1f1b gives every stage its chunks in rounds of {stages} micro-batches: found "
+                f"{micro_batches} micro-batches, expected a multiple of {stages}"
+            )
+        return None
+    if virtual_stages > 1:
+        return f"found virtual_stages={virtual_stages} with {name}, expected them only with interleaved_1f1b"
+    if name == "dualpipe":
+        if stages % 2:
+            return f"dualpipe sends micro-batches in from both ends: found pp={stages}, expected an even number"
+        if micro_batches % 2 or micro_batches < 2 * stages:
+            return f"dualpipe needs an even number of at least {2 * stages} micro-batches, found {micro_batches}"
+    return None
+
+
+def naive(stages: int, micro_batches: int) -> Order:
+    """Model parallelism without a pipeline: a micro-batch is through before the next one starts."""
+    one = [Action(kind, m) for m in range(micro_batches) for kind in ("F", "B")]
+    return order_of("naive", stages, micro_batches, [one] * stages)
+
+
+def gpipe(stages: int, micro_batches: int) -> Order:
+    """All forwards, then all backwards, last micro-batch first (Huang et al. 2019)."""
+    one = [Action("F", m) for m in range(micro_batches)] + [Action("B", m) for m in reversed(range(micro_batches))]
+    return order_of("gpipe", stages, micro_batches, [one] * stages)
+
+
+def one_f_one_b(stages: int, micro_batches: int) -> Order:
+    """One forward, one backward after a warm-up (PipeDream-Flush, Narayanan et al. 2021): at most p in flight."""
+    return order_of("1f1b", stages, micro_batches, [_alternate(stages - s - 1, micro_batches) for s in range(stages)])
+
+
+def _alternate(warmup: int, micro_batches: int) -> list[Action]:
+    warmup = min(warmup, micro_batches)
+    actions = [Action("F", m) for m in range(warmup)]
+    for m in range(micro_batches - warmup):
+        actions += [Action("F", warmup + m), Action("B", m)]
+    return actions + [Action("B", m) for m in range(micro_batches - warmup, micro_batches)]
+
+
+def interleaved_1f1b(stages: int, micro_batches: int, virtual_stages: int) -> Order:
+    """1F1B over v chunks per stage, in rounds of p micro-batches per chunk (Narayanan et al. 2021, section 2.2).
+
+    The order of Megatron-LM's forward_backward_pipelining_with_interleaving.
+    """
+    p, v = stages, virtual_stages
+    if p == 1 or v == 1:
+        actions = [_alternate(p - s - 1, micro_batches) for s in range(p)]
+        if p == 1:
+            actions = [[a for b in actions[0] for a in _all_chunks(b, v)]]
+        return order_of("interleaved_1f1b", p, micro_batches, actions, v)
+    forward = [Action("F", r + m, c) for r in range(0, micro_batches, p) for c in range(v) for m in range(p)]
+    backward = [Action("B", r + m, v - 1 - c) for r in range(0, micro_batches, p) for c in range(v) for m in range(p)]
+    actions = []
+    for s in range(p):
+        warmup = len(forward) if micro_batches == p else min(len(forward), 2 * (p - s - 1) + (v - 1) * p)
+        mine = forward[:warmup]
+        for f, b in zip(forward[warmup:], backward, strict=False):
+            mine += [f, b]
+        actions.append(mine + backward[len(forward) - warmup :])
+    return order_of("interleaved_1f1b", p, micro_batches, actions, v)
+
+
+def _all_chunks(action: Action, chunks: int) -> Iterator[Action]:
+    for c in range(chunks) if action.kind == "F" else reversed(range(chunks)):
+        yield action._replace(chunk=c)
+
+
+def zb_h1(stages: int, micro_batches: int) -> Order:
+    """1F1B with the backward split; stage s puts its W off by s micro-batches and fills the tail with them.
+
+    ZB-H1 of Qi et al. 2023 ("Zero Bubble Pipeline Parallelism", section 2.2): memory of 1F1B, a third of its bubble.
+    """
+    actions = []
+    for s in range(stages):
+        mine: list[Action] = []
+        weights = iter(range(micro_batches))
+        for action in _alternate(stages - s - 1, micro_batches):
+            if action.kind == "F":
+                mine.append(action)
+                continue
+            mine.append(Action("I", action.micro_batch))
+            if action.micro_batch >= s:
+                mine.append(Action("W", next(weights)))
+        actions.append(mine + [Action("W", m) for m in weights])
+    return order_of("zb_h1", stages, micro_batches, actions)
+
+
+def dualpipe(stages: int, micro_batches: int) -> Order:
+    """Micro-batches from both ends; two copies of the weights (DeepSeek-AI 2024, arXiv:2412.19437, figure 5).
+
+    The eight phases of deepseek-ai/DualPipe (dualpipe.py, `step`). The first half of the micro-batches goes down
+    through chunk 0 of the stages, the second half goes up through chunk 1.
+    """
+    p, half = stages, micro_batches // 2
+    actions = [list(_dualpipe_stage(s, p, half)) for s in range(p)]
+    down = tuple((s, 0) for s in range(p))
+    up = tuple((s, 1) for s in reversed(range(p)))
+    return Order("dualpipe", p, micro_batches, 2, tuple(map(tuple, actions)), (down,) * half + (up,) * half)
+
+
+def _dualpipe_stage(stage: int, p: int, half: int) -> Iterator[Action]:
+    """The actions of one stage; direction 0 is the one whose first stage is nearer."""
+    near = min(stage, p - 1 - stage)
+    flip = stage >= p // 2
+    forwards, backwards, weights = [0, 0], [0, 0], []
+
+    def do(kind: str, direction: int, split: bool = False) -> Iterator[Action]:
+        chunk = direction ^ flip
+        counter = forwards if kind == "F" else backwards
+        m = counter[direction] + half * chunk
+        counter[direction] += 1
+        if kind == "F":
+            yield Action("F", m, chunk)
+        elif split:
+            weights.append(Action("W", m, chunk))
+            yield Action("I", m, chunk)
+        else:
+            yield Action("B", m, chunk)
+
+    far = p // 2 - near - 1
+    for _ in range(2 * far):
+        yield from do("F", 0)
+    for _ in range(near + 1):
+        yield from do("F", 0)
+        yield from do("F", 1)
+    for _ in range(far):
+        yield from do("B", 1, split=True)
+        yield weights.pop(0)
+        yield from do("F", 1)
+    for _ in range(half - p + near + 1):
+        yield from do("F", 0)
+        yield from do("B", 1)
+        yield from do("F", 1)
+        yield from do("B", 0)
+    for _ in range(far):
+        yield from do("B", 1)
+        yield from do("F", 1)
+        yield from do("B", 0)
+    split = False
+    for i in range(near + 1):
+        split = split or (i == (near + 1) // 2 and near % 2 == 1)
+        yield from do("B", 1, split=split)
+        split = split or (i == (near + 1) // 2 and near % 2 == 0)
+        yield from do("B", 0, split=split)
+    for _ in range(far):
+        yield weights.pop(0)
+        yield from do("B", 0, split=True)
+    yield from weights
+
+
+SCHEDULES: dict[str, Callable[[int, int], Order]] = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved_1f1b": lambda stages, micro_batches: interleaved_1f1b(stages, micro_batches, 1),
+    "zb_h1": zb_h1,
+    "dualpipe": dualpipe,
+}
+
+__all__ = [
+    "SCHEDULES",
+    "build",
+    "dualpipe",
+    "gpipe",
+    "interleaved_1f1b",
+    "misfit",
+    "naive",
+    "one_f_one_b",
+    "straight",
+    "zb_h1",
+]

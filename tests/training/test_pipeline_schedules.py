@@ -1,0 +1,133 @@
+"""Pipeline schedules: complete, without deadlock, with the bubbles and the memory that their papers state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsim.errors import InfeasibleError, ScheduleError
+from commsim.training.pipeline import Action, Order, run
+from commsim.training.pipeline_schedules import SCHEDULES, build
+
+EQUAL = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+
+
+def equal(order: Order) -> float:
+    """The bubble when every stage takes 1 for a forward and 2 for a backward."""
+    share = 1.0 if order.name == "dualpipe" else 1.0 / order.chunks
+    return run(order, lambda stage, action: EQUAL[action.kind] * share).bubble
+
+
+stages_and_rounds = st.tuples(st.integers(1, 8), st.integers(1, 4))
+
+
+@given(stages_and_rounds, st.sampled_from(sorted(SCHEDULES)), st.integers(1, 3))
+def test_every_schedule_does_everything_once_and_never_waits_for_ever(
+    shape: tuple[int, int], name: str, chunks: int
+) -> None:
+    stages, rounds = shape
+    stages += stages % 2 if name == "dualpipe" else 0
+    order = build(name, stages, 2 * rounds * stages, chunks if name == "interleaved_1f1b" else 1)
+    order.check()
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 8), (8, 32), (5, 7)])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_bubble_is_p_minus_1_over_m(name: str, p: int, m: int) -> None:
+    assert equal(build(name, p, m)) == pytest.approx((p - 1) / m)
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 2), (4, 8, 3), (4, 4, 2), (8, 32, 4)])
+def test_interleaving_divides_the_bubble_by_v(p: int, m: int, v: int) -> None:
+    assert equal(build("interleaved_1f1b", p, m, v)) == pytest.approx((p - 1) / (v * m))
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 8), (8, 16)])
+def test_zero_bubble_h1_leaves_a_third(p: int, m: int) -> None:
+    """Qi et al. 2023, table 1: (p-1)(T_F + T_B - T_W), which with equal parts is a third of 1F1B's."""
+    assert equal(build("zb_h1", p, m)) == pytest.approx((p - 1) / (3 * m))
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 20), (16, 40)])
+def test_dualpipe_stays_below_its_published_bubble(p: int, m: int) -> None:
+    """arXiv:2412.19437, table 2: (p/2 - 1)(F&B + B - 3W) where F&B waits for the inputs of both; ours need not."""
+    assert 0 < equal(build("dualpipe", p, m)) * 3 * m <= (p / 2 - 1) * (3 + 2 - 3)
+
+
+def test_naive_model_parallelism_keeps_all_but_one_stage_idle() -> None:
+    assert equal(build("naive", 4, 8)) == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "v", "kept"),
+    [
+        ("gpipe", 1, [8, 8, 8, 8]),
+        ("1f1b", 1, [4, 3, 2, 1]),
+        ("interleaved_1f1b", 2, [5.5, 4.5, 3.5, 2.5]),  # stage 0: p (1 + (p-1)/(p v)), Korthikanti et al. 2022
+        ("zb_h1", 1, [4, 3, 2, 1]),
+        ("dualpipe", 1, [5, 5, 5, 5]),  # p + 1, arXiv:2412.19437, table 2
+        ("naive", 1, [1, 1, 1, 1]),
+    ],
+)
+def test_activations_in_flight(name: str, v: int, kept: list[float]) -> None:
+    assert build(name, 4, 8, v).in_flight().tolist() == kept
+
+
+def test_zero_bubble_h1_keeps_weight_inputs_up_to_1f1bs_memory() -> None:
+    assert build("zb_h1", 4, 8).in_flight(weight_share=1.0).tolist() == [4, 4, 4, 4]
+
+
+@given(p=st.integers(2, 6), m=st.integers(1, 8), times=st.lists(st.floats(0.1, 5), min_size=6, max_size=6))
+def test_uneven_stages_wait_for_the_slowest(p: int, m: int, times: list[float]) -> None:
+    one = run(build("1f1b", p, m), lambda stage, action: times[stage] * EQUAL[action.kind])
+    slowest = 3 * max(times[:p])
+    assert one.makespan_s >= m * slowest - 1e-9
+    assert one.makespan_s <= (m - 1) * slowest + 3 * sum(times[:p]) + 1e-9
+
+
+@given(p=st.integers(1, 5), rounds=st.integers(1, 3), v=st.integers(1, 3), send=st.floats(0, 2))
+def test_sends_lengthen_and_more_chunks_send_more(p: int, rounds: int, v: int, send: float) -> None:
+    order = build("interleaved_1f1b", p, p * rounds, v)
+    seconds = {"F": 1.0 / v, "B": 2.0 / v}
+    without, with_send = (run(order, lambda s, a: seconds[a.kind], t).makespan_s for t in (0.0, send))
+    assert with_send >= without - 1e-9
+
+
+def test_a_deadlock_is_named() -> None:
+    good = build("1f1b", 2, 2)
+    bad = replace(good, actions=(good.actions[0], tuple(reversed(good.actions[1]))))
+    with pytest.raises(ScheduleError, match="waits for ever"):
+        bad.check()
+
+
+def test_a_missing_backward_is_named() -> None:
+    good = build("1f1b", 2, 2)
+    bad = replace(good, actions=(good.actions[0][:-1], good.actions[1]))
+    with pytest.raises(ScheduleError, match="stage 0 does not do every forward and backward once"):
+        bad.check()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("1f2b", 2, 2), "expected one of naive, gpipe"),
+        (("1f1b", 2, 2, 3), "only with interleaved_1f1b"),
+        (("interleaved_1f1b", 4, 6, 2), "expected a multiple of 4"),
+        (("dualpipe", 3, 8), "expected an even number"),
+        (("dualpipe", 4, 6), "at least 8 micro-batches"),
+        (("gpipe", 4, 0), "at least 1"),
+    ],
+)
+def test_impossible_schedules_say_why(arguments: tuple[str, int, int], message: str) -> None:
+    with pytest.raises(InfeasibleError, match=message):
+        build(*arguments)
+
+
+def test_a_split_backward_answers_the_stage_before() -> None:
+    order = build("zb_h1", 2, 2)
+    assert order.needs(0, Action("I", 0)) == [(0, Action("F", 0)), (1, Action("I", 0))]
+    assert np.all(np.array([len(route) for route in order.routes]) == 2)
