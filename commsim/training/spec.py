@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import Accelerator
 from commsim.training.model import Model
+from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 
 RECOMPUTE = ("none", "selective", "layerwise", "full")
 """``selective`` recomputes the attention core (Korthikanti et al. 2022), ``layerwise`` keeps the results of matrix
 products but for every second one (torchtitan's selective AC), ``full`` the whole layer."""
-
-SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "dualpipe")
 
 STACKS = ("tuned", "compiled", "eager")
 """Classes of software: vendor-tuned (fused kernels, Transformer Engine), graph compilers, plain kernel by kernel."""

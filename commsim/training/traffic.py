@@ -1,0 +1,252 @@
+"""What a step sends: every collective call of one rank, by axis, with exact bytes.
+
+What it is not: it says nothing about time or overlap. Sizes are those of nccl-tests: for all_gather and
+reduce_scatter the whole array.
+
+Per rank and step with N ranks and m accumulated micro-batches, in units of (N-1)/N, with the bytes of all parameters
+(Φp) and gradients (Φg) of the rank in their own types: DDP with no_sync 2Φg; ZeRO-1 Φg + Φp; ZeRO-2 mΦg + Φp;
+ZeRO-3 and FSDP m(2Φp + Φg), or m(Φp + Φg) when parameters stay gathered after the forward (Rajbhandari et al. 2020,
+section 7; Zhao et al. 2023, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from commsim.errors import InfeasibleError
+
+Scheme = Literal["parameter_server", "ddp", "zero1", "zero1_all_reduce", "zero2", "zero3"]
+
+_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+
+@dataclass(frozen=True)
+class Call:
+    """``count`` calls per step of one rank: a collective of ``nbytes`` over ``ranks`` ranks of an axis."""
+
+    axis: str
+    collective: str
+    nbytes: float
+    ranks: int
+    count: float = 1.0
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that the rank sends in all calls, by the bandwidth-optimal algorithm; a broadcast's root sends all."""
+        if self.ranks == 1:
+            return 0.0
+        if self.collective in _FACTOR:
+            return self.count * self.nbytes * _FACTOR[self.collective] * (self.ranks - 1) / self.ranks
+        return self.count * self.nbytes
+
+
+def sent_bytes(calls: Iterable[Call], axis: str | None = None) -> float:
+    """Bytes that a rank sends in all calls of an axis, or of all axes."""
+    return sum(call.sent_bytes for call in calls if axis in (None, call.axis))
+
+
+# -- data parallel ---------------------------------
+
+
+def data_parallel(
+    scheme: Scheme,
+    parameter_bytes: float,
+    gradient_bytes: float,
+    ranks: int,
+    micro_batches: int = 1,
+    *,
+    no_sync: bool = True,
+    keep_gathered: bool = False,
+    axis: str = "dp",
+) -> tuple[Call, ...]:
+    """The gradient and parameter traffic of one rank per step; Φp and Φg are those of the rank before sharding.
+
+    ``no_sync``: DDP reduces once per step and not once per micro-batch. ``keep_gathered``: ZeRO-3 does not free the
+    parameters between forward and backward. The parameter server's worker sends Φg and is sent Φp; the server, one
+    rank, carries that N times, see `server_bytes`.
+    """
+    if ranks == 1:
+        return ()
+    m = float(micro_batches)
+
+    def calls(**counts: tuple[float, float]) -> tuple[Call, ...]:
+        return tuple(Call(axis, name, nbytes, ranks, count) for name, (nbytes, count) in counts.items() if count)
+
+    if scheme == "parameter_server":
+        return (Call(axis, "send_recv", gradient_bytes, ranks), Call(axis, "receive", parameter_bytes, ranks))
+    if scheme == "ddp":
+        return calls(all_reduce=(gradient_bytes, 1.0 if no_sync else m))
+    if scheme == "zero1":
+        return calls(reduce_scatter=(gradient_bytes, 1.0), all_gather=(parameter_bytes, 1.0))
+    if scheme == "zero1_all_reduce":
+        return calls(all_reduce=(gradient_bytes, 1.0), all_gather=(parameter_bytes, 1.0))
+    if scheme == "zero2":
+        return calls(reduce_scatter=(gradient_bytes, m), all_gather=(parameter_bytes, 1.0))
+    if scheme == "zero3":
+        gathers = m * (1.0 if keep_gathered else 2.0)
+        return calls(all_gather=(parameter_bytes, gathers), reduce_scatter=(gradient_bytes, m))
+    raise InfeasibleError(f"found the scheme {scheme!r}, expected one of {', '.join(SCHEMES)}")
+
+
+SCHEMES = ("parameter_server", "ddp", "zero1", "zero1_all_reduce", "zero2", "zero3")
+
+
+def hybrid_shard(
+    parameter_bytes: float, gradient_bytes: float, shard: int, replicas: int, micro_batches: int = 1
+) -> tuple[Call, ...]:
+    """HSDP: ZeRO-3 inside groups of ``shard`` ranks, and once per step an all_reduce of each shard over the groups."""
+    inside = data_parallel("zero3", parameter_bytes, gradient_bytes, shard, micro_batches, axis="dp_shard")
+    if replicas == 1:
+        return inside
+    return (*inside, Call("dp_replicate", "all_reduce", gradient_bytes / shard, replicas))
+
+
+def server_bytes(parameter_bytes: float, gradient_bytes: float, workers: int) -> tuple[float, float]:
+    """(received, sent) bytes of the one parameter server per step: all gradients in, all parameters out."""
+    return workers * gradient_bytes, workers * parameter_bytes
+
+
+def buckets(gradient_bytes: float, bucket_bytes: float, first_bytes: float) -> list[float]:
+    """DDP's gradient buckets in the order in which they fill: a small first one, then full ones, then the rest.
+
+    torch's DistributedDataParallel: 1 MiB first, then ``bucket_cap_mb`` (25).
+
+    >>> buckets(60.0, 25.0, 1.0)
+    [1.0, 25.0, 25.0, 9.0]
+    """
+    sizes: list[float] = []
+    left = gradient_bytes
+    while left > 0:
+        size = min(left, first_bytes if not sizes else bucket_bytes)
+        sizes.append(size)
+        left -= size
+    return sizes
+
+
+def refuse_sharded_gradients(zero_stage: int, pp: int, framework: str) -> str | None:
+    """Why a framework cannot run ZeRO-2 or 3 with a pipeline; None where it can.
+
+    DeepSpeed's pipeline engine asserts ZeRO below stage 2 (deepspeed/runtime/pipe/engine.py): gradients are reduced
+    once per step, so they cannot be sharded in between. FSDP2 keeps or reduces them per micro-batch.
+    """
+    if pp > 1 and zero_stage >= 2 and framework == "deepspeed":
+        return (
+            f"found zero_stage={zero_stage} with pp={pp} and framework deepspeed, whose pipeline needs zero_stage 0 "
+            "or 1; expected framework fsdp2 or megatron, or pp=1"
+        )
+    return None
+
+
+# -- activations ---------------------------------
+
+
+def tensor_parallel(
+    layers: int, activation_bytes: float, tp: int, micro_batches: int, *, sequence_parallel: bool, recompute: bool
+) -> tuple[Call, ...]:
+    """TP traffic of transformer layers (Shoeybi et al. 2019; sequence parallel: Korthikanti et al. 2022).
+
+    ``activation_bytes``: of one micro-batch's hidden states before tp cuts them. Two all_reduce forward and two
+    backward per layer; with sequence parallelism an all_gather and a reduce_scatter in place of each, and backward
+    the two inputs gathered once more for the weights' gradients. ``recompute``: the forward's again.
+    """
+    if tp == 1:
+        return ()
+    forwards = (2 if recompute else 1) * layers * micro_batches
+    backwards = layers * micro_batches
+    if not sequence_parallel:
+        return (Call("tp", "all_reduce", activation_bytes, tp, 2.0 * (forwards + backwards)),)
+    return (
+        Call("tp", "all_gather", activation_bytes, tp, 2.0 * forwards + 4.0 * backwards),
+        Call("tp", "reduce_scatter", activation_bytes, tp, 2.0 * (forwards + backwards)),
+    )
+
+
+def vocabulary_parallel(
+    activation_bytes: float, tokens: float, tp: int, micro_batches: int, *, embeds: bool, outputs: bool
+) -> tuple[Call, ...]:
+    """Embedding rows and output columns over tp: one sum forward, one backward, and three numbers per token of loss."""
+    calls: list[Call] = []
+    if tp > 1 and embeds:
+        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches)))
+    if tp > 1 and outputs:
+        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches)))
+        calls.append(Call("tp", "all_reduce", 4.0 * tokens, tp, 3.0 * micro_batches))
+    return tuple(calls)
+
+
+def context_parallel(
+    kind: Literal["ring", "all_gather", "ulysses"],
+    layers: int,
+    q_bytes: float,
+    kv_bytes: float,
+    cp: int,
+    micro_batches: int,
+    *,
+    recompute: bool = False,
+) -> tuple[Call, ...]:
+    """CP traffic; ``q_bytes`` and ``kv_bytes`` are a rank's own queries, and its keys and values together.
+
+    Ring attention passes keys and values on cp - 1 times forward, and backward those and their gradients (Liu et al.
+    2023); all_gather collects them once each way and scatters the gradients (Llama 3, section 3.3.2); Ulysses
+    exchanges heads for tokens before and after attention (Jacobs et al. 2023).
+    """
+    if cp == 1:
+        return ()
+    forwards, backwards = (2.0 if recompute else 1.0) * layers * micro_batches, float(layers * micro_batches)
+    if kind == "ring":
+        return (Call("cp", "send_recv", kv_bytes, cp, (cp - 1) * (forwards + 2 * backwards)),)
+    if kind == "all_gather":
+        return (
+            Call("cp", "all_gather", cp * kv_bytes, cp, forwards + backwards),
+            Call("cp", "reduce_scatter", cp * kv_bytes, cp, backwards),
+        )
+    # Queries, keys and values there, the result (as wide as the queries) back; the gradients the other way.
+    return (Call("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, forwards + backwards),)
+
+
+def expert_parallel(
+    layers: int,
+    tokens: float,
+    hidden_bytes: float,
+    top_k: int,
+    ep: int,
+    etp: int,
+    micro_batches: int,
+    *,
+    capacity_factor: float | None = None,
+    imbalance: float = 1.0,
+    recompute: bool = False,
+) -> tuple[Call, ...]:
+    """Dispatch and combine: every token's hidden state goes to top_k experts and comes back, forward and backward.
+
+    ``tokens`` of one rank. The rank with most tokens sets the time: ``imbalance`` times the mean, cut at the capacity
+    factor where tokens beyond it are dropped. With etp > 1 the ranks of an expert gather its tokens and sum.
+    """
+    load = imbalance if capacity_factor is None else min(imbalance, capacity_factor)
+    routed = tokens * top_k * hidden_bytes * load
+    passes = (2.0 if recompute else 1.0) * layers * micro_batches + layers * micro_batches
+    calls = []
+    if ep > 1:
+        calls.append(Call("ep", "all_to_all", routed, ep, 2 * passes))
+    if etp > 1:
+        calls += [
+            Call("etp", "all_gather", routed * etp, etp, passes),
+            Call("etp", "reduce_scatter", routed * etp, etp, passes),
+        ]
+    return tuple(calls)
+
+
+def pipeline_parallel(
+    activation_bytes: float, stage: int, pp: int, virtual_stages: int, micro_batches: int
+) -> tuple[Call, ...]:
+    """Sends of one rank of a stage: activations to the next chunk, gradients to the one before, v times as many.
+
+    The first chunk has no one before it and the last none after it.
+    """
+    if pp == 1:
+        return ()
+    forward = virtual_stages - (stage == pp - 1)
+    backward = virtual_stages - (stage == 0)
+    return (Call("pp", "send_recv", activation_bytes, 2, float((forward + backward) * micro_batches)),)
