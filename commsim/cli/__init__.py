@@ -9,6 +9,7 @@ import typer
 
 from commsim.cli import compare as compare_command
 from commsim.cli import run as run_command
+from commsim.cli import sweep as sweep_command
 from commsim.cli.schedule import app as schedule_app
 from commsim.cli.topo import app as topo_app
 from commsim.cli.validate import app as validate_app
@@ -41,6 +42,8 @@ def _root(
 
 app.command("run")(run_command.run)
 app.command("compare")(compare_command.compare)
+app.command("sweep")(sweep_command.sweep)
+app.command("merge")(sweep_command.merge)
 app.add_typer(topo_app, name="topo")
 app.add_typer(validate_app, name="validate")
 app.add_typer(schedule_app, name="schedule")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commsim.document.overrides import apply_overrides
+from commsim.document.overrides import apply_overrides, with_values
 from commsim.document.reading import compose_documents, parse_documents, read_documents, read_text
 from commsim.document.types import Document, KeyPath, raise_faults
 from commsim.document.validation import located, try_validate, validate
@@ -19,4 +19,5 @@ __all__ = [
     "read_text",
     "try_validate",
     "validate",
+    "with_values",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commsim.document.reading import compose_documents
@@ -37,6 +38,24 @@ def apply_overrides(document: Document, overrides: Sequence[str], *, error: Faul
             path = _set(data, keys, value)
         except _PathError as exc:
             faults.append(Fault(place, 0, 0, shorten(name.strip(), 120), str(exc)))
+        else:
+            applied = {p: t for p, t in applied.items() if p[: len(path)] != path} | {path: text}
+    if faults:
+        raise_faults(faults, error)
+    return Document(document.file, data, document.marks, document.key_marks, applied)
+
+
+def with_values(document: Document, values: Mapping[str, Any], *, error: FaultyError = ScenarioError) -> Document:
+    """As `apply_overrides`, with values that are already read: ``{"topology.nodes": 4}``."""
+    data = copy.deepcopy(document.data)
+    applied = dict(document.overrides)
+    faults: list[Fault] = []
+    for name, value in values.items():
+        text = f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        try:
+            path = _set(data, name.split("."), copy.deepcopy(value))
+        except _PathError as exc:
+            faults.append(Fault(f"override {shorten(text, 80)!r}", 0, 0, shorten(name, 120), str(exc)))
         else:
             applied = {p: t for p, t in applied.items() if p[: len(path)] != path} | {path: text}
     if faults:

@@ -46,12 +46,10 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
         except ScenarioError as exc:
             faults += exc.faults
             continue
-        scenario, found = try_validate(Scenario, document)
-        found += _named_faults(document, path.parent)
+        scenario, found = check_document(document, path.parent)
         faults += [f for f in found if not any(_echoes(f, refused) for refused in unread)]
         if scenario is None:
             continue
-        scenario._document, scenario._base_dir = document, path.parent
         line = names.setdefault(scenario.slug, document.marks.get(("name",), (0, 0))[0])
         if scenarios and any(s.slug == scenario.slug for s in scenarios):
             message = f"found the name {scenario.name!r} again (first on line {line}), expected another"
@@ -60,6 +58,14 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
     if faults:
         raise_faults(faults)
     return scenarios
+
+
+def check_document(document: Document, base_dir: Path) -> tuple[Scenario | None, list[Fault]]:
+    """The scenario of a document whose file names are relative to ``base_dir``, and every fault found."""
+    scenario, faults = try_validate(Scenario, document)
+    if scenario is not None:
+        scenario._document, scenario._base_dir = document, base_dir
+    return scenario, faults + _named_faults(document, base_dir)
 
 
 def _named_faults(document: Document, base_dir: Path) -> list[Fault]:

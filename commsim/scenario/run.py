@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
 """Where nccl-tests counts the elements of the whole array; else those of one rank's block."""
 
+K = TypeVar("K")
+V = TypeVar("V")
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 
 
@@ -38,23 +40,51 @@ class Prepared:
     measured: tuple[Curve, ...]
 
 
-def prepare(scenario: Scenario) -> Prepared:
+class Cache:
+    """Topologies and NCCL models already built in this process, for runs that differ little; the latest few of each."""
+
+    KEPT = 16
+
+    def __init__(self) -> None:
+        self._topologies: dict[str, Topology] = {}
+        self._models: dict[tuple[object, ...], Predictor] = {}
+
+    def topology(self, scenario: Scenario) -> Topology:
+        """The topology of a scenario."""
+        key = f"{scenario.base_dir}\n{scenario.topology.model_dump_json()}"
+        return self._kept(self._topologies, key, lambda: build_topology(scenario))
+
+    def model(self, topology: Topology, options: Options) -> Predictor:
+        """The NCCL model of a topology and options; of one topology object, if it comes from here."""
+        of = {**vars(options), "env": tuple(sorted(options.env.items()))}
+        return self._kept(self._models, (topology, *of.values()), lambda: Predictor(topology, options))
+
+    def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V]) -> V:
+        value = kept.pop(key) if key in kept else build()
+        kept[key] = value
+        if len(kept) > self.KEPT:
+            del kept[next(iter(kept))]
+        return value
+
+
+def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:
     """Builds and reads what a scenario names; every fault is a CommsimError located in the file."""
-    topology = build_topology(scenario)
+    topology = (cache or Cache()).topology(scenario)
     return Prepared(scenario, topology, tuple(_measured(scenario, topology)))
 
 
-def run(scenario: Scenario | Prepared, progress: Progress | None = None) -> Result:
+def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: Cache | None = None) -> Result:
     """Predicts every item of a scenario and the sizes of the measured files it names.
 
     `progress` may wrap the sizes of an item to show how far the run is.
     """
-    ready = scenario if isinstance(scenario, Prepared) else prepare(scenario)
+    cache = cache or Cache()
+    ready = scenario if isinstance(scenario, Prepared) else prepare(scenario, cache)
     scenario, topology, measured = ready.scenario, ready.topology, ready.measured
     warnings = scenario_warnings(scenario)
     items = []
     for work in scenario.workload:
-        predictor = _predictor(scenario, topology, work)
+        predictor = _predictor(scenario, topology, work, cache)
         curves = tuple(c for c in measured if c.collective == work.collective)
         sizes = work.sizes if work.sizes is not None else _sizes_of(curves)
         shown = progress(sizes, f"{scenario.name}: {work.collective}") if progress else sizes
@@ -182,12 +212,12 @@ class RowPredictor:
 
 
 class _NcclRows(RowPredictor):
-    def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
+    def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> None:
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
         super().__init__(work, topology, in_network=topology.has_nvswitch and topology.gpu.sm >= 90)
         library = scenario.library
         stated = "version" in library.model_fields_set
-        self.model = Predictor(
+        self.model = cache.model(
             topology,
             Options(
                 version=parse_version(library.version) if stated else None,
@@ -225,9 +255,9 @@ class _NcclRows(RowPredictor):
         return replace(row, low_s=p.time_s * band.low, high_s=p.time_s * band.high)
 
 
-def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork) -> RowPredictor:
+def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> RowPredictor:
     if scenario.library.name == "nccl":
-        return _NcclRows(scenario, topology, work)
+        return _NcclRows(scenario, topology, work, cache)
     from commsim.scenario.raw import RawRows
 
     return RawRows(scenario, topology, work)

@@ -1,0 +1,94 @@
+"""The rows of points: what every process of a sweep does, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commsim.errors import CommsimError
+from commsim.planner.sweep import Point, Sweep
+
+if TYPE_CHECKING:
+    from commsim.scenario.run import Cache
+
+ERROR_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The records of one point as `Result.records` gives them, or the reason why there are none."""
+
+    number: int
+    values: dict[str, Any]
+    rows: list[dict[str, Any]]
+    error: str | None = None
+
+
+def evaluate(sweep: Sweep, points: Iterable[Point], cache: Cache) -> list[Answer]:
+    """The answers of the points in order; a point that fails is an answer with its error."""
+    return [_answer(sweep, point, cache) for point in points]
+
+
+def _answer(sweep: Sweep, point: Point, cache: Cache) -> Answer:
+    from commsim.document import raise_faults, with_values
+    from commsim.scenario.load import check_document
+    from commsim.scenario.run import prepare, run
+
+    try:
+        scenario, faults = check_document(with_values(sweep.base, point.values), sweep.base_dir)
+        if faults or scenario is None:
+            raise_faults(faults)
+        return Answer(point.number, point.values, run(prepare(scenario, cache), cache=cache).records())
+    except CommsimError as error:
+        reason = str(error)
+    except MemoryError:
+        reason = "out of memory"
+    except Exception as error:  # one point must not end a sweep of thousands
+        reason = f"a fault of commsim, not of the input: {type(error).__name__}: {error}"
+    return Answer(point.number, point.values, [], " ".join(reason.split())[:ERROR_CHARACTERS])
+
+
+_sweep: Sweep | None = None
+_cache: Cache | None = None
+
+
+def start_worker(sweep: Sweep) -> None:
+    """Makes this process a worker of the sweep. It ignores Ctrl-C, which is the parent's to handle, and ends with it."""
+    import multiprocessing
+    import signal
+    import threading
+    from multiprocessing.connection import wait
+
+    from commsim.scenario.run import Cache
+
+    global _sweep, _cache  # noqa: PLW0603  a process pool hands its workers nothing else
+    _sweep, _cache = sweep, Cache()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def leave() -> None:
+            import os
+
+            wait([parent.sentinel])
+            os._exit(1)
+
+        threading.Thread(target=leave, daemon=True).start()
+
+
+def in_worker(points: list[Point]) -> list[Answer]:
+    """`evaluate` in a process that `start_worker` prepared."""
+    assert _sweep is not None
+    assert _cache is not None
+    return evaluate(_sweep, points, _cache)
+
+
+def on_cluster(sweep: Sweep, points: list[Point]) -> list[Answer]:
+    """`evaluate` on a worker of a dask cluster, which keeps its cache from call to call."""
+    from commsim.scenario.run import Cache
+
+    global _cache  # noqa: PLW0603  a dask worker keeps modules, and nothing else of ours, between calls
+    if _cache is None:
+        _cache = Cache()
+    return evaluate(sweep, points, _cache)

@@ -1,0 +1,238 @@
+"""A sweep: one scenario, and the values that some of its paths take; every combination is a point.
+
+The file is a scenario (or names one by ``scenario:``) with the further keys ``sweep`` (a list of values for each
+path; their product is the grid), ``include`` (points beside the grid), ``exclude`` (combinations to leave out) and
+``replicates`` (how often each point is repeated, with seeds 0, 1, ...). ``include`` and ``exclude`` mean what they
+mean in the job matrices of GitHub Actions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import commsim
+from commsim.document import (
+    Document,
+    KeyPath,
+    apply_overrides,
+    compose_documents,
+    raise_faults,
+    read_text,
+    with_values,
+)
+from commsim.document.types import show, suggest
+from commsim.errors import Fault, ScenarioError
+from commsim.scenario.load import check_document
+
+MOST_POINTS = 1_000_000
+"""More points than this are refused: each is at least a millisecond and a line of the journal."""
+
+SEED_PATH = "variation.seed"
+"""The path that ``replicates`` sets."""
+
+_KEYS = ("sweep", "include", "exclude", "replicates", "scenario")
+_CHECKED_POINTS = 64
+"""So many points that hold a value are tried before the value itself is called wrong."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One scenario of a sweep: its number, from 0 in the order of the file, and the values its paths take."""
+
+    number: int
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """What a sweep file says. `base` is the scenario as a document; `axes` the grid, the last path fastest."""
+
+    name: str
+    base: Document
+    base_dir: Path
+    axes: dict[str, list[Any]]
+    include: list[dict[str, Any]]
+    exclude: list[dict[str, Any]]
+    replicates: int
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that vary, in the order of the file."""
+        names = [*self.axes, *(name for point in self.include for name in point)]
+        return list(dict.fromkeys([*names, SEED_PATH] if self.replicates > 1 else names))
+
+    def points(self) -> Iterator[Point]:
+        """Every point in order. Numbers do not depend on what is excluded after them."""
+        seeds: list[dict[str, Any]] = [{SEED_PATH: s} for s in range(self.replicates)] if self.replicates > 1 else [{}]
+        grid = (dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values()))
+        kept = (point for point in grid if not any(_matches(point, rule) for rule in self.exclude))
+        number = itertools.count()
+        for values in itertools.chain(kept if self.axes else (), self.include):
+            for seed in seeds:
+                yield Point(next(number), values | seed)
+
+    @property
+    def identity(self) -> str:
+        """Sixteen hexadecimal digits that change with anything that could change a row."""
+        said = [commsim.__version__, self.base.data, self.axes, self.include, self.exclude, self.replicates]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def _matches(point: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+    return all(
+        point.get(name) in wanted if isinstance(wanted, list) else point.get(name) == wanted
+        for name, wanted in rule.items()
+    )
+
+
+def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep of a file, overrides applied to its scenario; raises ScenarioError with every fault.
+
+    A value is at fault here if no point with it can be a scenario; a combination that cannot be is a row with its
+    error, later.
+    """
+    documents, faults = compose_documents(read_text(path), str(path))
+    if faults:
+        raise_faults(faults)
+    if len(documents) != 1:
+        raise ScenarioError(f"{path}: found {len(documents)} documents, expected one sweep")
+    written = documents[0]
+    if not isinstance(written.data, dict) or not {"sweep", "include"} & set(written.data):
+        message = "found no key 'sweep', expected it, such as sweep: {topology.nodes: [1, 2, 4]}"
+        raise_faults([written.fault((), message)])
+    faults = _shape_faults(written)
+    if faults:
+        raise_faults(faults)
+    base, base_dir = _base(written, path)
+    sweep = Sweep(
+        name=str(base.data.get("name", path.stem)) if isinstance(base.data, dict) else path.stem,
+        base=apply_overrides(base, overrides),
+        base_dir=base_dir,
+        axes=dict(written.data.get("sweep") or {}),
+        include=list(written.data.get("include") or []),
+        exclude=list(written.data.get("exclude") or []),
+        replicates=written.data.get("replicates", 1),
+    )
+    faults = _size_faults(sweep, written) or _value_faults(sweep, written)
+    if faults:
+        raise_faults(faults)
+    return sweep
+
+
+def _base(written: Document, path: Path) -> tuple[Document, Path]:
+    """The scenario under the sweep, and the folder that its file names are relative to."""
+    named = written.data.get("scenario")
+    rest = {key: value for key, value in written.data.items() if key not in _KEYS}
+    if named is None:
+        return Document(written.file, rest, written.marks, written.key_marks), path.parent
+    if rest:
+        at: KeyPath = (next(iter(rest)),)
+        message = f"found the key {at[0]!r} beside 'scenario', expected it in the scenario's own file"
+        raise_faults([written.fault(at, message, at_key=True)])
+    other = path.parent / named
+    if not other.is_file():
+        raise_faults([written.fault(("scenario",), f"found no file {show(named)}, expected a scenario file")])
+    documents, faults = compose_documents(read_text(other), str(other))
+    if faults:
+        raise_faults(faults)
+    if len(documents) != 1:
+        message = f"found {len(documents)} scenarios in {named}, expected one"
+        raise_faults([written.fault(("scenario",), message)])
+    return documents[0], other.parent
+
+
+def _shape_faults(written: Document) -> list[Fault]:
+    """What is wrong with the keys of a sweep themselves."""
+    data, faults = written.data, []
+
+    def fault(path: KeyPath, found: Any, expected: str) -> None:
+        faults.append(written.fault(path, f"found {show(found)}, expected {expected}"))
+
+    axes = data.get("sweep", {})
+    if not isinstance(axes, dict):
+        fault(("sweep",), axes, "paths with lists of values, such as {topology.nodes: [1, 2, 4]}")
+    else:
+        for name, values in axes.items():
+            if not isinstance(values, list) or not values:
+                fault(("sweep", name), values, "a list of at least one value")
+            elif len({json.dumps(v) for v in values}) < len(values):
+                fault(("sweep", name), values, "each value once")
+    for key, what in (("include", "points"), ("exclude", "combinations")):
+        rules = data.get(key, [])
+        if not isinstance(rules, list):
+            fault((key,), rules, f"a list of {what}, such as [{{topology.nodes: 16}}]")
+            continue
+        for i, rule in enumerate(rules):
+            if not isinstance(rule, dict) or not rule:
+                fault((key, i), rule, "paths with their values, such as {topology.nodes: 16}")
+            elif key == "exclude" and isinstance(axes, dict):
+                for name in (n for n in rule if n not in axes):
+                    message = f"found the path {show(name)} that does not vary, {suggest(name, list(axes))}"
+                    faults.append(written.fault((key, i, name), message, at_key=True))
+    replicates = data.get("replicates", 1)
+    if not isinstance(replicates, int) or isinstance(replicates, bool) or not 1 <= replicates <= MOST_POINTS:
+        fault(("replicates",), replicates, f"a whole number from 1 to {MOST_POINTS}")
+    elif replicates > 1 and isinstance(axes, dict) and SEED_PATH in axes:
+        fault(("replicates",), replicates, f"it only where {SEED_PATH} does not vary already")
+    if not isinstance(data.get("scenario", ""), str):
+        fault(("scenario",), data["scenario"], "the name of a scenario file")
+    return faults
+
+
+def _size_faults(sweep: Sweep, written: Document) -> list[Fault]:
+    many = (math.prod(len(v) for v in sweep.axes.values()) + len(sweep.include)) * sweep.replicates
+    if many > MOST_POINTS:
+        message = f"found {many:,} points, expected at most {MOST_POINTS:,}; fewer values, or several sweeps"
+        return [written.fault(("sweep",), message)]
+    return []
+
+
+def _value_faults(sweep: Sweep, written: Document) -> list[Fault]:
+    """The values with which no point, of the first ones that hold them, can be a scenario."""
+    open_values = {(name, i): 0 for name, values in sweep.axes.items() for i in range(len(values))}
+    said: dict[tuple[str, int], Fault] = {}
+    index = {name: {json.dumps(v): i for i, v in enumerate(values)} for name, values in sweep.axes.items()}
+    for point in sweep.points():
+        if not open_values:
+            break
+        here = [(n, index[n].get(json.dumps(v), -1)) for n, v in point.values.items() if n in index]
+        if not any(key in open_values for key in here):
+            continue
+        faults = point_faults(sweep, point.values)
+        for key in here:
+            if key not in open_values:
+                continue
+            mine = [f for f in faults if f.path == key[0] or f.path.startswith(f"{key[0]}.")]
+            if mine:
+                said[key] = mine[0]
+                open_values[key] += 1
+            if not mine or open_values[key] >= _CHECKED_POINTS:
+                del open_values[key]
+                if not mine:
+                    said.pop(key, None)
+    refused = [written.fault(("sweep", name, i), fault.message) for (name, i), fault in said.items()]
+    return refused or _common_faults(sweep)
+
+
+def _common_faults(sweep: Sweep) -> list[Fault]:
+    """The faults of the scenario itself: those of the first point that no path of the sweep could mend."""
+    first = next(sweep.points(), None)
+    if first is None:
+        return [Fault(sweep.base.file, 1, 1, "sweep", "found no point left, expected at least one")]
+    return [f for f in point_faults(sweep, first.values) if f.line]
+
+
+def point_faults(sweep: Sweep, values: Mapping[str, Any]) -> list[Fault]:
+    """Why the point's values make no scenario; empty if they do."""
+    try:
+        document = with_values(sweep.base, values)
+    except ScenarioError as error:
+        return list(error.faults)
+    return check_document(document, sweep.base_dir)[1]

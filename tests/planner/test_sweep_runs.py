@@ -1,0 +1,184 @@
+"""Whichever way a sweep runs, and however often it is cut short, its rows are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from commsim.cli import app
+from commsim.errors import CommsimError
+from commsim.planner.evaluate import Answer
+from commsim.planner.journal import Journal, read_journal
+from commsim.planner.results import as_csv, merged
+from commsim.planner.sweep import read_sweep
+from commsim.planner.workers import run_cluster, run_local
+
+SWEEP = """\
+name: small sweep
+topology: {preset: hgx-h100-ndr400, nodes: 1}
+library: {name: nccl, version: 2.26.2}
+workload:
+  - collective: all_reduce
+    sizes: [1 KiB, 1 MiB]
+sweep:
+  topology.nodes: [1, 2, 3]
+  workload.0.collective: [all_reduce, all_gather, broadcast]
+  workload.0.dtype: [float16, float32]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+def sweep_command(file: Path, out: Path, *more: str) -> None:
+    result = CliRunner().invoke(app, ["sweep", str(file), "-o", str(out), *more], catch_exceptions=False)
+    assert result.exit_code == 0
+
+
+def test_shards_merge_to_the_rows_of_one_run(file: Path, tmp_path: Path) -> None:
+    sweep_command(file, tmp_path / "one", "-j", "1")
+    for part in range(3):
+        sweep_command(file, tmp_path / "parts", "-j", "1", "--shard", f"{part}/3")
+    merge = CliRunner().invoke(app, ["merge", str(tmp_path / "parts"), "--parquet"], catch_exceptions=False)
+    assert merge.exit_code == 0
+    text = (tmp_path / "one" / "rows.csv").read_text()
+    assert (tmp_path / "parts" / "rows.csv").read_text() == text
+    assert len(text.splitlines()) == 1 + 18 * 2
+
+    import pandas as pd
+
+    frame = pd.read_parquet(tmp_path / "parts" / "rows.parquet")
+    assert list(frame["time_us"]) == list(pd.read_csv(tmp_path / "one" / "rows.csv")["time_us"])
+
+
+def test_a_shard_that_is_missing_is_named(file: Path, tmp_path: Path) -> None:
+    sweep_command(file, tmp_path / "parts", "-j", "1", "--shard", "0/9")
+    with pytest.raises(CommsimError, match=r"found 2 of 18 points, missing 1, 2, 3"):
+        merged([tmp_path / "parts" / "journal-0-of-9.jsonl"])
+
+
+def test_a_failing_point_is_a_row_with_its_error(file: Path, tmp_path: Path) -> None:
+    text = SWEEP.replace("dtype: [float16, float32]", "protocol: [Simple, LL]").replace(
+        "workload.0.collective: [all_reduce, all_gather, broadcast]", "library.env: [{}, {NCCL_ALGO: NVLS}]"
+    )
+    file.write_text(text)
+    sweep_command(file, tmp_path / "out", "-j", "1")
+    points = merged([tmp_path / "out" / "journal.jsonl"])[1]
+    failed = [p["values"] for p in points if p["error"]]
+    assert {"topology.nodes": 1, "library.env": {"NCCL_ALGO": "NVLS"}, "workload.0.protocol": "LL"} in failed
+    assert 0 < len(failed) < len(points) == 12
+    assert all(bool(p["rows"]) != bool(p["error"]) for p in points)
+    assert "NCCL cannot run all_reduce" in (tmp_path / "out" / "rows.csv").read_text()
+
+
+def test_a_torn_line_is_cut_and_its_point_computed_again(file: Path, tmp_path: Path) -> None:
+    sweep_command(file, tmp_path / "out", "-j", "1")
+    whole = (tmp_path / "out" / "rows.csv").read_text()
+    journal = tmp_path / "out" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:7]) + lines[7][:40])
+    result = CliRunner().invoke(app, ["sweep", str(file), "-o", str(tmp_path / "out"), "-j", "1", "--json"])
+    assert json.loads(result.stdout)["found_in_journal"] == 6
+    assert (tmp_path / "out" / "rows.csv").read_text() == whole
+
+
+def test_a_journal_has_one_writer_and_one_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path, "a", 2) as journal:
+        journal.append([Answer(0, {}, [{"x": 1}]), Answer(0, {}, [{"x": 2}])])
+        with pytest.raises(CommsimError, match="another sweep is writing it"):
+            Journal(path, "a", 2)
+    with pytest.raises(CommsimError, match="belongs to another sweep"):
+        Journal(path, "b", 2)
+    assert [r["rows"] for r in read_journal(path)[1]] == [[{"x": 1}]]
+    with Journal(path, "b", 2, restart=True) as journal:
+        assert journal.done == set()
+
+
+@pytest.mark.parametrize("text", ["3/3", "-1/3", "x", "1/0", "1", "٣/٤"])
+def test_a_shard_that_is_none_is_refused(file: Path, text: str) -> None:
+    with pytest.raises(CommsimError, match="expected I/N"):
+        CliRunner().invoke(app, ["sweep", str(file), "--shard", text], catch_exceptions=False)
+
+
+def test_a_file_that_is_no_journal_is_left_alone(file: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "out" / "journal.jsonl"
+    journal.parent.mkdir()
+    journal.write_text('{"my": "data", "number": 3}\n')
+    with pytest.raises(CommsimError, match="no header of a sweep's journal"):
+        CliRunner().invoke(app, ["sweep", str(file), "-o", str(tmp_path / "out")], catch_exceptions=False)
+    assert journal.read_text() == '{"my": "data", "number": 3}\n'
+
+
+@pytest.mark.slow
+def test_processes_and_a_dask_cluster_give_the_rows_of_one_process(file: Path) -> None:
+    from distributed import LocalCluster
+
+    sweep = read_sweep(file)
+    points = list(sweep.points())
+
+    def text(answers: list[Answer]) -> str:
+        return as_csv([json.loads(json.dumps(vars(a))) for a in sorted(answers, key=lambda a: a.number)])
+
+    alone = text([a for some in run_local(sweep, points, 1) for a in some])
+    assert text([a for some in run_local(sweep, points, 2) for a in some]) == alone
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        assert text([a for some in run_cluster(sweep, points, cluster.scheduler_address) for a in some]) == alone
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_costs_one_point(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of point 5 is killed each time; the others are answered."""
+    monkeypatch.setenv("COMMSIM_TEST_KILL", "5")
+    sweep = read_sweep(file)
+    import commsim.planner.workers as workers
+
+    monkeypatch.setattr(workers, "in_worker", dying)
+    answers = sorted((a for some in run_local(sweep, list(sweep.points()), 2) for a in some), key=lambda a: a.number)
+    assert [a.number for a in answers] == list(range(18))
+    assert [a.number for a in answers if a.error] == [5]
+
+
+def dying(points: list[object]) -> list[Answer]:
+    from commsim.planner.evaluate import in_worker
+
+    if any(getattr(p, "number", None) == int(os.environ["COMMSIM_TEST_KILL"]) for p in points):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return in_worker(points)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_killed_ten_times_it_loses_nothing(file: Path, tmp_path: Path) -> None:
+    file.write_text(SWEEP.replace("nodes: [1, 2, 3]", f"nodes: {list(range(1, 25))}"))
+    sweep_command(file, tmp_path / "whole", "-j", "1")
+    command = [sys.executable, "-m", "commsim", "sweep", str(file), "-o", str(tmp_path / "out"), "-j", "2"]
+    chance = random.Random(7)
+    journal = tmp_path / "out" / "journal.jsonl"
+    for _ in range(10):
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = journal.stat().st_size if journal.exists() else 0
+        deadline = time.monotonic() + 30
+        while running.poll() is None and time.monotonic() < deadline:
+            if journal.exists() and journal.stat().st_size > before + 200:
+                break
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.05))
+        running.kill()
+        running.wait()
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("# 144 points")
+    numbers = [r["number"] for r in read_journal(journal)[1]]
+    assert sorted(numbers) == list(range(144))
+    assert (tmp_path / "out" / "rows.csv").read_bytes() == (tmp_path / "whole" / "rows.csv").read_bytes()
