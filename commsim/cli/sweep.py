@@ -1,4 +1,4 @@
-"""``commsim sweep`` and ``commsim merge``: many scenarios from one file, on local processes, a cluster, or in shards."""
+"""``commsim sweep`` and ``commsim merge``: many scenarios from one file, on processes, a cluster, or in shards."""
 
 from __future__ import annotations
 

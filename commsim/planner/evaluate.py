@@ -54,7 +54,7 @@ _cache: Cache | None = None
 
 
 def start_worker(sweep: Sweep) -> None:
-    """Makes this process a worker of the sweep. It ignores Ctrl-C, which is the parent's to handle, and ends with it."""
+    """Makes this process a worker of the sweep. It leaves Ctrl-C to the parent, and ends with it."""
     import multiprocessing
     import signal
     import threading
@@ -62,7 +62,7 @@ def start_worker(sweep: Sweep) -> None:
 
     from commsim.scenario.run import Cache
 
-    global _sweep, _cache  # noqa: PLW0603  a process pool hands its workers nothing else
+    global _sweep, _cache
     _sweep, _cache = sweep, Cache()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -88,7 +88,7 @@ def on_cluster(sweep: Sweep, points: list[Point]) -> list[Answer]:
     """`evaluate` on a worker of a dask cluster, which keeps its cache from call to call."""
     from commsim.scenario.run import Cache
 
-    global _cache  # noqa: PLW0603  a dask worker keeps modules, and nothing else of ours, between calls
+    global _cache
     if _cache is None:
         _cache = Cache()
     return evaluate(sweep, points, _cache)

@@ -144,7 +144,7 @@ def test_a_process_that_dies_costs_one_point(file: Path, monkeypatch: pytest.Mon
     """The worker of point 5 is killed each time; the others are answered."""
     monkeypatch.setenv("COMMSIM_TEST_KILL", "5")
     sweep = read_sweep(file)
-    import commsim.planner.workers as workers
+    from commsim.planner import workers
 
     monkeypatch.setattr(workers, "in_worker", dying)
     answers = sorted((a for some in run_local(sweep, list(sweep.points()), 2) for a in some), key=lambda a: a.number)
