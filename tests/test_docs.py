@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import commsim
 from commsim.cli import app
+from commsim.planner.sweep import read_sweep
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.schema import CollectiveWork, Library, Report, Scenario
 from commsim.topology.spec import FabricSpec, NvlinkSpec, TopologySpec
@@ -132,7 +133,10 @@ def test_scenarios_shown_load(page: Path, tmp_path: Path) -> None:
     for number, body in enumerate(_yaml_scenarios(page)):
         path = folder / f"shown-{number}.yaml"
         path.write_text(body, encoding="utf-8")
-        assert load_scenarios(path, [])
+        if re.search(r"^sweep:", body, re.MULTILINE):
+            assert list(read_sweep(path).points())
+        else:
+            assert load_scenarios(path, [])
 
 
 def test_the_scenario_reference_names_every_field() -> None:

@@ -49,8 +49,14 @@ def _answer(sweep: Sweep, point: Point, cache: Cache) -> Answer:
     return Answer(point.number, point.values, [], " ".join(reason.split())[:ERROR_CHARACTERS])
 
 
-_sweep: Sweep | None = None
-_cache: Cache | None = None
+class _Worker:
+    """What a process keeps from one call to the next: a pool hands its workers nothing else."""
+
+    sweep: Sweep
+    cache: Cache | None = None
+
+
+_worker = _Worker()
 
 
 def start_worker(sweep: Sweep) -> None:
@@ -60,10 +66,7 @@ def start_worker(sweep: Sweep) -> None:
     import threading
     from multiprocessing.connection import wait
 
-    from commsim.scenario.run import Cache
-
-    global _sweep, _cache
-    _sweep, _cache = sweep, Cache()
+    _worker.sweep = sweep
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -79,16 +82,13 @@ def start_worker(sweep: Sweep) -> None:
 
 def in_worker(points: list[Point]) -> list[Answer]:
     """`evaluate` in a process that `start_worker` prepared."""
-    assert _sweep is not None
-    assert _cache is not None
-    return evaluate(_sweep, points, _cache)
+    return on_cluster(_worker.sweep, points)
 
 
 def on_cluster(sweep: Sweep, points: list[Point]) -> list[Answer]:
-    """`evaluate` on a worker of a dask cluster, which keeps its cache from call to call."""
+    """`evaluate` with the cache of this process, which a dask worker keeps from call to call."""
     from commsim.scenario.run import Cache
 
-    global _cache
-    if _cache is None:
-        _cache = Cache()
-    return evaluate(sweep, points, _cache)
+    if _worker.cache is None:
+        _worker.cache = Cache()
+    return evaluate(sweep, points, _worker.cache)

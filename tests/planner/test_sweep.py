@@ -99,3 +99,10 @@ def test_a_value_that_only_fits_with_another_is_no_fault_of_the_file(tmp_path: P
     """`algorithm` is refused with library nccl, and taken with none."""
     text = "sweep: {library: [nccl, none], workload.0.algorithm: [ring]}"
     assert len(list(read_sweep(written(tmp_path, text)).points())) == 2
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "scenarios" / "sweep").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_shipped_sweeps_load(path: Path) -> None:
+    assert list(read_sweep(path).points())
