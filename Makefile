@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FAST   := not slow and not benchmark_bar
 
-.PHONY: readme figures help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: readme figures schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -49,6 +49,10 @@ wheel-check: $(VENV)/.installed-dev ## build the wheel, install it elsewhere, ru
 
 readme: $(VENV)/.installed-dev ## write the figures and the picture of the README anew
 	$(BIN)/python validation/readme.py
+
+schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
+	$(BIN)/commsim schema scenario > docs/reference/scenario.schema.json
+	$(BIN)/commsim schema sweep > docs/reference/sweep.schema.json
 
 figures: $(VENV)/.installed-dev ## write the pictures and figures of the pages on algorithms anew
 	$(BIN)/python docs/figures.py

@@ -4,4 +4,18 @@
 >>> cs.run("scenarios/allreduce-8-h100.yaml").to_frame()            # doctest: +SKIP
 """
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `commsim.api`, imported when first used: ``import commsim`` itself stays quick."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    from importlib import import_module
+
+    api = import_module("commsim.api")
+    if name not in api.__all__:
+        raise AttributeError(f"module 'commsim' has no attribute {name!r}")
+    return getattr(api, name)

@@ -9,6 +9,7 @@ import typer
 
 from commsim.cli import compare as compare_command
 from commsim.cli import run as run_command
+from commsim.cli import schema as schema_command
 from commsim.cli import sweep as sweep_command
 from commsim.cli.schedule import app as schedule_app
 from commsim.cli.topo import app as topo_app
@@ -44,6 +45,7 @@ app.command("run")(run_command.run)
 app.command("compare")(compare_command.compare)
 app.command("sweep")(sweep_command.sweep)
 app.command("merge")(sweep_command.merge)
+app.command("schema")(schema_command.schema)
 app.add_typer(topo_app, name="topo")
 app.add_typer(validate_app, name="validate")
 app.add_typer(schedule_app, name="schedule")
