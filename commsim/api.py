@@ -26,7 +26,7 @@ def run(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Result:
     fault, also if the file holds several scenarios; `run_all` takes those.
 
     >>> import commsim as cs
-    >>> result = cs.run("quickstart", "topology.nodes=1")
+    >>> result = cs.run("allreduce-8-h100", "workload.0.sizes=64 MiB")
     >>> result.to_frame()["busbw_GBps"].max() > 100
     True
     """
