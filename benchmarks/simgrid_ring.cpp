@@ -7,11 +7,11 @@
 namespace sg4 = simgrid::s4u;
 
 int main(int argc, char** argv) {
+  sg4::Engine engine(&argc, argv);  // which registers the settings below
   sg4::Engine::set_config("network/model:CM02");
   sg4::Engine::set_config("network/TCP-gamma:0");
   sg4::Engine::set_config("network/crosstraffic:0");
   sg4::Engine::set_config("network/weight-S:0");
-  sg4::Engine engine(&argc, argv);
   const int n = std::stoi(argv[1]);
   const double chunk = double(1 << 30) / n;
   auto* zone = sg4::create_full_zone("flat");

@@ -18,8 +18,10 @@ from pydantic import BaseModel
 import commsim
 from commsim.cli import app
 from commsim.planner.sweep import read_sweep
+from commsim.scenario.jobs import FlowSpec, JobSpec, JobsWork
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.schema import CollectiveWork, Library, Report, Scenario
+from commsim.scenario.variation import JitterSpec, StragglerSpec, VariationSpec
 from commsim.topology.spec import FabricSpec, NvlinkSpec, TopologySpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,6 +144,7 @@ def test_scenarios_shown_load(page: Path, tmp_path: Path) -> None:
 def test_the_scenario_reference_names_every_field() -> None:
     page = (ROOT / "docs" / "reference" / "scenario.md").read_text(encoding="utf-8")
     blocks: list[type[BaseModel]] = [Scenario, Library, CollectiveWork, Report, TopologySpec, FabricSpec, NvlinkSpec]
+    blocks += [JobsWork, JobSpec, FlowSpec, VariationSpec, JitterSpec, StragglerSpec]
     latencies = {"switch_latency", "cable_latency"}
     fields = {name for block in blocks for name in block.model_fields} - latencies
     assert {name for name in fields if f"`{name}" not in page} == set()

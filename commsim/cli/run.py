@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from commsim.accuracy.compare import Comparison
-    from commsim.scenario.result import Result
+    from commsim.scenario.result import JobsItem, Result
     from commsim.scenario.run import Prepared
 
 
@@ -164,7 +164,23 @@ def tables(result: Result) -> str:
             "",
         ]
         text.append(result_table(item, heading))
+    if result.jobs:
+        from commsim.report.jobs import jobs_table
+
+        text += [jobs_table(item, _jobs_heading(result, item)) for item in result.jobs]
     return "\n".join(text)
+
+
+def _jobs_heading(result: Result, item: JobsItem) -> list[str]:
+    flows = f" and {item.flows} background flow{'s' if item.flows != 1 else ''}" if item.flows else ""
+    links = "FIFO links" if item.contention == "fifo" else "fair sharing"
+    times = f", medians of {item.repeats} runs" if item.repeats > 1 else ""
+    return [
+        f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})",
+        f"{len(item.rows)} job{'s' if len(item.rows) != 1 else ''}{flows} on {item.world_size} ranks "
+        f"({result.topology['name']}), {links}{times}; slowdown: time together over time alone",
+        "",
+    ]
 
 
 def _levels(rows: Any) -> str:
@@ -184,8 +200,8 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
     from commsim.scenario.load import resolved_yaml
 
     folder.mkdir(parents=True, exist_ok=True)
-    written = [
-        write_atomically(folder / "result.csv", result_csv(result.items)),
+    written = [write_atomically(folder / "result.csv", result_csv(result.items))] if result.items else []
+    written += [
         write_atomically(
             folder / "result.json",
             json.dumps(
@@ -201,6 +217,10 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
             + resolved_yaml(result.scenario, folder),
         ),
     ]
+    if result.jobs:
+        from commsim.report.jobs import jobs_csv
+
+        written.append(write_atomically(folder / "jobs.csv", jobs_csv(result.jobs)))
     if comparisons:
         written.append(write_atomically(folder / "comparison.csv", comparison_csv(comparisons)))
     if plot:
@@ -212,7 +232,15 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
     return written
 
 
-_OUR_FILES = ("comparison.csv", "bandwidth*.png", "bandwidth*.svg", "crossover*.png", "crossover*.svg")
+_OUR_FILES = (
+    "result.csv",
+    "comparison.csv",
+    "jobs.csv",
+    "bandwidth*.png",
+    "bandwidth*.svg",
+    "crossover*.png",
+    "crossover*.svg",
+)
 
 
 def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Path]:

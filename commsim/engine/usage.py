@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.engine.critical import Part
 from commsim.engine.program import Float64, Int64
-from commsim.topology.graph import LinkKind
+from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:
     from commsim.engine.family import Totals
@@ -42,8 +42,8 @@ def link_name(topology: Topology, link: int) -> str:
 
 
 def kind_name(topology: Topology, link: int) -> str:
-    """The link's kind in lower case."""
-    return LinkKind(int(topology.link_kind[link])).name.lower() if link < topology.link_kind.size else "thread_block"
+    """What the link's kind is called; beyond the topology, a thread block."""
+    return LINK_NAMES[LinkKind(int(topology.link_kind[link]))] if link < topology.link_kind.size else "thread block"
 
 
 def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:

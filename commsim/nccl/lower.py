@@ -22,6 +22,7 @@ import numpy.typing as npt
 from commsim.nccl.channels import Split
 from commsim.nccl.graph import System
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, Protocol
+from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Network, Parameters, PerProtocol
@@ -129,15 +130,12 @@ def _inside(system: System, topology: Topology) -> tuple[float, str]:
 
 def _nic_path(topology: Topology) -> tuple[tuple[str, float], ...]:
     """Narrowest link of each kind between the GPUs of two neighbouring nodes, through one NIC each."""
-    from commsim.topology.graph import LinkKind
-
     ppn = topology.ranks_per_node
     narrowest: dict[str, float] = {}
     for link in topology.route(ppn - 1, ppn):
-        name = {LinkKind.PCIE: "PCIe", LinkKind.NETWORK: "NIC", LinkKind.FABRIC: "fabric"}.get(
-            LinkKind(topology.link_kind[link])
-        )
-        if name is not None:
+        kind = LinkKind(topology.link_kind[link])
+        if kind in (LinkKind.PCIE, LinkKind.NETWORK, LinkKind.FABRIC):
+            name = LINK_NAMES[kind]
             narrowest[name] = min(narrowest.get(name, float("inf")), float(topology.link_bandwidth[link]))
     return tuple(sorted(narrowest.items()))
 

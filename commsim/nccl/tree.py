@@ -20,7 +20,7 @@ from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.graph import System
 from commsim.nccl.lower import Call, Machine, intra_bandwidth, network_hop
-from commsim.topology.graph import LinkKind
+from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Parameters
@@ -33,15 +33,6 @@ _PAIR = 2
 
 _COARSE = 32
 """Pieces of the coarsest cut that is simulated in place of a finer one."""
-
-_LIMITS = {
-    LinkKind.NVLINK: "NVLink",
-    LinkKind.C2C: "C2C",
-    LinkKind.PCIE: "PCIe",
-    LinkKind.HOST: "host link",
-    LinkKind.NETWORK: "NIC",
-    LinkKind.FABRIC: "fabric",
-}
 
 
 def piece_bytes(call: Call) -> int:
@@ -105,7 +96,7 @@ class TreeTimer:
         busiest = int(np.argmax(outcome.link_busy_s))
         limit = "thread block"
         if busiest >= self._blocks:
-            limit = _LIMITS[LinkKind(self.topology.link_kind[busiest - self._blocks])]
+            limit = LINK_NAMES[LinkKind(self.topology.link_kind[busiest - self._blocks])]
         return _Run(float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit)
 
     def program(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> Program:

@@ -37,7 +37,7 @@ def explain(prepared: Prepared) -> str:
         return "# no choice to explain: the library is none\n"
     version = parse_version(scenario.library.version)
     lines: list[str] = []
-    for work in scenario.workload:
+    for work in scenario.collectives:
         env = scenario.nccl_env(work)
         system = discover(prepared.topology, version, env)
         if work.collective not in COLLECTIVES or system.ranks == 1:

@@ -36,9 +36,11 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
         "channels": [str(row.channels) if row.channels else "-" for row in item.rows],
         "bound": [_optional_time(row.lower_bound_s) for row in item.rows],
     }
+    if any(row.p99_s is not None for row in item.rows):
+        more["p99"] = [_optional_time(row.p99_s) for row in item.rows]
     widths = {name: max([len(name), *(len(v) for v in values)]) for name, values in more.items()}
     header = _line(_LEFT, widths, list(more)) + "  bottleneck"
-    units = _line(_UNITS, widths, ["", "", "", "(us)"])
+    units = _line(_UNITS, widths, ["", "", "", *["(us)"] * (len(more) - 3)])
     lines = [f"# {text}".rstrip() for text in heading]
     lines += ["#" + header[1:], "#" + units[1:].rstrip()]
     for i, row in enumerate(item.rows):

@@ -11,18 +11,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
 from commsim.engine.evaluate import evaluate, other_contention
 from commsim.engine.family import Family, hierarchical_family, ring_family
 from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.engine.usage import kind_name
+from commsim.engine.variation import Spread, Variation, repeated
 from commsim.errors import InfeasibleError, ScheduleError
 from commsim.scenario.run import RowPredictor
-from commsim.topology.graph import LinkKind
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.family import Totals
+    from commsim.engine.program import Int64
     from commsim.engine.simulate import Outcome
     from commsim.scenario.result import Row
     from commsim.scenario.schema import CollectiveWork, Scenario
@@ -52,6 +56,50 @@ class Timed:
     seconds: float
     bottleneck: str
     level: str
+    p99_s: float | None = None
+
+
+def raw_schedule(
+    collective: str,
+    algorithm: str,
+    size: int,
+    ranks: int,
+    *,
+    ranks_per_node: int,
+    channels: int = 1,
+    itemsize: int = 1,
+    root: int = 0,
+) -> Schedule:
+    """The schedule of an algorithm, pipelined where it gains from it; InfeasibleError if it would not fit in memory."""
+    pieces = 1
+    if algorithm in _PIPELINED:
+        pieces = max(1, min(64, -(-size // (channels * PIECE_BYTES))))
+    build = partial(
+        registry.build,
+        collective,
+        algorithm,
+        channels=channels,
+        chunks=pieces,
+        itemsize=itemsize,
+        ranks_per_node=ranks_per_node,
+    )
+    if ranks >= _LARGE:
+        with suppress(ScheduleError):  # the algorithm need not fit the smaller machines
+            few, more = (ranks // part // ranks_per_node * ranks_per_node for part in (32, 16))
+            small, large = (build(n, size // ranks * n).rows for n in (few, more))
+            rows = int(large * (large / max(small, 1)) ** 4)  # four more doublings of the ranks
+            require_memory(estimate_bytes(rows), rows)
+    return build(ranks, size, root=root)
+
+
+def even_node(topology: Topology, ranks: Int64 | None = None) -> int:
+    """Into what runs of ranks on one node the ranks (all, by default) divide: the ranks per node where nodes are alike.
+
+    The greatest common divisor of the lengths: nodes of 8 and of 4 GPUs count as nodes of 4.
+    """
+    node = topology.rank_node if ranks is None else topology.rank_node[ranks]
+    borders = np.flatnonzero(np.diff(node)) + 1
+    return int(np.gcd.reduce(np.diff(np.concatenate([[0], borders, [node.size]]))))
 
 
 class RawRows(RowPredictor):
@@ -60,7 +108,9 @@ class RawRows(RowPredictor):
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
         super().__init__(work, topology)
         self._engine, self._contention = scenario.engine, scenario.contention
+        self._variation = None if scenario.variation is None else scenario.variation.variation
         self._channels = work.channels or 1
+        self._per_node = even_node(topology)
         names = [a for c, a in registry.names() if c == work.collective]
         if work.algorithm == "auto":
             self._names = [name for name in names if self._fits(name)]
@@ -71,26 +121,16 @@ class RawRows(RowPredictor):
 
     def schedule(self, algorithm: str, size: int) -> Schedule:
         """The schedule of one algorithm for one size."""
-        pieces = 1
-        if algorithm in _PIPELINED:
-            pieces = max(1, min(64, -(-size // (self._channels * PIECE_BYTES))))
-        n, per_node = self.topology.world_size, self.topology.ranks_per_node
-        build = partial(
-            registry.build,
+        return raw_schedule(
             self.work.collective,
             algorithm,
+            size,
+            self.topology.world_size,
+            ranks_per_node=self._per_node,
             channels=self._channels,
-            chunks=pieces,
             itemsize=self.work.item_bytes,
-            ranks_per_node=per_node,
+            root=self.work.root or 0,
         )
-        if n >= _LARGE:
-            with suppress(ScheduleError):  # the algorithm need not fit the smaller machines
-                few, more = (n // part // per_node * per_node for part in (32, 16))
-                small, large = (build(ranks, size // n * ranks).rows for ranks in (few, more))
-                rows = int(large * (large / max(small, 1)) ** 4)  # four more doublings of the ranks
-                require_memory(estimate_bytes(rows), rows)
-        return build(n, size, root=self.work.root or 0)
 
     def _fits(self, algorithm: str) -> bool:
         """Whether an algorithm can be timed here at all; what is passed over is said once."""
@@ -117,13 +157,15 @@ class RawRows(RowPredictor):
             if self._engine != "event" and algorithm == "ring" and work.collective in _RINGS:
                 return ring_family(work.collective, n, size, self._channels, work.item_bytes)
             if self._engine == "fold" and (algorithm, work.collective) == ("hierarchical", "all_reduce"):
-                return hierarchical_family(n, size, self.topology.ranks_per_node, self._channels, work.item_bytes)
+                return hierarchical_family(n, size, self._per_node, self._channels, work.item_bytes)
         except ScheduleError:
             pass  # no equal chunks: rows know what to do
         return None
 
     def time(self, algorithm: str, size: int) -> Timed:
-        """The simulated time of one algorithm."""
+        """The simulated time of one algorithm; of runs that vary the median."""
+        if self._variation is not None:
+            return self._repeated(self._variation, algorithm, size)
         family = self.family(algorithm, size)
         if family is not None:
             total = evaluate(family, self.topology, self._engine, contention=self._contention)
@@ -135,6 +177,17 @@ class RawRows(RowPredictor):
             if both.differs:
                 self.warnings.append(f"{algorithm} {self.work.collective} of {format_bytes(size)}: {both}")
         return Timed(algorithm, outcome.makespan_s, _bottleneck(outcome, self.topology), outcome.level)
+
+    def _repeated(self, variation: Variation, algorithm: str, size: int) -> Timed:
+        schedule = self.schedule(algorithm, size)
+        times, limits, level = [], [], ""
+        for outcome in repeated(schedule, self.topology, variation, self._contention):
+            times.append(outcome.makespan_s)
+            limits.append(_bottleneck(outcome, self.topology))
+            level = outcome.level
+        spread = Spread(np.array(times))
+        p99 = spread.p99_s if variation.repeats > 1 else None
+        return Timed(algorithm, spread.median_s, limits[spread.typical], level, p99)
 
     def __call__(self, size: int) -> Row:
         """The prediction for one size in bytes: the quickest algorithm's, with the one that comes next."""
@@ -152,6 +205,7 @@ class RawRows(RowPredictor):
             bottleneck=best.bottleneck,
             level=best.level,
         )
+        row = replace(row, p99_s=best.p99_s)
         if len(timed) == 1:
             return row
         others = tuple((t.algorithm, t.seconds) for t in timed)
@@ -163,4 +217,4 @@ def _bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
     link, share = outcome.busiest
     if link < 0:
         return "nothing to send"
-    return LinkKind(int(topology.link_kind[link])).name.lower() if share >= 0.5 else "latency"
+    return kind_name(topology, link) if share >= 0.5 else "latency"

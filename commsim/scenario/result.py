@@ -44,6 +44,7 @@ class Row:
     launch_s: float = 0.0
     kernel_s: float = 0.0
     level: str = ""
+    p99_s: float | None = None  # of repeated runs, whose median is `time_s`
     runner_up: str = ""  # with `algorithm: auto`: the next best, and every algorithm with its seconds, quickest first
     runner_up_s: float | None = None
     candidates: tuple[tuple[str, float], ...] = ()
@@ -108,11 +109,72 @@ class Item:
                 "launch_us": microseconds(r.launch_s),
                 "kernel_us": microseconds(r.kernel_s),
                 "level": r.level,
+                "p99_us": None if r.p99_s is None else microseconds(r.p99_s),
                 "runner_up": r.runner_up,
                 "runner_up_us": None if r.runner_up_s is None else microseconds(r.runner_up_s),
             }
             for r in self.rows
         ]
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job beside others: seconds from its start to its end, alone and together, and their ratio.
+
+    With repeated runs the times are medians and ``p99_s`` is of the time together. ``shared_links`` counts the links
+    that others use too; ``meets_on`` is the one of them that carries most for its speed.
+    """
+
+    job: str
+    collective: str
+    algorithm: str
+    n_ranks: int
+    size_bytes: int
+    start_s: float
+    alone_s: float
+    together_s: float
+    slowdown: float
+    p99_s: float | None = None
+    shared_links: int = 0
+    meets_on: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Plain values with units in the names."""
+        return {
+            "job": self.job,
+            "collective": self.collective,
+            "algorithm": self.algorithm,
+            "n_ranks": self.n_ranks,
+            "size_bytes": self.size_bytes,
+            "start_us": microseconds(self.start_s),
+            "alone_us": microseconds(self.alone_s),
+            "together_us": microseconds(self.together_s),
+            "slowdown": self.slowdown,
+            "p99_us": None if self.p99_s is None else microseconds(self.p99_s),
+            "shared_links": self.shared_links,
+            "meets_on": self.meets_on,
+        }
+
+
+@dataclass(frozen=True)
+class JobsItem:
+    """One workload item of several jobs on a network of ``world_size`` ranks, with as many background flows."""
+
+    name: str
+    world_size: int
+    contention: str
+    rows: tuple[JobRow, ...]
+    flows: int = 0
+    repeats: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            "contention": self.contention,
+            "background_flows": self.flows,
+            "repeats": self.repeats,
+            "rows": [row.record() for row in self.rows],
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +186,7 @@ class Result:
     resolved: str
     topology: dict[str, Any]
     items: tuple[Item, ...]
+    jobs: tuple[JobsItem, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
 
@@ -162,6 +225,7 @@ class Result:
                 }
                 for item in self.items
             ],
+            "jobs": [item.to_dict() for item in self.jobs],
         }
 
     def _repr_html_(self) -> str:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 import commsim
+from commsim.document import KeyPath, raise_faults
 from commsim.errors import CommsimError, ScenarioError
 from commsim.measure.records import Curve, busbw_factor
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import parse_version
+from commsim.scenario.jobs import JobsWork
 from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.result import Item, Result, Row
 
@@ -70,6 +72,7 @@ class Cache:
 def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:
     """Builds and reads what a scenario names; every fault is a CommsimError located in the file."""
     topology = (cache or Cache()).topology(scenario)
+    _check_places(scenario, topology)
     return Prepared(scenario, topology, tuple(_measured(scenario, topology)))
 
 
@@ -83,7 +86,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
     scenario, topology, measured = ready.scenario, ready.topology, ready.measured
     warnings = scenario_warnings(scenario)
     items = []
-    for work in scenario.workload:
+    for work in scenario.collectives:
         predictor = _predictor(scenario, topology, work, cache)
         curves = tuple(c for c in measured if c.collective == work.collective)
         sizes = work.sizes if work.sizes is not None else _sizes_of(curves)
@@ -105,15 +108,37 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
             )
         )
         warnings += [w for w in predictor.warnings if w not in warnings]
+    jobs = []
+    for group in scenario.jobs:
+        from commsim.scenario.together import run_jobs
+
+        found, notes = run_jobs(scenario, topology, group)
+        jobs.append(found)
+        warnings += [w for w in notes if w not in warnings]
     return Result(
         scenario=scenario,
         scenario_hash=scenario_hash(scenario),
         resolved=resolved_yaml(scenario),
         topology=_summary(topology),
         items=tuple(items),
+        jobs=tuple(jobs),
         warnings=tuple(warnings),
         provenance={"commsim": commsim.__version__, "source": scenario.source},
     )
+
+
+def _check_places(scenario: Scenario, topology: Topology) -> None:
+    """A ScenarioError for ranks that the topology does not have."""
+    parts: list[tuple[KeyPath, list[tuple[KeyPath, str]]]] = [
+        (("workload", i), work.place_faults(topology.world_size))
+        for i, work in enumerate(scenario.workload)
+        if isinstance(work, JobsWork)
+    ]
+    if scenario.variation is not None:
+        parts.append((("variation",), scenario.variation.place_faults(topology.world_size)))
+    faults = [scenario.document.fault((*at, *path), text) for at, found in parts for path, text in found]
+    if faults:
+        raise_faults(faults)
 
 
 def _measured(scenario: Scenario, topology: Topology) -> list[Curve]:
@@ -122,7 +147,7 @@ def _measured(scenario: Scenario, topology: Topology) -> list[Curve]:
 
     curves: list[Curve] = []
     faults = []
-    wanted = {work.collective for work in scenario.workload}
+    wanted = {work.collective for work in scenario.collectives}
     for i, path in enumerate(scenario.compare_paths()):
         try:
             found = read_measured(path)

@@ -6,21 +6,16 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PrivateAttr,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, model_validator
 
 from commsim.collectives import registry
 from commsim.document import Document, located
 from commsim.document.types import KeyPath, show, suggest
+from commsim.scenario.jobs import JobsWork
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.sizes import parse_size_list
+from commsim.scenario.strict import Strict
+from commsim.scenario.variation import VariationSpec
 from commsim.topology.spec import TopologySpec
 from commsim.units import format_bytes
 
@@ -97,12 +92,6 @@ Sizes = Annotated[
 EnvValue = Annotated[str, BeforeValidator(_env_value, json_schema_input_type=str | int)]
 
 
-class Strict(BaseModel):
-    """Unknown keys are faults; instances do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class Library(Strict):
     """Who runs the collective: NCCL with its own choices, or ``none`` for a raw schedule."""
 
@@ -171,9 +160,10 @@ class Scenario(Strict):
     name: str = Field(min_length=1, max_length=200, description="a short text, the title of the results")
     topology: TopologySpec
     library: Library = Field(default_factory=Library)
-    workload: tuple[CollectiveWork, ...] = Field(min_length=1)
+    workload: tuple[CollectiveWork | JobsWork, ...] = Field(min_length=1)
     engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = "auto"
     contention: Literal["fifo", "fair"] = "fifo"
+    variation: VariationSpec | None = None
     mode: Literal["back_to_back", "single"] = "back_to_back"
     compare: tuple[str, ...] = ()
     report: Report = Field(default_factory=Report)
@@ -201,6 +191,16 @@ class Scenario(Strict):
         """The name as a file name: lower case, words joined by ``-``."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:80] or "scenario"
 
+    @property
+    def collectives(self) -> tuple[CollectiveWork, ...]:
+        """The workload items of one collective each."""
+        return tuple(work for work in self.workload if isinstance(work, CollectiveWork))
+
+    @property
+    def jobs(self) -> tuple[JobsWork, ...]:
+        """The workload items of several jobs at once."""
+        return tuple(work for work in self.workload if isinstance(work, JobsWork))
+
     def compare_paths(self) -> list[Path]:
         """The measured files, from where the program runs."""
         return [self.base_dir / name for name in self.compare]
@@ -223,7 +223,20 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _items_fit(self) -> Scenario:
-        faults = [fault for i, work in enumerate(self.workload) for fault in self._item_faults(i, work)]
+        faults: list[tuple[KeyPath, str]] = []
+        for i, work in enumerate(self.workload):
+            if isinstance(work, CollectiveWork):
+                faults += self._item_faults(i, work)
+            elif self.library.name != "none":
+                text = "found jobs with library nccl, whose times are not those of links; expected library none"
+                faults.append((("workload", i, "jobs"), text))
+        if self.compare and not self.collectives:
+            faults.append((("compare",), "found measured files beside jobs only, expected a collective as well"))
+        if self.variation is not None and self.library.name != "none":
+            faults.append((("variation",), "found variation with library nccl, expected it only with library none"))
+        if (self.variation is not None or self.jobs) and self.engine not in ("auto", "event"):
+            what = "variation" if self.variation is not None else "jobs"
+            faults.append((("engine",), f"found engine {self.engine} with {what}, expected auto or event"))
         if self.library.name == "nccl":
             for key, value in (("engine", "fold"), ("contention", "fair")):
                 if getattr(self, key) == value:

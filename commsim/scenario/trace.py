@@ -20,11 +20,14 @@ def traced(prepared: Prepared) -> tuple[Timeline, str, list[str]]:
 
     A ScenarioError when the scenario has a library, whose protocol is timed without rows, or no sizes.
     """
-    scenario, topology, work = prepared.scenario, prepared.topology, prepared.scenario.workload[0]
+    scenario, topology = prepared.scenario, prepared.topology
     if scenario.library.name != "none":
         raise ScenarioError(
             [scenario.document.fault(("library",), "found a library, expected none for a trace of moves")]
         )
+    if not scenario.collectives:
+        raise ScenarioError([scenario.document.fault(("workload", 0), "found jobs, expected a collective to trace")])
+    work = scenario.collectives[0]
     if not work.sizes:
         raise ScenarioError(
             [scenario.document.fault(("workload", 0), "found no sizes, expected some to trace the largest")]

@@ -37,6 +37,17 @@ class LinkKind(IntEnum):
     FABRIC = 5
 
 
+LINK_NAMES = {
+    LinkKind.NVLINK: "NVLink",
+    LinkKind.C2C: "C2C",
+    LinkKind.PCIE: "PCIe",
+    LinkKind.HOST: "host link",
+    LinkKind.NETWORK: "NIC",
+    LinkKind.FABRIC: "fabric",
+}
+"""What tables, plots and bottlenecks call each kind of link."""
+
+
 class PathType(IntEnum):
     """NCCL's path types, nearest first (NCCL 2.30.7 src/include/graph.h:117-154)."""
 

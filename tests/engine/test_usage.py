@@ -21,9 +21,9 @@ def test_a_ring_over_two_nodes_is_held_up_by_the_narrowest_link() -> None:
     rows = usage(outcome, _TOPOLOGY)
     kinds = {row.kind: row for row in rows}
     assert rows[0].busiest_share > 0.99
-    assert kinds["network"].links == 4
-    assert kinds["network"].nbytes == 4 * 30 * (1 << 22)
-    assert kinds["nvlink"].busiest_share < 0.2
+    assert kinds["NIC"].links == 4
+    assert kinds["NIC"].nbytes == 4 * 30 * (1 << 22)
+    assert kinds["NVLink"].busiest_share < 0.2
     assert "transfer, most of it over node" in bottleneck(outcome, _TOPOLOGY)
 
 

@@ -43,7 +43,7 @@ def refusal(tmp_path: Path, text: str, *overrides: str) -> str:
 
 def test_defaults(tmp_path: Path) -> None:
     (scenario,) = load_scenarios(write(tmp_path, BASE))
-    (work,) = scenario.workload
+    (work,) = scenario.collectives
     assert work.sizes == (8, 16, 32, 64)
     assert (work.dtype, work.redop, work.item_bytes) == ("float32", "sum", 4)
     assert scenario.library == Library(name="nccl", version="2.26.2")
@@ -129,14 +129,14 @@ def test_sizes_may_come_from_the_measured_files(tmp_path: Path) -> None:
     text = BASE.replace("    sizes: 8 B .. 64 B x2\n", "")
     assert "workload.0: found no key 'sizes'" in refusal(tmp_path, text)
     (scenario,) = load_scenarios(write(tmp_path, text + "compare: [m.csv]\n"))
-    assert scenario.workload[0].sizes is None
+    assert scenario.collectives[0].sizes is None
     assert scenario.compare_paths() == [tmp_path / "m.csv"]
 
 
 def test_what_an_item_fixes_becomes_nccl_environment(tmp_path: Path) -> None:
     overrides = ["workload.0.protocol=Simple", "workload.0.channels=4", "library={env: {NCCL_ALGO: Ring}}"]
     (scenario,) = load_scenarios(write(tmp_path, BASE), overrides)
-    assert scenario.nccl_env(scenario.workload[0]) == {
+    assert scenario.nccl_env(scenario.collectives[0]) == {
         "NCCL_ALGO": "Ring",
         "NCCL_PROTO": "Simple",
         "NCCL_MIN_NCHANNELS": "4",

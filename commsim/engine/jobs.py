@@ -1,0 +1,250 @@
+"""Several jobs on one network at once: what each takes beside the others, and what it takes alone.
+
+Jobs share links and nothing else: ranks of two jobs may be the same, and then their messages meet on the GPU's links
+and not in its cores. Each job is simulated once alone, with its own start, and once with all others and the background;
+its slowdown is the ratio of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.collectives.schedule import Schedule, relabel
+from commsim.engine.fair import connections, simulate_fair
+from commsim.engine.program import Float64, Int32, Int64, Program, build_program
+from commsim.engine.simulate import Outcome, simulate
+from commsim.engine.variation import Variation, more_connections
+from commsim.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from commsim.engine.evaluate import Contention
+    from commsim.topology.graph import Topology
+
+PIECE_BYTES = 64 << 10
+"""With FIFO links a background flow is cut into pieces of this size: a message of 1 GiB would hold a link for all."""
+
+WINDOW = 8
+"""Pieces of a flow without a rate that are under way at once, as NCCL's slots between two ranks."""
+
+_MOST_PIECES = 1 << 17
+_MOST_SPANS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A collective of its own on some ranks: rank r of the schedule is ``ranks[r]`` of the topology."""
+
+    name: str
+    schedule: Schedule
+    ranks: Int64
+    start_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Background traffic from one rank to another: ``nbytes`` once, or ``rate`` bytes/s until all jobs have ended."""
+
+    src: int
+    dst: int
+    nbytes: int | None = None
+    rate: float | None = None
+    start_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Links that a job shares: how many, and the one that all who cross it keep busy longest (-1 if there is none)."""
+
+    links: int
+    link: int
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What became of the jobs in one run: seconds from each job's start to its end, (jobs,), and where they met."""
+
+    alone_s: Float64
+    together_s: Float64
+    meetings: tuple[Meeting, ...]
+    messages: int
+
+    @property
+    def slowdown(self) -> Float64:
+        """Together over alone, (jobs,); 1 for a job that has nothing to send."""
+        return np.divide(self.together_s, self.alone_s, out=np.ones_like(self.alone_s), where=self.alone_s > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One job or flow as a program on the topology's links, with its connections; links of its own follow those."""
+
+    program: Program
+    connection: Int32
+    start_s: float
+
+
+def run_together(
+    jobs: Sequence[Job],
+    flows: Sequence[Flow],
+    topology: Topology,
+    contention: Contention = "fifo",
+    *,
+    variation: Variation | None = None,
+    run: int = 0,
+    quantum: float | None = None,
+) -> Shared:
+    """All jobs and flows in one simulation, and every job in one of its own.
+
+    ``run`` numbers the draws of the ``variation``, which concerns the jobs and is the same alone and together. A FIFO
+    link serves whole messages in turn, fair sharing all that cross a link. InfeasibleError when the background leaves
+    so little room that the jobs do not end.
+    """
+    parts = [_job_part(job, topology, variation, (run, i)) for i, job in enumerate(jobs)]
+    alone = np.array([_span(_simulated([part], contention, quantum), part) for part in parts])
+    paced = [flow for flow in flows if flow.rate is not None]
+    fixed = [_flow_part(flow, topology, contention, flow.nbytes or 0) for flow in flows if flow.rate is None]
+    horizon = 2.0 * float(max((a + p.start_s for a, p in zip(alone, parts, strict=True)), default=0.0))
+    for _ in range(_MOST_SPANS):
+        rest = [
+            _flow_part(flow, topology, contention, int((flow.rate or 0.0) * (horizon - flow.start_s)))
+            for flow in paced
+            if flow.start_s < horizon
+        ]
+        outcome = _simulated([*parts, *fixed, *rest], contention, quantum)
+        ends = _ends(outcome, parts)
+        if not paced or ends.max(initial=0.0) <= horizon:
+            break
+        horizon = 2.0 * max(horizon, float(ends.max()))
+    else:
+        raise InfeasibleError(
+            "the background flows leave the jobs so little room that they do not end: lower the rates or move the flows"
+        )
+    together = ends - np.array([part.start_s for part in parts])
+    everyone = [*parts, *fixed, *rest]
+    return Shared(alone, together, tuple(_meetings(everyone, len(parts))), outcome.messages)
+
+
+def _job_part(job: Job, topology: Topology, variation: Variation | None, draw: tuple[int, ...]) -> _Part:
+    schedule = relabel(job.schedule, job.ranks, world_size=topology.world_size)
+    program, conn = build_program(schedule, topology), connections(schedule)
+    if variation is not None:
+        program, first = variation.of(program, schedule.src, schedule.dst, topology, variation.generator(*draw))
+        conn = more_connections(conn, first)
+    # Who waits for nobody waits for the job's start.
+    delay = program.delay_s + np.where(program.indeg == 0, job.start_s, 0.0)
+    return _Part(replace(program, delay_s=delay), conn, job.start_s)
+
+
+def _flow_part(flow: Flow, topology: Topology, contention: Contention, nbytes: int) -> _Part:
+    """One message under fair sharing, over a link of the flow's rate; pieces with FIFO links, sent at that rate."""
+    table = topology.routes([flow.src], [flow.dst])
+    bandwidth, latency, way = topology.link_bandwidth, topology.link_latency, table.link
+    sizes, delay, after = np.array([nbytes]), np.array([flow.start_s]), np.zeros(0, np.int64)
+    if contention == "fair":
+        if flow.rate is not None:
+            way = np.append(way, bandwidth.size).astype(np.int32)
+            bandwidth, latency = np.append(bandwidth, flow.rate), np.append(latency, 0.0)
+    else:
+        piece = max(PIECE_BYTES, -(-nbytes // _MOST_PIECES))
+        count = max(1, -(-nbytes // piece))
+        sizes = np.full(count, piece)
+        sizes[-1] = nbytes - piece * (count - 1)
+        if flow.rate is not None:
+            delay = flow.start_s + np.arange(count) * (piece / flow.rate)
+        else:
+            delay = np.where(np.arange(count) < WINDOW, flow.start_s, 0.0)
+            after = np.arange(WINDOW, count)
+    rows = sizes.size
+    program = Program(
+        nbytes=sizes,
+        route=np.zeros(rows, np.int32),
+        delay_s=delay,
+        succ_ptr=np.minimum(np.arange(rows + 1), after.size),
+        succ_idx=after.astype(np.int32),
+        indeg=np.bincount(after, minlength=rows).astype(np.int32),
+        route_ptr=np.array([0, way.size], np.int64),
+        route_link=way,
+        link_bandwidth=bandwidth,
+        link_latency=latency,
+    )
+    return _Part(program, np.zeros(rows, np.int32), flow.start_s)
+
+
+def _simulated(parts: Sequence[_Part], contention: Contention, quantum: float | None) -> Outcome:
+    program, conn = _side_by_side(parts)
+    if contention == "fifo":
+        return simulate(program)  # hops are not merged, so that a job that meets nobody takes the same to the last bit
+    return simulate_fair(program, conn) if quantum is None else simulate_fair(program, conn, quantum=quantum)
+
+
+def _side_by_side(parts: Sequence[_Part]) -> tuple[Program, Int32]:
+    """One program of all parts, whose ops do not wait for each other, on the same links; and its connections."""
+    if len(parts) == 1:
+        return parts[0].program, parts[0].connection
+    programs = [part.program for part in parts]
+    shared = min(p.links for p in programs)
+    bandwidth, latency = [programs[0].link_bandwidth[:shared]], [programs[0].link_latency[:shared]]
+    columns: dict[str, list[Int64 | Int32]] = {n: [] for n in ("route", "succ_ptr", "succ_idx", "route_ptr", "link")}
+    conn: list[Int32] = []
+    rows = edges = routes = slots = lines = 0
+    own = shared
+    for part, p in zip(parts, programs, strict=True):
+        columns["route"].append(p.route + np.int32(routes))
+        columns["succ_ptr"].append(p.succ_ptr[:-1] + edges)
+        columns["succ_idx"].append(p.succ_idx + np.int32(rows))
+        columns["route_ptr"].append(p.route_ptr[:-1] + slots)
+        columns["link"].append(np.where(p.route_link < shared, p.route_link, p.route_link - shared + own))
+        conn.append(part.connection + np.int32(lines))
+        bandwidth.append(p.link_bandwidth[shared:])
+        latency.append(p.link_latency[shared:])
+        rows, edges = rows + p.rows, edges + p.succ_idx.size
+        routes, slots = routes + p.route_ptr.size - 1, slots + p.route_link.size
+        lines += int(part.connection.max(initial=-1)) + 1
+        own += p.links - shared
+    program = Program(
+        nbytes=np.concatenate([p.nbytes for p in programs]),
+        route=np.concatenate(columns["route"]).astype(np.int32),
+        delay_s=np.concatenate([p.delay_s for p in programs]),
+        succ_ptr=np.append(np.concatenate(columns["succ_ptr"]), edges),
+        succ_idx=np.concatenate(columns["succ_idx"]).astype(np.int32),
+        indeg=np.concatenate([p.indeg for p in programs]),
+        route_ptr=np.append(np.concatenate(columns["route_ptr"]), slots),
+        route_link=np.concatenate(columns["link"]).astype(np.int32),
+        link_bandwidth=np.concatenate(bandwidth),
+        link_latency=np.concatenate(latency),
+    )
+    return program, np.concatenate(conn)
+
+
+def _ends(outcome: Outcome, parts: Sequence[_Part]) -> Float64:
+    """When each of the first parts of a program ended, (parts,); one without ops as it started."""
+    ends, first = [], 0
+    for part in parts:
+        ends.append(float(outcome.end_s[first : first + part.program.rows].max(initial=part.start_s)))
+        first += part.program.rows
+    return np.array(ends)
+
+
+def _span(outcome: Outcome, part: _Part) -> float:
+    return float(_ends(outcome, [part])[0]) - part.start_s
+
+
+def _meetings(parts: Sequence[_Part], jobs: int) -> list[Meeting]:
+    """Where each of the first ``jobs`` parts meets others."""
+    shared = min(part.program.links for part in parts)
+    busy = np.zeros(shared)
+    used = np.zeros((len(parts), shared), bool)
+    for i, part in enumerate(parts):
+        nbytes = part.program.link_bytes()[:shared]
+        used[i] = nbytes > 0
+        busy += nbytes / part.program.link_bandwidth[:shared]
+    crowded = used.sum(axis=0) > 1
+    found = []
+    for i in range(jobs):
+        links = np.flatnonzero(used[i] & crowded)
+        found.append(Meeting(links.size, int(links[np.argmax(busy[links])]) if links.size else -1))
+    return found

@@ -1,0 +1,171 @@
+"""What differs from run to run and from rank to rank: jitter per message, ranks that are slow or late.
+
+A variation changes a Program, and the evaluators run what it becomes; the same seed gives the same times to the last
+bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.engine.fair import connections, simulate_fair
+from commsim.engine.program import Float64, Int32, Program, build_program
+from commsim.engine.simulate import Outcome, simulate
+
+if TYPE_CHECKING:
+    from commsim.collectives.schedule import Schedule
+    from commsim.engine.evaluate import Contention
+    from commsim.topology.graph import Topology
+
+Distribution = Literal["exponential", "uniform", "lognormal"]
+
+P99 = 0.99
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """A random delay of every message before its first link, in seconds, drawn anew for every message and run.
+
+    ``uniform`` lies between 0 and twice the mean; ``lognormal`` has ``sigma`` as the deviation of its logarithm, which
+    makes its tail: of 100 messages one takes more than about 6 times the mean at sigma 1.
+    """
+
+    mean_s: float
+    distribution: Distribution = "exponential"
+    sigma: float = 1.0
+
+    def draws(self, rng: np.random.Generator, count: int) -> Float64:
+        """Delays of as many messages, (count,)."""
+        if self.distribution == "uniform":
+            return rng.uniform(0.0, 2.0 * self.mean_s, count)
+        if self.distribution == "lognormal":
+            # The mean of exp(N(mu, sigma^2)) is exp(mu + sigma^2 / 2).
+            return self.mean_s * rng.lognormal(-(self.sigma**2) / 2, self.sigma, count)
+        return rng.exponential(self.mean_s, count)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """Ranks whose GPUs' own links take ``factor`` times as long for a byte, and that come ``delay_s`` late."""
+
+    ranks: tuple[int, ...]
+    factor: float = 1.0
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Jitter and stragglers, and how often a run is repeated with other draws."""
+
+    seed: int = 0
+    repeats: int = 1
+    jitter: Jitter | None = None
+    stragglers: tuple[Straggler, ...] = ()
+
+    def generator(self, *run: int) -> np.random.Generator:
+        """The source of random numbers of one run, named by whole numbers: the same whatever ran before."""
+        return np.random.default_rng((self.seed, *run))
+
+    def late(self) -> dict[int, float]:
+        """Seconds by which each late rank comes late."""
+        return {rank: s.delay_s for s in self.stragglers if s.delay_s for rank in s.ranks}
+
+    def of(
+        self, program: Program, src: Int32, dst: Int32, topology: Topology, rng: np.random.Generator
+    ) -> tuple[Program, int]:
+        """The program of one run, and how many ops now stand before its own; op i moves from src[i] to dst[i].
+
+        A rank that comes late neither sends nor receives before: an op of its own, without links, ends when it comes,
+        and all moves from and to the rank wait for that.
+        """
+        delay = program.delay_s
+        if self.jitter is not None:
+            delay = delay + np.where(program.hops() > 0, self.jitter.draws(rng, program.rows), 0.0)
+        varied = replace(program, delay_s=delay, link_bandwidth=self._bandwidth(program, topology))
+        late = self.late()
+        return (_with_late(varied, src, dst, late), len(late)) if late else (varied, 0)
+
+    def _bandwidth(self, program: Program, topology: Topology) -> Float64:
+        slowed = program.link_bandwidth
+        for one in self.stragglers:
+            if one.factor != 1.0:
+                vertex = topology.rank_vertex[list(one.ranks)]
+                at = np.isin(topology.link_src, vertex) | np.isin(topology.link_dst, vertex)
+                slowed = slowed.copy()
+                slowed[: at.size][at] /= one.factor
+        return slowed
+
+
+def _with_late(p: Program, src: Int32, dst: Int32, late: dict[int, float]) -> Program:
+    count = len(late)
+    held = [np.flatnonzero((src == rank) | (dst == rank)) for rank in late]
+    indeg = p.indeg.copy()
+    for rows in held:
+        indeg[rows] += 1
+    nowhere = p.route_ptr.size - 1
+    before = np.concatenate([[0], np.cumsum([rows.size for rows in held])])
+    return replace(
+        p,
+        nbytes=np.concatenate([np.zeros(count, np.int64), p.nbytes]),
+        route=np.concatenate([np.full(count, nowhere, np.int32), p.route]),
+        delay_s=np.concatenate([list(late.values()), p.delay_s]),
+        succ_ptr=np.concatenate([before[:-1], before[-1] + p.succ_ptr]),
+        succ_idx=np.concatenate([*held, p.succ_idx]).astype(np.int32) + np.int32(count),
+        indeg=np.concatenate([np.zeros(count, np.int32), indeg]),
+        route_ptr=np.append(p.route_ptr, p.route_ptr[-1]),
+    )
+
+
+def repeated(
+    schedule: Schedule, topology: Topology, variation: Variation, contention: Contention = "fifo"
+) -> Iterator[Outcome]:
+    """What becomes of a schedule in each of ``variation.repeats`` runs; a rank that comes late has an op of its own.
+
+    >>> from commsim.collectives.ring import ring_all_reduce
+    >>> from commsim.topology.presets import load_preset
+    >>> runs = repeated(ring_all_reduce(8, 8 << 20), load_preset("hgx-h100"), Variation(1, 50, Jitter(1e-6)))
+    >>> spread = Spread(np.array([run.makespan_s for run in runs]))
+    >>> spread.median_s < spread.p99_s
+    True
+    """
+    program, conn = build_program(schedule, topology), connections(schedule)
+    for run in range(variation.repeats):
+        rng = variation.generator(run, program.rows, int(program.nbytes.sum()) % (1 << 32))
+        varied, late = variation.of(program, schedule.src, schedule.dst, topology, rng)
+        if contention == "fifo":
+            yield simulate(varied)
+        else:
+            yield simulate_fair(varied, more_connections(conn, late))
+
+
+def more_connections(connection: Int32, count: int) -> Int32:
+    """The connections of ops with ``count`` ops before them that have one each."""
+    first = int(connection.max(initial=-1)) + 1
+    return np.concatenate([first + np.arange(count, dtype=np.int32), connection]).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Seconds of repeated runs, (repeats,)."""
+
+    times_s: npt.NDArray[np.float64]
+
+    @property
+    def median_s(self) -> float:
+        """The median."""
+        return float(np.median(self.times_s))
+
+    @property
+    def p99_s(self) -> float:
+        """The time that at most one run in a hundred exceeds: one of the times, not a value between two."""
+        return float(np.quantile(self.times_s, P99, method="higher"))
+
+    @property
+    def typical(self) -> int:
+        """The number of the run nearest to the median."""
+        return int(np.argmin(np.abs(self.times_s - self.median_s)))

@@ -1,0 +1,124 @@
+"""What a scenario may say about several jobs at once: collectives on ranks of their own, and background flows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from commsim.collectives import registry
+from commsim.document import located
+from commsim.document.types import KeyPath, show, suggest
+from commsim.fields import Bandwidth, Bytes, Seconds
+from commsim.scenario.strict import Ranks, Strict
+
+Rank = Annotated[int, Field(strict=True, ge=0)]
+
+
+class JobSpec(Strict):
+    """One job's collective from some time on; rank i of the collective is the i-th of ``ranks``."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=60)
+    ranks: Ranks | None = None
+    start: Seconds = 0.0
+    collective: Literal[
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "reduce",
+        "all_to_all",
+        "send_recv",
+        "gather",
+        "scatter",
+    ]
+    size: Bytes
+    algorithm: str | None = None
+    root: Rank | None = None
+    channels: int | None = Field(default=None, ge=1, le=64)
+
+
+class FlowSpec(Strict):
+    """Background traffic between two ranks: ``size`` bytes once, or at a ``rate`` until all jobs have ended."""
+
+    src: Rank
+    dst: Rank
+    size: Bytes | None = None
+    rate: Bandwidth | None = None
+    start: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> FlowSpec:
+        if (self.size is None) == (self.rate is None):
+            found = "neither" if self.size is None else "both"
+            raise ValueError(f"found {found} of size and rate, expected one: bytes once, or bytes a second")
+        if self.src == self.dst:
+            raise located((("dst",), f"found rank {self.dst} as source and destination, expected two ranks"))
+        return self
+
+
+class JobsWork(Strict):
+    """Jobs that share the network, each beside the time it takes alone."""
+
+    jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1, max_length=256)]
+    background: Annotated[tuple[FlowSpec, ...], Field(max_length=4096)] = ()
+
+    def job_name(self, i: int) -> str:
+        """What the i-th job is called: its name, or its place in the list, from 1."""
+        return self.jobs[i].name or f"job {i + 1}"
+
+    @model_validator(mode="after")
+    def _jobs_fit(self) -> JobsWork:
+        faults: list[tuple[KeyPath, str]] = []
+        names: dict[str, int] = {}
+        for i, job in enumerate(self.jobs):
+            at: KeyPath = ("jobs", i)
+            name = self.job_name(i)
+            if name in names:
+                faults.append(((*at, "name"), f"found the name {show(name)} again (first at job {names[name]})"))
+            names.setdefault(name, i + 1)
+            faults += [((*at, *path), text) for path, text in _job_faults(job)]
+        if faults:
+            raise located(*faults)
+        return self
+
+    def place_faults(self, world_size: int) -> list[tuple[KeyPath, str]]:
+        """What is not on a machine of as many ranks."""
+        faults: list[tuple[KeyPath, str]] = []
+        there = f"expected one of the {world_size} ranks 0..{world_size - 1}"
+        for i, job in enumerate(self.jobs):
+            wrong = next((r for r in job.ranks or () if r >= world_size), None)
+            if wrong is not None:
+                faults.append((("jobs", i, "ranks"), f"found rank {wrong}, {there}"))
+            if job.ranks is None:
+                faults += [(("jobs", i, *path), text) for path, text in _count_faults(job, world_size)]
+        for i, flow in enumerate(self.background):
+            faults += [
+                (("background", i, end), f"found rank {rank}, {there}")
+                for end, rank in (("src", flow.src), ("dst", flow.dst))
+                if rank >= world_size
+            ]
+        return faults
+
+
+def _job_faults(job: JobSpec) -> list[tuple[KeyPath, str]]:
+    faults: list[tuple[KeyPath, str]] = []
+    known = [a for c, a in registry.names() if c == job.collective]
+    if job.algorithm is not None and job.algorithm not in known:
+        faults.append(
+            (("algorithm",), f"found the unknown algorithm {show(job.algorithm)}, {suggest(job.algorithm, known)}")
+        )
+    if job.root is not None and job.collective not in ("broadcast", "reduce", "gather", "scatter"):
+        text = f"found a root for {job.collective}, expected it only for broadcast, reduce, gather and scatter"
+        faults.append((("root",), text))
+    if job.ranks is not None:
+        faults += _count_faults(job, len(job.ranks))
+    return faults
+
+
+def _count_faults(job: JobSpec, count: int) -> list[tuple[KeyPath, str]]:
+    if count < 2:
+        return [(("ranks",), f"found {count} rank for a collective, expected at least 2")]
+    if job.root is not None and job.root >= count:
+        return [(("root",), f"found root {job.root}, expected one of the job's {count} ranks, counted from 0")]
+    return []

@@ -1,0 +1,138 @@
+"""The jobs of a workload item run together: seconds alone and beside each other, and where they meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.collectives import registry
+from commsim.engine.jobs import Flow, Job, Shared, run_together
+from commsim.engine.usage import kind_name, link_name
+from commsim.engine.variation import Spread, Variation
+from commsim.errors import ScenarioError, ScheduleError
+from commsim.scenario.raw import MOST_COMPARED, even_node, raw_schedule
+from commsim.scenario.result import JobRow, JobsItem
+
+if TYPE_CHECKING:
+    from commsim.engine.evaluate import Contention
+    from commsim.scenario.jobs import JobsWork
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+DIFFERENCE = 0.1
+"""Where FIFO links and fair sharing differ by more than this share, a warning gives both."""
+
+
+def run_jobs(scenario: Scenario, topology: Topology, work: JobsWork) -> tuple[JobsItem, list[str]]:
+    """The rows of one item of jobs, and what the user should know."""
+    jobs = [_job(scenario, topology, work, i) for i in range(len(work.jobs))]
+    flows = [
+        Flow(f.src, f.dst, f.size, _paced(scenario, topology, work, i), f.start) for i, f in enumerate(work.background)
+    ]
+    variation = None if scenario.variation is None else scenario.variation.variation
+    runs = _runs(jobs, flows, topology, scenario.contention, variation)
+    alone = [Spread(np.array([run.alone_s[i] for run in runs])) for i in range(len(jobs))]
+    together = [Spread(np.array([run.together_s[i] for run in runs])) for i in range(len(jobs))]
+    rows = []
+    for i, (spec, job) in enumerate(zip(work.jobs, jobs, strict=True)):
+        meeting = runs[0].meetings[i]
+        place = f"{link_name(topology, meeting.link)} ({kind_name(topology, meeting.link)})" if meeting.links else ""
+        rows.append(
+            JobRow(
+                job=job.name,
+                collective=spec.collective,
+                algorithm=job.schedule.algorithm,
+                n_ranks=job.ranks.size,
+                size_bytes=spec.size,
+                start_s=spec.start,
+                alone_s=alone[i].median_s,
+                together_s=together[i].median_s,
+                # Of runs that vary: the median ratio, not the ratio of medians of different runs.
+                slowdown=float(np.median([run.slowdown[i] for run in runs])),
+                p99_s=together[i].p99_s if len(runs) > 1 else None,
+                shared_links=meeting.links,
+                meets_on=place,
+            )
+        )
+    item = JobsItem(
+        name=scenario.name,
+        world_size=topology.world_size,
+        contention=scenario.contention,
+        flows=len(flows),
+        repeats=len(runs),
+        rows=tuple(rows),
+    )
+    return item, _both_ways(scenario, topology, jobs, flows, runs[0], variation)
+
+
+def _runs(
+    jobs: list[Job], flows: list[Flow], topology: Topology, contention: Contention, variation: Variation | None
+) -> list[Shared]:
+    repeats = 1 if variation is None else variation.repeats
+    return [run_together(jobs, flows, topology, contention, variation=variation, run=run) for run in range(repeats)]
+
+
+def _job(scenario: Scenario, topology: Topology, work: JobsWork, i: int) -> Job:
+    spec = work.jobs[i]
+    ranks = np.arange(topology.world_size) if spec.ranks is None else np.array(spec.ranks, np.int64)
+    algorithm = spec.algorithm or next(a for c, a in registry.names() if c == spec.collective)
+    at = ("workload", scenario.workload.index(work), "jobs", i)
+    try:
+        schedule = raw_schedule(
+            spec.collective,
+            algorithm,
+            spec.size,
+            ranks.size,
+            ranks_per_node=even_node(topology, ranks),
+            channels=spec.channels or 1,
+            root=spec.root or 0,
+        )
+    except ScheduleError as error:
+        raise ScenarioError([scenario.document.fault(at, str(error))]) from None
+    if schedule.endpoints > ranks.size:
+        message = f"{algorithm} reduces in switches, which have no route here; expected another algorithm"
+        raise ScenarioError([scenario.document.fault((*at, "algorithm"), message)])
+    return Job(work.job_name(i), schedule, ranks, spec.start)
+
+
+def _paced(scenario: Scenario, topology: Topology, work: JobsWork, i: int) -> float | None:
+    """The rate of a flow; a fault if its narrowest link carries less."""
+    flow = work.background[i]
+    if flow.rate is None:
+        return None
+    route = topology.route(flow.src, flow.dst)
+    narrowest = int(route[np.argmin(topology.link_bandwidth[route])])
+    if flow.rate > topology.link_bandwidth[narrowest]:
+        from commsim.units import format_bandwidth
+
+        at = ("workload", scenario.workload.index(work), "background", i, "rate")
+        message = (
+            f"found {format_bandwidth(flow.rate)}, expected at most what the narrowest link of the way carries, "
+            f"{format_bandwidth(float(topology.link_bandwidth[narrowest]))} ({link_name(topology, narrowest)})"
+        )
+        raise ScenarioError([scenario.document.fault(at, message)])
+    return flow.rate
+
+
+def _both_ways(
+    scenario: Scenario,
+    topology: Topology,
+    jobs: list[Job],
+    flows: list[Flow],
+    found: Shared,
+    variation: Variation | None,
+) -> list[str]:
+    """A line for each job whose time together differs by more than a tenth between the two views of contention."""
+    if found.messages > MOST_COMPARED:
+        return []
+    other: Contention = "fair" if scenario.contention == "fifo" else "fifo"
+    coarse = 1e-3 if other == "fair" else None
+    second = run_together(jobs, flows, topology, other, variation=variation, quantum=coarse)
+    fifo, fair = (found, second) if other == "fair" else (second, found)
+    return [
+        f"{job.name}: {1e6 * a:.6g} us with FIFO links and {1e6 * b:.6g} us with fair sharing, "
+        f"{max(a, b) / min(a, b) - 1:.0%} apart; slowdown {x:.3g} and {y:.3g}"
+        for job, a, b, x, y in zip(jobs, fifo.together_s, fair.together_s, fifo.slowdown, fair.slowdown, strict=True)
+        if max(a, b) > min(a, b) * (1 + DIFFERENCE)
+    ]

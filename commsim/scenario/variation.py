@@ -1,0 +1,95 @@
+"""What a scenario may say about variation: jitter, stragglers, a seed, and how often a run is repeated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from commsim.document import located
+from commsim.document.types import KeyPath
+from commsim.engine.variation import Jitter, Straggler, Variation
+from commsim.fields import Seconds
+from commsim.scenario.strict import Ranks, Strict
+
+DEFAULT_REPEATS = 100
+"""Runs when there is jitter: the fewest of which the 99th percentile is not simply the largest."""
+
+
+class JitterSpec(Strict):
+    """A random delay of every message."""
+
+    mean: Seconds
+    distribution: Literal["exponential", "uniform", "lognormal"] = "exponential"
+    sigma: Annotated[float, Field(gt=0, le=5, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _sigma_of_lognormal(self) -> JitterSpec:
+        if self.mean <= 0:
+            raise located((("mean",), "found 0 s, expected a mean above zero"))
+        if self.sigma is not None and self.distribution != "lognormal":
+            raise located((("sigma",), f"found sigma with {self.distribution}, expected it only with lognormal"))
+        return self
+
+
+class StragglerSpec(Strict):
+    """Ranks that are slow by a factor or come late by a delay."""
+
+    ranks: Ranks
+    factor: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False)] | None = None
+    delay: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _some_way(self) -> StragglerSpec:
+        if self.factor is None and self.delay is None:
+            raise ValueError("found neither factor nor delay, expected one of them or both")
+        return self
+
+
+class VariationSpec(Strict):
+    """What differs from run to run and from rank to rank."""
+
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**32)] = 0
+    repeats: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
+    jitter: JitterSpec | None = None
+    stragglers: Annotated[tuple[StragglerSpec, ...], Field(max_length=4096)] = ()
+
+    @model_validator(mode="after")
+    def _something_varies(self) -> VariationSpec:
+        faults: list[tuple[KeyPath, str]] = []
+        if self.jitter is None and not self.stragglers:
+            faults.append(((), "found neither jitter nor stragglers, expected one of them or both"))
+        if self.jitter is None and (self.repeats or 1) > 1:
+            faults.append((("repeats",), f"found {self.repeats} repeats without jitter, which would be equal"))
+        seen: dict[int, int] = {}
+        for i, straggler in enumerate(self.stragglers):
+            again = next((rank for rank in straggler.ranks if rank in seen), None)
+            if again is not None:
+                text = f"found rank {again} again (first at straggler {seen[again]}), expected each rank once"
+                faults.append((("stragglers", i, "ranks"), text))
+            seen |= dict.fromkeys(straggler.ranks, i + 1)
+        if faults:
+            raise located(*faults)
+        return self
+
+    def place_faults(self, world_size: int) -> list[tuple[KeyPath, str]]:
+        """Stragglers that are not on a machine of as many ranks."""
+        return [
+            (("stragglers", i, "ranks"), f"found rank {wrong}, expected one of the ranks 0..{world_size - 1}")
+            for i, straggler in enumerate(self.stragglers)
+            for wrong in [next((r for r in straggler.ranks if r >= world_size), None)]
+            if wrong is not None
+        ]
+
+    @property
+    def variation(self) -> Variation:
+        """For the engine."""
+        jitter = None
+        if self.jitter is not None:
+            jitter = Jitter(self.jitter.mean, self.jitter.distribution, self.jitter.sigma or 1.0)
+        return Variation(
+            seed=self.seed,
+            repeats=self.repeats or (1 if jitter is None else DEFAULT_REPEATS),
+            jitter=jitter,
+            stragglers=tuple(Straggler(s.ranks, s.factor or 1.0, s.delay or 0.0) for s in self.stragglers),
+        )
