@@ -8,6 +8,7 @@ CommsimError
 │   └── LogFormatError     a measured log or table that cannot be read
 ├── ScheduleError      a schedule that is not what its collective promises
 ├── CalibrationError   parameters that cannot be determined from the data given
+├── MeasurementError   a run on real ranks that cannot start or go on (exit status 1)
 └── InfeasibleError    a well-formed question whose answer is "impossible" (exit status 1, not 2)
 """
 
@@ -66,6 +67,10 @@ class ScheduleError(CommsimError):
 
 class CalibrationError(CommsimError):
     """Parameters that cannot be determined from the data given."""
+
+
+class MeasurementError(CommsimError):
+    """A run on real ranks that cannot start or go on."""
 
 
 class InfeasibleError(CommsimError):

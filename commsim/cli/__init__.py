@@ -8,6 +8,7 @@ import sys
 import typer
 
 from commsim.cli import compare as compare_command
+from commsim.cli import measure as measure_command
 from commsim.cli import run as run_command
 from commsim.cli import schema as schema_command
 from commsim.cli import sweep as sweep_command
@@ -42,6 +43,7 @@ def _root(
 
 
 app.command("run")(run_command.run)
+app.command("measure")(measure_command.measure)
 app.command("compare")(compare_command.compare)
 app.command("sweep")(sweep_command.sweep)
 app.command("merge")(sweep_command.merge)
@@ -56,7 +58,7 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 def main() -> None:
     """Entry point: every fault of the input ends in one screen of text and exit status 2, never in a traceback."""
-    from commsim.errors import CommsimError, InfeasibleError
+    from commsim.errors import CommsimError, InfeasibleError, MeasurementError
 
     try:
         # Not standalone: there Click swallows an interrupt and a closed pipe before we can say anything.
@@ -67,7 +69,7 @@ def main() -> None:
         raise
     except CommsimError as error:
         _complain(_one_screen(str(error)))
-        sys.exit(1 if isinstance(error, InfeasibleError) else 2)
+        sys.exit(1 if isinstance(error, (InfeasibleError, MeasurementError)) else 2)
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted; files written so far are whole")
         sys.exit(_INTERRUPTED)

@@ -14,6 +14,7 @@ from commsim.measure.csv_tables import (
 )
 from commsim.measure.nccl_log import read_log
 from commsim.measure.records import Curve, collective_name
+from commsim.measure.run_folder import COLUMNS, TABLE, read_run
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _PACKED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -30,9 +31,7 @@ def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | N
         raise error(path, 0, f"found the collective {collective!r}, expected a name such as all_reduce")
     try:
         if path.is_dir():
-            if not (path / "result.csv").is_file():
-                raise error(path, 0, "a folder without result.csv, expected a run folder, a CSV table or a log")
-            path = path / "result.csv"
+            path = _table_of(path)
         with path.open("rb") as raw:
             start = raw.read(4096)
         for magic, name in _PACKED.items():
@@ -45,12 +44,23 @@ def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | N
         raise error(path, 0, f"cannot be read: {fault.strerror or fault}") from None
 
 
+def _table_of(folder: Path) -> Path:
+    """The table in a folder that `commsim run` or `commsim measure` wrote."""
+    for name in ("result.csv", TABLE):
+        if (folder / name).is_file():
+            return folder / name
+    raise error(folder, 0, f"a folder without result.csv or {TABLE}, expected a run folder, a CSV table or a log")
+
+
 def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
     first = stream.readline(4096)
     header = [name.strip().strip('"') for name in first.split(",")]
     if set(RESULT_COLUMNS[:4]) | {"time_us"} <= set(header):
         stream.seek(0)
         return [c for c in read_result_csv(stream, path) if wanted.collective in (None, c.collective)]
+    if header == list(COLUMNS):
+        stream.seek(0)
+        return curves_of(read_run(stream, path), path, wanted)
     if "size_bytes" in header and set(MEASURED_COLUMNS) & set(header) != {"size_bytes"}:
         stream.seek(0)
         return curves_of(read_measured_csv(stream, path), path, wanted)

@@ -283,6 +283,9 @@ class _NcclRows(RowPredictor):
 def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> RowPredictor:
     if scenario.library.name == "nccl":
         return _NcclRows(scenario, topology, work, cache)
+    if scenario.library.name == "gloo":
+        fault = "found gloo, which commsim can measure but not yet predict; expected nccl or none"
+        raise ScenarioError([scenario.document.fault(("library",), fault)])
     from commsim.scenario.raw import RawRows
 
     return RawRows(scenario, topology, work)

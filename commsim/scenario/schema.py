@@ -93,9 +93,9 @@ EnvValue = Annotated[str, BeforeValidator(_env_value, json_schema_input_type=str
 
 
 class Library(Strict):
-    """Who runs the collective: NCCL with its own choices, or ``none`` for a raw schedule."""
+    """Who runs the collective: NCCL or gloo with their own choices, or ``none`` for a raw schedule."""
 
-    name: Literal["nccl", "none"] = "nccl"
+    name: Literal["nccl", "gloo", "none"] = "nccl"
     version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = DEFAULT_NCCL_VERSION
     env: dict[str, EnvValue] = Field(default_factory=dict)
     launch_mode: Literal["one_process", "process_per_gpu"] = "process_per_gpu"
@@ -108,9 +108,9 @@ class Library(Strict):
     @model_validator(mode="after")
     def _env_makes_sense(self) -> Library:
         faults: list[tuple[KeyPath, str]] = [(("env", k), m) for k, m in value_faults(self.env).items()]
-        if self.name == "none":
+        if self.name != "nccl":
             faults += [
-                ((key,), f"found {key} with library none, expected it only with library nccl")
+                ((key,), f"found {key} with library {self.name}, expected it only with library nccl")
                 for key in ("version", "env", "launch_mode")
                 if key in self.model_fields_set
                 and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
@@ -130,6 +130,7 @@ class CollectiveWork(Strict):
         "broadcast",
         "reduce",
         "all_to_all",
+        "all_to_all_v",
         "send_recv",
         "gather",
         "scatter",
@@ -224,25 +225,27 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _items_fit(self) -> Scenario:
         faults: list[tuple[KeyPath, str]] = []
+        library = self.library.name
         for i, work in enumerate(self.workload):
             if isinstance(work, CollectiveWork):
                 faults += self._item_faults(i, work)
-            elif self.library.name != "none":
-                text = "found jobs with library nccl, whose times are not those of links; expected library none"
+            elif library != "none":
+                text = f"found jobs with library {library}, whose times are not those of links; expected library none"
                 faults.append((("workload", i, "jobs"), text))
         if self.compare and not self.collectives:
             faults.append((("compare",), "found measured files beside jobs only, expected a collective as well"))
-        if self.variation is not None and self.library.name != "none":
-            faults.append((("variation",), "found variation with library nccl, expected it only with library none"))
+        if self.variation is not None and library != "none":
+            faults.append(
+                (("variation",), f"found variation with library {library}, expected it only with library none")
+            )
         if (self.variation is not None or self.jobs) and self.engine not in ("auto", "event"):
             what = "variation" if self.variation is not None else "jobs"
             faults.append((("engine",), f"found engine {self.engine} with {what}, expected auto or event"))
-        if self.library.name == "nccl":
+        if library != "none":
             for key, value in (("engine", "fold"), ("contention", "fair")):
                 if getattr(self, key) == value:
-                    faults.append(
-                        ((key,), f"found {key} {value} with library nccl, expected it only with library none")
-                    )
+                    text = f"found {key} {value} with library {library}, expected it only with library none"
+                    faults.append(((key,), text))
         if faults:
             raise located(*faults)
         return self
@@ -269,6 +272,13 @@ class Scenario(Strict):
             if work.protocol is not None:
                 text = f"found protocol {work.protocol} with library none, expected it only with library nccl"
                 faults.append(((*at, "protocol"), text))
+            return faults
+        if self.library.name == "gloo":
+            faults += [
+                ((*at, key), f"found {key} with library gloo, which chooses itself")
+                for key in ("algorithm", "protocol", "channels")
+                if getattr(work, key) is not None
+            ]
             return faults
         if work.algorithm is not None:
             text = (

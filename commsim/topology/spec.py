@@ -58,11 +58,17 @@ class _Block(BaseModel):
 
 
 class GpuSpec(_Block):
-    """The GPU of every rank."""
+    """The GPU of every rank; generation `cpu` for ranks that are processes without one, then `sm` is 0."""
 
     model: Text | None = None
-    generation: Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"] | None = None
-    sm: Annotated[int, Field(strict=True, ge=10, le=200)] | None = None
+    generation: Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cpu"] | None = None
+    sm: Annotated[int, Field(strict=True, ge=0, le=200)] | None = None
+
+    @model_validator(mode="after")
+    def _sm_of_a_gpu(self) -> GpuSpec:
+        if self.generation not in ("cpu", None) and self.sm is not None and self.sm < 10:
+            raise ValueError(f"sm: found {self.sm}, expected the compute capability times ten, such as 90")
+        return self
 
 
 class CpuSpec(_Block):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.errors import ScenarioError
+from commsim.errors import ScenarioError, TopologyError
 from commsim.nccl.parameters import GENERATIONS, load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import format_version, parse_version
@@ -143,6 +143,10 @@ def test_more_bytes_are_never_faster_within_a_choice(protocol: str, exponent: in
 @pytest.mark.parametrize("preset", preset_names())
 def test_every_preset_is_predicted(preset: str) -> None:
     topology = load_preset(preset)
+    if topology.gpu.generation == "cpu":
+        with pytest.raises(TopologyError, match="found the GPU generation 'cpu'"):
+            Predictor(topology, RING)
+        return
     model = Predictor(topology, RING)
     assert model.predict("all_reduce", 1 << 20).time_s > 0
     if topology.nics_per_node:

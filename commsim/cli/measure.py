@@ -1,0 +1,100 @@
+"""``commsim measure``: the collectives of a scenario on real ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from commsim.measure.run import Run
+
+
+def measure(
+    scenario: Annotated[
+        str, typer.Argument(help="A scenario file, or the name of a shipped one (such as 'gloo-quickstart').")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes as key.path=value, such as workload.0.dtype=float64.", metavar="[KEY=VALUE]..."),
+    ] = None,
+    backend: Annotated[str, typer.Option("--backend", help="nccl, gloo, or auto: nccl where there is a GPU.")] = "auto",
+    nproc: Annotated[
+        int | None,
+        typer.Option("--nproc", "-n", help="Ranks to start here (default: as the topology has).", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for measured.csv and run.json (default: out/<name>-measured).",
+            show_default=False,
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Drop the rows of an earlier run in that folder.")] = False,
+    iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="Timed calls of each row.")] = 20,
+    warmup: Annotated[int, typer.Option("--warmup", "-w", min=0, help="Calls before the timed ones.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="How often to go through all rows.")] = 1,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Check every element of the results.")] = True,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for the others.")
+    ] = 20.0,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (a free one).", show_default=False),
+    ] = None,
+) -> None:
+    """Run the collectives of a scenario on real ranks, here or as one rank of torchrun or srun."""
+    import os
+
+    from commsim.cli.find import find_scenario
+    from commsim.measure.rendezvous import place_from
+    from commsim.scenario.load import load_scenarios
+    from commsim.scenario.measured import Wish, run_of
+
+    place = place_from(os.environ)
+    wish = Wish(
+        backend=backend,
+        world_size=nproc if place is None else place.world_size,
+        iterations=iterations,
+        warmup=warmup,
+        repeats=repeats,
+        check=check,
+        timeout_s=timeout,
+    )
+    scenarios = load_scenarios(find_scenario(scenario), overrides or [])
+    runs = [run_of(one, wish) for one in scenarios]
+    for one, run in zip(scenarios, runs, strict=True):
+        folder = Path("out") / f"{one.slug}-measured" if out is None else out / one.slug if len(runs) > 1 else out
+        _one(run, folder, fresh, port)
+
+
+def _one(run: Run, folder: Path, fresh: bool, port: int | None) -> None:
+    """Measures one scenario; prints the table where rank 0 runs."""
+    import os
+    from dataclasses import replace
+
+    from commsim.measure.launcher import launch, require_torch
+    from commsim.measure.rendezvous import place_from
+    from commsim.measure.run_folder import discard
+    from commsim.measure.table import HEADER, heading
+
+    run = replace(run, out=str(folder.absolute()))
+    place = place_from(os.environ)
+    if place is None or place.rank == 0:
+        require_torch()
+        if fresh:
+            discard(folder)
+        typer.echo(heading(run))
+        typer.echo(HEADER)
+    if place is None:
+        launch(run, typer.echo, port=port)
+    else:
+        require_torch()
+        from commsim.measure.torch_runner import run_rank
+
+        run_rank(run, place)
+    if place is None or place.rank == 0:
+        typer.echo(f"# wrote measured.csv and run.json in {folder}")

@@ -1,0 +1,41 @@
+"""Files that are either complete or not there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from commsim.errors import CommsimError
+
+
+def write_atomically(path: Path, data: str | bytes) -> Path:
+    """Write `data` to `path` under a temporary name in the same folder, then rename; returns `path`.
+
+    Missing folders are made. A reader sees the old file or the new one, never half of it, and whatever
+    interrupts the writing leaves no temporary file behind. Raises CommsimError where the place cannot be
+    written.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{path.name[:80]}."
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            os.fchmod(stream.fileno(), 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
+        Path(temporary).replace(path)
+        temporary = None
+    except OSError as fault:
+        raise CommsimError(f"{path}: cannot be written: {fault.strerror or fault}") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

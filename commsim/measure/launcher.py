@@ -1,0 +1,232 @@
+"""Starts the ranks of a run on this machine, watches them, and leaves none behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from commsim.errors import MeasurementError
+from commsim.measure.run import Run
+
+GRACE_S = 6.0
+"""How long the others may take to say what they saw when a rank has stopped, before they are stopped too."""
+
+_POLL_S = 0.2
+_LAST_WORDS = 12
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a rank is started: words before the command (``ip netns exec ...``), and its own environment."""
+
+    prefix: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Child:
+    rank: int
+    process: subprocess.Popen[bytes]
+    said: str = ""
+    noise: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+
+
+def require_torch() -> None:
+    """Raise a MeasurementError where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MeasurementError("measuring needs torch: pip install 'commsim[measure]'")
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(port: int, address: str = "127.0.0.1") -> None:
+    """Raise a MeasurementError if a port is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as fault:
+            raise MeasurementError(f"port {port} cannot be used: {fault.strerror}; choose another --port") from None
+
+
+def launch(
+    run: Run,
+    show: Callable[[str], None],
+    *,
+    hosts: Sequence[Host] = (),
+    address: str = "127.0.0.1",
+    port: int | None = None,
+) -> None:
+    """Runs a run on ranks of this machine until all have finished; `show` gets every line of the table.
+
+    A run that cannot go on raises MeasurementError with what each rank said; an interrupt is passed on. In every case
+    no rank is left when this returns.
+    """
+    require_torch()
+    places = list(hosts) or [Host()] * run.world_size
+    if port is None:
+        port = free_port() if not hosts else 29500  # a namespace of its own has all ports free
+    elif not hosts:
+        check_port(port)
+    children: list[_Child] = []
+    with _signals_as_interrupts():
+        try:
+            for rank, host in enumerate(places):
+                children.append(_start(run, rank, host, address, port))
+            _watch(children, show)
+        finally:
+            _end(children)
+
+
+def _start(run: Run, rank: int, host: Host, address: str, port: int) -> _Child:
+    env = os.environ | {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(run.world_size),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "COMMSIM_LAUNCHER": str(os.getpid()),
+    }
+    env.setdefault("OMP_NUM_THREADS", "1")
+    env.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    for name in ("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"):
+        env.pop(name, None)
+    if not host.prefix and sys.platform == "linux":
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    process = subprocess.Popen(
+        [*host.prefix, sys.executable, "-m", "commsim.measure.torch_runner"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env | dict(host.env),
+        start_new_session=True,  # an interrupt of the terminal reaches the launcher alone
+    )
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):
+            process.stdin.write(run.to_json().encode())
+            process.stdin.close()
+    return _Child(rank, process)
+
+
+def _watch(children: list[_Child], show: Callable[[str], None]) -> None:
+    """Passes lines on until all ranks are through; stops the others some time after one has failed."""
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            for stream, from_rank in ((child.process.stdout, show), (child.process.stderr, None)):
+                if stream is not None:
+                    os.set_blocking(stream.fileno(), False)
+                    selector.register(stream, selectors.EVENT_READ, _Lines(stream, child, from_rank))
+        first: _Child | None = None
+        until = 0.0
+        while True:
+            for key, _ in selector.select(_POLL_S):
+                if not key.data.read():
+                    selector.unregister(key.fileobj)
+            codes = [child.process.poll() for child in children]
+            if first is None and any(codes):
+                first = next(c for c, code in zip(children, codes, strict=True) if code)
+                until = time.monotonic() + GRACE_S
+            if None not in codes or (first is not None and time.monotonic() > until):
+                break
+        for key in list(selector.get_map().values()):
+            while key.data.read():
+                pass
+    if first is not None:
+        raise MeasurementError(_report(children, first))
+
+
+class _Lines:
+    """Lines of one stream of a rank: those of standard output are shown, those of standard error are kept."""
+
+    def __init__(self, stream: IO[bytes], child: _Child, show: Callable[[str], None] | None) -> None:
+        self.stream, self.child, self.show, self.rest = stream, child, show, b""
+
+    def read(self) -> bool:
+        """Takes what is there; False at the end of the stream, or where nothing is there now."""
+        try:
+            data = os.read(self.stream.fileno(), 65536)
+        except BlockingIOError:
+            return False
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            self._take(line.decode(errors="replace"))
+        return bool(data)
+
+    def _take(self, line: str) -> None:
+        if self.show is not None:
+            self.show(line)
+        elif line.startswith("commsim: "):
+            self.child.said = line.removeprefix("commsim: ")
+        elif line.strip():
+            self.child.noise.append(line)
+
+
+def _report(children: list[_Child], first: _Child) -> str:
+    """What happened to every rank, the cause first."""
+    lines = []
+    killed = [c for c in children if (c.process.poll() or 0) < 0]
+    for child in killed:
+        code = -int(child.process.poll() or 0)
+        lines.append(f"rank {child.rank} was killed by signal {code} ({signal.Signals(code).name})")
+    for child in children:
+        if child.said and child.said not in lines:
+            lines.append(child.said)
+    waiting = [c.rank for c in children if c.process.poll() is None]
+    if waiting:
+        lines.append(f"ranks {', '.join(map(str, waiting))} did not answer any more and were stopped")
+    if not first.said and first not in killed:
+        lines += [f"rank {first.rank} ended with status {first.process.poll()}; its last words:", *first.noise]
+    lines.append("finished rows are kept; run the same command again to go on")
+    return "\n".join(lines)
+
+
+def _end(children: list[_Child]) -> None:
+    """Stops every rank that still runs, first kindly."""
+    running = [c.process for c in children if c.process.poll() is None]
+    for process in running:
+        process.terminate()
+    until = time.monotonic() + 2.0
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        if process.poll() is None:
+            process.kill()
+    for child in children:
+        child.process.wait()
+        for stream in (child.process.stdin, child.process.stdout, child.process.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+class _signals_as_interrupts:  # noqa: N801 - reads as a with statement
+    """Has SIGTERM and SIGHUP end the run as Ctrl-C does, so that ranks and testbeds are cleared away."""
+
+    def __enter__(self) -> None:
+        def interrupt(number: int, frame: Any) -> None:
+            raise KeyboardInterrupt
+
+        self._before = {}
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with suppress(ValueError):  # not the main thread
+                self._before[number] = signal.signal(number, interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

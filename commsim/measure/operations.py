@@ -1,0 +1,110 @@
+"""One collective of torch.distributed on one rank: its buffers, the call, and the check of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commsim.measure.pattern import TORCH_TYPES, Pattern
+from commsim.measure.run import Task
+
+# torch 2.13 renamed the two and warns of the old names, which are the only ones before.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A collective that is ready to run: `fill` sets the buffers, `call` communicates, `wrong` counts faults."""
+
+    fill: Callable[[], None]
+    call: Callable[[], None]
+    wrong: Callable[[], int]
+
+
+def operation(task: Task, size: int, place: str, rank: int, world_size: int, device: Any) -> Operation:
+    """The collective of a task at a size in bytes; `place` is ``oop`` or ``ip``.
+
+    The buffers hold the pattern before every check; calls in a row work on what the last one left.
+    """
+    p = Pattern(task.collective, world_size, size // task.item_bytes, TORCH_TYPES[task.dtype], _redop(task), task.root)
+    given = p.input(rank)
+    send, receive, call = _buffers(p, task, place == "ip", rank, device)
+
+    def fill() -> None:
+        receive.zero_()
+        send.copy_(given[: send.numel()])  # scatter has an input only at its root
+
+    return Operation(fill, call, lambda: p.wrong(rank, receive))
+
+
+def _redop(task: Task) -> str:
+    return task.redop if task.reduces else "sum"
+
+
+def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> tuple[Any, Any, Callable[[], None]]:
+    """The send buffer, the receive buffer (the same memory or a part of it, in place), and the call."""
+    n, root, total = p.world_size, p.root, p.elements
+    block = total // n
+
+    def new(elements: int) -> Any:
+        return torch.zeros(elements, dtype=p.dtype, device=device)
+
+    first, last = p.block(rank)
+    op = _reduce_op(task.redop) if task.reduces else None
+    name = p.collective
+    if name in ("all_reduce", "reduce", "broadcast"):
+        array = new(total)
+        call = {
+            "all_reduce": lambda: dist.all_reduce(array, op),
+            "reduce": lambda: dist.reduce(array, root, op),
+            "broadcast": lambda: dist.broadcast(array, root),
+        }[name]
+        return array, array, call
+    if name == "reduce_scatter":
+        send = new(total)
+        receive = send[first:last] if in_place else new(block)
+        return send, receive, lambda: _REDUCE_SCATTER(receive, send, op)
+    if name == "all_gather":
+        receive = new(total)
+        send = receive[first:last] if in_place else new(block)
+        return send, receive, lambda: _ALL_GATHER(receive, send)
+    if name == "gather":
+        receive = new(total if rank == root else 0)
+        send = receive[first:last] if in_place and rank == root else new(block)
+        parts = list(receive.chunk(n)) if rank == root else None
+        return send, receive, lambda: dist.gather(send, parts, dst=root)
+    if name == "scatter":
+        send = new(total if rank == root else 0)
+        receive = send[first:last] if in_place and rank == root else new(block)
+        parts = list(send.chunk(n)) if rank == root else None
+        return send, receive, lambda: dist.scatter(receive, parts, src=root)
+    if name == "all_to_all":
+        send, receive = new(total), new(total)
+        return send, receive, lambda: dist.all_to_all_single(receive, send)
+    if name == "all_to_all_v":
+        counts = p.pair_counts()
+        to, of = counts[rank], [row[rank] for row in counts]
+        send, receive = new(sum(to)), new(sum(of))
+        return send, receive, lambda: dist.all_to_all_single(receive, send, of, to)
+    send, receive = new(total), new(total)
+    return send, receive, lambda: _send_recv(send, receive, rank, n)
+
+
+def _reduce_op(redop: str) -> Any:
+    return getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(redop, redop.upper()))
+
+
+def _send_recv(send: Any, receive: Any, rank: int, world_size: int) -> None:
+    """Every rank sends to the next one and receives from the one before."""
+    if world_size == 1:
+        receive.copy_(send)
+        return
+    after, before = (rank + 1) % world_size, (rank - 1) % world_size
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, send, after), dist.P2POp(dist.irecv, receive, before)])
+    for work in works:
+        work.wait()

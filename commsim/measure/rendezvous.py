@@ -1,0 +1,169 @@
+"""How the ranks of a run find each other, agree that they belong together, and hear why another one stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from commsim.errors import MeasurementError
+
+_POLL_S = 0.05
+_LINGER_S = 3.0  # how long rank 0 keeps the store for the others to read what went wrong
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank this process is, and where rank 0 listens."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}"
+
+
+def place_from(env: Mapping[str, str]) -> Place | None:
+    """The place that torchrun, or srun with MASTER_ADDR exported, gives a process; None for a process of neither.
+
+    Raises MeasurementError where the variables are there and make no sense.
+    """
+    for names in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")):
+        if names[0] in env and names[1] in env and "MASTER_ADDR" in env:
+            break
+    else:
+        if "RANK" in env and "WORLD_SIZE" in env:
+            raise MeasurementError("found RANK and WORLD_SIZE, but no MASTER_ADDR: expected the address of rank 0")
+        return None
+    rank, world_size = (_number(env, name) for name in names[:2])
+    local_rank = _number(env, names[2]) if names[2] in env else rank
+    if not 0 <= rank < world_size:
+        raise MeasurementError(f"found {names[0]}={rank} with {names[1]}={world_size}, expected 0..{world_size - 1}")
+    port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else 29500  # torchrun's own default
+    return Place(rank, world_size, local_rank, env["MASTER_ADDR"], port)
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env[name].strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise MeasurementError(f"found {name}={text[:40]!r}, expected a whole number")
+    return int(text)
+
+
+class Meeting:
+    """The store that all ranks of a run share, after each has shown that it belongs to it."""
+
+    def __init__(self, place: Place, fingerprint: str, timeout_s: float) -> None:
+        self.place = place
+        self._deadline = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self.store = self._open()
+        try:
+            self._greet(fingerprint)
+        except MeasurementError as error:
+            self.leave(str(error))
+            raise
+
+    def _open(self) -> Any:
+        """The key-value store of rank 0, or of torchrun's agent."""
+        from torch.distributed import DistStoreError, PrefixStore, TCPStore
+
+        place = self.place
+        # torchrun keeps a store of its own at that port, and counts how often it has started the ranks.
+        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        try:
+            store = TCPStore(
+                place.address,
+                place.port,
+                is_master=place.rank == 0 and not agent,
+                timeout=timedelta(seconds=self._timeout_s),
+                wait_for_workers=False,
+            )
+        except (DistStoreError, RuntimeError) as error:
+            raise MeasurementError(self._no_store(str(error))) from None
+        return PrefixStore(f"commsim/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+    def _no_store(self, text: str) -> str:
+        where = f"{self.place.address}:{self.place.port}"
+        if "EADDRINUSE" in text or "address already in use" in text:
+            return f"port {self.place.port} is in use on this machine; set another MASTER_PORT (--port) for all ranks"
+        if self.place.rank == 0:
+            return f"rank 0 cannot listen on {where}: {_first_line(text)}"
+        return f"{self.place}: no answer from rank 0 at {where} within {self._timeout_s:.0f} s ({_first_line(text)})"
+
+    def _greet(self, fingerprint: str) -> None:
+        """Waits until all ranks have said who they are; whoever finds a contradiction tells it to all."""
+        place, store = self.place, self.store
+        if store.add(f"present/{place.rank}", 1) > 1:
+            raise MeasurementError(f"two processes were started as rank {place.rank}")
+        mine = {"world_size": place.world_size, "run": fingerprint}
+        store.set(f"hello/{place.rank}", json.dumps(mine))
+        waiting = set(range(place.world_size))
+        while True:
+            self.raise_if_told()
+            for rank in sorted(waiting):
+                if not store.check([f"hello/{rank}"]):
+                    continue
+                waiting.discard(rank)
+                said = json.loads(store.get(f"hello/{rank}"))
+                if said["world_size"] != place.world_size:
+                    raise MeasurementError(
+                        f"rank {rank} was started with a world size of {said['world_size']}, "
+                        f"rank {place.rank} with {place.world_size}; expected the same for all ranks"
+                    )
+                if said["run"] != fingerprint:
+                    raise MeasurementError(
+                        f"ranks {rank} and {place.rank} were started with different scenarios or options"
+                    )
+            if not waiting:
+                return
+            if time.monotonic() > self._deadline:
+                missing = ", ".join(map(str, sorted(waiting)[:8])) + (" ..." if len(waiting) > 8 else "")
+                raise MeasurementError(
+                    f"{len(waiting)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {missing}"
+                )
+            time.sleep(_POLL_S)
+
+    def told(self, patience_s: float = 0.0) -> str | None:
+        """Why another rank stopped, if it said so; None too where the store is gone."""
+        until = time.monotonic() + patience_s
+        try:
+            while True:
+                if self.store.check(["fault"]):
+                    self.store.add("heard", 1)
+                    return str(self.store.get("fault").decode())
+                if time.monotonic() >= until:
+                    return None
+                time.sleep(_POLL_S)
+        except Exception:  # rank 0 is gone, and its store with it
+            return None
+
+    def raise_if_told(self) -> None:
+        """Raise a MeasurementError if another rank has said that it stopped."""
+        text = self.told()
+        if text is not None:
+            raise MeasurementError(text)
+
+    def leave(self, reason: str) -> None:
+        """Tell the others why this rank stops; rank 0, which holds the store, waits until they have read it."""
+        try:
+            if not self.store.check(["fault"]):
+                self.store.set("fault", reason)
+            if self.place.rank:
+                return
+            until = time.monotonic() + _LINGER_S
+            while time.monotonic() < until and self.store.add("heard", 0) < self.place.world_size - 1:
+                time.sleep(_POLL_S)
+        except Exception:  # rank 0 is gone, and its store with it
+            return
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0][:160]

@@ -1,0 +1,172 @@
+"""What a run on real ranks shall do: plain values that a launcher hands to every rank as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from commsim.collectives.semantics import collective
+from commsim.errors import MeasurementError
+
+Backend = Literal["gloo", "nccl"]
+
+ITEM_BYTES = {
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "float8_e4m3": 1,
+    "float8_e5m2": 1,
+}
+_NOT_IN_TORCH = frozenset({"uint32", "uint64"})  # neither backend maps them, torch 2.13.0
+_NOT_IN_GLOO = frozenset({"float8_e4m3", "float8_e5m2"})  # "Invalid scalar type", torch 2.13.0
+_NO_AVERAGE_IN_GLOO = frozenset({"int8", "uint8", "int32", "int64"})  # divides as float, cannot cast back, torch 2.13.0
+_REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+
+IN_PLACE_ONLY = frozenset({"all_reduce", "reduce", "broadcast"})
+"""torch.distributed has no call for these that leaves the input alone."""
+
+OUT_OF_PLACE_ONLY = frozenset({"all_to_all", "all_to_all_v", "send_recv"})
+
+
+@dataclass(frozen=True)
+class Task:
+    """One collective over message sizes in bytes (the *size* column of nccl-tests)."""
+
+    collective: str
+    sizes: tuple[int, ...]
+    dtype: str = "float32"
+    redop: str = "sum"
+    root: int = 0
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the collective adds numbers up."""
+        return self.collective in _REDUCING
+
+    @property
+    def rooted(self) -> bool:
+        """Whether the collective has a root."""
+        return self.collective in _ROOTED
+
+    def places(self) -> tuple[str, ...]:
+        """``oop`` and ``ip``, as far as torch has the collective out of place and in place."""
+        if self.collective in IN_PLACE_ONLY:
+            return ("ip",)
+        return ("oop",) if self.collective in OUT_OF_PLACE_ONLY else ("oop", "ip")
+
+    def count(self, size: int, world_size: int) -> int:
+        """Elements as nccl-tests counts them: of one block where the array has a block per rank."""
+        kind = collective(self.collective)
+        blocks = world_size if kind.blocks == 1 else 1
+        return size // (self.item_bytes * blocks)
+
+    def actual_size(self, size: int, world_size: int) -> int:
+        """The largest size up to `size` of whole elements, and of equal blocks where there is one per rank."""
+        unit = self.item_bytes * (world_size if collective(self.collective).blocks == 1 else 1)
+        return size // unit * unit
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row to measure: a task at a size, the how-many-th repeat."""
+
+    task: Task
+    size: int
+    repeat: int
+
+    @property
+    def key(self) -> tuple[str, str, str, int, int, int]:
+        """What identifies the row in a file."""
+        t = self.task
+        root = t.root if t.rooted else -1
+        return t.collective, t.dtype, t.redop if t.reduces else "none", root, self.size, self.repeat
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides what a run measures, and how.
+
+    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `schedule` replaces the
+    library's collective by one of our schedules: an algorithm of the registry, or a file.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    backend: Backend
+    world_size: int
+    iterations: int = 20
+    warmup: int = 5
+    repeats: int = 1
+    check: bool = True
+    mode: str = "back_to_back"
+    timeout_s: float = 20.0
+    ranks_per_gpu: int = 1
+    schedule: str = ""
+    scenario_hash: str = ""
+    network: str = "loopback"
+    out: str = ""
+    conditions: dict[str, Any] = field(default_factory=dict)
+
+    def points(self) -> Iterator[Point]:
+        """The rows in the order in which they are measured; sizes below one element per block are left out."""
+        for repeat in range(self.repeats):
+            for task in self.tasks:
+                sizes = dict.fromkeys(task.actual_size(size, self.world_size) for size in task.sizes)
+                yield from (Point(task, size, repeat) for size in sizes if size)
+
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change with anything that changes the meaning of a row."""
+        said = dataclasses.asdict(self)
+        for name in ("out", "timeout_s", "repeats", "conditions"):
+            del said[name]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+    def to_json(self) -> str:
+        """The run as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Run:
+        """The run that `to_json` wrote."""
+        said = json.loads(text)
+        tasks = tuple(Task(**(t | {"sizes": tuple(t["sizes"])})) for t in said.pop("tasks"))
+        return Run(tasks=tasks, **said)
+
+
+def check_run(run: Run) -> None:
+    """Return if the backend can do all tasks; else a MeasurementError names every one that it cannot do."""
+    faults = []
+    for task in run.tasks:
+        what = f"{task.collective} of {task.dtype}"
+        if task.rooted and not 0 <= task.root < run.world_size:
+            faults.append(f"{task.collective}: root {task.root} is not one of the ranks 0..{run.world_size - 1}")
+        if not any(task.actual_size(size, run.world_size) for size in task.sizes):
+            least = task.item_bytes * (run.world_size if collective(task.collective).blocks == 1 else 1)
+            faults.append(f"{what}: no size is as large as one element per block, {least} B on {run.world_size} ranks")
+        if task.dtype in _NOT_IN_TORCH:
+            faults.append(f"{what}: the collectives of torch have no {task.dtype}")
+        if run.backend == "gloo" and task.dtype in _NOT_IN_GLOO:
+            faults.append(f"{what}: gloo in torch has no {task.dtype}")
+        if run.backend == "gloo" and task.redop == "avg" and task.reduces and task.dtype in _NO_AVERAGE_IN_GLOO:
+            faults.append(f"{what}: gloo in torch has no average of whole numbers")
+    if not any(True for _ in run.points()) and not faults:
+        faults.append("there is nothing to measure")
+    if faults:
+        raise MeasurementError("\n".join(faults))

@@ -1,0 +1,201 @@
+"""The folder of a run on real ranks: ``measured.csv``, one line per finished row, and ``run.json``, its conditions.
+
+A row is on the disk before the next one is measured, and the file never ends in half a row, so that a run that was cut
+short, for whatever reason, has lost nothing and can go on.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any, TextIO
+
+from commsim.errors import MeasurementError
+from commsim.files import write_atomically
+from commsim.measure.assemble import error
+from commsim.measure.rows import NOTHING, Group, Row, Table
+
+_PLACE_COLUMNS = ("time_us", "algbw_GBps", "busbw_GBps", "wrong", "mean_us", "p95_us", "min_us", "max_us")
+
+COLUMNS = (
+    "collective",
+    "n_ranks",
+    "size_bytes",
+    "count",
+    "dtype",
+    "redop",
+    "root",
+    *(f"oop_{name}" for name in _PLACE_COLUMNS),
+    *(f"ip_{name}" for name in _PLACE_COLUMNS),
+    "algorithm",
+    "iterations",
+    "repeat",
+    "sent_bytes",
+)
+"""``oop`` is out of place, ``ip`` in place, as in nccl-tests; times are medians over the iterations of the slowest
+rank, and ``sent_bytes`` the payload that each rank sent in one call, in rank order, with blanks between."""
+
+TABLE, CONDITIONS = "measured.csv", "run.json"
+SCHEMA_VERSION = 1
+
+Key = tuple[str, str, str, int, int, int]
+
+
+class RunFolder:
+    """The rows of a run as they are appended, by one process; `finished` holds the keys of those already there."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.path = folder / TABLE
+        self._conditions_path = folder / CONDITIONS
+        self.finished: set[Key] = set()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as fault:
+            raise MeasurementError(f"{self.path}: cannot be written: {fault.strerror}") from None
+        try:
+            self._lock()
+            self._take_up(fingerprint)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise MeasurementError(f"{self.path}: another run is writing it; use another --out") from None
+
+    def _take_up(self, fingerprint: str) -> None:
+        """Reads what an earlier run of the same run left, and cuts off a line that it could not finish."""
+        if os.fstat(self._descriptor).st_size == 0:
+            self._append(",".join(COLUMNS) + "\n")
+            return
+        said = read_conditions(self.path.parent)
+        if said.get("fingerprint") != fingerprint:
+            raise MeasurementError(
+                f"{self.path.parent} holds another run ({said.get('name', 'unknown')!r}, of other sizes, ranks or "
+                "options); use another --out, or --fresh to start over"
+            )
+        with self.path.open("rb") as stream:
+            text = stream.read()
+        whole = text.rfind(b"\n") + 1
+        os.ftruncate(self._descriptor, whole)
+        for record in csv.DictReader(io.StringIO(text[:whole].decode())):
+            self.finished.add(_key(record, self.path))
+
+    def _append(self, line: str) -> None:
+        """Adds a line and waits until it is on the disk; on a fault the file ends where it ended before."""
+        before = os.lseek(self._descriptor, 0, os.SEEK_END)
+        data = line.encode()
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+            os.fsync(self._descriptor)
+        except OSError as fault:
+            os.ftruncate(self._descriptor, before)
+            raise MeasurementError(
+                f"{self.path}: cannot be written: {fault.strerror}; the {len(self.finished)} finished rows are in it"
+            ) from None
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Appends one row, a value per name of `COLUMNS` (blank where there is none)."""
+        self._append(",".join(_text(row.get(name)) for name in COLUMNS) + "\n")
+        self.finished.add(_key({name: _text(row.get(name)) for name in COLUMNS}, self.path))
+
+    def write_conditions(self, conditions: dict[str, Any]) -> None:
+        """Writes ``run.json`` anew."""
+        said = {"schema_version": SCHEMA_VERSION} | conditions
+        write_atomically(self._conditions_path, json.dumps(said, indent=2) + "\n")
+
+    def close(self) -> None:
+        """Lets another run have the folder."""
+        os.close(self._descriptor)
+
+
+def discard(folder: Path) -> None:
+    """Removes the rows and the conditions of an earlier run; other files stay."""
+    for name in (TABLE, CONDITIONS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def read_conditions(folder: Path) -> dict[str, Any]:
+    """What ``run.json`` says; empty where it is missing or cannot be read."""
+    try:
+        said = json.loads((folder / CONDITIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def read_run(stream: TextIO, path: Path) -> list[Table]:
+    """The rows of a ``measured.csv``, one table per collective and number of ranks; repeats follow each other."""
+    said = read_conditions(path.parent)
+    conditions = {name: str(said[name]) for name in _SHOWN if said.get(name) not in (None, "")}
+    tables: dict[tuple[str, str], Table] = {}
+    reader = csv.DictReader(stream, restval="")
+    try:
+        for record in reader:
+            if record["sent_bytes"] is None or None in record:
+                raise error(path, reader.line_num, "a row with more or fewer fields than the header")
+            key = record["collective"], record["n_ranks"]
+            if key not in tables:
+                tables[key] = Table(
+                    line=reader.line_num,
+                    collective=key[0],
+                    n_ranks=int(key[1]),
+                    conditions=dict(conditions),
+                )
+            tables[key].rows.append(_row(record, reader.line_num))
+    except (ValueError, KeyError, csv.Error) as fault:
+        raise error(path, max(1, reader.line_num), f"a row that cannot be read: {fault}") from None
+    if not tables:
+        raise error(path, 1, "a run without finished rows")
+    return list(tables.values())
+
+
+_SHOWN = ("name", "backend", "network", "torch", "nccl", "gpu", "cpu", "hosts", "mode", "schedule", "commsim")
+
+
+def _row(record: dict[str, str], line: int) -> Row:
+    return Row(
+        line,
+        int(record["size_bytes"]),
+        int(record["count"]),
+        record["dtype"],
+        record["redop"],
+        int(record["root"]),
+        _group(record, "oop"),
+        _group(record, "ip"),
+    )
+
+
+def _group(record: dict[str, str], place: str) -> Group:
+    if not record[f"{place}_time_us"]:
+        return NOTHING
+    time, algbw, busbw = (float(record[f"{place}_{name}"]) for name in _PLACE_COLUMNS[:3])
+    return Group(time, algbw, busbw, record[f"{place}_wrong"] != "N/A")
+
+
+def _key(record: dict[str, str], path: Path) -> Key:
+    try:
+        return (
+            record["collective"],
+            record["dtype"],
+            record["redop"],
+            int(record["root"]),
+            int(record["size_bytes"]),
+            int(record["repeat"]),
+        )
+    except (KeyError, ValueError, TypeError):
+        raise MeasurementError(f"{path}: is not the table of a run; use another --out, or --fresh") from None
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

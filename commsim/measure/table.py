@@ -1,0 +1,43 @@
+"""Rows of a run as text, in the form of nccl-tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commsim.measure.run import Run
+
+HEADER = (
+    f"# {'size':>12} {'count':>12} {'type':>9} {'redop':>6} {'root':>5} "
+    f"{'time':>10} {'algbw':>8} {'busbw':>8} {'#wrong':>7} {'time':>10} {'algbw':>8} {'busbw':>8} {'#wrong':>7}  "
+    f"{'p95':>10} {'sent/rank':>12}\n"
+    f"# {'(B)':>12} {'(elements)':>12} {'':>9} {'':>6} {'':>5} "
+    + f"{'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7} " * 2
+    + f" {'(us)':>10} {'(B)':>12}"
+)
+"""Two lines; the first time is out of place, the second in place, as far as torch has both."""
+
+
+def heading(run: Run) -> str:
+    """What is measured, on what, in lines that start with ``#``."""
+    kinds = ", ".join(dict.fromkeys(task.collective for task in run.tasks))
+    how = f"schedule {run.schedule}" if run.schedule else run.backend
+    return (
+        f"# commsim measure: {run.name}\n"
+        f"# {kinds} on {run.world_size} ranks, {how}, {run.network}; "
+        f"{run.iterations} iterations after {run.warmup}, {run.mode.replace('_', ' ')}\n"
+        f"# {'':>47} {'out-of-place':^37}{'in-place':^37}"
+    )
+
+
+def format_row(row: dict[str, Any]) -> str:
+    """A row as nccl-tests prints it, with the 95th percentile of the time and the most that a rank sent."""
+    parts = [f"  {row['size_bytes']:>12} {row['count']:>12} {row['dtype']:>9} {row['redop']:>6} {row['root']:>5}"]
+    for place in ("oop", "ip"):
+        if f"{place}_time_us" not in row:
+            parts.append(f"{'-':>10} {'-':>8} {'-':>8} {'N/A':>7}")
+            continue
+        time, algbw, busbw, wrong = (row[f"{place}_{n}"] for n in ("time_us", "algbw_GBps", "busbw_GBps", "wrong"))
+        parts.append(f"{time:>10.1f} {algbw:>8.3f} {busbw:>8.3f} {wrong:>7}")
+    p95 = max(row.get(f"{place}_p95_us", 0.0) for place in ("oop", "ip"))
+    sent = max((int(n) for n in row.get("sent_bytes", "").split()), default=0)
+    return " ".join(parts) + f"  {p95:>10.1f} {sent or '-':>12}"

@@ -1,0 +1,88 @@
+"""Times of one operation on one rank: warm-up, iterations, bytes sent, and the check of the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commsim.measure.operations import Operation
+from commsim.measure.run import Run
+from commsim.measure.traffic import Bytes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds of every iteration on one rank, elements that were wrong, payload bytes sent per call or None."""
+
+    seconds: list[float]
+    wrong: int
+    sent: float | None
+
+
+def sample(op: Operation, run: Run, device: Any, traffic: Callable[[], Bytes | None]) -> Sample:
+    """Runs an operation `warmup` + `iterations` times, then once more on fresh data to check it.
+
+    ``back_to_back``: one call after the other; ``single``: a barrier before each. Seconds are those between the start
+    and the end of a call on a CPU, between events on the stream of a GPU.
+    """
+    op.fill()
+    for _ in range(run.warmup):
+        op.call()
+    _barrier(device)
+    before = traffic()
+    _barrier(device)
+    between = traffic()
+    single = run.mode == "single"
+    seconds = (_cuda_times if device.type == "cuda" else _cpu_times)(op, run.iterations, single, device)
+    _barrier(device)
+    after = traffic()
+    wrong = 0
+    if run.check:
+        op.fill()
+        _barrier(device)
+        op.call()
+        wrong = op.wrong()
+    return Sample(seconds, wrong, _sent(before, between, after, run.iterations, single))
+
+
+def _sent(before: Bytes | None, between: Bytes | None, after: Bytes | None, calls: int, single: bool) -> float | None:
+    """Bytes of one call: what was sent between the counts, less the barriers of the same kind among it."""
+    if before is None or between is None or after is None:
+        return None
+    barrier = (between - before).sent
+    return ((after - between).sent - barrier * (1 + calls * single)) / calls
+
+
+def _barrier(device: Any) -> None:
+    """All ranks have come here, and the GPU of this one has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    dist.all_reduce(torch.zeros(1))
+
+
+def _cpu_times(op: Operation, iterations: int, single: bool, device: Any) -> list[float]:
+    seconds = []
+    for _ in range(iterations):
+        if single:
+            _barrier(device)
+        start = time.perf_counter()
+        op.call()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _cuda_times(op: Operation, iterations: int, single: bool, device: Any) -> list[float]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * iterations)]
+    for first, last in zip(events[::2], events[1::2], strict=True):
+        if single:
+            _barrier(device)
+        first.record()
+        op.call()
+        last.record()
+    torch.cuda.synchronize(device)
+    return [first.elapsed_time(last) * 1e-3 for first, last in zip(events[::2], events[1::2], strict=True)]

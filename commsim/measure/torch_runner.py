@@ -1,0 +1,274 @@
+"""One rank of a run: meets the others, measures row after row, and says in one line why it stopped.
+
+The launcher of `commsim measure` starts it as ``python -m commsim.measure.torch_runner`` with the run on standard
+input; under torchrun or srun the command line calls `run_rank` in the process that is already there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import commsim
+from commsim.errors import CommsimError, MeasurementError
+from commsim.measure.conditions import environment, rank_conditions, run_conditions
+from commsim.measure.operations import operation
+from commsim.measure.records import busbw_factor
+from commsim.measure.rendezvous import Meeting, Place, place_from
+from commsim.measure.run import Point, Run
+from commsim.measure.run_folder import RunFolder
+from commsim.measure.table import format_row
+from commsim.measure.timing import Sample, sample
+from commsim.measure.traffic import Bytes, tcp_bytes
+from commsim.units import format_bytes, gb_per_s, microseconds
+
+FAILED = 1
+
+
+def run_rank(run: Run, place: Place) -> None:
+    """Measures a run as one of its ranks; rank 0 writes the rows and prints them.
+
+    Raises MeasurementError, on every rank that is still alive, where the run cannot go on.
+    """
+    if place.world_size != run.world_size:
+        raise MeasurementError(f"{place}: the run is for {run.world_size} ranks")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    device = _device(run, place)
+    meeting = Meeting(place, run.fingerprint(), run.timeout_s)
+    try:
+        _Rank(run, place, device, meeting).measure()
+    except CommsimError as error:
+        # Who fails because another one failed says what that one said.
+        told = meeting.told(1.0)
+        meeting.leave(str(error))
+        raise MeasurementError(told or f"{place}: {error}") from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _device(run: Run, place: Place) -> Any:
+    if run.backend == "gloo":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise MeasurementError(f"{place}: backend nccl needs a CUDA GPU, and torch {torch.__version__} sees none")
+    index = place.local_rank // run.ranks_per_gpu
+    if index >= torch.cuda.device_count():
+        raise MeasurementError(
+            f"{place}: local rank {place.local_rank} needs GPU {index}, but this machine has "
+            f"{torch.cuda.device_count()}; several ranks can share one with --ranks-per-gpu"
+        )
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+class _Rank:
+    """The state of one rank while it measures."""
+
+    def __init__(self, run: Run, place: Place, device: Any, meeting: Meeting) -> None:
+        self.run, self.place, self.device, self.meeting = run, place, device, meeting
+        self.folder: RunFolder | None = None
+        self.what = "setting up"
+
+    def measure(self) -> None:
+        try:
+            self._connect()
+            fault = self._open_folder() if self.place.rank == 0 else None
+            self._agree(fault)
+            for point in self._remaining():
+                self.what = f"{point.task.collective} of {format_bytes(point.size)}"
+                self._agree(self._measure(point))
+            self._agree(self._finish())
+        except CommsimError:
+            raise
+        except Exception as error:
+            raise MeasurementError(f"{self.what}: {_reason(error)}") from error
+        finally:
+            if self.folder is not None:
+                self.folder.close()
+
+    def _connect(self) -> None:
+        run, place = self.run, self.place
+        # Times and verdicts travel over gloo whatever the backend measured: they need no GPU.
+        backend = "gloo" if run.backend == "gloo" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("group", self.meeting.store),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timedelta(seconds=run.timeout_s),
+            **({"device_id": self.device} if run.backend == "nccl" else {}),
+        )
+
+    def _open_folder(self) -> str | None:
+        """Takes up the folder and tells the others which rows it holds; returns what is wrong with it."""
+        try:
+            self.folder = RunFolder(Path(self.run.out), self.run.fingerprint())
+        except CommsimError as error:
+            return str(error)
+        self.meeting.store.set("finished", json.dumps(sorted(self.folder.finished)))
+        return None
+
+    def _remaining(self) -> list[Point]:
+        """The rows still to be measured, the same on every rank; writes the conditions."""
+        finished = {tuple(key) for key in json.loads(self.meeting.store.get("finished"))}
+        mine = rank_conditions(self.device)
+        ranks: list[Any] = [None] * self.place.world_size
+        dist.all_gather_object(ranks, mine)
+        self.conditions = self._conditions(ranks)
+        fault = None
+        if self.folder is not None:
+            try:
+                self.folder.write_conditions(self.conditions | {"finished": False})
+            except CommsimError as error:
+                fault = str(error)
+        self._agree(fault)
+        return [point for point in self.run.points() if point.key not in finished]
+
+    def _conditions(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        run = self.run
+        return {
+            "name": run.name,
+            "fingerprint": run.fingerprint(),
+            "scenario_hash": run.scenario_hash,
+            "backend": run.backend,
+            "world_size": run.world_size,
+            "network": run.network,
+            "mode": run.mode,
+            "schedule": run.schedule,
+            "iterations": run.iterations,
+            "warmup": run.warmup,
+            "repeats": run.repeats,
+            "ranks_per_gpu": run.ranks_per_gpu,
+            "commsim": commsim.__version__,
+            "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "env": environment(),
+            **run_conditions(ranks),
+            **run.conditions,
+        }
+
+    def _measure(self, point: Point) -> str | None:
+        """Measures one row; returns what is wrong on this rank, None if nothing."""
+        places = {}
+        for place in point.task.places():
+            op = operation(point.task, point.size, place, self.place.rank, self.run.world_size, self.device)
+            places[place] = sample(op, self.run, self.device, self._traffic)
+        every: list[Any] = [None] * self.place.world_size
+        dist.all_gather_object(every, places)
+        if self.folder is None:
+            return None
+        row = _row(point, self.run, every)
+        try:
+            self.folder.add(row)
+        except CommsimError as error:
+            return str(error)
+        print(format_row(row), flush=True)
+        return None
+
+    def _traffic(self) -> Bytes | None:
+        return tcp_bytes(but_port=self.place.port)
+
+    def _agree(self, fault: str | None) -> None:
+        """Raise the same MeasurementError on all ranks if one of them has a fault, or was told of one."""
+        fault = fault or (self.meeting.told() if self.place.rank == 0 else None)
+        flag = torch.tensor([self.place.rank + 1 if fault else 0])
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        if not int(flag):
+            return
+        said = [fault]
+        dist.broadcast_object_list(said, src=int(flag) - 1)
+        raise MeasurementError(said[0] or "unknown fault")
+
+    def _finish(self) -> str | None:
+        if self.folder is None:
+            return None
+        try:
+            self.folder.write_conditions(self.conditions | {"finished": True})
+        except CommsimError as error:
+            return str(error)
+        return None
+
+
+def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
+    """The columns of one row from the samples of all ranks."""
+    task, size = point.task, point.size
+    row: dict[str, Any] = {
+        "collective": task.collective,
+        "n_ranks": run.world_size,
+        "size_bytes": size,
+        "count": task.count(size, run.world_size),
+        "dtype": task.dtype,
+        "redop": task.redop if task.reduces else "none",
+        "root": task.root if task.rooted else -1,
+        "iterations": run.iterations,
+        "repeat": point.repeat,
+    }
+    for place in task.places():
+        samples = [rank[place] for rank in every]
+        # The collective is over when its slowest rank is through.
+        slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
+        time_s = float(slowest.quantile(0.5))
+        row |= {
+            f"{place}_time_us": microseconds(time_s),
+            f"{place}_algbw_GBps": gb_per_s(size / time_s),
+            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, run.world_size),
+            f"{place}_wrong": sum(s.wrong for s in samples) if run.check else "N/A",
+            f"{place}_mean_us": microseconds(float(slowest.mean())),
+            f"{place}_p95_us": microseconds(float(slowest.quantile(0.95))),
+            f"{place}_min_us": microseconds(float(slowest.min())),
+            f"{place}_max_us": microseconds(float(slowest.max())),
+        }
+        if all(s.sent is not None for s in samples):
+            row["sent_bytes"] = " ".join(f"{s.sent:.0f}" for s in samples)
+    return row
+
+
+def _reason(error: BaseException) -> str:
+    """What a fault of torch means in one line."""
+    text = str(error).strip()
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    lowered = text.lower()
+    if isinstance(error, MemoryError) or "out of memory" in lowered or "can't allocate memory" in lowered:
+        return f"out of memory ({first[:160]})"
+    if any(sign in lowered for sign in ("connection closed", "connection reset", "broken pipe", "socket closed")):
+        return f"a rank was lost ({first[:160]})"
+    if "timed out" in lowered or "timeout" in lowered:
+        return f"no answer from another rank within the time allowed, --timeout ({first[:160]})"
+    return f"{type(error).__name__}: {first[:240]}"
+
+
+def _die_with_parent() -> None:
+    """Have Linux kill this process when the launcher dies, however it dies: no rank is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(os.environ.get("COMMSIM_LAUNCHER", os.getppid())):
+            os._exit(FAILED)  # it died before the line above
+
+
+def main() -> int:
+    """Entry point of a rank that the launcher has started."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what an interrupt means
+    try:
+        place = place_from(os.environ)
+        if place is None:
+            raise MeasurementError("found no RANK in the environment, expected to be started by commsim measure")
+        run_rank(Run.from_json(sys.stdin.read()), place)
+    except CommsimError as error:
+        print(f"commsim: {error}", file=sys.stderr, flush=True)
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""From a scenario to the run that real ranks do: the same collectives, sizes and types as the prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commsim.errors import ScenarioError
+from commsim.measure.run import Backend, Run, Task, check_run
+from commsim.scenario.load import build_topology, scenario_hash
+from commsim.scenario.schema import CollectiveWork
+
+if TYPE_CHECKING:
+    from commsim.scenario.schema import Scenario
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line says about a run; None where it leaves it to the scenario."""
+
+    backend: str = "auto"
+    world_size: int | None = None
+    iterations: int = 20
+    warmup: int = 5
+    repeats: int = 1
+    check: bool = True
+    timeout_s: float = 20.0
+
+
+def run_of(scenario: Scenario, wish: Wish) -> Run:
+    """The run of one scenario; every fault is a CommsimError, before any rank is started."""
+    topology = build_topology(scenario)
+    run = Run(
+        name=scenario.name,
+        tasks=tuple(_task(scenario, i, work) for i, work in enumerate(scenario.workload)),
+        backend=_backend(wish.backend, scenario),
+        world_size=wish.world_size or topology.world_size,
+        iterations=wish.iterations,
+        warmup=wish.warmup,
+        repeats=wish.repeats,
+        check=wish.check,
+        mode=scenario.mode,
+        timeout_s=wish.timeout_s,
+        scenario_hash=scenario_hash(scenario),
+    )
+    check_run(run)
+    return run
+
+
+def _task(scenario: Scenario, i: int, work: object) -> Task:
+    if not isinstance(work, CollectiveWork):
+        fault = "found jobs, expected a collective: ranks measure one at a time"
+        raise ScenarioError([scenario.document.fault(("workload", i), fault)])
+    if work.sizes is None:
+        fault = "found no key 'sizes', expected it for a measurement, such as '8 B .. 64 MiB x2'"
+        raise ScenarioError([scenario.document.fault(("workload", i), fault)])
+    return Task(work.collective, work.sizes, work.dtype, work.redop, work.root or 0)
+
+
+def _backend(wanted: str, scenario: Scenario) -> Backend:
+    if wanted == "auto":
+        if scenario.library.name == "gloo" or not _has_gpu():
+            return "gloo"
+        return "nccl"
+    if wanted == "nccl":
+        return "nccl"
+    if wanted == "gloo":
+        return "gloo"
+    raise ScenarioError(f"found --backend {wanted!r}, expected nccl, gloo or auto")
+
+
+def _has_gpu() -> bool:
+    from commsim.measure.launcher import require_torch
+
+    require_torch()
+    import torch
+
+    return bool(torch.cuda.is_available())

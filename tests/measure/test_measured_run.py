@@ -1,0 +1,53 @@
+"""What a run shall do, before any rank is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from commsim.errors import MeasurementError
+from commsim.measure.run import Run, Task, check_run
+
+RUN = Run("a run", (Task("all_reduce", (4, 1024)), Task("all_gather", (8, 100, 1024))), "gloo", 4)
+
+
+def test_json_both_ways() -> None:
+    assert Run.from_json(RUN.to_json()) == RUN
+
+
+def test_sizes_are_whole_blocks_and_none_is_empty() -> None:
+    """4 ranks of float32 share multiples of 16 B; 8 B are less than one element each."""
+    assert [(p.task.collective, p.size) for p in RUN.points()] == [
+        ("all_reduce", 4),
+        ("all_reduce", 1024),
+        ("all_gather", 96),
+        ("all_gather", 1024),
+    ]
+
+
+def test_counts_are_those_of_nccl_tests() -> None:
+    assert [Task(c, (64,)).count(64, 4) for c in ("all_reduce", "all_gather", "all_to_all", "send_recv")] == [
+        16, 4, 4, 16,
+    ]  # fmt: skip
+
+
+def test_the_fingerprint_changes_with_the_meaning_only() -> None:
+    assert replace(RUN, out="elsewhere", timeout_s=1.0, repeats=9).fingerprint() == RUN.fingerprint()
+    others = [replace(RUN, world_size=2), replace(RUN, iterations=3), replace(RUN, mode="single")]
+    assert len({j.fingerprint() for j in [RUN, *others]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Task("all_reduce", (64,), "float8_e4m3"), "gloo in torch has no float8_e4m3"),
+        (Task("all_reduce", (64,), "uint32"), "the collectives of torch have no uint32"),
+        (Task("all_reduce", (64,), "int32", "avg"), "no average of whole numbers"),
+        (Task("broadcast", (64,), root=4), "root 4 is not one of the ranks 0..3"),
+        (Task("all_gather", (8,)), "no size is as large as one element per block, 16 B on 4 ranks"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before(task: Task, message: str) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        check_run(replace(RUN, tasks=(task,)))
