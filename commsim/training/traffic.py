@@ -24,13 +24,17 @@ _FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_
 
 @dataclass(frozen=True)
 class Call:
-    """``count`` calls per step of one rank: a collective of ``nbytes`` over ``ranks`` ranks of an axis."""
+    """``count`` calls of one rank: a collective of ``nbytes`` over ``ranks`` ranks of an axis.
+
+    ``phase``: forward or backward for what belongs to a pass, step for the rest.
+    """
 
     axis: str
     collective: str
     nbytes: float
     ranks: int
     count: float = 1.0
+    phase: Literal["forward", "backward", "step"] = "step"
 
     @property
     def sent_bytes(self) -> float:
@@ -153,13 +157,17 @@ def tensor_parallel(
     """
     if tp == 1:
         return ()
-    forwards = (2 if recompute else 1) * layers * micro_batches
-    backwards = layers * micro_batches
+    n, again = 2.0 * layers * micro_batches, 2 if recompute else 1
     if not sequence_parallel:
-        return (Call("tp", "all_reduce", activation_bytes, tp, 2.0 * (forwards + backwards)),)
+        return (
+            Call("tp", "all_reduce", activation_bytes, tp, n, "forward"),
+            Call("tp", "all_reduce", activation_bytes, tp, n * again, "backward"),
+        )
     return (
-        Call("tp", "all_gather", activation_bytes, tp, 2.0 * forwards + 4.0 * backwards),
-        Call("tp", "reduce_scatter", activation_bytes, tp, 2.0 * (forwards + backwards)),
+        Call("tp", "all_gather", activation_bytes, tp, n, "forward"),
+        Call("tp", "reduce_scatter", activation_bytes, tp, n, "forward"),
+        Call("tp", "all_gather", activation_bytes, tp, n * (again + 1), "backward"),
+        Call("tp", "reduce_scatter", activation_bytes, tp, n * again, "backward"),
     )
 
 
@@ -169,10 +177,10 @@ def vocabulary_parallel(
     """Embedding rows and output columns over tp: one sum forward, one backward, and three numbers per token of loss."""
     calls: list[Call] = []
     if tp > 1 and embeds:
-        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches)))
+        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "forward"))
     if tp > 1 and outputs:
-        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches)))
-        calls.append(Call("tp", "all_reduce", 4.0 * tokens, tp, 3.0 * micro_batches))
+        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "backward"))
+        calls.append(Call("tp", "all_reduce", 4.0 * tokens, tp, 3.0 * micro_batches, "forward"))
     return tuple(calls)
 
 
@@ -194,16 +202,23 @@ def context_parallel(
     """
     if cp == 1:
         return ()
-    forwards, backwards = (2.0 if recompute else 1.0) * layers * micro_batches, float(layers * micro_batches)
+    n, again = float(layers * micro_batches), 1 if recompute else 0
     if kind == "ring":
-        return (Call("cp", "send_recv", kv_bytes, cp, (cp - 1) * (forwards + 2 * backwards)),)
+        return (
+            Call("cp", "send_recv", kv_bytes, cp, (cp - 1) * n, "forward"),
+            Call("cp", "send_recv", kv_bytes, cp, (cp - 1) * n * (2 + again), "backward"),
+        )
     if kind == "all_gather":
         return (
-            Call("cp", "all_gather", cp * kv_bytes, cp, forwards + backwards),
-            Call("cp", "reduce_scatter", cp * kv_bytes, cp, backwards),
+            Call("cp", "all_gather", cp * kv_bytes, cp, n, "forward"),
+            Call("cp", "all_gather", cp * kv_bytes, cp, n * (1 + again), "backward"),
+            Call("cp", "reduce_scatter", cp * kv_bytes, cp, n, "backward"),
         )
     # Queries, keys and values there, the result (as wide as the queries) back; the gradients the other way.
-    return (Call("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, forwards + backwards),)
+    return (
+        Call("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n, "forward"),
+        Call("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n * (1 + again), "backward"),
+    )
 
 
 def expert_parallel(
@@ -226,15 +241,19 @@ def expert_parallel(
     """
     load = imbalance if capacity_factor is None else min(imbalance, capacity_factor)
     routed = tokens * top_k * hidden_bytes * load
-    passes = (2.0 if recompute else 1.0) * layers * micro_batches + layers * micro_batches
-    calls = []
-    if ep > 1:
-        calls.append(Call("ep", "all_to_all", routed, ep, 2 * passes))
-    if etp > 1:
-        calls += [
-            Call("etp", "all_gather", routed * etp, etp, passes),
-            Call("etp", "reduce_scatter", routed * etp, etp, passes),
-        ]
+    n, calls = float(layers * micro_batches), []
+    phases: tuple[tuple[Literal["forward", "backward"], float], ...] = (
+        ("forward", n),
+        ("backward", n * (2 if recompute else 1)),
+    )
+    for phase, passes in phases:
+        if ep > 1:
+            calls.append(Call("ep", "all_to_all", routed, ep, 2 * passes, phase))
+        if etp > 1:
+            calls += [
+                Call("etp", "all_gather", routed * etp, etp, passes, phase),
+                Call("etp", "reduce_scatter", routed * etp, etp, passes, phase),
+            ]
     return tuple(calls)
 
 
@@ -247,6 +266,8 @@ def pipeline_parallel(
     """
     if pp == 1:
         return ()
-    forward = virtual_stages - (stage == pp - 1)
-    backward = virtual_stages - (stage == 0)
-    return (Call("pp", "send_recv", activation_bytes, 2, float((forward + backward) * micro_batches)),)
+    m = float(micro_batches)
+    return (
+        Call("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == pp - 1)) * m, "forward"),
+        Call("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == 0)) * m, "backward"),
+    )

@@ -1,0 +1,71 @@
+"""Seconds of a collective on a group of ranks: the one way in which a training step asks for communication time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.nccl.predict import Options, Predictor
+
+if TYPE_CHECKING:
+    from commsim.nccl.version import Version
+    from commsim.topology.graph import Topology
+
+Ranks = npt.NDArray[np.int64]
+
+CommTime = Callable[[str, float, Ranks], float]
+"""(collective, nbytes, ranks) -> seconds of one call that somebody waits for; nbytes as in nccl-tests."""
+
+_MOST_TREE_NODES = 16
+"""Up to so many nodes NCCL's trees are simulated event by event; on more an all_reduce is timed as a ring."""
+
+
+class NcclTimes:
+    """`CommTime` by the NCCL model: a group is a communicator on as many nodes, with as many GPUs of each.
+
+    ``part(nodes, gpus_per_node)`` builds that machine. A group that has a part of a node's GPUs has that part of its
+    NICs, since the groups of the other GPUs use theirs at the same time. Every (collective, size, shape) is timed once.
+    """
+
+    def __init__(
+        self,
+        ranks_per_node: int,
+        part: Callable[[int, int], Topology],
+        version: Version | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.ranks_per_node, self.part = ranks_per_node, part
+        self._version, self._env = version, env or {}
+        self._known: dict[tuple[str, int, int, int], float] = {}
+        self._predictors: dict[tuple[int, int, bool], Predictor] = {}
+        self.warnings: list[str] = []
+
+    def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
+        """Seconds of one call; 0 for a group of one."""
+        if len(ranks) < 2 or nbytes <= 0:
+            return 0.0
+        nodes, per_node = shape(ranks, self.ranks_per_node)
+        key = (collective, max(1, round(nbytes)), nodes, per_node)
+        if key not in self._known:
+            ring = collective == "all_reduce" and nodes > _MOST_TREE_NODES
+            predictor = self._predictor(nodes, per_node, ring)
+            self._known[key] = predictor.predict(collective, key[1]).time_s
+        return self._known[key]
+
+    def _predictor(self, nodes: int, per_node: int, ring: bool) -> Predictor:
+        key = (nodes, per_node, ring)
+        if key not in self._predictors:
+            options = Options(version=self._version, env=self._env, mode="single", algorithm="ring" if ring else None)
+            predictor = Predictor(self.part(nodes, per_node), options)
+            self.warnings += [w for w in predictor.warnings if w not in self.warnings]
+            self._predictors[key] = predictor
+        return self._predictors[key]
+
+
+def shape(ranks: Ranks, ranks_per_node: int) -> tuple[int, int]:
+    """(nodes, ranks of the group on the node that has most of them)."""
+    _, counts = np.unique(np.asarray(ranks) // ranks_per_node, return_counts=True)
+    return int(counts.size), int(counts.max())

@@ -1,0 +1,311 @@
+"""A training step as simpy processes: per pipeline stage a compute stream, its sends, and its gradients.
+
+What it is not: the passes' own seconds come from `commsim.training.work`, the order of passes from a pipeline `Order`.
+
+One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. Sends
+and gradient collectives take the time of the NCCL model. Where their routes share links they also run as flows of the
+network engine, under fair sharing, and take as much longer as the engine says; where no link is shared by two of them
+the closed form is exact and the engine is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from commsim.engine.timeline import Timeline
+from commsim.training.flows import Flow
+from commsim.training.pipeline import Action, Order, run
+from commsim.training.work import ChunkWork
+
+STREAMS = ("compute", "tp", "cp", "ep", "pp", "dp")
+"""Streams of a stage, as the timeline numbers them."""
+
+NAMES = ("F", "B", "I", "W", "tp", "cp", "ep", "send", "reduce", "gather", "optimizer")
+
+Process = Generator[Any, Any, None]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the simulation needs beside the schedule: flows between stages and of gradients, and fixed times.
+
+    ``sends[src stage, dst stage]``; ``reduces[stage]`` lists, for each chunk of the stage, its gradient buckets in the
+    order in which they fill; ``gathers[stage]`` the parameters' way back (ZeRO-1 and 2). ``optimizer_s`` per stage.
+    """
+
+    sends: Mapping[tuple[int, int], Flow]
+    reduces: Sequence[Sequence[Sequence[Flow]]]
+    gathers: Sequence[Sequence[Flow]]
+    optimizer_s: Sequence[float]
+    overlap_dp: bool = True
+    overlap_pp: bool = True
+    every_micro_batch: bool = False  # gradients leave after each micro-batch: ZeRO-2, DDP without no_sync
+    slowdown: float = 1.0  # of compute while gradients move: SMs and memory are shared
+    topology: Any = None  # where contended flows run; None when none is
+
+
+@dataclass
+class StepRun:
+    """A simulated step. ``stage_*`` arrays are per stage of the first replica, in seconds."""
+
+    step_s: float
+    timeline: Timeline
+    compute_s: np.ndarray[Any, Any]
+    exposed_s: dict[str, np.ndarray[Any, Any]]  # by axis: what lies inside the passes
+    bubble_s: np.ndarray[Any, Any]  # idle although nothing is sent: the schedule's own
+    pp_s: float  # longer because stages send
+    dp_s: float  # longer because of gradients and parameters
+    optimizer_s: float
+    contended: tuple[str, ...] = ()
+    ends: dict[str, float] = field(default_factory=dict)
+
+    def breakdown(self) -> dict[str, float]:
+        """Seconds by cause, of the mean stage; they add up to the step."""
+        parts = {"compute": float(self.compute_s.mean())}
+        parts |= {axis: float(column.mean()) for axis, column in self.exposed_s.items()}
+        parts["dp"] = parts.get("dp", 0.0) + self.dp_s
+        parts |= {"pp": self.pp_s, "bubble": float(self.bubble_s.mean()), "optimizer": self.optimizer_s}
+        return parts
+
+
+def simulate(
+    order: Order,
+    works: Mapping[tuple[int, int], ChunkWork],
+    machine: Machine,
+    stragglers: Mapping[int, float] | None = None,
+) -> StepRun:
+    """Run one step; ``works[stage, chunk]``; ``stragglers``: stage of a second replica -> factor on its compute."""
+    replicas = [dict.fromkeys(range(order.stages), 1.0)]
+    if stragglers:
+        replicas.append({s: stragglers.get(s, 1.0) for s in range(order.stages)})
+    runs = _Simulation(order, works, machine, replicas)
+    return runs.result()
+
+
+class _Simulation:
+    """The processes of one step and what they write down."""
+
+    def __init__(
+        self,
+        order: Order,
+        works: Mapping[tuple[int, int], ChunkWork],
+        machine: Machine,
+        replicas: list[dict[int, float]],
+    ) -> None:
+        import simpy
+
+        self.order, self.works, self.machine, self.replicas = order, works, machine, replicas
+        flows = [*machine.sends.values(), *(f for s in machine.reduces for c in s for f in c)]
+        self.contended = any(flow.template is not None for flow in flows)
+        if self.contended:
+            from commsim.engine.cosim import Environment
+
+            self.env: Any = Environment(machine.topology, "fair")
+        else:
+            self.env = simpy.Environment()
+        self._event = simpy.Event
+        self._rows: list[tuple[float, float, int, int, int, int]] = []
+        self._arrived: dict[tuple[int, int, Action], Any] = {}
+        self._joined: dict[Any, tuple[list[int], Any]] = {}
+        self._dp_busy = [0] * order.stages
+        self._last = _last_of(order)
+        self._seconds = {
+            (place, kind): work.of(kind).seconds() for place, work in works.items() for kind in ("F", "B", "I", "W")
+        }
+        self.pipeline_end = 0.0
+        self.gradients_end = 0.0
+        stages = [self.env.process(self._stage(r, s)) for r in range(len(replicas)) for s in range(order.stages)]
+        reduced = [self.env.process(self._reduces(s)) for s in range(order.stages)]
+        self.env.process(self._update(stages, reduced))
+        self.env.run()
+        self.end = float(self.env.now)
+
+    # -- events between stages ---------------------------------
+
+    def _arrival(self, replica: int, stage: int, action: Action) -> Any:
+        """The event that what an action of a stage made has arrived at the stage that needs it."""
+        key = (replica, stage, action)
+        if key not in self._arrived:
+            self._arrived[key] = self._event(self.env)
+        return self._arrived[key]
+
+    def _write(self, start: float, replica: int, stage: int, stream: int, name: str, nbytes: float = 0.0) -> None:
+        endpoint = replica * self.order.stages + stage
+        self._rows.append((start, self.env.now, endpoint, stream, NAMES.index(name), round(nbytes)))
+
+    # -- processes ---------------------------------
+
+    def _stage(self, replica: int, stage: int) -> Process:
+        """The compute stream of a stage: its actions in order, each when its inputs have arrived."""
+        env, order, machine = self.env, self.order, self.machine
+        factor = self.replicas[replica][stage]
+        done: set[Action] = set()
+        for action in order.actions[stage]:
+            for other, needed in order.needs(stage, action):
+                if other == stage and needed in done:
+                    continue
+                event = self._arrival(replica, other, needed)
+                if not event.processed:
+                    yield event
+            start = env.now
+            work = self.works[stage, action.chunk].of(action.kind)
+            seconds = self._seconds[(stage, action.chunk), action.kind] + (factor - 1.0) * work.compute
+            reduces = self._to_reduce(stage, action)
+            if reduces:
+                yield from self._backward_with_buckets(replica, stage, action, seconds)
+            else:
+                yield env.timeout(seconds)
+            self._write(start, replica, stage, 0, action.kind)
+            done.add(action)
+            peer = self._peer(stage, action)
+            if peer is None:
+                self._arrival(replica, stage, action).succeed()
+            else:
+                sent = env.process(self._send(replica, stage, peer, action))
+                if not machine.overlap_pp:
+                    yield sent
+
+    def _peer(self, stage: int, action: Action) -> int | None:
+        """The stage that what an action made goes to; None when it stays."""
+        if action.kind == "W":
+            return None
+        route, at = self.order.routes[action.micro_batch], self.order.places[action.micro_batch][stage, action.chunk]
+        to = at + 1 if action.kind == "F" else at - 1
+        if not 0 <= to < len(route) or route[to][0] == stage:
+            return None
+        return route[to][0]
+
+    def _send(self, replica: int, stage: int, peer: int, action: Action) -> Process:
+        start = self.env.now
+        flow = self.machine.sends[stage, peer]
+        yield from flow.carry(self.env)
+        self._write(start, replica, stage, 4, "send", flow.nbytes)
+        self._arrival(replica, stage, action).succeed()
+
+    def _to_reduce(self, stage: int, action: Action) -> bool:
+        """Whether an action completes gradients that are then summed."""
+        if not self.machine.reduces[stage][action.chunk]:
+            return False
+        if self.machine.every_micro_batch:
+            return action.kind in ("B", "W")
+        return action in self._last[stage]
+
+    def _backward_with_buckets(self, replica: int, stage: int, action: Action, seconds: float) -> Process:
+        """A backward whose buckets fill one after the other; each joins those of the other replicas."""
+        flows = self.machine.reduces[stage][action.chunk]
+        total = sum(flow.nbytes for flow in flows) or 1.0
+        for i, flow in enumerate(flows):
+            piece = seconds * flow.nbytes / total
+            if self._dp_busy[stage] and self.machine.overlap_dp:
+                piece *= self.machine.slowdown
+            yield self.env.timeout(piece)
+            self._join((stage, action, i), replica)
+
+    def _join(self, key: Any, replica: int) -> None:
+        present, event = self._joined.setdefault(key, ([], self._event(self.env)))
+        present.append(replica)
+        if len(present) == len(self.replicas):
+            event.succeed()
+
+    def _joint(self, key: Any) -> Any:
+        return self._joined.setdefault(key, ([], self._event(self.env)))[1]
+
+    def _reduces(self, stage: int) -> Process:
+        """The gradient stream of a stage: bucket after bucket, each when all replicas have filled it."""
+        ready = [action for action in self.order.actions[stage] if self._to_reduce(stage, action)]
+        if not self.machine.overlap_dp:
+            for action in ready:
+                for i in range(len(self.machine.reduces[stage][action.chunk])):
+                    event = self._joint((stage, action, i))
+                    if not event.processed:
+                        yield event
+        for action in ready:
+            for i, flow in enumerate(self.machine.reduces[stage][action.chunk]):
+                event = self._joint((stage, action, i))
+                if not event.processed:
+                    yield event
+                start = self.env.now
+                self._dp_busy[stage] += 1
+                yield from flow.carry(self.env)
+                self._dp_busy[stage] -= 1
+                self._write(start, 0, stage, 5, "reduce", flow.nbytes)
+
+    def _update(self, stages: list[Any], reduced: list[Any]) -> Process:
+        """When all stages are through and all gradients are summed (their norm needs all): update, parameters back."""
+        yield self.env.all_of(stages)
+        self.pipeline_end = self.env.now
+        yield self.env.all_of(reduced)
+        self.gradients_end = self.env.now
+        yield self.env.all_of([self.env.process(self._finish(s)) for s in range(self.order.stages)])
+
+    def _finish(self, stage: int) -> Process:
+        start = self.env.now
+        yield self.env.timeout(self.machine.optimizer_s[stage])
+        self._write(start, 0, stage, 0, "optimizer")
+        for flow in self.machine.gathers[stage]:
+            start = self.env.now
+            yield from flow.carry(self.env)
+            self._write(start, 0, stage, 5, "gather", flow.nbytes)
+
+    # -- what came out ---------------------------------
+
+    def result(self) -> StepRun:
+        order = self.order
+        factors = self.replicas[-1]
+
+        def alone(stage: int, action: Action) -> float:
+            work = self.works[stage, action.chunk].of(action.kind)
+            return self._seconds[(stage, action.chunk), action.kind] + (factors[stage] - 1.0) * work.compute
+
+        quiet = run(order, alone)
+        compute, exposed = np.zeros(order.stages), {}
+        for stage, mine in enumerate(order.actions):
+            for action in mine:
+                work = self.works[stage, action.chunk].of(action.kind)
+                compute[stage] += work.compute * factors[stage]
+                for exchange in work.exchanges:
+                    axis = "ep" if exchange.axis == "etp" else exchange.axis
+                    exposed.setdefault(axis, np.zeros(order.stages))[stage] += exchange.exposed()
+        busy = compute + sum(exposed.values(), start=np.zeros(order.stages))
+        update = max(self.machine.optimizer_s, default=0.0)
+        return StepRun(
+            step_s=self.end,
+            timeline=_timeline(self._rows),
+            compute_s=compute,
+            exposed_s=exposed,
+            bubble_s=quiet.makespan_s - busy,
+            pp_s=self.pipeline_end - quiet.makespan_s,
+            dp_s=self.end - self.pipeline_end - update,
+            optimizer_s=update,
+            contended=("pp", "dp") if self.contended else (),
+            ends={"pipeline": self.pipeline_end, "gradients": self.gradients_end, "step": self.end},
+        )
+
+
+def _last_of(order: Order) -> list[set[Action]]:
+    """Per stage the actions after which a chunk's gradients are complete: its last B or W."""
+    last = []
+    for mine in order.actions:
+        final: dict[int, Action] = {}
+        for action in mine:
+            if action.kind in ("B", "W"):
+                final[action.chunk] = action
+        last.append(set(final.values()))
+    return last
+
+
+def _timeline(rows: list[tuple[float, float, int, int, int, int]]) -> Timeline:
+    columns = list(zip(*sorted(rows), strict=True)) or [()] * 6
+    return Timeline(
+        start_s=np.array(columns[0], np.float64),
+        end_s=np.array(columns[1], np.float64),
+        endpoint=np.array(columns[2], np.int32),
+        stream=np.array(columns[3], np.int32),
+        name_code=np.array(columns[4], np.uint8),
+        nbytes=np.array(columns[5], np.int64),
+        names=NAMES,
+    )

@@ -1,0 +1,147 @@
+"""From a `Step` on a machine to a simulated step: schedule, passes, flows, and the figures people ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commsim.training.communicators import CommTime
+from commsim.training.flows import Flow, FlowBuilder
+from commsim.training.mesh import Mesh
+from commsim.training.pipeline import Order
+from commsim.training.pipeline_schedules import build
+from commsim.training.simulate import Machine, StepRun, simulate
+from commsim.training.spec import Step
+from commsim.training.stages import Chunk, chunk_weights, chunks_of
+from commsim.training.work import ChunkWork, ComputeTime, ContextKind, chunk_work
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a step is run, beside what it computes: what `commsim.training.spec.Step` does not fix."""
+
+    layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
+    context: ContextKind = "ring"
+    capacity_factor: float | None = None
+    bucket_bytes: float | None = None  # None: Megatron-LM's
+    slowdown: float = 1.0  # of compute while gradients move
+    stragglers: Mapping[int, float] | None = None
+    contention: bool = True
+
+
+def mesh_of(step: Step, order: tuple[str, ...] | None = None) -> Mesh:
+    """The mesh of a step, tp innermost unless told otherwise."""
+    sizes = {"dp": step.dp, "pp": step.pp, "cp": step.cp, "tp": step.tp, "ep": step.ep, "etp": step.expert_tp}
+    return Mesh(**sizes) if order is None else Mesh(**sizes, order=order)
+
+
+def order_of_step(step: Step) -> Order:
+    """The pipeline schedule of a step."""
+    name = "interleaved_1f1b" if step.virtual_stages > 1 and step.schedule == "1f1b" else step.schedule
+    return build(name, step.pp, step.num_microbatches, step.virtual_stages)
+
+
+def dual(step: Step, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """DualPipe's places: every stage also holds, as chunk 1, the layers of the stage opposite."""
+    return [
+        Chunk(step.pp - 1 - c.stage, 1, c.first, c.last, c.embeds, c.outputs) for c in chunks
+    ]
+
+
+def simulate_step(
+    step: Step,
+    compute: ComputeTime,
+    comm: CommTime,
+    *,
+    optimizer_s: Sequence[float],
+    topology: Topology | None = None,
+    mesh: Mesh | None = None,
+    plan: Plan | None = None,
+) -> StepRun:
+    """Run one step; without a topology no two transfers contend."""
+    plan, mesh = plan or Plan(), mesh or mesh_of(step)
+    order = order_of_step(step)
+    chunks = chunks_of(step, plan.layers)
+    places = [*chunks, *dual(step, chunks)] if step.schedule == "dualpipe" else chunks
+    known: dict[tuple[int, bool, bool, int], ChunkWork] = {}
+    works: dict[tuple[int, int], ChunkWork] = {}
+    for chunk in places:
+        moe = sum(step.model.is_moe_layer(layer) for layer in range(chunk.first, chunk.last))
+        kind = (chunk.layers, chunk.embeds, chunk.outputs, moe)
+        if kind not in known:
+            known[kind] = chunk_work(step, mesh, chunk, compute(chunk), comm, plan.context, plan.capacity_factor)
+        works[chunk.stage, chunk.chunk] = known[kind]
+    builder = FlowBuilder(mesh, step.gpus_per_node, comm, topology if plan.contention else None)
+    machine = Machine(
+        sends=_sends(step, builder, order),
+        reduces=_reduces(step, builder, places, plan),
+        gathers=_gathers(step, builder, places),
+        optimizer_s=optimizer_s,
+        overlap_dp=step.overlap_dp,
+        overlap_pp=step.overlap_pp,
+        every_micro_batch=step.zero_stage == 2,
+        slowdown=plan.slowdown,
+        topology=topology,
+    )
+    return simulate(order, works, machine, plan.stragglers)
+
+
+def message_bytes(step: Step) -> float:
+    """Bytes that one rank sends to the next stage per micro-batch: cut by tp with sequence parallelism."""
+    cut = step.tp if step.sequence_parallel else 1
+    return step.rank_tokens * step.model.hidden * step.precision.activation_bytes / cut
+
+
+def _sends(step: Step, builder: FlowBuilder, order: Order) -> dict[tuple[int, int], Flow]:
+    pairs = {(a, b) for route in set(order.routes) for (a, _), (b, _) in zip(route, route[1:], strict=False) if a != b}
+    nbytes = message_bytes(step)
+    return {(a, b): builder.send(a, b, nbytes) for x, y in sorted(pairs) for a, b in ((x, y), (y, x))}
+
+
+def _reduces(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: Plan) -> list[list[list[Flow]]]:
+    """Buckets of every chunk's gradients; none under ZeRO-3, whose passes carry them."""
+    per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
+    if step.zero_stage == 3 or step.frozen_weights:
+        return per_stage
+    bucket = plan.bucket_bytes or default_bucket_bytes(step)
+    collective = "all_reduce" if step.zero_stage == 0 else "reduce_scatter"
+    for chunk in chunks:
+        weights = chunk_weights(step, chunk)
+        for parameters, axes in _groups(step, builder.mesh, weights.dense, weights.expert):
+            nbytes = parameters * step.precision.gradient_bytes
+            number = max(1, round(nbytes / bucket))
+            flow = builder.collective(collective, nbytes / number, chunk.stage, *axes)
+            per_stage[chunk.stage][chunk.chunk] += [flow] * number
+    return per_stage
+
+
+def _gathers(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk]) -> list[list[Flow]]:
+    """ZeRO-1 and 2: the updated parameters come back, once per step."""
+    per_stage: list[list[Flow]] = [[] for _ in range(step.pp)]
+    if step.zero_stage not in (1, 2) or step.frozen_weights:
+        return per_stage
+    for chunk in chunks:
+        weights = chunk_weights(step, chunk)
+        for parameters, axes in _groups(step, builder.mesh, weights.dense, weights.expert):
+            nbytes = parameters * step.precision.weight_bytes
+            per_stage[chunk.stage].append(builder.collective("all_gather", nbytes, chunk.stage, *axes))
+    return per_stage
+
+
+def _groups(step: Step, mesh: Mesh, dense: float, expert: float) -> list[tuple[float, tuple[str, ...]]]:
+    found: list[tuple[float, tuple[str, ...]]] = []
+    if dense and step.dp * step.cp > 1:
+        found.append((dense, ("dp", "cp")))
+    if expert and mesh.expert_dp > 1:
+        found.append((expert, ("edp",)))
+    return found
+
+
+def default_bucket_bytes(step: Step) -> float:
+    """Megatron-LM's bucket: 40 million gradients, or a million per data-parallel rank where that is more
+    (megatron/core/distributed/distributed_data_parallel.py)."""
+    return max(40e6, 1e6 * step.dp * step.cp) * step.precision.gradient_bytes

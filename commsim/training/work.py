@@ -1,0 +1,181 @@
+"""What one stage does for one micro-batch: seconds of compute, and the communication that stands inside it.
+
+Tensor, context and expert parallelism alternate with the operators of a layer, so a pass is two streams that the same
+stage runs: they are added up here, in closed form. What stages exchange, and gradients, are simulated
+(`commsim.training.simulate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from commsim.training import traffic
+from commsim.training.communicators import CommTime
+from commsim.training.mesh import Mesh
+from commsim.training.spec import Step
+from commsim.training.stages import Chunk, chunk_weights
+
+ContextKind = Literal["ring", "all_gather", "ulysses"]
+
+
+@dataclass(frozen=True)
+class ChunkSeconds:
+    """Compute of one chunk on one micro-batch; recomputation is part of ``backward_input``.
+
+    ``attention``: the part of the forward that ring attention may hide behind.
+    """
+
+    forward: float
+    backward_input: float
+    backward_weight: float
+    attention: float = 0.0
+
+
+ComputeTime = Callable[[Chunk], ChunkSeconds]
+"""chunk -> seconds of its passes on one micro-batch."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Communication of an axis inside a pass: ``seconds`` alone, of which all may hide behind ``window`` seconds of
+    compute, but for one of ``pieces``, at either end; a window of 0 leaves everything exposed."""
+
+    axis: str
+    seconds: float
+    window: float = 0.0
+    pieces: int = 1
+
+    def exposed(self, slowdown: float = 1.0) -> float:
+        """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs."""
+        return overlap(self.window, self.seconds, self.pieces, slowdown) - self.window if self.window else self.seconds
+
+
+def overlap(compute: float, comm: float, pieces: int = 1, slowdown: float = 1.0) -> float:
+    """Seconds of two streams side by side, one piece of the shorter one standing alone.
+
+    Never below max(compute, comm); at slow-down 1 never above their sum.
+    """
+    both = comm if comm > compute * slowdown else compute + comm * (1.0 - 1.0 / slowdown)
+    alone = min(compute, comm) / max(pieces, 1)
+    return min(both + alone, compute * slowdown + comm)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pass: seconds of compute, and what it exchanges."""
+
+    compute: float
+    exchanges: tuple[Exchange, ...] = ()
+
+    def seconds(self, slowdown: float = 1.0) -> float:
+        """From start to end when nothing else runs."""
+        return self.compute + sum(e.exposed(slowdown) for e in self.exchanges)
+
+
+@dataclass(frozen=True)
+class ChunkWork:
+    """The passes of a chunk: forward F, backward B = I + W."""
+
+    F: Work
+    I: Work  # noqa: E741 - the letter of the zero-bubble paper
+    W: Work
+
+    @property
+    def B(self) -> Work:
+        """The whole backward."""
+        return Work(self.I.compute + self.W.compute, self.I.exchanges + self.W.exchanges)
+
+    def of(self, kind: str) -> Work:
+        """The pass of an `Action.kind`."""
+        work: Work = getattr(self, kind)
+        return work
+
+
+def chunk_calls(
+    step: Step, chunk: Chunk, context: ContextKind = "ring", capacity_factor: float | None = None
+) -> tuple[traffic.Call, ...]:
+    """What one rank of a chunk exchanges for one micro-batch over tp, cp, ep and etp."""
+    model, width, again = step.model, step.precision.activation_bytes, step.recompute == "full"
+    tokens = step.rank_tokens
+    hidden = tokens * model.hidden * width
+    moe = sum(model.is_moe_layer(layer) for layer in range(chunk.first, chunk.last))
+    calls = traffic.tensor_parallel(
+        chunk.layers, hidden, step.tp, 1, sequence_parallel=step.sequence_parallel, recompute=again
+    )
+    calls += traffic.vocabulary_parallel(hidden, tokens, step.tp, 1, embeds=chunk.embeds, outputs=chunk.outputs)
+    calls += traffic.context_parallel(
+        context,
+        chunk.layers,
+        tokens * model.q_width / step.tp * width,
+        tokens * 2 * model.kv_width / step.tp * width,
+        step.cp,
+        1,
+        recompute=again,
+    )
+    if model.moe is not None and moe:
+        mine = tokens / step.tp * step.expert_tp if step.sequence_parallel or step.tp == step.expert_tp else tokens
+        mine = mine / step.expert_tp
+        calls += traffic.expert_parallel(
+            moe,
+            mine,
+            model.hidden * width,
+            model.moe.top_k,
+            step.ep,
+            step.expert_tp,
+            1,
+            capacity_factor=capacity_factor,
+            imbalance=step.imbalance,
+            recompute=again,
+        )
+    return calls
+
+
+def chunk_work(
+    step: Step,
+    mesh: Mesh,
+    chunk: Chunk,
+    seconds: ChunkSeconds,
+    comm: CommTime,
+    context: ContextKind = "ring",
+    capacity_factor: float | None = None,
+) -> ChunkWork:
+    """The passes of a chunk with the time of what they exchange, on the replica of rank 0."""
+    forward: list[Exchange] = []
+    backward: list[Exchange] = []
+    pieces = max(1, chunk.layers)
+    backward_compute = seconds.backward_input + seconds.backward_weight
+    for call in chunk_calls(step, chunk, context, capacity_factor):
+        back = call.phase == "backward"
+        group = mesh.group_of(mesh.rank(pp=chunk.stage), call.axis)
+        time = call.count * comm(call.collective, call.nbytes, group)
+        window = 0.0
+        if call.axis == "cp" and call.collective == "send_recv":
+            window = seconds.attention * (2.5 if back else 1.0)
+        elif call.axis == "tp" and step.overlap_tp:
+            window = backward_compute if back else seconds.forward
+        (backward if back else forward).append(Exchange(call.axis, time, window, pieces))
+    if step.zero_stage == 3:
+        gather, scatter = _sharded(step, mesh, chunk, comm)
+        hide = 1.0 if step.overlap_dp else 0.0
+        forward.append(Exchange("dp", gather, hide * seconds.forward, pieces))
+        backward.append(Exchange("dp", gather + scatter, hide * backward_compute, pieces))
+    return ChunkWork(
+        F=Work(seconds.forward, tuple(forward)),
+        I=Work(seconds.backward_input, tuple(backward)),
+        W=Work(seconds.backward_weight),
+    )
+
+
+def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime) -> tuple[float, float]:
+    """Seconds of gathering a chunk's parameters and of scattering its gradients, layer by layer (FSDP, ZeRO-3)."""
+    weights, layers = chunk_weights(step, chunk), max(1, chunk.layers)
+    rank = mesh.rank(pp=chunk.stage)
+    dense = mesh.group_of(rank, "dp", "cp")
+    dense = dense[: step.shards]
+    gather = scatter = 0.0
+    for parameters, group in ((weights.dense, dense), (weights.expert, mesh.group_of(rank, "edp"))):
+        gather += layers * comm("all_gather", parameters * step.precision.weight_bytes / layers, group)
+        scatter += layers * comm("reduce_scatter", parameters * step.precision.gradient_bytes / layers, group)
+    return gather, scatter
