@@ -7,7 +7,7 @@ takes beside others. Only streams that share a link with another stream are put 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ class Flow:
     seconds: float
     template: Template | None = None
     group: tuple[int, ...] = ()
+    wire_bytes: int = 0
     rest: float = 0.0
 
     def carry(self, env: Any) -> Generator[Any, Any, None]:
@@ -50,18 +51,23 @@ class Flow:
             if self.seconds > 0:
                 yield env.timeout(self.seconds)
             return
-        yield env.start(self.template, self.group)
+        yield env.start(self.template, self.group, self.wire_bytes)
         if self.rest > 0:
             yield env.timeout(self.rest)
 
 
 @dataclass(frozen=True)
 class Hops:
-    """Messages of one transfer: bytes from each source to each destination, all at once."""
+    """Messages of one transfer: bytes from each source to each destination, all at once; ``lane``: the tp position."""
 
     src: Int64
     dst: Int64
+    lane: Int64
     share: float  # of the transfer's nbytes on every hop
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Hops:
+        """Some of the hops."""
+        return Hops(self.src[keep], self.dst[keep], self.lane[keep], self.share)
 
 
 class FlowBuilder:
@@ -69,8 +75,11 @@ class FlowBuilder:
 
     def __init__(self, mesh: Mesh, ranks_per_node: int, comm: CommTime, topology: Topology | None = None) -> None:
         self.mesh, self.ranks_per_node, self.comm, self.topology = mesh, ranks_per_node, comm, topology
-        self._templates: dict[tuple[Any, int], tuple[Template, tuple[int, ...], float]] = {}
-        self.cut = False  # whether hops were left out by symmetry
+        self._templates: dict[tuple[Any, ...], tuple[Template, tuple[int, ...], float]] = {}
+        coordinates = mesh.coordinates()
+        self._stage, self._lane = coordinates["pp"], coordinates["tp"]
+        self._position = coordinates
+        self._hops_of: dict[tuple[Any, ...], Hops] = {}
 
     # -- transfers ---------------------------------
 
@@ -87,8 +96,11 @@ class FlowBuilder:
     def _flow(self, key: tuple[Any, ...], nbytes: float, seconds: float) -> Flow:
         if self.topology is None or _stream(key) not in self.shared or seconds <= 0:
             return Flow(nbytes, seconds)
-        template, group, alone = self._template(key, nbytes, seconds)
-        return Flow(nbytes, seconds, template, group, max(0.0, seconds - alone))
+        template, group, per_byte = self._template(_stream(key))
+        share = _SHARE.get(key[0], 1.0) / _SHARE.get(_stream(key)[0], 1.0)
+        alone = per_byte * share * nbytes
+        each = max(1, round(self._hops(_stream(key)).share * share * nbytes * min(1.0, seconds / alone)))
+        return Flow(nbytes, seconds, template, group, each * template.total_bytes, max(0.0, seconds - alone))
 
     # -- links ---------------------------------
 
@@ -97,105 +109,122 @@ class FlowBuilder:
         """The streams that share a link with another one."""
         if self.topology is None:
             return frozenset()
-        streams: list[tuple[Any, ...]] = []
-        for stage in range(self.mesh.pp):
-            streams += [("reduce_scatter", stage, "dp", "cp"), ("reduce_scatter", stage, "edp")]
-            streams += [("pp", stage, (stage + 1) % self.mesh.pp), ("pp", stage, (stage - 1) % self.mesh.pp)]
-        streams = [s for s in dict.fromkeys(streams) if s[0] != "pp" or s[1] != s[2]]
-        links = {s: set(self._links(self._hops(s)).tolist()) for s in streams}
-        users: dict[int, int] = {}
-        for held in links.values():
-            for link in held:
-                users[link] = users.get(link, 0) + 1
-        return frozenset(_stream(s) for s, held in links.items() if any(users[link] > 1 for link in held))
+        links = {s: self._links(self._hops(s)) for s in self._streams()}
+        users = np.zeros(self.topology.link_bandwidth.size, np.int64)
+        # Gradients of a stage, its experts' included, follow one another.
+        owners: dict[tuple[Any, ...], list[Int64]] = {}
+        for stream, held in links.items():
+            owners.setdefault(stream if stream[0] == "pp" else stream[:2], []).append(held)
+        for holds in owners.values():
+            users[np.unique(np.concatenate(holds))] += 1
+        return frozenset(s for s, held in links.items() if (users[held] > 1).any())
+
+    def _streams(self) -> list[tuple[Any, ...]]:
+        pp = self.mesh.pp
+        found: list[tuple[Any, ...]] = []
+        for stage in range(pp):
+            found += [("reduce_scatter", stage, "dp", "cp"), ("reduce_scatter", stage, "edp")]
+            found += [("pp", stage, other % pp) for other in (stage - 1, stage + 1) if other % pp != stage]
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def lanes_apart(self) -> bool:
+        """Whether the ranks of a tp group never share a link in what they send to other stages and replicas."""
+        held: dict[int, set[int]] = {}
+        for stream in self._streams():
+            hops = self._all_hops(stream)
+            for lane in np.unique(hops.lane).tolist():
+                held.setdefault(lane, set()).update(self._links(hops.only(hops.lane == lane)).tolist())
+        return sum(len(links) for links in held.values()) == len(set().union(*held.values())) if held else True
 
     def _links(self, hops: Hops) -> Int64:
         if self.topology is None or not hops.src.size:
             return np.zeros(0, np.int64)
         routes = self.topology.routes(hops.src, hops.dst)
-        return np.concatenate([routes.link[routes.ptr[i] : routes.ptr[i + 1]] for i in routes.index]).astype(np.int64)
+        length = np.diff(routes.ptr)[routes.index]
+        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+        return np.asarray(routes.link[np.repeat(routes.ptr[routes.index], length) + within], np.int64)
+
+    def _hops(self, key: tuple[Any, ...]) -> Hops:
+        """The hops of a stream that are simulated: where lanes never meet, those of the first one stand for all."""
+        if key not in self._hops_of:
+            hops = self._all_hops(key)
+            self._hops_of[key] = hops.only(hops.lane == 0) if self.lanes_apart else hops
+        return self._hops_of[key]
+
+    def _all_hops(self, key: tuple[Any, ...]) -> Hops:
+        here = self._nodes(key[1])
+        if key[0] == "pp":
+            members = self._on(here, key[1])
+            moved = {axis: self._position[axis][members] for axis in ("tp", "cp", "dp")}
+            return Hops(members, self.mesh.ranks(**moved, pp=np.full(members.size, key[2])), self._lane[members], 1.0)
+        name, stage, *axes = key
+        groups = self.mesh.groups(*axes)
+        groups = groups[np.isin(groups, self._on(here, stage)).any(axis=1)]
+        n = groups.shape[1]
+        if n < 2:
+            none = np.zeros(0, np.int64)
+            return Hops(none, none, none, 0.0)
+        src, dst, rings = _rings(groups, self.ranks_per_node)
+        if src.size > MOST_ROWS:
+            near = np.isin(src // self.ranks_per_node, here) | np.isin(dst // self.ranks_per_node, here)
+            src, dst = src[near], dst[near]
+        return Hops(src, dst, self._lane[src], _SHARE[name] * (n - 1) / n / rings)
 
     def _nodes(self, stage: int) -> Int64:
         """The nodes of the representative replica's ranks of a stage."""
-        group = self.mesh.group_of(self.mesh.rank(pp=stage), "tp")
-        return np.unique(group // self.ranks_per_node)
+        mine = [self.mesh.rank(tp=lane, pp=stage) for lane in range(self.mesh.tp)]
+        return np.unique(np.array(mine) // self.ranks_per_node)
 
-    def _members(self, stage: int) -> Int64:
-        """All ranks of a stage on the representative's nodes: they share its NICs."""
-        ranks = np.concatenate([np.arange(n * self.ranks_per_node, (n + 1) * self.ranks_per_node) for n in self._nodes(stage)])
+    def _on(self, nodes: Int64, stage: int) -> Int64:
+        """All ranks of a stage on some nodes: replicas that share them share their NICs."""
+        ranks = (nodes[:, None] * self.ranks_per_node + np.arange(self.ranks_per_node)).ravel()
         ranks = ranks[ranks < self.mesh.world_size]
-        return np.array([r for r in ranks.tolist() if self.mesh.position(r)["pp"] == stage], np.int64)
+        return np.asarray(ranks[self._stage[ranks] == stage], np.int64)
 
-    def _hops(self, key: tuple[Any, ...]) -> Hops:
-        if key[0] == "pp":
-            members = self._members(key[1])
-            peers = [self.mesh.rank(**(self._dense(r) | {"pp": key[2]})) for r in members.tolist()]
-            return Hops(members, np.array(peers, np.int64), 1.0)
-        name, stage, *axes = key
-        groups = self.mesh.groups(*axes)
-        groups = groups[np.isin(groups, self._members(stage)).any(axis=1)]
-        n = groups.shape[1]
-        if n < 2:
-            return Hops(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
-        pairs = [_rings(group, self.ranks_per_node) for group in groups]
-        rings = len(pairs[0][0]) // n
-        src, dst = (np.concatenate([p[i] for p in pairs]) for i in (0, 1))
-        if src.size > MOST_ROWS:
-            near = np.isin(src // self.ranks_per_node, self._nodes(stage)) | np.isin(
-                dst // self.ranks_per_node, self._nodes(stage)
-            )
-            src, dst, self.cut = src[near], dst[near], True
-        return Hops(src, dst, _SHARE[name] * (n - 1) / n / rings)
-
-    def _dense(self, rank: int) -> dict[str, int]:
-        position = self.mesh.position(rank)
-        return {axis: position[axis] for axis in ("tp", "cp", "dp", "pp")}
-
-    def _template(self, key: tuple[Any, ...], nbytes: float, seconds: float) -> tuple[Template, tuple[int, ...], float]:
-        known = self._templates.get((key, round(nbytes)))
-        if known is None:
+    def _template(self, key: tuple[Any, ...]) -> tuple[Template, tuple[int, ...], float]:
+        """A stream's messages of one byte each, its ranks, and seconds per byte of the transfer on its fullest link."""
+        if key not in self._templates:
             from commsim.engine.cosim import Template
 
             assert self.topology is not None
             hops = self._hops(key)
             group, place = np.unique(np.concatenate([hops.src, hops.dst]), return_inverse=True)
-            src, dst = np.split(place.reshape(-1), 2)
-            links = self._links(hops)
-            load = np.bincount(links, minlength=self.topology.link_bandwidth.size)
-            alone = float((load / self.topology.link_bandwidth).max()) * hops.share * nbytes
-            each = max(1, round(hops.share * nbytes * min(1.0, seconds / alone)))
+            src, dst = np.split(place.reshape(-1).astype(np.int64), 2)
+            load = np.bincount(self._links(hops), minlength=self.topology.link_bandwidth.size)
             rows = hops.src.size
-            none = np.zeros(0, np.int32)
             template = Template(
                 ranks=group.size,
-                total_bytes=each * rows,
-                nbytes=np.full(rows, each, np.int64),
-                pair=src.astype(np.int64) * group.size + dst,
+                total_bytes=rows,
+                nbytes=np.ones(rows, np.int64),
+                pair=src * group.size + dst,
                 line=np.arange(rows, dtype=np.int32),
                 succ_ptr=np.zeros(rows + 1, np.int64),
-                succ_idx=none,
+                succ_idx=np.zeros(0, np.int32),
                 indeg=np.zeros(rows, np.int32),
             )
-            known = self._templates[key, round(nbytes)] = (template, tuple(group.tolist()), alone)
-        return known
+            slowest = float((load / self.topology.link_bandwidth).max()) * hops.share
+            self._templates[key] = (template, tuple(group.tolist()), slowest)
+        return self._templates[key]
 
 
 def _stream(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """What shares a stream of a stage: all gradient collectives of the same axes, all sends to the same stage."""
-    return key if key[0] == "pp" else ("dp", *key[1:])
+    return key if key[0] == "pp" else ("reduce_scatter", *key[1:])
 
 
-def _rings(group: Int64, ranks_per_node: int) -> tuple[Int64, Int64]:
-    """Hops of NCCL's rings over a group: one ring per rank of a node, each leaving the node at another rank."""
-    node = group // ranks_per_node
-    starts = np.flatnonzero(np.append(True, node[1:] != node[:-1]))
-    parts = np.split(group, starts[1:])
-    if len(parts) == 1:
-        return group, np.roll(group, -1)
-    rings = [np.concatenate([np.roll(part, -i) for part in parts]) for i in range(min(len(p) for p in parts))]
-    return np.concatenate(rings), np.concatenate([np.roll(ring, -1) for ring in rings])
+def _rings(groups: Int64, ranks_per_node: int) -> tuple[Int64, Int64, int]:
+    """Hops (sources, destinations) of NCCL's rings over groups (G, n), and how many rings each group has.
 
-
-def total_seconds(flows: Iterable[Flow]) -> float:
-    """Seconds of flows one after the other, alone."""
-    return sum(flow.seconds for flow in flows)
+    One ring per rank that a group has on a node, each leaving the node at another rank; one where nodes differ.
+    """
+    node = groups // ranks_per_node
+    per_node = int((node == node[:, :1]).sum(axis=1).max())
+    even = (
+        groups.shape[1] % per_node == 0 and (node.reshape(len(groups), -1, per_node) == node[:, ::per_node, None]).all()
+    )
+    if not even or groups.shape[1] == per_node:
+        return groups.ravel(), np.roll(groups, -1, axis=1).ravel(), 1
+    parts = groups.reshape(len(groups), -1, per_node)
+    rings = np.stack([np.roll(parts, -i, axis=2).reshape(groups.shape) for i in range(per_node)])
+    return rings.ravel(), np.roll(rings, -1, axis=2).ravel(), per_node

@@ -114,6 +114,18 @@ class Mesh:
             position |= {axis: int(experts[axis][rank]) for axis in ("etp", "ep", "edp")}
         return position
 
+    def coordinates(self) -> dict[str, Int64]:
+        """Positions of all ranks on tp, cp, dp and pp, each (world_size,)."""
+        return self._coordinates(_DENSE)
+
+    def ranks(self, **positions: Int64) -> Int64:
+        """The ranks at many positions; an axis left out is 0."""
+        total, stride = np.zeros(1, np.int64), 1
+        for axis in self._layout(_DENSE):
+            total = total + positions.get(axis, np.zeros(1, np.int64)) * stride
+            stride *= self.size(axis)
+        return total
+
     def rank(self, **position: int) -> int:
         """The rank at a position on tp, cp, dp and pp; an axis left out is 0."""
         rank, stride = 0, 1

@@ -262,7 +262,8 @@ class _Simulation:
             return self._seconds[(stage, action.chunk), action.kind] + (factors[stage] - 1.0) * work.compute
 
         quiet = run(order, alone)
-        compute, exposed = np.zeros(order.stages), {}
+        compute = np.zeros(order.stages)
+        exposed: dict[str, np.ndarray[Any, Any]] = {}
         for stage, mine in enumerate(order.actions):
             for action in mine:
                 work = self.works[stage, action.chunk].of(action.kind)

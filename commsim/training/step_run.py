@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from commsim.training.communicators import CommTime
 from commsim.training.flows import Flow, FlowBuilder
-from commsim.training.mesh import Mesh
+from commsim.training.mesh import ORDER, Mesh
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import Machine, StepRun, simulate
@@ -35,8 +36,7 @@ class Plan:
 
 def mesh_of(step: Step, order: tuple[str, ...] | None = None) -> Mesh:
     """The mesh of a step, tp innermost unless told otherwise."""
-    sizes = {"dp": step.dp, "pp": step.pp, "cp": step.cp, "tp": step.tp, "ep": step.ep, "etp": step.expert_tp}
-    return Mesh(**sizes) if order is None else Mesh(**sizes, order=order)
+    return Mesh(step.dp, step.pp, step.cp, step.tp, step.ep, step.expert_tp, order or ORDER)
 
 
 def order_of_step(step: Step) -> Order:
@@ -47,9 +47,7 @@ def order_of_step(step: Step) -> Order:
 
 def dual(step: Step, chunks: Sequence[Chunk]) -> list[Chunk]:
     """DualPipe's places: every stage also holds, as chunk 1, the layers of the stage opposite."""
-    return [
-        Chunk(step.pp - 1 - c.stage, 1, c.first, c.last, c.embeds, c.outputs) for c in chunks
-    ]
+    return [Chunk(step.pp - 1 - c.stage, 1, c.first, c.last, c.embeds, c.outputs) for c in chunks]
 
 
 def simulate_step(
@@ -97,7 +95,7 @@ def message_bytes(step: Step) -> float:
 
 
 def _sends(step: Step, builder: FlowBuilder, order: Order) -> dict[tuple[int, int], Flow]:
-    pairs = {(a, b) for route in set(order.routes) for (a, _), (b, _) in zip(route, route[1:], strict=False) if a != b}
+    pairs = {(a, b) for route in set(order.routes) for (a, _), (b, _) in pairwise(route) if a != b}
     nbytes = message_bytes(step)
     return {(a, b): builder.send(a, b, nbytes) for x, y in sorted(pairs) for a, b in ((x, y), (y, x))}
 
