@@ -77,6 +77,10 @@ def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
         for i, name in enumerate(compare if isinstance(compare, list) else [])
     ]
     faults = []
+    params = data.get("params")
+    if isinstance(params, str) and not _exists((Path() if ("params",) in document.overrides else base_dir) / params):
+        message = f"found no file {show(params)}, expected parameters that `commsim calibrate` wrote"
+        faults.append(document.fault(("params",), message))
     if isinstance(topology, dict):
         files.append((("topology", "path"), topology.get("path"), "a topology file"))
         preset = topology.get("preset")
@@ -146,6 +150,8 @@ def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
     data = scenario.model_dump(mode="json", exclude_none=True)
     if folder is not None:
         data["compare"] = [_relative(scenario.base_dir / name, folder) for name in scenario.compare]
+        if (params := scenario.params_path()) is not None:
+            data["params"] = _relative(params, folder)
         topology = data.get("topology")
         if isinstance(topology, dict) and isinstance(topology.get("path"), str):
             topology["path"] = _relative(scenario.base_dir / topology["path"], folder)

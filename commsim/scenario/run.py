@@ -20,6 +20,7 @@ from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, 
 from commsim.scenario.result import Item, Result, Row
 
 if TYPE_CHECKING:
+    from commsim.nccl.parameters import Parameters
     from commsim.scenario.schema import CollectiveWork, Scenario
     from commsim.topology.graph import Topology
 
@@ -56,10 +57,10 @@ class Cache:
         key = f"{scenario.base_dir}\n{scenario.topology.model_dump_json()}"
         return self._kept(self._topologies, key, lambda: build_topology(scenario))
 
-    def model(self, topology: Topology, options: Options) -> Predictor:
-        """The NCCL model of a topology and options; of one topology object, if it comes from here."""
-        of = {**vars(options), "env": tuple(sorted(options.env.items()))}
-        return self._kept(self._models, (topology, *of.values()), lambda: Predictor(topology, options))
+    def model(self, topology: Topology, options: Options, parameters: Parameters | None = None) -> Predictor:
+        """The NCCL model of a topology, options and parameters; of one topology object, if it comes from here."""
+        of = {**vars(options), "env": tuple(sorted(options.env.items())), "parameters": parameters}
+        return self._kept(self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters))
 
     def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V]) -> V:
         value = kept.pop(key) if key in kept else build()
@@ -238,10 +239,13 @@ class RowPredictor:
 
 class _NcclRows(RowPredictor):
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> None:
+        from commsim.scenario.params import nccl_parameters
+
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
         super().__init__(work, topology, in_network=topology.has_nvswitch and topology.gpu.sm >= 90)
         library = scenario.library
         stated = "version" in library.model_fields_set
+        parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(
             topology,
             Options(
@@ -251,7 +255,9 @@ class _NcclRows(RowPredictor):
                 mode=scenario.mode,
                 engine=scenario.engine,
             ),
+            parameters,
         )
+        self._own = own
         self.warnings = self.model.warnings
         self.provenance = self.model.parameters.provenance
         # What was measured are runs back to back.
@@ -271,6 +277,8 @@ class _NcclRows(RowPredictor):
             bottleneck=p.bottleneck,
             level=p.level,
         )
+        if self._own is not None:
+            return replace(row, low_s=p.time_s * self._own[0], high_s=p.time_s * self._own[1])
         topology = self.topology
         band = spread(topology.gpu.generation, self._link, size, topology.nodes) if self._measured else None
         if band is None:
@@ -280,12 +288,42 @@ class _NcclRows(RowPredictor):
         return replace(row, low_s=p.time_s * band.low, high_s=p.time_s * band.high)
 
 
+class _GlooRows(RowPredictor):
+    def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
+        from commsim.gloo.predict import GlooPredictor
+        from commsim.scenario.params import gloo_parameters
+
+        super().__init__(work, topology)
+        parameters, band = gloo_parameters(scenario)
+        self.model = GlooPredictor(topology, parameters, one_host=scenario.library.one_host, mode=scenario.mode)
+        self.provenance = self.model.parameters.provenance
+        self._band = band
+        if topology.cpu.cores == 0:
+            self.warnings.append("the topology does not say how many cores a node has; taken as enough for all ranks")
+
+    def __call__(self, size: int) -> Row:
+        p = self.model.predict(self.work.collective, size, root=self.work.root or 0, itemsize=self.work.item_bytes)
+        row = self.row(
+            size,
+            time_s=p.time_s,
+            kernel_s=p.time_s,
+            launch_s=0.0,
+            algorithm=p.algorithm,
+            protocol="",
+            channels=0,
+            bottleneck=p.bottleneck,
+            level="event",
+        )
+        if self._band is None:
+            return row
+        return replace(row, low_s=p.time_s * self._band[0], high_s=p.time_s * self._band[1])
+
+
 def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> RowPredictor:
     if scenario.library.name == "nccl":
         return _NcclRows(scenario, topology, work, cache)
     if scenario.library.name == "gloo":
-        fault = "found gloo, which commsim can measure but not yet predict; expected nccl or none"
-        raise ScenarioError([scenario.document.fault(("library",), fault)])
+        return _GlooRows(scenario, topology, work)
     from commsim.scenario.raw import RawRows
 
     return RawRows(scenario, topology, work)

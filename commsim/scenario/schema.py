@@ -99,6 +99,7 @@ class Library(Strict):
     version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = DEFAULT_NCCL_VERSION
     env: dict[str, EnvValue] = Field(default_factory=dict)
     launch_mode: Literal["one_process", "process_per_gpu"] = "process_per_gpu"
+    one_host: bool = Field(default=False, description="with gloo: all nodes share the cores of one computer")
 
     @model_validator(mode="before")
     @classmethod
@@ -108,13 +109,14 @@ class Library(Strict):
     @model_validator(mode="after")
     def _env_makes_sense(self) -> Library:
         faults: list[tuple[KeyPath, str]] = [(("env", k), m) for k, m in value_faults(self.env).items()]
-        if self.name != "nccl":
-            faults += [
-                ((key,), f"found {key} with library {self.name}, expected it only with library nccl")
-                for key in ("version", "env", "launch_mode")
-                if key in self.model_fields_set
-                and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
-            ]
+        needs = {"version": "nccl", "env": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
+        faults += [
+            ((key,), f"found {key} with library {self.name}, expected it only with library {library}")
+            for key, library in needs.items()
+            if library != self.name
+            and key in self.model_fields_set
+            and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
+        ]
         if faults:
             raise located(*faults)
         return self
@@ -167,6 +169,7 @@ class Scenario(Strict):
     variation: VariationSpec | None = None
     mode: Literal["back_to_back", "single"] = "back_to_back"
     compare: tuple[str, ...] = ()
+    params: str | None = Field(default=None, min_length=1, description="a file that `commsim calibrate` wrote")
     report: Report = Field(default_factory=Report)
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("", None))
@@ -206,6 +209,13 @@ class Scenario(Strict):
         """The measured files, from where the program runs."""
         return [self.base_dir / name for name in self.compare]
 
+    def params_path(self) -> Path | None:
+        """The file of fitted parameters: beside the scenario, or where the program runs if an override names it."""
+        if self.params is None:
+            return None
+        overridden = ("params",) in self.document.overrides
+        return Path(self.params) if overridden else self.base_dir / self.params
+
     def nccl_env(self, work: CollectiveWork) -> dict[str, str]:
         """NCCL's environment for one item: ``library.env`` and what the item itself fixes."""
         env = dict(self.library.env)
@@ -241,7 +251,12 @@ class Scenario(Strict):
         if (self.variation is not None or self.jobs) and self.engine not in ("auto", "event"):
             what = "variation" if self.variation is not None else "jobs"
             faults.append((("engine",), f"found engine {self.engine} with {what}, expected auto or event"))
-        if library != "none":
+        if library == "none" and self.params is not None:
+            faults.append((("params",), "found params with library none, which has no parameters but its links"))
+        if library == "gloo" and self.engine not in ("auto", "event"):
+            text = f"found engine {self.engine} with library gloo, expected auto or event"
+            faults.append((("engine",), text))
+        elif library != "none":
             for key, value in (("engine", "fold"), ("contention", "fair")):
                 if getattr(self, key) == value:
                     text = f"found {key} {value} with library {library}, expected it only with library none"

@@ -67,7 +67,10 @@ class PathType(IntEnum):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model: marketing name, generation ("volta" ... "blackwell") and compute capability times ten."""
+    """A GPU model: marketing name, generation ("volta" ... "blackwell") and compute capability times ten.
+
+    Generation "cpu" with capability 0: the ranks are processes on CPU cores.
+    """
 
     model: str
     generation: str
@@ -76,11 +79,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cpu:
-    """A host CPU: arch "x86_64", "arm64" or "ppc64"; vendor "intel", "amd", "arm" or "ibm"; model."""
+    """A host CPU: arch "x86_64", "arm64" or "ppc64"; vendor "intel", "amd", "arm" or "ibm"; model; cores of a node.
+
+    `cores` is 0 where nobody has said, which is taken as enough for all ranks.
+    """
 
     arch: str
     vendor: str
     model: str
+    cores: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -310,4 +310,4 @@ def _cpu(spec: CpuSpec | None, name: str) -> Cpu:
     if spec is None or spec.arch is None or spec.vendor is None:
         missing = [f for f in ("arch", "vendor") if spec is None or getattr(spec, f) is None]
         raise TopologyError(f"{name}: cpu: {', '.join(missing)} missing")
-    return Cpu(spec.arch, spec.vendor, spec.model or "")
+    return Cpu(spec.arch, spec.vendor, spec.model or "", spec.cores or 0)

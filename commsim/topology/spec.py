@@ -72,11 +72,12 @@ class GpuSpec(_Block):
 
 
 class CpuSpec(_Block):
-    """The host CPU; NCCL's tuner reads architecture and vendor."""
+    """The host CPU; NCCL's tuner reads architecture and vendor, gloo's model the `cores` that a node's ranks share."""
 
     arch: Literal["x86_64", "arm64", "ppc64"] | None = None
     vendor: Literal["intel", "amd", "arm", "ibm"] | None = None
     model: Text | None = None
+    cores: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = None
 
 
 class NvlinkSpec(_Block):

@@ -1,0 +1,262 @@
+"""A gloo schedule bound to processes, cores and links: the Program that the engine runs.
+
+A process has an I/O thread (copies to and from sockets) and a worker (calls, notices, reductions); each is a link that
+serves one thing at a time at the rate of one core. The cores of a computer are one more link that all its threads pass
+first, as fast as all cores together. Work of t seconds is t times the copy rate in bytes, so one unit serves all.
+
+A message is: the sender's worker (`message`), pieces through the sender's I/O thread, the topology's links and the
+receiver's I/O thread, then after `wake` the receiver's worker (`message`, and the reduction of what came).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.collectives.schedule import Buffer, Op, Schedule
+from commsim.engine.program import Program
+
+if TYPE_CHECKING:
+    from commsim.gloo.parameters import GlooParameters
+    from commsim.topology.graph import Topology
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+PIECE_BYTES = 256 << 10
+"""What sender, links and receiver hand on at a time; the default socket buffers of Linux hold a few of these."""
+
+MAX_PIECES = 32
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Bytes that torch copies in a rank's memory around gloo: before its first message and after its last."""
+
+    before: int = 0
+    after: int = 0
+    at_root: bool = False
+
+
+def torch_copies(collective: str, nbytes: int, world_size: int) -> Copies:
+    """What ProcessGroupGloo and gloo copy beside the messages (sources: `commsim.gloo.schedules`).
+
+    reduce_scatter clones its input and copies its block out; all_gather primes a flat buffer with the own block and
+    copies all of it to the outputs; gather does so at the root; all_to_all copies the own block.
+    """
+    block = nbytes // world_size
+    if collective == "reduce_scatter":
+        return Copies(nbytes, block)
+    if collective == "all_gather":
+        return Copies(block, nbytes)
+    if collective == "gather":
+        return Copies(block, nbytes, at_root=True)
+    if collective in ("all_to_all", "scatter"):
+        return Copies(block, 0, at_root=collective == "scatter")
+    return Copies()
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Numbers of the links behind the topology's: I/O thread and worker of each rank, cores of each rank's computer."""
+
+    thread: Int64
+    worker: Int64
+    cores: Int64  # -1 where cores are not scarce
+    bandwidth: Float64
+    latency: Float64
+
+    def of(self, link: int) -> str:
+        """What a link stands for: ``network`` (the topology's), ``socket copy``, ``worker`` or ``cores``."""
+        first, n = int(self.thread[0]), self.thread.size
+        if link < first:
+            return "network"
+        return "socket copy" if link < first + n else "worker" if link < first + 2 * n else "cores"
+
+
+def links_of(topology: Topology, parameters: GlooParameters, one_host: bool) -> Links:
+    """The links of processes and cores on a topology; `one_host`: all nodes are one computer."""
+    first, n = topology.link_bandwidth.size, topology.world_size
+    rank = np.arange(n)
+    computer = np.zeros(n, np.int64) if one_host else rank // topology.ranks_per_node
+    cores = topology.cpu.cores
+    rate = parameters.copy_rate
+    ethernet = topology.nodes > 1
+    wire = topology.link_bandwidth * (parameters.goodput if ethernet else 1.0)
+    own = np.full(2 * n, rate)
+    shared = np.full(int(computer.max()) + 1 if cores else 0, rate * max(cores, 1))
+    bandwidth = np.concatenate([wire, own, shared])
+    latency = np.concatenate([topology.link_latency, np.zeros(own.size + shared.size)])
+    scarce = first + 2 * n + computer if cores else np.full(n, -1)
+    return Links(first + rank, first + n + rank, scarce, bandwidth, latency)
+
+
+class _Ops:
+    """Ops of a Program while they are collected; an op is (bytes, route, delay)."""
+
+    def __init__(self) -> None:
+        self.nbytes: list[Int64] = []
+        self.route: list[Int64] = []
+        self.delay: list[Float64] = []
+        self.edges: list[Int64] = []
+        self.count = 0
+
+    def add(self, nbytes: npt.ArrayLike, route: npt.ArrayLike, delay: float = 0.0) -> Int64:
+        """Ops of one kind; their numbers, in the order given."""
+        size, way = np.broadcast_arrays(np.asarray(nbytes, np.int64), np.asarray(route, np.int64))
+        ids = np.arange(size.size) + self.count
+        self.nbytes.append(size.reshape(-1))
+        self.route.append(way.reshape(-1))
+        self.delay.append(np.full(size.size, delay))
+        self.count += size.size
+        return ids
+
+    def order(self, before: Int64, after: Int64) -> None:
+        """Each op of `after` waits for that of `before`; pairs with a negative number are left out."""
+        pair = np.stack(np.broadcast_arrays(before, after), axis=-1).reshape(-1, 2)
+        self.edges.append(pair[(pair >= 0).all(axis=1)])
+
+
+def lower(
+    schedule: Schedule,
+    topology: Topology,
+    parameters: GlooParameters,
+    links: Links,
+    copies: Copies,
+    calls: int = 1,
+) -> Program:
+    """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended."""
+    ptr, route_link, route = _routes(schedule, topology, links)
+    ops = _Ops()
+    end: Int64 | None = None
+    for _ in range(calls):
+        end = _call(ops, schedule, parameters, route, copies, end)
+    return _program(ops, ptr, route_link, links)
+
+
+@dataclass(frozen=True, eq=False)
+class _RouteIds:
+    """Numbers of routes: a rank's worker, its I/O thread, and the topology's links that a row takes."""
+
+    worker: Int64  # (ranks,)
+    thread: Int64  # (ranks,)
+    wire: Int64  # (rows,)
+
+
+def _routes(schedule: Schedule, topology: Topology, links: Links) -> tuple[Int64, npt.NDArray[np.int32], _RouteIds]:
+    n = schedule.world_size
+    # Cores come first: behind a slower link they would be held for as long as it takes.
+    ways: list[list[int]] = [_kept(links.cores[r], links.worker[r]) for r in range(n)]
+    ways += [_kept(links.cores[r], links.thread[r]) for r in range(n)]
+    pairs: dict[tuple[int, int], int] = {}
+    wire = np.empty(schedule.rows, np.int64)
+    for k, (src, dst) in enumerate(zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True)):
+        if (src, dst) not in pairs:
+            pairs[src, dst] = len(ways)
+            ways.append(list(map(int, topology.route(src, dst))) if src != dst else [])
+        wire[k] = pairs[src, dst]
+    ptr = np.concatenate([[0], np.cumsum([len(way) for way in ways])]).astype(np.int64)
+    link = np.array([link for way in ways for link in way], np.int32)
+    return ptr, link, _RouteIds(np.arange(n), n + np.arange(n), wire)
+
+
+def _kept(*links: np.int64) -> list[int]:
+    return [int(link) for link in links if link >= 0]
+
+
+def _call(
+    ops: _Ops,
+    s: Schedule,
+    p: GlooParameters,
+    route: _RouteIds,
+    copies: Copies,
+    before: Int64 | None,
+) -> Int64:
+    """The ops of one call; the last op of each rank."""
+    rate = p.copy_rate
+    rank = np.arange(s.world_size)
+    copying = (rank == s.root) if copies.at_root else np.ones(s.world_size, bool)
+    work = p.call * rate / 2 + copying * copies.before * (rate / p.memory_rate)
+    start = ops.add(np.round(work), route.worker[rank])
+    if before is not None:
+        ops.order(before, start)
+    payload, src, dst = s.payload_bytes(), s.src.astype(np.int64), s.dst.astype(np.int64)
+    moves = (payload > 0) & (src != dst)
+    cost = np.where(moves, p.message * rate, 0.0)
+    send = ops.add(np.round(cost), route.worker[src])
+    ops.order(start[src], send)
+    ops.order(start[dst], send)  # data goes out when the receiver has said that it waits for it
+    reduces = (s.op == Op.REDUCE) | (s.dst_buffer == Buffer.SCRATCH)
+    added = np.where(reduces & moves, payload * (rate / p.reduce_rate), 0.0)
+    arrived = _pieces(ops, send, payload, moves, route, src, dst)
+    received = _received(ops, cost + added, moves, route.worker[dst], p.wake)
+    ops.order(arrived, received)
+    first, following = _edges(s)
+    ops.order(received[first], send[following])
+    work = p.call * rate / 2 + copying * copies.after * (rate / p.memory_rate)
+    end = ops.add(np.round(work), route.worker[rank])
+    ops.order(start, end)
+    ops.order(received, end[dst])
+    ops.order(arrived, end[src])
+    return end
+
+
+def _received(ops: _Ops, cost: Float64, moves: npt.NDArray[np.bool_], route: Int64, wake: float) -> Int64:
+    ids = ops.add(np.round(cost), route)
+    ops.delay[-1] = np.where(moves, wake, 0.0)
+    return ids
+
+
+def _pieces(
+    ops: _Ops,
+    send: Int64,
+    payload: Int64,
+    moves: npt.NDArray[np.bool_],
+    route: _RouteIds,
+    src: Int64,
+    dst: Int64,
+) -> Int64:
+    """The data of every row, piece after piece; the op with which its last byte has been received."""
+    count = np.where(moves, np.clip(-(-payload // PIECE_BYTES), 1, MAX_PIECES), 0)
+    arrived = send.copy()
+    left, before = payload.copy(), send.copy()
+    for k in range(int(count.max(initial=0))):
+        rows = np.flatnonzero(count > k)
+        size = -(-left[rows] // (count[rows] - k))
+        left[rows] -= size
+        out = ops.add(size, route.thread[src[rows]])
+        wire = ops.add(size, route.wire[rows])
+        into = ops.add(size, route.thread[dst[rows]])
+        ops.order(before[rows], out)
+        ops.order(out, wire)
+        ops.order(wire, into)
+        ops.order(arrived[rows], into)
+        before[rows], arrived[rows] = out, into
+    return arrived
+
+
+def _edges(s: Schedule) -> tuple[Int64, Int64]:
+    ptr, idx = s.dependencies()
+    return np.repeat(np.arange(s.rows), np.diff(ptr)), idx.astype(np.int64)
+
+
+def _program(ops: _Ops, ptr: Int64, link: npt.NDArray[np.int32], links: Links) -> Program:
+    edges = np.concatenate(ops.edges)
+    order = np.argsort(edges[:, 0], kind="stable")
+    succ = edges[order, 1]
+    count = np.bincount(edges[:, 0], minlength=ops.count)
+    return Program(
+        nbytes=np.concatenate(ops.nbytes),
+        route=np.concatenate(ops.route).astype(np.int32),
+        delay_s=np.concatenate(ops.delay),
+        succ_ptr=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+        succ_idx=succ.astype(np.int32),
+        indeg=np.bincount(succ, minlength=ops.count).astype(np.int32),
+        route_ptr=ptr,
+        route_link=link,
+        link_bandwidth=links.bandwidth,
+        link_latency=links.latency,
+    )

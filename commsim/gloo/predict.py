@@ -1,0 +1,66 @@
+"""The time of a gloo collective on a topology: its schedule, lowered to processes and links, run by the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.engine.simulate import simulate
+from commsim.gloo.lower import links_of, lower, torch_copies
+from commsim.gloo.parameters import GlooParameters, shipped_parameters
+from commsim.gloo.schedules import gloo_schedule
+
+if TYPE_CHECKING:
+    from commsim.topology.graph import Topology
+
+CALLS = 4
+"""Calls in a row of which the mean of the last ones is taken: by then the ranks have settled into their pace."""
+
+SETTLED = 2
+
+
+@dataclass(frozen=True)
+class GlooPrediction:
+    """What is predicted for one size; `bottleneck` is what is busy for most of the time, else ``latency``."""
+
+    nbytes: int
+    time_s: float
+    algorithm: str
+    bottleneck: str
+
+
+class GlooPredictor:
+    """Predicts calls on one topology; `one_host`: all its nodes share the cores of one computer."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        parameters: GlooParameters | None = None,
+        *,
+        one_host: bool = False,
+        mode: str = "back_to_back",
+    ) -> None:
+        self.topology, self.one_host, self.mode = topology, one_host, mode
+        self.parameters = parameters or shipped_parameters()
+
+    def predict(self, collective: str, nbytes: int, *, root: int = 0, itemsize: int = 4) -> GlooPrediction:
+        """The time of one call of `nbytes` (the nccl-tests size), the mean of a row of calls unless mode is single."""
+        n = self.topology.world_size
+        if n == 1:
+            return GlooPrediction(nbytes, self.parameters.call, "copy", "call")
+        unit = n * itemsize if collective not in ("all_reduce", "broadcast", "reduce", "send_recv") else itemsize
+        whole = max(unit, nbytes // unit * unit)
+        schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
+        links = links_of(self.topology, self.parameters, self.one_host)
+        copies = torch_copies(collective, whole, n)
+        calls = 1 if self.mode == "single" else CALLS
+        outcome = simulate(lower(schedule, self.topology, self.parameters, links, copies, calls))
+        time = outcome.makespan_s
+        if calls > 1:
+            ends = outcome.end_s.reshape(calls, -1).max(axis=1)
+            time = float(ends[-1] - ends[SETTLED - 1]) / (calls - SETTLED)
+        busiest = int(np.argmax(outcome.link_busy_s))
+        share = float(outcome.link_busy_s[busiest]) / outcome.makespan_s
+        return GlooPrediction(nbytes, time, schedule.algorithm, links.of(busiest) if share >= 0.5 else "latency")

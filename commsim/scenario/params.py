@@ -1,0 +1,120 @@
+"""Files of fitted parameters: what `commsim calibrate` writes and `params:` of a scenario names.
+
+::
+
+    library: gloo
+    provenance: fitted by commsim 0.1.0 to allreduce.csv (sha256 0123...), 2026-01-31
+    conditions: {topology: loopback, ranks: 4}
+    values: {call: 3e-05 s, message: 1e-05 s, ...}
+    band: {low: 0.9, high: 1.15}
+
+`values` are the fields of the library's parameters by their names (`ring_hop.nvlink.LL` for a field of a field), with
+units; what a fit could not determine keeps its shipped value and is not there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from commsim.document import Document, read_documents, validate
+from commsim.errors import Fault, ScenarioError
+
+if TYPE_CHECKING:
+    from commsim.gloo.parameters import GlooParameters
+    from commsim.nccl.parameters import Parameters
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Band(_Block):
+    """Factors on a predicted time that held eight of ten held-out measurements."""
+
+    low: float = Field(gt=0, le=1)
+    high: float = Field(ge=1)
+
+
+class Fitted(_Block):
+    """One fitted value with its 95 % confidence interval, as text with units."""
+
+    value: str | float
+    low: str | float | None = None
+    high: str | float | None = None
+
+
+class ParamsFile(_Block):
+    """The whole file."""
+
+    library: Literal["nccl", "gloo"]
+    provenance: str
+    conditions: dict[str, str | int | float] = Field(default_factory=dict)
+    files: list[dict[str, str | int]] = Field(default_factory=list)
+    values: dict[str, Fitted]
+    kept: dict[str, str] = Field(default_factory=dict)  # field -> why it keeps its shipped value
+    held_out_mape: float | None = Field(default=None, ge=0)
+    band: Band | None = None
+
+
+def read_params(path: Path) -> ParamsFile:
+    """The file; ScenarioError with file, line and column where it is not one."""
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise ScenarioError([Fault(str(path), 0, 0, "", f"expected one document, found {len(documents)}")])
+    return validate(ParamsFile, documents[0])
+
+
+def gloo_parameters(scenario: Scenario) -> tuple[GlooParameters, tuple[float, float] | None]:
+    """The gloo parameters of a scenario, and the band of its fit where it has one."""
+    from commsim.gloo.parameters import shipped_parameters
+
+    return _with_file(scenario, shipped_parameters(), "gloo")
+
+
+def nccl_parameters(scenario: Scenario, topology: Topology) -> tuple[Parameters | None, tuple[float, float] | None]:
+    """The NCCL parameters of a scenario with `params`, else None (the shipped ones); and the band of the fit."""
+    from commsim.nccl.parameters import load_parameters
+
+    if scenario.params is None:
+        return None, None
+    network = topology.network if topology.nodes > 1 else "infiniband"
+    return _with_file(scenario, load_parameters(topology.gpu.generation, network), "nccl")
+
+
+def _with_file(scenario: Scenario, shipped: M, library: str) -> tuple[M, tuple[float, float] | None]:
+    path = scenario.params_path()
+    if path is None:
+        return shipped, None
+    file = read_params(path)
+    if file.library != library:
+        message = f"{path} holds parameters of {file.library}, but the library is {library}"
+        raise ScenarioError([scenario.document.fault(("params",), message)])
+    band = (file.band.low, file.band.high) if file.band else None
+    return with_values(shipped, file, path), band
+
+
+def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
+    """The shipped parameters with the values of a file; every unknown name or wrong unit is a fault of the file."""
+    data: dict[str, Any] = shipped.model_dump(mode="json")
+    faults = []
+    document = read_documents(path)[0]
+    for name, fitted in file.values.items():
+        at = data
+        *groups, last = name.split(".")
+        for group in groups:
+            at = at.get(group) if isinstance(at, dict) else None  # type: ignore[assignment]
+        if not isinstance(at, dict) or last not in at or isinstance(at[last], dict):
+            faults.append(document.fault(("values", name), f"found the unknown parameter {name[:60]!r}"))
+        else:
+            at[last] = fitted.value
+    if faults:
+        raise ScenarioError(faults)
+    data["provenance"] = file.provenance
+    return validate(type(shipped), Document(file=str(path), data=data, marks={}))

@@ -1,0 +1,151 @@
+"""Times of gloo collectives: by hand where one thing decides, laws, and the scenario around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from commsim.cli import app
+from commsim.errors import CommsimError
+from commsim.gloo.parameters import GlooParameters, shipped_parameters
+from commsim.gloo.predict import GlooPredictor
+from commsim.network.bounds import lower_bound_s
+from commsim.topology.presets import load_preset
+
+ONE = GlooParameters.model_validate(
+    {
+        "provenance": "by hand",
+        "call": "10 us",
+        "message": "5 us",
+        "wake": "20 us",
+        "copy_rate": "1 GB/s",
+        "reduce_rate": "2 GB/s",
+        "memory_rate": "4 GB/s",
+        "goodput": 1.0,
+    }
+)
+
+
+def _two(cores: int = 8, **knobs: Any) -> GlooPredictor:
+    topology = load_preset("loopback", gpus_per_node=2, cpu={"cores": cores})
+    return GlooPredictor(topology, ONE, **knobs)
+
+
+def test_a_small_broadcast_by_hand() -> None:
+    # half a call, the sender's message, 8 bytes through two threads, wake, the receiver's message, half a call
+    expected = 5e-6 + 5e-6 + 2 * 8e-9 + 20e-6 + 5e-6 + 5e-6
+    assert _two(4096, mode="single").predict("broadcast", 8).time_s == pytest.approx(expected, rel=1e-3)
+
+
+def test_large_pieces_overlap_in_sender_and_receiver() -> None:
+    # 32 pieces through two threads at 1 GB/s: one thread's time and one piece more; then the receiver is woken.
+    expected = (64 << 20) / 1e9 * 33 / 32 + 40e-6
+    assert _two(4096, mode="single").predict("broadcast", 64 << 20).time_s == pytest.approx(expected, rel=5e-3)
+
+
+def test_in_a_loop_the_root_does_not_run_ahead_of_those_who_are_not_ready() -> None:
+    one, row = _two(mode="single").predict("broadcast", 8), _two().predict("broadcast", 8)
+    assert one.bottleneck == "latency"
+    assert row.time_s == pytest.approx(one.time_s, rel=0.05)
+
+
+def test_few_cores_are_the_bottleneck() -> None:
+    many, few = _two(), _two(cores=1)
+    assert many.predict("all_reduce", 8 << 20).bottleneck in {"socket copy", "worker"}
+    assert few.predict("all_reduce", 8 << 20).bottleneck == "cores"
+    # Two ranks: half the array goes out and in at both, in either pass, and is added once at both.
+    assert few.predict("all_reduce", 8 << 20).time_s == pytest.approx((8 << 20) * (4 + 0.5) / 1e9, rel=0.1)
+
+
+def test_a_slow_network_is_the_bottleneck() -> None:
+    topology = load_preset("ethernet-hosts", nodes=4, nic_bandwidth="100 Mb/s", cpu={"cores": 2})
+    found = GlooPredictor(topology, ONE, one_host=True).predict("all_reduce", 8 << 20)
+    assert found.bottleneck == "network"
+    assert found.time_s == pytest.approx(1.5 * (8 << 20) / 12.5e6, rel=0.05)
+
+
+@settings(max_examples=25)
+@given(
+    collective=st.sampled_from(["all_reduce", "reduce_scatter", "broadcast", "all_to_all", "reduce"]),
+    n=st.integers(2, 6),
+    size=st.integers(1, 1 << 22),
+    factor=st.floats(1.5, 8),
+)
+def test_laws(collective: str, n: int, size: int, factor: float) -> None:
+    topology = load_preset("loopback", gpus_per_node=n, cpu={"cores": 2})
+    time = GlooPredictor(topology, ONE, mode="single").predict(collective, size).time_s
+    assert time >= lower_bound_s(collective, max(4 * n, size // (4 * n) * 4 * n), topology).seconds * (1 - 1e-6)
+    slower = {k: getattr(ONE, k) * factor for k in ("call", "message", "wake")}
+    slower |= {k: getattr(ONE, k) / factor for k in ("copy_rate", "reduce_rate", "memory_rate")}
+    # Everything but the memory bus, which bounds nothing here, scales: so does the time.
+    scaled = GlooPredictor(topology, ONE.model_copy(update=slower), mode="single").predict(collective, size).time_s
+    assert scaled == pytest.approx(time * factor, rel=0.05)
+
+
+def test_one_rank_pays_the_call_only() -> None:
+    topology = load_preset("loopback", gpus_per_node=1)
+    assert GlooPredictor(topology, ONE).predict("all_reduce", 1 << 20).time_s == ONE.call
+
+
+def test_shipped_parameters_say_where_they_come_from() -> None:
+    assert len(shipped_parameters().provenance) > 20
+
+
+SCENARIO = """
+name: Two processes
+topology: {{preset: loopback, gpus_per_node: 2, cpu: {{cores: 2}}}}
+library: gloo
+workload: [{{collective: all_reduce, sizes: 1 KiB .. 1 MiB x32}}]
+{more}
+"""
+
+
+def _run(tmp_path: Path, more: str, *words: str) -> Any:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO.format(more=more))
+    return CliRunner().invoke(app, ["run", str(path), "--no-files", *words])
+
+
+def test_run_takes_parameters_from_a_file(tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    params.write_text("library: gloo\nprovenance: by hand\nvalues: {wake: {value: 5 ms}}\nband: {low: 0.5, high: 2}\n")
+    plain, named = _run(tmp_path, ""), _run(tmp_path, "params: params.yaml")
+    override = _run(tmp_path, "", f"params={params}")
+    assert plain.exit_code == named.exit_code == override.exit_code == 0
+    assert "gloo_ring" in plain.output
+    assert named.output.split("(us)", 2)[2] == override.output.split("(us)", 2)[2] != plain.output.split("(us)", 2)[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("library: nccl\nprovenance: x\nvalues: {}\n", "holds parameters of nccl, but the library is gloo"),
+        ("library: gloo\nprovenance: x\nvalues: {wak: {value: 5 ms}}\n", "unknown parameter 'wak'"),
+        ("library: gloo\nprovenance: x\nvalues: {wake: {value: 5 GB}}\n", "expected a time"),
+        ("library: gloo\nprovenance: x\nvalue: {}\n", "did you mean 'values'"),
+    ],
+)
+def test_a_wrong_parameter_file_is_said(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "params.yaml").write_text(text)
+    result = _run(tmp_path, "params: params.yaml")
+    assert isinstance(result.exception, CommsimError)
+    assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("params: gone.yaml", "found no file 'gone.yaml'"),
+        ("engine: fold", "expected auto or event"),
+        ("contention: fair", "expected it only with library none"),
+    ],
+)
+def test_what_gloo_does_not_know_is_said(tmp_path: Path, more: str, message: str) -> None:
+    result = _run(tmp_path, more)
+    assert isinstance(result.exception, CommsimError)
+    assert message in str(result.exception)
