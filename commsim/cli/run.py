@@ -158,8 +158,7 @@ def tables(result: Result) -> str:
     for item in result.items:
         heading = [
             f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})",
-            f"{item.collective} on {item.n_ranks} x {t['gpu']}: {t['nodes']} node{'s' if t['nodes'] != 1 else ''} of "
-            f"{t['ranks_per_node']} ({t['name']}), library {item.library}, {item.mode.replace('_', ' ')}, "
+            f"{item.collective} on {_machine_words(t)}, library {item.library}, {item.mode.replace('_', ' ')}, "
             f"{_levels(item.rows)}",
             "",
         ]
@@ -169,6 +168,23 @@ def tables(result: Result) -> str:
 
         text += [jobs_table(item, _jobs_heading(result, item)) for item in result.jobs]
     return "\n".join(text)
+
+
+def _machine_words(t: dict[str, Any]) -> str:
+    """``16 x H100 SXM5: 2 nodes of 8 (NAME)``; of different nodes every kind."""
+    gpus, each, counts = t["gpu"], t["ranks_per_node"], t["nodes_of_kind"]
+    kinds = len(counts)
+    models = gpus if isinstance(gpus, list) else [gpus] * kinds
+    sizes = each if isinstance(each, list) else [each] * kinds
+    if len(set(models)) == len(set(sizes)) == 1:
+        return (
+            f"{t['ranks']} x {models[0]}: {t['nodes']} node{'s' if t['nodes'] != 1 else ''} of {sizes[0]} ({t['name']})"
+        )
+    parts = [
+        f"{count} node{'s' if count != 1 else ''} of {size} x {model}"
+        for count, size, model in zip(counts, sizes, models, strict=True)
+    ]
+    return f"{t['ranks']} ranks: {', '.join(parts)} ({t['name']})"
 
 
 def _jobs_heading(result: Result, item: JobsItem) -> list[str]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from commsim.engine.program import Float64, Int32, Int64, Program
 
-_HOP_BITS = 4  # as in the kernel, which must not be imported here: it brings numba
+_HOP_BITS = 16  # as in the kernel, which must not be imported here: it brings numba
 
 
 class Part(IntEnum):
@@ -25,8 +25,8 @@ class Part(IntEnum):
 class Record:
     """What a recorded run keeps: hop ``h`` of op ``i`` stands at ``hop_ptr[i] + h``.
 
-    ``hop_start_s``: when the link took it up; ``hop_before``: the event (op << 4 | hop) that kept the link busy when it
-    arrived, or -1; ``cause`` (M,): the predecessor that ended last, or -1.
+    ``hop_start_s``: when the link took it up; ``hop_before``: the event (op << 16 | hop) that kept the link busy when
+    it arrived, or -1; ``cause`` (M,): the predecessor that ended last, or -1.
     """
 
     hop_ptr: Int64

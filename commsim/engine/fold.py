@@ -94,10 +94,12 @@ def fold(family: Family, topology: Topology, period: int | None = None) -> Folde
     fits(family, topology)
     if family.world_size != topology.world_size:
         return f"{family.world_size} of the {topology.world_size} ranks of {topology.name} have no translation"
-    shift = natural_period(topology) if period is None else period
-    if shift is None or not 0 < shift < family.world_size or family.world_size % shift:
+    shift = topology.period_ranks if period is None else period
+    if shift is None:
+        return f"{topology.name} does not repeat after any number of ranks"
+    if not 0 < shift < family.world_size or family.world_size % shift:
         return f"no whole number of periods of {shift} ranks makes {family.world_size} ranks"
-    local, n = topology.ranks_per_node, family.world_size
+    local, n = topology.ranks_per_node if topology.uniform else 1, family.world_size
     turns = local > 1 and shift % local == 0
     reason = ""
     for rail in (local, 1) if turns else (1,):
@@ -106,18 +108,6 @@ def fold(family: Family, topology: Topology, period: int | None = None) -> Folde
             return found
         reason = found  # without turning nodes less is asked, so the last reason is the weightiest
     return f"{reason} (period {shift} of {n} ranks)"
-
-
-def natural_period(topology: Topology) -> int | None:
-    """Ranks after which a topology repeats: what it declares, else one node, or the nodes below one group of leaves."""
-    declared = getattr(topology, "period_ranks", None)
-    if declared is not None:
-        return int(declared)
-    if topology.nodes == 1:
-        return 1
-    fabric = topology.fabric_routes
-    group = 1 if fabric is None or not fabric.up.shape[1] else fabric.nodes_per_leaf
-    return group * topology.ranks_per_node
 
 
 def _fold(family: Family, topology: Topology, period: int, rail: int) -> Folded | str:

@@ -28,7 +28,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 
-HOP_BITS = 4
+HOP_BITS = 16
 MAX_HOPS = 1 << HOP_BITS
 
 
@@ -138,7 +138,7 @@ def run_heap(
     ``waiting`` (M,) holds the in-degrees and is used up; ``first_ops`` are the ops that wait for none, in the order
     of (delay, number), so that they need not stand in the heap. ``ready``, ``start``, ``end`` (M,), ``link_bytes``
     and ``link_busy`` (L,) arrive as zeros. When ``hop_ptr`` (M+1,) is not empty, the run is recorded for the
-    critical path: ``hop_start`` per op and hop; ``hop_before`` the event (op << 4 | hop) that kept the link
+    critical path: ``hop_start`` per op and hop; ``hop_before`` the event (op << 16 | hop) that kept the link
     busy, or -1; ``cause`` (M,) the predecessor that came last, or -1 (both arrive as -1).
     """
     recording = hop_ptr.size > 0

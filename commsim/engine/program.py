@@ -19,8 +19,8 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
-MAX_HOPS = 16
-"""Links of one route at most: the event key of the kernel keeps four bits for the hop."""
+MAX_HOPS = 1 << 16
+"""Links of one route at most: the event key of the kernel keeps so many bits for the hop, and 47 for the op."""
 
 _TYPES: dict[str, type[np.generic]] = {
     "nbytes": np.int64,

@@ -50,67 +50,77 @@ class NetworkLimits:
     bisection: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Need:
     """Bytes that parts of a machine must move at least; ``root`` is the part that holds the root.
 
-    ``send`` and ``receive``: of every part but the root's; ``root_send`` and ``root_receive``: of the root's;
-    ``total``: sent by all parts together when no switch reduces or multicasts.
+    ``send`` and ``receive`` (parts,): of every part but the root's; ``root_send`` and ``root_receive`` (parts,): of a
+    part if it is the root's; ``total``: sent by all parts together when no switch reduces or multicasts.
     """
 
-    send: float
-    receive: float
-    root_send: float
-    root_receive: float
+    send: Float64
+    receive: Float64
+    root_send: Float64
+    root_receive: Float64
     total: float
 
 
-def _all_reduce(n: int, S: float) -> _Need:
+# Of each collective, given the ranks of each part and the bytes S of the nccl-tests size: what parts must move.
+
+
+def _all_reduce(ranks: Float64, S: float) -> _Need:
     # Patarasuk & Yuan 2009, lemma 1: without reduction in switches (n-1) S must arrive for the sums, and as much
     # again to spread them. Chan et al. 2007, section 3. With it every part still sends and receives S once.
-    return _Need(S, S, S, S, 2 * (n - 1) * S)
+    each = np.full(ranks.size, S)
+    return _Need(each, each, each, each, 2 * (ranks.size - 1) * S)
 
 
-def _all_gather(n: int, S: float) -> _Need:
-    share = S / n
-    return _Need(share, S - share, share, S - share, (n - 1) * S)
+def _all_gather(ranks: Float64, S: float) -> _Need:
+    own = S * (ranks / ranks.sum())
+    return _Need(own, S - own, own, S - own, (ranks.size - 1) * S)
 
 
-def _reduce_scatter(n: int, S: float) -> _Need:
-    share = S / n
-    return _Need(S - share, share, S - share, share, (n - 1) * S)
+def _reduce_scatter(ranks: Float64, S: float) -> _Need:
+    own = S * (ranks / ranks.sum())
+    return _Need(S - own, own, S - own, own, (ranks.size - 1) * S)
 
 
-def _broadcast(n: int, S: float) -> _Need:
-    return _Need(0, S, S, 0, (n - 1) * S)
+def _broadcast(ranks: Float64, S: float) -> _Need:
+    each, none = np.full(ranks.size, S), np.zeros(ranks.size)
+    return _Need(none, each, each, none, (ranks.size - 1) * S)
 
 
-def _reduce(n: int, S: float) -> _Need:
-    return _Need(S, 0, 0, S, (n - 1) * S)
+def _reduce(ranks: Float64, S: float) -> _Need:
+    each, none = np.full(ranks.size, S), np.zeros(ranks.size)
+    return _Need(each, none, none, each, (ranks.size - 1) * S)
 
 
-def _gather(n: int, S: float) -> _Need:
-    return _Need(S / n, 0, 0, S - S / n, S - S / n)
+def _gather(ranks: Float64, S: float) -> _Need:
+    own, none = S * (ranks / ranks.sum()), np.zeros(ranks.size)
+    return _Need(own, none, none, S - own, S - float(own.max()))
 
 
-def _scatter(n: int, S: float) -> _Need:
-    return _Need(0, S / n, S - S / n, 0, S - S / n)
+def _scatter(ranks: Float64, S: float) -> _Need:
+    own, none = S * (ranks / ranks.sum()), np.zeros(ranks.size)
+    return _Need(none, own, S - own, none, S - float(own.max()))
 
 
-def _all_to_all(n: int, S: float) -> _Need:
-    away = S - S / n
-    return _Need(away, away, away, away, n * away)
+def _all_to_all(ranks: Float64, S: float) -> _Need:
+    away = S * ranks * (1 - ranks / ranks.sum())  # S is what each rank sends to all
+    return _Need(away, away, away, away, float(away.sum()))
 
 
-def _barrier(n: int, S: float) -> _Need:
-    return _Need(0, 0, 0, 0, 0)
+def _barrier(ranks: Float64, S: float) -> _Need:
+    none = np.zeros(ranks.size)
+    return _Need(none, none, none, none, 0)
 
 
-def _send_recv(n: int, S: float) -> _Need:
-    return _Need(S, S, S, S, n * S)
+def _send_recv(ranks: Float64, S: float) -> _Need:
+    each = np.full(ranks.size, S)  # of a node only its last rank sends to the next node
+    return _Need(each, each, each, each, ranks.size * S)
 
 
-_NEEDS: dict[str, Callable[[int, float], _Need]] = {
+_NEEDS: dict[str, Callable[[Float64, float], _Need]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -149,13 +159,12 @@ def lower_bound_s(
     limits = network_limits(topology)
     need = _NEEDS[collective]
     slowest = partial(_slowest, in_network=in_network)
-    places = [("GPU ports", slowest(need(n, nbytes), root, limits.rank_out, limits.rank_in))]
+    places = [("GPU ports", slowest(need(np.ones(n), nbytes), root, limits.rank_out, limits.rank_in))]
     if nodes > 1:
-        # A node is one part: what its ranks hold together, except that every rank has its own data to exchange in
-        # an all_to_all, and only the last rank of a node sends to the next node in a send_recv.
-        held = nbytes * topology.ranks_per_node if collective == "all_to_all" else nbytes
-        at = root // topology.ranks_per_node
-        places.append(("node NICs", slowest(need(nodes, held), at, limits.node_out, limits.node_in)))
+        ranks = np.diff(topology.node_first_rank).astype(np.float64)
+        places.append(
+            ("node NICs", slowest(need(ranks, nbytes), topology.node_of(root), limits.node_out, limits.node_in))
+        )
     where, bandwidth_s = max(places, key=lambda place: place[1])
     return LowerBound(
         latency_s=_latency_s(topology, collective, root),
@@ -166,8 +175,8 @@ def lower_bound_s(
 
 
 def _slowest(need: _Need, root: int, out: Float64, into: Float64, *, in_network: bool) -> float:
-    send, receive = np.full(out.size, need.send), np.full(into.size, need.receive)
-    send[root], receive[root] = need.root_send, need.root_receive
+    send, receive = need.send.copy(), need.receive.copy()
+    send[root], receive[root] = need.root_send[root], need.root_receive[root]
     each = max(float((send / out).max()), float((receive / into).max()))
     return each if in_network else max(each, need.total / float(min(out.sum(), into.sum())))
 
@@ -177,7 +186,8 @@ def _crossing(collective: str, topology: Topology, nbytes: int) -> float:
     n = topology.world_size
     if collective == "barrier":
         return 0.0
-    small = topology.nodes // 2 * topology.ranks_per_node if topology.nodes > 1 else n // 2
+    first = int(topology.node_first_rank[topology.nodes // 2]) if topology.nodes > 1 else n // 2
+    small = min(first, n - first)
     if collective in {"all_gather", "reduce_scatter"}:
         return nbytes * (n - small) / n
     if collective in {"gather", "scatter"}:
@@ -191,7 +201,7 @@ def _crossing(collective: str, topology: Topology, nbytes: int) -> float:
 @lru_cache(maxsize=4)
 def network_limits(topology: Topology) -> NetworkLimits:
     """What every GPU and node can send and receive, over the links that routes between ranks can use."""
-    usable = _gpu_links(topology)
+    usable = _usable(topology)
     rank_of = np.full(len(topology.vertex_name), -1)
     rank_of[topology.rank_vertex] = np.arange(topology.world_size)
     capacity = np.where(usable, topology.link_bandwidth, 0.0)
@@ -210,29 +220,25 @@ def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Floa
     return np.asarray(np.bincount(group[chosen], value[chosen], groups), np.float64)
 
 
-def _gpu_links(topology: Topology) -> npt.NDArray[np.bool_]:
-    """Links at GPUs that count: those of routes within a node, and what may lead to a NIC when there are several nodes.
+def _usable(topology: Topology) -> npt.NDArray[np.bool_]:
+    """Links that count: those of routes within a node, and what may lead to a NIC when there are several nodes.
 
     A GPU of an NVSwitch node has a PCIe port as well, which no route to another GPU of its node takes.
     """
-    usable = np.zeros(topology.link_src.size, bool)
-    within = np.arange(topology.ranks_per_node)
-    of_one_node = topology.routes(np.repeat(within, within.size), np.tile(within, within.size)).link
-    # Every node is a copy of the first, its links in the same order.
-    links = topology.node_routes.links
-    usable[: topology.nodes * links].reshape(topology.nodes, links)[:, of_one_node] = True
+    usable = topology.gpu_links.copy()
     if topology.nodes > 1:
         usable |= topology.link_kind != LinkKind.NVLINK
-    return usable
+    return usable if topology.link_failed is None else usable & ~topology.link_failed
 
 
 def _node_capacity(topology: Topology, outward: bool) -> Float64:
     """Bytes/s between every node and the fabric; a NIC gives no more than the links of its node to it."""
     near, far = (topology.link_src, topology.link_dst) if outward else (topology.link_dst, topology.link_src)
     node, vertices = topology.vertex_node, len(topology.vertex_name)
-    crosses = (node[near] >= 0) & (node[near] != node[far])
+    up = np.ones(near.size, bool) if topology.link_failed is None else ~topology.link_failed
+    crosses = (node[near] >= 0) & (node[near] != node[far]) & up
     at_port = np.bincount(near[crosses], topology.link_bandwidth[crosses], vertices)
-    inside = (node[near] >= 0) & (node[near] == node[far])
+    inside = (node[near] >= 0) & (node[near] == node[far]) & up
     # For an outward port, traffic arrives over links whose far end (here: their head) is the NIC.
     feeding = np.bincount(far[inside], topology.link_bandwidth[inside], vertices)
     return _sum_by(node.astype(np.int64), np.minimum(at_port, feeding), topology.nodes)
@@ -246,9 +252,12 @@ def _latency_s(topology: Topology, collective: str, root: int) -> float:
     start = root if rooted else 0
     distance = np.full(len(topology.vertex_name), math.inf)
     distance[topology.rank_vertex[start]] = 0.0
+    latency = topology.link_latency
+    if topology.link_failed is not None:
+        latency = np.where(topology.link_failed, math.inf, latency)
     while True:  # Bellman-Ford: as many rounds as the longest quickest way has links
         found = distance.copy()
-        np.minimum.at(found, head, distance[tail] + topology.link_latency)
+        np.minimum.at(found, head, distance[tail] + latency)
         if (found == distance).all():
             break
         distance = found

@@ -28,6 +28,7 @@ ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
 """Where nccl-tests counts the elements of the whole array; else those of one rank's block."""
 
+T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 Progress = Callable[[Iterable[int], str], Iterable[int]]
@@ -237,10 +238,22 @@ class RowPredictor:
         raise NotImplementedError
 
 
+def _check_alike(scenario: Scenario, topology: Topology) -> None:
+    """A ScenarioError for nodes that differ: the model of NCCL searches one node and takes all others to be like it."""
+    if topology.uniform:
+        return
+    text = (
+        f"found nodes of {len(topology.groups)} kinds (different machines, or a fault inside some) with library nccl, "
+        "whose model takes all nodes to be alike; expected library none, or nodes that are alike"
+    )
+    raise ScenarioError([scenario.document.fault(("topology",), text)])
+
+
 class _NcclRows(RowPredictor):
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> None:
         from commsim.scenario.params import nccl_parameters
 
+        _check_alike(scenario, topology)
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
         super().__init__(work, topology, in_network=topology.has_nvswitch and topology.gpu.sm >= 90)
         library = scenario.library
@@ -259,6 +272,12 @@ class _NcclRows(RowPredictor):
         )
         self._own = own
         self.warnings = self.model.warnings
+        note = (
+            "faults: the model of NCCL reads one node and the way between the first two; a fault anywhere else does "
+            "not change its times (library none sends every message over its own way)"
+        )
+        if (scenario.topology.faults or topology.link_failed is not None) and note not in self.warnings:
+            self.warnings.append(note)
         self.provenance = self.model.parameters.provenance
         # What was measured are runs back to back.
         self._link = link_kind(self.model.system, self.model.machine, topology.network)
@@ -330,14 +349,21 @@ def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork, cac
 
 
 def _summary(topology: Topology) -> dict[str, object]:
+    """What a result says of its topology; of different nodes a list, one value per kind of node."""
+    kinds = topology.groups
+
+    def of(values: list[T]) -> T | list[T]:
+        return values[0] if all(value == values[0] for value in values) else values
+
     return {
         "name": topology.name,
-        "gpu": topology.gpu.model,
+        "gpu": of([g.gpu.model for g in kinds]),
         "ranks": topology.world_size,
         "nodes": topology.nodes,
-        "ranks_per_node": topology.ranks_per_node,
-        "nics_per_node": topology.nics_per_node,
-        "nic_bandwidth_bytes_per_s": topology.nic_bandwidth,
+        "nodes_of_kind": [int((topology.node_group == i).sum()) for i in range(len(kinds))],
+        "ranks_per_node": of([g.ranks_per_node for g in kinds]),
+        "nics_per_node": of([g.nics_per_node for g in kinds]),
+        "nic_bandwidth_bytes_per_s": of([g.nic_bandwidth for g in kinds]),
         "network": topology.network,
         "oversubscription": topology.oversubscription,
         "bisection_bytes_per_s": topology.bisection_bandwidth() if topology.world_size > 1 else None,

@@ -9,10 +9,12 @@ import pytest
 
 from commsim.engine.fair import simulate_fair
 from commsim.engine.family import Family, hierarchical_family, ring_family
-from commsim.engine.fold import Folded, fold, folded_totals, natural_period, run_folded
+from commsim.engine.fold import Folded, fold, folded_totals, run_folded
 from commsim.engine.simulate import simulate
+from commsim.topology.faults import degraded
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
+from commsim.topology.spec import FaultSpec
 
 _TOPOLOGIES = {
     "node": lambda: load_preset("hgx-h100"),
@@ -88,7 +90,7 @@ def _crooked() -> Topology:
 @pytest.mark.parametrize(
     ("family", "topology", "period", "reason"),
     [
-        (ring_family("all_reduce", 32, 3200), _crooked(), None, "not the images of those of the next"),
+        (ring_family("all_reduce", 32, 3200), _crooked(), 8, "not the images of those of the next"),
         (
             ring_family("all_reduce", 32, 3200),
             load_preset("hgx-h100-ndr400", nodes=4),
@@ -133,6 +135,13 @@ def test_the_order_of_numbers_is_checked_and_events_take_over() -> None:
         assert total.makespan_s == pytest.approx(simulate(family.program(topology)).makespan_s, rel=1e-12)
 
 
-def test_natural_periods() -> None:
-    assert natural_period(load_preset("hgx-h100")) == 1
-    assert natural_period(load_preset("hgx-h100-ndr400", nodes=8, nodes_per_leaf=2)) == 16
+def test_the_period_is_the_topologys() -> None:
+    """One leaf group of 2 nodes; none with a slow link, and then there is no folding."""
+    topology = load_preset("hgx-h100-ndr400", nodes=8, nodes_per_leaf=2)
+    found = fold(ring_family("all_reduce", 64, 64 << 10), topology)
+    assert isinstance(found, Folded)
+    assert found.period == topology.period_ranks == 16
+    slow = degraded(topology, [FaultSpec(nic=(3, 0), bandwidth_factor=0.5)])
+    assert fold(ring_family("all_reduce", 64, 64 << 10), slow) == (
+        "hgx-h100-ndr400 does not repeat after any number of ranks"
+    )

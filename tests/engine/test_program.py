@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import program
 
+from commsim.collectives.chain import chain_broadcast
 from commsim.collectives.ring import ring_all_reduce
+from commsim.collectives.schedule import relabel
+from commsim.engine.fair import simulate_fair
 from commsim.engine.program import MAX_HOPS, build_program, dense_ids
 from commsim.engine.simulate import simulate
 from commsim.engine.timeline import timeline
@@ -126,3 +129,20 @@ def test_timeline_rows_are_the_schedule_rows() -> None:
     assert np.array_equal(rows.endpoint, schedule.src)
     assert rows.end_s.max() == outcome.makespan_s
     assert rows.nbytes.sum() == schedule.sent_bytes().sum()
+
+
+@pytest.mark.parametrize("dimensions", [[48], [16, 16, 16]])
+def test_the_long_way_across_a_torus(dimensions: list[int]) -> None:
+    """Half way round every dimension: 24 links between routers, and the time of one message alone."""
+    nodes = int(np.prod(dimensions))
+    topology = load_preset("torus-3d-example", nodes=nodes, fabric={"dimensions": dimensions})
+    far = int(np.ravel_multi_index([d // 2 for d in dimensions], dimensions)) * topology.ranks_per_node
+    schedule = relabel(chain_broadcast(2, 1 << 20), [0, far], world_size=topology.world_size)
+    route = topology.route(0, far)
+    assert len(route) > 24
+    for in_order in (True, False):
+        done = simulate(build_program(schedule, topology), in_order=in_order)
+        alone = topology.link_latency[route].sum() + (1 << 20) / topology.link_bandwidth[route].min()
+        assert done.makespan_s == pytest.approx(alone, rel=1e-12)
+        assert simulate_fair(build_program(schedule, topology)).makespan_s == pytest.approx(alone, rel=1e-12)
+    assert done.critical_path().end_s[-1] == done.makespan_s
