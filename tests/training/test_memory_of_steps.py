@@ -1,0 +1,199 @@
+"""Memory: the papers' formulas to the digit, laws, offload and fine-tuning, and published measurements."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsim.accuracy.memory_rows import MemoryRow, memory_row
+from commsim.training.accelerator import accelerator
+from commsim.training.activations import layer_kept, recomputed
+from commsim.training.finetune import (
+    NF4_BYTES,
+    FineTune,
+    adapter_parameters,
+    finetune_memory,
+    lora_parameters,
+    prefix_parameters,
+    prompt_parameters,
+)
+from commsim.training.memory import (
+    GIB,
+    Offload,
+    advice,
+    software,
+    states,
+    step_memory,
+)
+from commsim.training.model import model
+from commsim.training.precision import precision
+from commsim.training.spec import Step
+from commsim.training.stages import Weights
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "training"
+
+
+def step(**changes: Any) -> Step:
+    fields: dict[str, Any] = {
+        "model": model("gpt3-175b"),
+        "accelerator": accelerator("A100"),
+        "precision": precision("fp16"),
+        "seq_len": 2048,
+        "micro_batch_size": 1,
+        "global_batch_size": 64,
+        "flash_attention": False,
+    }
+    return Step(**(fields | changes))
+
+
+@given(b=st.integers(1, 8), t=st.sampled_from([1, 2, 4, 8]), sp=st.booleans(), s=st.sampled_from([1024, 2048, 4096]))
+def test_korthikantis_formulas(b: int, t: int, sp: bool, s: int) -> None:
+    """arXiv:2205.05198, table 2."""
+    h, a = 12288, 96
+    core = 5 * a * s / (h * t)
+    rest = 34 / t if sp else 10 + 24 / t
+    for recompute, factor in (("none", rest + core), ("selective", rest), ("full", 2 / t if sp else 2)):
+        one = step(
+            tp=t, sequence_parallel=sp, seq_len=s, micro_batch_size=b, global_batch_size=64 * b, recompute=recompute
+        )
+        assert recomputed(layer_kept(one, 0, dropout=True), one) == pytest.approx(s * b * h * factor)
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)])
+def test_the_zero_table(stage: int, gigabytes: float) -> None:
+    """Rajbhandari et al. 2020, figure 1: 7.5e9 parameters on 64 GPUs."""
+    one = step(model=model("megatron-7.5b"), dp=64, zero_stage=stage)
+    soft = software(step(precision=precision("pure-fp16")), "megatron")
+    assert soft.weight + soft.gradient == 4.0
+    kept = states(one, type(soft)(2.0, 2.0, 12.0, 0.0, 0.0, 0.0), Weights(7.5e9, 0.0))
+    assert sum(kept[p] for p in ("weights", "gradients", "optimizer")) / 1e9 == pytest.approx(gigabytes, rel=3e-3)
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 4]),
+    flash=st.booleans(),
+    sp=st.booleans(),
+    name=st.sampled_from(["gpt3-20b", "llama3-8b", "mixtral-8x7b", "deepseek-v2"]),
+)
+def test_recomputation_never_needs_more(tp: int, pp: int, flash: bool, sp: bool, name: str) -> None:
+    peaks = []
+    for recompute in ("full", "layerwise", "selective", "none"):
+        one = step(
+            model=model(name), tp=tp, pp=pp, flash_attention=flash, sequence_parallel=sp, recompute=recompute,
+            precision=precision("bf16"),
+        )  # fmt: skip
+        peaks.append(step_memory(one).peak)
+    assert all(peak <= peaks[-1] * (1 + 1e-9) for peak in peaks)
+
+
+@given(stage=st.integers(0, 2), dp=st.sampled_from([2, 8, 64]))
+def test_more_sharding_never_needs_more(stage: int, dp: int) -> None:
+    less, more = (step_memory(step(tp=8, dp=dp, zero_stage=z, recompute="full")).peak for z in (stage, stage + 1))
+    # ZeRO-3 also holds the layers that it has gathered.
+    gathered = 2 * 2.0 * 175e9 / 8 / 96
+    assert more <= less + (gathered if stage == 2 else 0.0) + 1e9
+
+
+def test_stages_in_front_keep_more_micro_batches() -> None:
+    stages = step_memory(step(tp=8, pp=8)).stages
+    kept = [stage.parts["activations"] for stage in stages]
+    assert kept == sorted(kept, reverse=True)
+    assert "logits" in stages[-1].parts
+    assert "logits" not in stages[0].parts
+
+
+def test_parts_add_up_at_the_peak() -> None:
+    fullest = step_memory(step(tp=8, pp=8)).fullest
+    assert fullest.moment == "backward of the fullest micro-batch"
+    assert sum(fullest.parts.values()) == pytest.approx(fullest.peak)
+
+
+def test_advice_names_single_changes_that_fit() -> None:
+    one = step(tp=8, pp=8, dp=8, precision=precision("bf16"))
+    memory = step_memory(one)
+    assert not memory.fits
+    found = advice(one, memory)
+    assert any(line.startswith("recompute: full") for line in found)
+    fits = step(tp=8, pp=8, dp=8, precision=precision("bf16"), recompute="full", zero_stage=1)
+    assert advice(fits, step_memory(fits)) == []
+
+
+def test_offload_moves_states_to_the_host_over_pcie() -> None:
+    one = step(model=model("opt-13b"), dp=4, zero_stage=2, recompute="full")
+    offload = Offload()
+    with_it, without = step_memory(one, offload=offload), step_memory(one)
+    assert with_it.fullest.parts["optimizer"] == 0.0
+    assert with_it.peak < without.peak
+    assert offload.seconds(26e9, 26e9, 1, 25e9) == pytest.approx(26 / 25)
+    infinity = Offload(parameters=True, nvme=True)
+    assert infinity.seconds(26e9, 26e9, 4, 25e9, nvme_bytes_per_s=5e9) == pytest.approx((4 * 26 + 8 * 26) / 5)
+
+
+def test_trainable_parameters_by_hand() -> None:
+    one = step()
+    assert lora_parameters(one, 4) == 96 * 4 * 2 * 2 * 12288  # 18.9 M: LoRA paper, section 4.2 with r = 4
+    assert lora_parameters(step(model=model("llama2-7b")), 8) == 4_194_304  # as LitGPT prints
+    assert adapter_parameters(one, 64) == 96 * 2 * (2 * 12288 * 64 + 12288 + 64)
+    assert prefix_parameters(one, 20) == 96 * 2 * 20 * 12288
+    assert prompt_parameters(one, 20) == 20 * 12288
+
+
+def test_qlora_needs_less_than_lora() -> None:
+    one = step(model=model("llama-65b"), frozen_weights=True, flash_attention=True, recompute="full")
+    lora, qlora = (
+        sum(finetune_memory(one, FineTune(lora_parameters(one, 16), b), 512).values()) for b in (2.0, NF4_BYTES)
+    )
+    assert qlora < 48 * GIB < lora
+
+
+# -- published figures ---------------------------------
+
+
+def _rows() -> list[MemoryRow]:
+    if not DATA.exists():
+        pytest.skip("no shared data beside the checkout")
+    rows = []
+    for name in ("memory.csv", "steps.csv"):
+        with (DATA / name).open(encoding="utf-8") as file:
+            rows += [memory_row(r) for r in csv.DictReader(file) if name == "memory.csv" or r["peak_mem_GiB"]]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def by_source() -> dict[str, list[MemoryRow]]:
+    found: dict[str, list[MemoryRow]] = defaultdict(list)
+    for row in _rows():
+        found[row.source].append(row)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "bar", "least"), [("simumax", 0.02, 30), ("bloom", 0.10, 50), ("titan", 0.10, 15), ("litgpt", 0.10, 50)]
+)
+def test_median_error_of_measured_rows(
+    by_source: dict[str, list[MemoryRow]], source: str, bar: float, least: int
+) -> None:
+    errors = [abs(row.error) for row in by_source[source] if row.error is not None]
+    assert len(errors) >= least
+    assert median(errors) <= bar
+
+
+def test_analytic_rows_are_exact_to_the_printed_digits(by_source: dict[str, list[MemoryRow]]) -> None:
+    """Printed to two or three digits; figure 7 is read off bars, good to 0.2 points."""
+    errors = {row.id: row.error for s in ("zero", "ark22") for row in by_source[s] if row.error is not None}
+    assert len(errors) >= 80
+    small = {"zero-018": 0.024}  # prints 0.12 for 0.1172
+    assert {i: e for i, e in errors.items() if abs(e) > small.get(i, 0.012)} == {}
+
+
+def test_a_row_that_cannot_be_predicted_says_why(by_source: dict[str, list[MemoryRow]]) -> None:
+    for rows in by_source.values():
+        assert all(row.reason for row in rows if row.predicted is None)
