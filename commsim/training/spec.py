@@ -22,6 +22,8 @@ products but for every second one (torchtitan's selective AC), ``full`` the whol
 STACKS = ("tuned", "compiled", "eager")
 """Classes of software: vendor-tuned (fused kernels, Transformer Engine), graph compilers, plain kernel by kernel."""
 
+KERNELS = ("vendor", "open")
+
 
 @dataclass(frozen=True)
 class Step:
@@ -49,6 +51,9 @@ class Step:
     frozen_weights: bool = False  # LoRA: no weight gradient, no state, no gradient traffic of the base weights
     stack: str = "tuned"
     flash_attention: bool = True
+    attention_kernel: str = (
+        "vendor"  # of fused attention: vendor (cuDNN, FlashAttention-3) or open (FlashAttention-1/2)
+    )
     cuda_graphs: bool = False
     overlap_dp: bool = True  # gradients and parameters move during backward and forward
     overlap_tp: bool = False  # activations move during the matrix product that makes or uses them
@@ -115,7 +120,12 @@ class Step:
             yield f"{name} = {getattr(self, name)}, expected at least 1"
         if low:
             return
-        for name, choices in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("stack", STACKS)):
+        for name, choices in (
+            ("recompute", RECOMPUTE),
+            ("schedule", SCHEDULES),
+            ("stack", STACKS),
+            ("attention_kernel", KERNELS),
+        ):
             if getattr(self, name) not in choices:
                 yield f"{name} = {getattr(self, name)!r}, expected one of {', '.join(choices)}"
         if self.optimizer not in OPTIMIZER_BYTES:

@@ -1,0 +1,68 @@
+"""What is known of a source of training rows beside its columns: `training_sources.yaml` as values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from commsim.document import read_documents
+
+_PATH = Path(__file__).with_name("training_sources.yaml")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rules for the rows of one source, for columns that are blank; an unknown source gets the defaults."""
+
+    name: str
+    pattern: str = ""  # found in the column `source`
+    stack: str = "tuned"
+    attention: str = "vendor"
+    flash: bool = True
+    zero: int = 1
+    sp: bool = True  # sequence parallelism where tp > 1
+    overlap: frozenset[str] = frozenset(("dp", "pp"))
+    recompute: str = "none"
+    selective: str = "selective"  # what the source's word "selective" means
+    chunks: str | tuple[tuple[int, int], ...] = "one"
+    vocab: int = 51200
+    convention: str = "causal"  # of printed TFLOP/s: hardware | causal | full | six
+    fp32_gradients: bool = True
+    imbalance: float = 1.0  # busiest expert over the mean
+    expert_tp: bool = False
+    graphs_from: tuple[int, int] = (99, 0)  # container from which expert layers run under CUDA graphs
+    compiled_where: str = "compile|paxml|maxtext"  # words in notes, table or precision
+    unfused_where: str = "$^"
+    early: str = "$^"  # tables that fits leave out
+    fit: bool = True
+    apart: str = ""  # why its rows are reported apart
+    apart_zero3: str = ""
+    why: str = "not a known source: vendor-tuned software is assumed"
+
+
+@lru_cache(maxsize=1)
+def sources() -> tuple[Source, ...]:
+    """All known sources, in the order of the file."""
+    entries: dict[str, dict[str, Any]] = read_documents(_PATH)[0].data
+    return tuple(_source(name, dict(fields)) for name, fields in entries.items())
+
+
+def _source(name: str, fields: dict[str, Any]) -> Source:
+    if "overlap" in fields:
+        fields["overlap"] = frozenset(fields["overlap"])
+    if "graphs_from" in fields:
+        fields["graphs_from"] = tuple(fields["graphs_from"])
+    if isinstance(fields.get("chunks"), dict):
+        fields["chunks"] = tuple((int(k), int(v)) for k, v in fields["chunks"].items())
+    return Source(name, **fields)
+
+
+def source_of(text: str) -> Source:
+    """The rules of a source; the defaults under the text's first words where it is not known."""
+    for source in sources():
+        if re.search(source.pattern, text):
+            return source
+    return Source(" ".join(text.split()[:3])[:40] or "unnamed")
