@@ -55,7 +55,7 @@ class Elementwise:
 
 
 BACKWARD_BYTES = 1.7
-"""Traffic of an element-wise operator's backward over its forward: the incoming gradient and the saved input are read."""
+"""Traffic of an element-wise operator's backward over its forward: it reads the gradient and the saved input."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,4 +164,3 @@ def optimizer_seconds(c: Columns, v: Values) -> Float64:
         / (c.hbm * v["hbm"])
         * np.where(c.eager > 0, v["elementwise_eager"], 1.0)
     )
-

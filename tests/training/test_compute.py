@@ -1,0 +1,164 @@
+"""The closed form of a step: numbers by hand, laws, and a single step against its columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsim.training.accelerator import accelerator
+from commsim.training.chunk_seconds import compute_time, optimizer_time
+from commsim.training.columns import Columns, columns, links_of
+from commsim.training.compute import gemm_seconds, step_compute
+from commsim.training.model import model
+from commsim.training.operators import dense_layer, logits, moe_layer
+from commsim.training.parameters import parameters, shipped_values
+from commsim.training.precision import precision
+from commsim.training.spec import Step
+from commsim.training.stages import chunks_of
+from commsim.training.step_time import step_time
+
+
+def _step(**changes: Any) -> Step:
+    fields: dict[str, Any] = {
+        "model": model("llama3-8b"),
+        "accelerator": accelerator("H100"),
+        "precision": precision("bf16"),
+        "seq_len": 4096,
+        "micro_batch_size": 1,
+        "global_batch_size": 16,
+    }
+    return Step(**(fields | changes))
+
+
+def _columns(*steps: Step, nic: float = 50e9) -> Columns:
+    return columns(steps, [links_of(s.accelerator, nic, s.gpus_per_node) for s in steps])
+
+
+def _total(step: Step, nic: float = 50e9) -> float:
+    return float(step_time(_columns(step, nic=nic), shipped_values()).total[0])
+
+
+def test_a_product_of_whole_waves_takes_its_flops_over_its_rate() -> None:
+    c, values = _columns(_step()), dict(shipped_values()) | {"k_overhead": 0.0}
+    one = np.ones(1)
+    m, n, k = 256.0 * 132, 128.0 * one, 4096.0 * one  # one wave of the largest tile
+    assert gemm_seconds(m * one, n, k, 1.0, 1e15 * one, c, values)[0] == pytest.approx(2 * m * 128 * 4096 / 1e15)
+    two = gemm_seconds((m + 1) * one, n, k, 1.0, 1e15 * one, c, values)[0]
+    assert two > 1.2 * 2 * m * 128 * 4096 / 1e15  # one row more opens another wave
+
+
+def test_flops_of_a_layer_are_twice_its_weights_and_the_scores() -> None:
+    step = _step()
+    c, m = _columns(step), step.model
+    flops = float(dense_layer(c).flops[0])
+    weights = m.attention_parameters + m.mlp_parameters
+    scores = 4 * 4096 * (4096 + 1) / 2 * m.q_width
+    assert flops == pytest.approx(2 * 4096 * weights + scores, rel=1e-12)
+    assert float(logits(c)[0].flops[0]) == 2 * 4096 * m.vocab * m.hidden
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
+def test_flops_of_an_expert_layer_count_the_chosen_experts(name: str) -> None:
+    step = _step(model=model(name), dp=8, ep=8)
+    c, m = _columns(step), step.model
+    assert m.moe is not None
+    layer = moe_layer(c)
+    per_token = m.attention_parameters + m.moe.top_k * m.expert_parameters + m.shared_expert_parameters
+    products = sum(float(g.flops[0]) for g in layer.gemms) / (2 * 4096)
+    latent_norms = m.mla.q_lora_rank + m.mla.kv_lora_rank if m.mla else 0
+    assert products == pytest.approx(per_token + m.router_parameters - latent_norms, rel=1e-12)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_parallelism_divides_the_flops(tp: int) -> None:
+    whole, cut = (dense_layer(_columns(_step(tp=t))) for t in (1, tp))
+    assert float(cut.flops[0]) * tp == pytest.approx(float(whole.flops[0]))
+
+
+def test_a_step_alone_is_a_row_of_the_columns() -> None:
+    steps = [_step(), _step(tp=2, dp=2, recompute="full"), _step(model=model("mixtral-8x7b"), dp=8, ep=8)]
+    together = step_time(_columns(*steps), shipped_values()).total
+    assert together == pytest.approx([_total(s) for s in steps], rel=1e-12)
+
+
+def test_one_gpu_is_the_sum_of_its_layers() -> None:
+    step = _step()
+    c, values = _columns(step), shipped_values()
+    time, work = step_time(c, values), step_compute(c, values)
+    layers = 32 * (work.dense.forward + work.dense.backward) + work.head.forward + work.head.backward
+    for part in ("tp", "ep", "cp", "pp", "bubble", "dp"):
+        assert getattr(time, part)[0] == 0
+    assert time.total[0] == pytest.approx(float(16 * layers[0] + time.optimizer[0] + values["constant"]))
+
+
+def test_chunks_of_the_simulation_add_up_to_the_closed_form() -> None:
+    step = _step(tp=2, pp=4, recompute="full")
+    compute = compute_time(step)
+    passes = [compute(chunk) for chunk in chunks_of(step)]
+    total = sum(p.forward + p.backward_input + p.backward_weight for p in passes)
+    c, values = _columns(step), shipped_values()
+    work = step_compute(c, values)
+    layers = 32 * (2 * work.dense.forward + work.dense.backward) + work.head.forward + work.head.backward
+    assert total == pytest.approx(float(layers[0]))
+    assert optimizer_time(step) == [pytest.approx(float(step_time(c, values).optimizer[0]))] * 4
+
+
+def test_bubble_is_the_papers() -> None:
+    plain = step_time(_columns(_step(pp=4, global_batch_size=8)), shipped_values())
+    chunks = step_time(_columns(_step(pp=4, global_batch_size=8, virtual_stages=2)), shipped_values())
+    assert float(plain.bubble[0]) == pytest.approx(2 * float(chunks.bubble[0]))
+
+
+CASES = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 4, 8]),
+        "pp": st.sampled_from([1, 2, 4]),
+        "dp": st.sampled_from([1, 2, 4, 16]),
+        "micro_batch_size": st.sampled_from([1, 2, 4]),
+        "sequence_parallel": st.booleans(),
+        "overlap_tp": st.booleans(),
+        "zero_stage": st.sampled_from([0, 1, 3]),
+        "flash_attention": st.booleans(),
+        "global_batch_size": st.just(64),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(CASES, st.sampled_from(["llama3-8b", "mixtral-8x7b"]))
+def test_faster_hardware_is_never_slower(case: dict[str, Any], name: str) -> None:
+    step = _step(**case, model=model(name))
+    gpu = step.accelerator
+    faster = replace(
+        gpu,
+        flop_per_s=tuple((t, None if r is None else 2 * r) for t, r in gpu.flop_per_s),
+        memory_bytes_per_s=2 * gpu.memory_bytes_per_s,
+        nvlink_bytes_per_s=2 * gpu.nvlink_bytes_per_s,
+    )
+    before = _total(step)
+    assert _total(replace(step, accelerator=faster), nic=100e9) <= before
+    assert _total(step, nic=100e9) <= before
+
+
+@settings(max_examples=40, deadline=None)
+@given(CASES)
+def test_recomputation_costs_time_and_overlap_saves_some(case: dict[str, Any]) -> None:
+    step = _step(**case)
+    assert _total(replace(step, recompute="full")) > _total(step)
+    assert _total(replace(step, recompute="selective")) >= _total(step)
+    hidden = _total(replace(step, overlap_tp=True, overlap_dp=True, overlap_pp=True))
+    exposed = _total(replace(step, overlap_tp=False, overlap_dp=False, overlap_pp=False))
+    assert hidden <= exposed
+
+
+def test_parameters_are_whole() -> None:
+    for p in parameters():
+        assert p.start > 0 < p.value
+        assert p.spread >= 0
+        assert len(p.source) > 10
+        assert abs(np.log(p.value / p.start)) <= 3 * p.spread + 1e-12, p.name
