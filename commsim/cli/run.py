@@ -35,6 +35,10 @@ def run(
         bool | None,
         typer.Option("--plot/--no-plot", help="Draw bandwidth.png and .svg (default: as the scenario says)."),
     ] = None,
+    html: Annotated[
+        bool | None,
+        typer.Option("--html/--no-html", help="Write report.html, one file to mail (default: as the scenario says)."),
+    ] = None,
     explain_choice: Annotated[
         bool, typer.Option("--explain-choice", help="Print NCCL's graphs, its table of candidates and its choices.")
     ] = False,
@@ -64,7 +68,13 @@ def run(
         if files:
             folder = out if out is not None and len(scenarios) == 1 else (out or Path("out")) / one.scenario.slug
         written = (
-            write_files(result, comparisons, folder, one.scenario.report.plot if plot is None else plot)
+            write_files(
+                result,
+                comparisons,
+                folder,
+                plot=one.scenario.report.plot if plot is None else plot,
+                html=one.scenario.report.html if html is None else html,
+            )
             if folder
             else []
         )
@@ -204,8 +214,10 @@ def _levels(rows: Any) -> str:
     return f"engine {', '.join(levels)}" if levels else "no sizes"
 
 
-def write_files(result: Result, comparisons: list[Comparison], folder: Path, plot: bool) -> list[Path]:
-    """Writes result.csv, result.json, scenario.yaml, comparison.csv and the pictures; returns their paths.
+def write_files(
+    result: Result, comparisons: list[Comparison], folder: Path, *, plot: bool = False, html: bool = False
+) -> list[Path]:
+    """Writes result.csv, result.json, scenario.yaml, comparison.csv, the pictures and report.html; returns their paths.
 
     Every file is written under a temporary name and renamed, so none is ever half there.
     """
@@ -241,6 +253,11 @@ def write_files(result: Result, comparisons: list[Comparison], folder: Path, plo
         written.append(write_atomically(folder / "comparison.csv", comparison_csv(comparisons)))
     if plot:
         written += draw(result, comparisons, folder)
+    if html:
+        from commsim.report.page import html as page_text
+        from commsim.report.result_page import result_page
+
+        written.append(write_atomically(folder / "report.html", page_text(result_page(result, comparisons))))
     # What an earlier run left under our names would be read as this run's.
     for pattern in _OUR_FILES:
         for stale in set(folder.glob(pattern)) - set(written):
@@ -252,6 +269,7 @@ _OUR_FILES = (
     "result.csv",
     "comparison.csv",
     "jobs.csv",
+    "report.html",
     "bandwidth*.png",
     "bandwidth*.svg",
     "crossover*.png",

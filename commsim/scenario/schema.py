@@ -155,6 +155,7 @@ class Report(Strict):
     """What to write beside the table."""
 
     plot: bool = False
+    html: bool = False
 
 
 class Scenario(Strict):

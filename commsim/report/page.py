@@ -1,0 +1,172 @@
+"""A report as one HTML file: answer first, tables that sort, pictures inside, nothing loaded from anywhere.
+
+The page is data (titles, texts, tables, pictures); `html` writes it. Everything that comes from files is escaped; the
+page forbids itself any request, so it can be mailed and opened anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import commsim
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from matplotlib.figure import Figure
+
+TEMPLATE = Path(__file__).parent / "page.html.j2"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    kind: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text as it is, in fixed width."""
+
+    text: str
+    kind: ClassVar[str] = "code"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with values."""
+
+    facts: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "facts"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG drawing and the sentence below it."""
+
+    svg: Any
+    caption: str
+    kind: ClassVar[str] = "picture"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table's column; numbers stand to the right."""
+
+    name: str
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell shows, and the number it sorts by; None to sort by its text."""
+
+    text: str
+    key: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns, each row as long as `columns`."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    kind: ClassVar[str] = "table"
+
+
+Part: TypeAlias = Text | Code | Facts | Picture | Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report: the question, the answer in a few sentences, then the evidence."""
+
+    title: str
+    question: str
+    answer: tuple[str, ...]
+    sections: tuple[Section, ...]
+    warnings: tuple[str, ...] = ()
+    provenance: str = ""
+
+
+def html(page: Page) -> str:
+    """The page as one self-contained HTML document; the same page is the same text."""
+    return _template().render(page=page, generator=f"commsim {commsim.__version__}")
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+
+
+def picture(figure: Figure, caption: str) -> Picture:
+    """A figure as inline SVG whose ids are its own, so that several can stand on one page."""
+    import hashlib
+
+    from markupsafe import Markup
+
+    from commsim.report.plots import figure_bytes
+
+    text = figure_bytes(figure, "svg").decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # Two drawings on one page must not share the ids of their glyphs and clip paths.
+    own = "p" + hashlib.sha256(text.encode()).hexdigest()[:8]
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{own}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{own}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{own}-\1)", text)
+    return Picture(Markup(text), caption)  # drawn by matplotlib, which escapes the texts in it
+
+
+def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], note: str = "") -> Table:
+    """A table of plain values: numbers are shown with three to four digits and sort as numbers."""
+    listed = [tuple(row) for row in rows]
+    named = tuple(
+        column
+        if isinstance(column, Column)
+        else Column(column, number=any(isinstance(row[i], (int, float)) for row in listed))
+        for i, column in enumerate(columns)
+    )
+    return Table(named, tuple(tuple(cell(value) for value in row) for row in listed), note)
+
+
+def cell(value: Any) -> Cell:
+    """A value as a person reads it: ``1.234``, ``12,345``, ``yes``, an empty cell for None."""
+    if isinstance(value, Cell):
+        return value
+    if value is None or value == "":
+        return Cell("")
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
+    if isinstance(value, int):
+        return Cell(f"{value:,}", float(value))
+    if isinstance(value, float):
+        return Cell(number(value), value)
+    return Cell(str(value))
+
+
+def number(value: float) -> str:
+    """About four significant digits, three below one; no exponent between a thousandth and a billion."""
+    size = abs(value)
+    if size == 0 or 1e-3 <= size < 1e9:
+        places = 0 if size >= 1000 or size == 0 else 1 if size >= 100 else 2 if size >= 10 else 3
+        return f"{value:,.{places}f}"
+    return f"{value:.2e}"

@@ -1,0 +1,139 @@
+"""The HTML report: whole in itself, safe against its inputs, and alive in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commsim.api import run
+from commsim.report.page import Cell, Code, Facts, Page, Section, Text, cell, html, number, picture, table
+from commsim.report.result_page import result_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr"),
+]
+HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
+
+
+def small(name: str = "small") -> Page:
+    shown = table(["size", "time (us)"], [(Cell("1 KiB", 1024.0), 9.5), (Cell("1 MiB", 2.0**20), 80.25), ("?", None)])
+    parts = (Text(name), Code(name), Facts(((name, name),)), shown)
+    return Page(name, "What?", (name,), (Section(name, parts),), warnings=(name,))
+
+
+@pytest.fixture(scope="module")
+def report() -> str:
+    scenario = {
+        "name": "AllReduce on two nodes",
+        "topology": {"preset": "hgx-h100-ndr400", "nodes": 2},
+        "workload": [{"collective": c, "sizes": "1 KiB .. 1 GiB x4"} for c in ("all_reduce", "all_gather")],
+    }
+    return html(result_page(run(scenario), []))
+
+
+def test_texts_are_escaped_wherever_they_stand() -> None:
+    text = html(small(HOSTILE))
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 10
+    assert "alert(1)</script>" not in text
+    assert "{{ 7*7 }}" in text
+
+
+def test_nothing_is_loaded(report: str) -> None:
+    addresses = set(re.findall(r"""(?:src|href|action)\s*=\s*["']([^"'#][^"']*)""", report))
+    assert addresses == set()
+    assert set(re.findall(r"https?://[\w./-]+", report)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    assert "default-src 'none'" in report
+
+
+def test_a_run_is_told_answer_first(report: str) -> None:
+    body = report[report.index("<main>") :]
+    assert (
+        body.index("bus bandwidth at 1 GiB")
+        < body.index("<svg")
+        < body.index("<table")
+        < body.index(">How sure this is</h2>")
+    )
+    assert report.count("<figure") == 2
+    assert len(report) < 1.5e6
+
+
+def test_drawings_on_one_page_share_no_id(report: str) -> None:
+    names = re.findall(r'\bid="([^"]+)"', report)
+    assert len(names) == len(set(names))
+    used = set(re.findall(r'href="#([^"]+)"', report)) | set(re.findall(r"url\(#([^)]+)\)", report))
+    assert used <= set(names)
+
+
+def test_the_same_result_is_the_same_page(report: str) -> None:
+    from matplotlib.figure import Figure
+
+    assert html(small()) == html(small())
+    one, other = (picture(Figure(figsize=(1, 1)), "a").svg for _ in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.5, "0.500"), (1.2345, "1.234"), (123.456, "123.5"), (54321.0, "54,321"), (1e-7, "1.00e-07")],
+)
+def test_numbers_read_well(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_cells_sort_by_their_value() -> None:
+    assert cell(1234567) == Cell("1,234,567", 1234567.0)
+    assert cell(None) == Cell("")
+    assert cell(True) == Cell("yes")
+
+
+def _browse(path: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", *options, path.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_in_a_browser_tables_sort_and_the_console_is_quiet(report: str, tmp_path: Path) -> None:
+    """Two clicks on the header of the first column turn the order of the sizes round."""
+    probe = """<script>
+    var button = document.querySelector("thead button"); button.click(); button.click();
+    var sizes = Array.from(document.querySelector("tbody").rows).map(function (r) { return r.cells[0].textContent; });
+    document.body.setAttribute("data-sizes", sizes.join("|"));
+    </script></body>"""
+    page = tmp_path / "report.html"
+    page.write_text(report.replace("</body>", probe), encoding="utf-8")
+    shown = _browse(page, tmp_path, "--dump-dom")
+    found = re.search(r'data-sizes="([^"]*)"', shown.stdout)
+    assert found is not None
+    assert found[1].split("|")[0] == "1 GiB"
+    assert found[1].split("|")[-1] == "1 KiB"
+    assert "CONSOLE" not in shown.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [1200, 390])
+def test_screenshots_are_kept(report: str, tmp_path: Path, checkout: Path, width: int) -> None:
+    """Under out/screenshots, for a person to look at; a phone shows no page wider than itself."""
+    probe = """<script>document.body.setAttribute("data-wide", document.documentElement.scrollWidth);</script></body>"""
+    page = tmp_path / "report.html"
+    page.write_text(report.replace("</body>", probe), encoding="utf-8")
+    folder = checkout / "out" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    picture_file = folder / f"report-{width}.png"
+    picture_file.unlink(missing_ok=True)
+    _browse(page, tmp_path, f"--window-size={width},2400", f"--screenshot={picture_file}")
+    assert picture_file.stat().st_size > 10_000
+    wide = re.search(r'data-wide="(\d+)"', _browse(page, tmp_path, f"--window-size={width},2400", "--dump-dom").stdout)
+    assert wide is not None
+    assert int(wide[1]) <= max(width, 500)  # headless windows are at least 500 pixels wide
