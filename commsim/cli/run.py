@@ -50,6 +50,7 @@ def run(
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
     from commsim.cli.find import find_scenario
     from commsim.report.crossover import crossover_lines
+    from commsim.report.links import use_lines
     from commsim.report.tables import comparison_table, summary_line
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare
@@ -89,7 +90,7 @@ def run(
             typer.echo(explain(one), nl=False)
         typer.echo(tables(result), nl=False)
         for item in result.items:
-            for line in crossover_lines(item):
+            for line in (*use_lines(item), *crossover_lines(item)):
                 typer.echo(line)
         for comparison in comparisons:
             typer.echo(comparison_table(comparison), nl=False)
@@ -109,16 +110,16 @@ def run(
 
 
 def write_trace(prepared: Prepared, path: Path) -> list[str]:
-    """Writes the Chrome trace of a scenario's moves; returns lines on what it shows and how links were used."""
+    """Writes the Chrome trace of a scenario's moves; returns lines on what it shows."""
     from commsim.report.files import write_atomically
     from commsim.report.perfetto import chrome_trace
     from commsim.scenario.trace import traced
 
-    timeline, title, lines = traced(prepared)
+    timeline, title = traced(prepared)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, chrome_trace(timeline, title, world_size=prepared.topology.world_size))
     head = f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"
-    return [head, *(f"# links, {line}" for line in lines)]
+    return [head]
 
 
 class _Progress:
@@ -245,6 +246,10 @@ def write_files(
             + resolved_yaml(result.scenario, folder),
         ),
     ]
+    if any(item.use for item in result.items):
+        from commsim.report.links import links_csv
+
+        written.append(write_atomically(folder / "links.csv", links_csv(result.items)))
     if result.jobs:
         from commsim.report.jobs import jobs_csv
 
@@ -270,6 +275,7 @@ _OUR_FILES = (
     "comparison.csv",
     "jobs.csv",
     "report.html",
+    "links.csv",
     "bandwidth*.png",
     "bandwidth*.svg",
     "crossover*.png",

@@ -43,13 +43,16 @@ class Timeline:
 
 
 def timeline(schedule: Schedule, outcome: Outcome) -> Timeline:
-    """The Timeline of a simulated schedule: a row from when its first link takes it up to when it has arrived."""
-    local = schedule.src == schedule.dst
+    """The Timeline of a simulated schedule: a row from when its first link takes it up to when it has arrived.
+
+    Ops before the schedule's own (ranks that come late) are no rows.
+    """
+    local, first = schedule.src == schedule.dst, outcome.program.rows - schedule.rows
     return Timeline(
-        start_s=outcome.start_s,
-        end_s=outcome.end_s,
+        start_s=outcome.start_s[first:],
+        end_s=outcome.end_s[first:],
         endpoint=schedule.src,
         stream=schedule.channel,
         name_code=((schedule.op == Op.REDUCE) + 2 * local).astype(np.uint8),
-        nbytes=outcome.program.nbytes,
+        nbytes=outcome.program.nbytes[first:],
     )

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.engine.critical import Part
+from commsim.engine.family import Totals
 from commsim.engine.program import Float64, Int64
+from commsim.engine.simulate import Outcome
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:
-    from commsim.engine.family import Totals
-    from commsim.engine.simulate import Outcome
     from commsim.topology.graph import Topology
+
+
+MOST_LINKS = 10_000
+"""Links listed by name; a machine of 100,000 GPUs has half a million."""
+
+MOST_WALKED = 200_000
+"""Messages up to which the critical path is walked for the bottleneck: it takes a second run."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,34 @@ class KindUse:
     busy_share: float
     busiest: str
     busiest_share: float
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """One link: its name, kind, bytes carried, seconds held and the share of the makespan that is."""
+
+    link: str
+    kind: str
+    nbytes: int
+    busy_s: float
+    busy_share: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """How one run used the network.
+
+    ``exposed_s``: time in which something is sent and nothing computed. ``bottleneck`` in words. ``links``: those held
+    longest, at most `MOST_LINKS` of the ``links_used``.
+    """
+
+    time_s: float
+    exposed_s: float
+    bottleneck: str
+    kinds: tuple[KindUse, ...]
+    links: tuple[LinkUse, ...]
+    links_used: int
+    part: str = ""  # of what the links are, where one part stood for all
 
 
 def link_name(topology: Topology, link: int) -> str:
@@ -75,8 +110,59 @@ def _columns(outcome: Outcome | Totals) -> tuple[Int64, Int64, Float64]:
     return (np.arange(nbytes.size) if link is None else link.astype(np.int64)), nbytes, busy
 
 
-def bottleneck(outcome: Outcome, topology: Topology) -> str:
-    """What most of the critical path is, in words: ``97 % transfer, most of it over node0/nic0 -> leaf0 (network)``."""
+def network_use(outcome: Outcome | Totals, topology: Topology, *, most: int = MOST_LINKS) -> Use:
+    """How a run used the network, with the ``most`` busiest links by name; a collective alone hides behind nothing."""
+    link, nbytes, busy = _columns(outcome)
+    used = np.flatnonzero(nbytes)
+    first = used[np.argsort(-busy[used], kind="stable")][:most]
+    span = outcome.makespan_s or 1.0
+    times = (outcome.start_s, outcome.end_s) if isinstance(outcome, Outcome) else (np.zeros(1), np.full(1, span))
+    return Use(
+        time_s=outcome.makespan_s,
+        exposed_s=exposed_s(times, (np.zeros(0), np.zeros(0))),
+        bottleneck=bottleneck(outcome, topology),
+        kinds=tuple(usage(outcome, topology)),
+        links=tuple(
+            LinkUse(
+                link=link_name(topology, int(link[i])),
+                kind=kind_name(topology, int(link[i])),
+                nbytes=int(nbytes[i]),
+                busy_s=float(busy[i]),
+                busy_share=float(busy[i]) / span,
+            )
+            for i in first
+        ),
+        links_used=int(used.size),
+        part=getattr(outcome, "part", ""),
+    )
+
+
+def limiting_link(outcome: Outcome | Totals, topology: Topology) -> tuple[int, float]:
+    """The link that limits a run and the share of the makespan for which it is held; (-1, 0.0) if nothing is sent.
+
+    Of the links held longest, to a hundredth, the one with most bytes for its bandwidth: those behind a slow link on
+    one way are held as long as it is.
+    """
+    link, nbytes, busy = _columns(outcome)
+    if not busy.size or outcome.makespan_s == 0.0:
+        return -1, 0.0
+    inside = link < topology.link_bandwidth.size
+    own_s = np.where(inside, nbytes / topology.link_bandwidth[np.where(inside, link, 0)], busy)
+    longest = np.flatnonzero(busy >= 0.99 * busy.max())
+    at = int(longest[np.argmax(own_s[longest])])
+    return int(link[at]), float(busy[at]) / outcome.makespan_s
+
+
+def bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
+    """What a run waits for, in words: ``97 % transfer, most of it over node0.nic0 -> leaf0 (NIC)``.
+
+    Read from the critical path where FIFO links were simulated, up to `MOST_WALKED` messages; else the busiest link.
+    """
+    if isinstance(outcome, Totals) or outcome.level != "event" or outcome.messages > MOST_WALKED:
+        at, held = limiting_link(outcome, topology)
+        if at < 0:
+            return "nothing to send"
+        return f"{link_name(topology, at)} ({kind_name(topology, at)}) is busy {100 * held:.0f} % of the time"
     path = outcome.critical_path()
     if not path.part.size:
         return "nothing to send"

@@ -6,7 +6,7 @@ bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -122,9 +122,15 @@ def _with_late(p: Program, src: Int32, dst: Int32, late: dict[int, float]) -> Pr
 
 
 def repeated(
-    schedule: Schedule, topology: Topology, variation: Variation, contention: Contention = "fifo"
+    schedule: Schedule,
+    topology: Topology,
+    variation: Variation,
+    contention: Contention = "fifo",
+    runs: Iterable[int] | None = None,
 ) -> Iterator[Outcome]:
-    """What becomes of a schedule in each of ``variation.repeats`` runs; a rank that comes late has an op of its own.
+    """What becomes of a schedule in each of ``variation.repeats`` runs, or in the ``runs`` of these numbers.
+
+    A rank that comes late has an op of its own, before the schedule's.
 
     >>> from commsim.collectives.ring import ring_all_reduce
     >>> from commsim.topology.presets import load_preset
@@ -134,7 +140,7 @@ def repeated(
     True
     """
     program, conn = build_program(schedule, topology), connections(schedule)
-    for run in range(variation.repeats):
+    for run in range(variation.repeats) if runs is None else runs:
         rng = variation.generator(run, program.rows, int(program.nbytes.sum()) % (1 << 32))
         varied, late = variation.of(program, schedule.src, schedule.dst, topology, rng)
         if contention == "fifo":

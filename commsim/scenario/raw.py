@@ -15,19 +15,20 @@ import numpy as np
 
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
-from commsim.engine.evaluate import evaluate, other_contention
+from commsim.engine.evaluate import BothWays, evaluate, other_contention
 from commsim.engine.family import Family, hierarchical_family, ring_family
 from commsim.engine.memory import estimate_bytes, require_memory
-from commsim.engine.usage import kind_name
+from commsim.engine.simulate import Outcome
+from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
 from commsim.engine.variation import Spread, Variation, repeated
 from commsim.errors import InfeasibleError, ScheduleError
 from commsim.scenario.run import RowPredictor
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from commsim.engine.evaluate import Contention
     from commsim.engine.family import Totals
     from commsim.engine.program import Int64
-    from commsim.engine.simulate import Outcome
     from commsim.scenario.result import Row
     from commsim.scenario.schema import CollectiveWork, Scenario
     from commsim.topology.graph import Topology
@@ -57,6 +58,8 @@ class Timed:
     bottleneck: str
     level: str
     p99_s: float | None = None
+    outcome: Outcome | Totals | None = None  # of the typical run
+    both: BothWays | None = None
 
 
 def raw_schedule(
@@ -111,6 +114,7 @@ class RawRows(RowPredictor):
         self._variation = None if scenario.variation is None else scenario.variation.variation
         self._channels = work.channels or 1
         self._per_node = even_node(topology)
+        self.use: Use | None = None
         names = [a for c, a in registry.names() if c == work.collective]
         if work.algorithm == "auto":
             self._names = [name for name in names if self._fits(name)]
@@ -169,31 +173,54 @@ class RawRows(RowPredictor):
         family = self.family(algorithm, size)
         if family is not None:
             total = evaluate(family, self.topology, self._engine, contention=self._contention)
-            return Timed(algorithm, total.makespan_s, _bottleneck(total, self.topology), total.level)
+            return self._timed(algorithm, total)
         schedule = self.schedule(algorithm, size)
         outcome = evaluate(schedule, self.topology, self._engine, contention=self._contention)
-        if len(self._names) == 1 and outcome.messages <= MOST_COMPARED:
-            both = other_contention(outcome, schedule)
-            if both.differs:
-                self.warnings.append(f"{algorithm} {self.work.collective} of {format_bytes(size)}: {both}")
-        return Timed(algorithm, outcome.makespan_s, _bottleneck(outcome, self.topology), outcome.level)
+        return self._timed(algorithm, outcome)
+
+    def _timed(self, algorithm: str, outcome: Outcome | Totals) -> Timed:
+        limit = _bottleneck(outcome, self.topology)
+        return Timed(algorithm, outcome.makespan_s, limit, outcome.level, outcome=outcome)
+
+    def _both_ways(self, best: Timed, size: int) -> BothWays | None:
+        """Both views of contention for the answer, unless it varies or has too many messages; a difference is said."""
+        outcome = best.outcome
+        if self._variation is not None or outcome is None or outcome.messages > MOST_COMPARED:
+            return None
+        if isinstance(outcome, Outcome):
+            both = other_contention(outcome, self.schedule(best.algorithm, size))
+        else:
+            family = self.family(best.algorithm, size)
+            assert family is not None  # whose Totals these are
+            view: Contention = "fair" if self._contention == "fifo" else "fifo"
+            other = evaluate(family, self.topology, contention=view).makespan_s
+            both = BothWays(best.seconds, other) if view == "fair" else BothWays(other, best.seconds)
+        if both.differs:
+            self.warnings.append(f"{best.algorithm} {self.work.collective} of {format_bytes(size)}: {both}")
+        return both
 
     def _repeated(self, variation: Variation, algorithm: str, size: int) -> Timed:
         schedule = self.schedule(algorithm, size)
-        times, limits, level = [], [], ""
-        for outcome in repeated(schedule, self.topology, variation, self._contention):
-            times.append(outcome.makespan_s)
-            limits.append(_bottleneck(outcome, self.topology))
-            level = outcome.level
-        spread = Spread(np.array(times))
+        runs = repeated(schedule, self.topology, variation, self._contention)
+        spread = Spread(np.array([outcome.makespan_s for outcome in runs]))
+        # That run once more, rather than all of them kept.
+        (typical,) = repeated(schedule, self.topology, variation, self._contention, [spread.typical])
         p99 = spread.p99_s if variation.repeats > 1 else None
-        return Timed(algorithm, spread.median_s, limits[spread.typical], level, p99)
+        return replace(self._timed(algorithm, typical), seconds=spread.median_s, p99_s=p99)
 
     def __call__(self, size: int) -> Row:
         """The prediction for one size in bytes: the quickest algorithm's, with the one that comes next."""
         # Equal to nine digits is equal: then the first of the list, which is the better known one.
-        timed = sorted((self.time(name, size) for name in self._names), key=lambda t: float(f"{t.seconds:.9g}"))
-        best = timed[0]
+        timed: list[Timed] = []
+        best: Timed | None = None
+        for name in self._names:
+            found = self.time(name, size)
+            if best is None or float(f"{found.seconds:.9g}") < float(f"{best.seconds:.9g}"):
+                best = found
+            timed.append(replace(found, outcome=None))  # millions of messages each
+        assert best is not None  # there is an algorithm
+        timed.sort(key=lambda t: float(f"{t.seconds:.9g}"))
+        both = self._both_ways(best, size)
         row = self.row(
             size,
             time_s=best.seconds,
@@ -205,7 +232,18 @@ class RawRows(RowPredictor):
             bottleneck=best.bottleneck,
             level=best.level,
         )
-        row = replace(row, p99_s=best.p99_s)
+        assert best.outcome is not None
+        link, share = limiting_link(best.outcome, self.topology)
+        row = replace(
+            row,
+            p99_s=best.p99_s,
+            busiest_link=link_name(self.topology, link) if link >= 0 else "",
+            busiest_share=share if link >= 0 else None,
+            fifo_s=None if both is None else both.fifo_s,
+            fair_s=None if both is None else both.fair_s,
+        )
+        if size == max(self.work.sizes or (), default=-1):
+            self.use = network_use(best.outcome, self.topology)
         if len(timed) == 1:
             return row
         others = tuple((t.algorithm, t.seconds) for t in timed)
@@ -214,7 +252,7 @@ class RawRows(RowPredictor):
 
 def _bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
     """The kind of the busiest link if it is busy for most of the time, else latency."""
-    link, share = outcome.busiest
+    link, share = limiting_link(outcome, topology)
     if link < 0:
         return "nothing to send"
     return kind_name(topology, link) if share >= 0.5 else "latency"

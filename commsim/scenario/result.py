@@ -14,6 +14,7 @@ from commsim.units import gb_per_s, microseconds
 if TYPE_CHECKING:
     import pandas as pd
 
+    from commsim.engine.usage import Use
     from commsim.scenario.schema import Scenario
 
 JSON_SCHEMA_VERSION = 1
@@ -48,6 +49,10 @@ class Row:
     runner_up: str = ""  # with `algorithm: auto`: the next best, and every algorithm with its seconds, quickest first
     runner_up_s: float | None = None
     candidates: tuple[tuple[str, float], ...] = ()
+    busiest_link: str = ""  # with library none: the link held longest, and the share of the time
+    busiest_share: float | None = None
+    fifo_s: float | None = None  # where both views of contention were simulated
+    fair_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class Item:
     measured: tuple[Curve, ...] = ()
     at_measured: tuple[Curve, ...] = ()
     parameters: str = ""
+    use: Use | None = None  # of the network, by the largest size; with library none
+    use_bytes: int = 0
 
     def curve(self) -> Curve:
         """The predicted rows as a curve, with the band where every row has one."""
@@ -84,6 +91,20 @@ class Item:
             dtype=self.rows[0].dtype if self.rows else "",
             redop=self.rows[0].redop if self.rows else "",
         )
+
+    def use_dict(self) -> dict[str, Any] | None:
+        """The use of the network as JSON-ready values, without the single links."""
+        if self.use is None:
+            return None
+        return {
+            "size_bytes": self.use_bytes,
+            "time_us": microseconds(self.use.time_s),
+            "exposed_us": microseconds(self.use.exposed_s),
+            "bottleneck": self.use.bottleneck,
+            "links_used": self.use.links_used,
+            "part": self.use.part,
+            "kinds": [vars(kind) for kind in self.use.kinds],
+        }
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as plain values with units in the names: what CSV, JSON and data frames hold."""
@@ -110,6 +131,10 @@ class Item:
                 "kernel_us": microseconds(r.kernel_s),
                 "level": r.level,
                 "p99_us": None if r.p99_s is None else microseconds(r.p99_s),
+                "busiest_link": r.busiest_link,
+                "busiest_share": r.busiest_share,
+                "fifo_us": None if r.fifo_s is None else microseconds(r.fifo_s),
+                "fair_us": None if r.fair_s is None else microseconds(r.fair_s),
                 "runner_up": r.runner_up,
                 "runner_up_us": None if r.runner_up_s is None else microseconds(r.runner_up_s),
             }
@@ -221,6 +246,7 @@ class Result:
                     "library": item.library,
                     "mode": item.mode,
                     "parameters": item.parameters,
+                    "network_use": item.use_dict(),
                     "rows": item.records(),
                 }
                 for item in self.items

@@ -20,6 +20,7 @@ from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, 
 from commsim.scenario.result import Item, Result, Row
 
 if TYPE_CHECKING:
+    from commsim.engine.usage import Use
     from commsim.nccl.parameters import Parameters
     from commsim.scenario.schema import CollectiveWork, Scenario
     from commsim.topology.graph import Topology
@@ -107,6 +108,8 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
                 measured=curves,
                 at_measured=at,
                 parameters=predictor.provenance,
+                use=predictor.use,
+                use_bytes=max(sizes, default=0),
             )
         )
         warnings += [w for w in predictor.warnings if w not in warnings]
@@ -197,6 +200,7 @@ class RowPredictor:
         self._in_network = in_network
         self.warnings: list[str] = []
         self.provenance = ""
+        self.use: Use | None = None  # of the network by the largest size, where links are simulated
         self._bound = lower_bound_s
 
     def row(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from commsim.engine.evaluate import evaluate
 from commsim.engine.timeline import Timeline, timeline
-from commsim.engine.usage import usage
+from commsim.engine.variation import repeated
 from commsim.errors import ScenarioError
 from commsim.scenario.raw import RawRows
 from commsim.units import format_bytes
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from commsim.scenario.run import Prepared
 
 
-def traced(prepared: Prepared) -> tuple[Timeline, str, list[str]]:
-    """(timeline, title, lines on the use of links) of the first workload's largest size, simulated by events.
+def traced(prepared: Prepared) -> tuple[Timeline, str]:
+    """The timeline and its title: of the first workload's largest size, simulated by events; of several runs the first.
 
     A ScenarioError when the scenario has a library, whose protocol is timed without rows, or no sizes.
     """
@@ -35,11 +35,9 @@ def traced(prepared: Prepared) -> tuple[Timeline, str, list[str]]:
     rows, size = RawRows(scenario, topology, work), max(work.sizes)
     algorithm = rows(size).algorithm
     schedule = rows.schedule(algorithm, size)
-    outcome = evaluate(schedule, topology, "event", contention=scenario.contention)
-    lines = [
-        f"{use.kind}: {use.links} links, {format_bytes(use.nbytes)}, busy {use.busy_share:.0%} of the time, "
-        f"at most {use.busiest_share:.0%} ({use.busiest})"
-        for use in usage(outcome, topology)
-    ]
+    if scenario.variation is None:
+        outcome = evaluate(schedule, topology, "event", contention=scenario.contention)
+    else:
+        (outcome,) = repeated(schedule, topology, scenario.variation.variation, scenario.contention, [0])
     title = f"{scenario.name}: {algorithm} {work.collective} of {format_bytes(size)} on {topology.world_size} ranks"
-    return timeline(schedule, outcome), title, lines
+    return timeline(schedule, outcome), title

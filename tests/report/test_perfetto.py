@@ -57,7 +57,7 @@ def test_the_command_writes_a_trace(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "ring-without-library", "--no-files", "--trace", str(file)])
     assert done.exit_code == 0, done.output
     assert "# trace of Raw ring on one HGX H100 node: ring all_reduce of 1 GiB on 8 ranks" in done.output
-    assert "# links, nvlink: 16 links, " in done.output
+    assert "#   NVLink: 16 links, " in done.output
     assert json.loads(file.read_text())["otherData"]["moves"] == 112
 
 
