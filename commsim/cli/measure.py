@@ -9,6 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from commsim.measure.run import Run
+    from commsim.measure.wiring import Wiring
+    from commsim.scenario.schema import Scenario
 
 
 def measure(
@@ -40,7 +42,16 @@ def measure(
     check: Annotated[bool, typer.Option("--check/--no-check", help="Check every element of the results.")] = True,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for the others.")
-    ] = 20.0,
+    ] = 15.0,
+    testbed: Annotated[
+        str | None,
+        typer.Option(
+            "--testbed",
+            metavar="TOPOLOGY",
+            help="Build this network on this machine first: a preset, a file, or 'scenario'. Linux, root.",
+            show_default=False,
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (a free one).", show_default=False),
@@ -48,6 +59,7 @@ def measure(
 ) -> None:
     """Run the collectives of a scenario on real ranks, here or as one rank of torchrun or srun."""
     import os
+    from dataclasses import replace
 
     from commsim.cli.find import find_scenario
     from commsim.measure.rendezvous import place_from
@@ -65,23 +77,45 @@ def measure(
         timeout_s=timeout,
     )
     scenarios = load_scenarios(find_scenario(scenario), overrides or [])
-    runs = [run_of(one, wish) for one in scenarios]
-    for one, run in zip(scenarios, runs, strict=True):
+    beds = [_wiring(one, testbed, nproc) for one in scenarios]
+    runs = [
+        run_of(one, wish if bed is None else replace(wish, world_size=bed.world_size))
+        for one, bed in zip(scenarios, beds, strict=True)
+    ]
+    for one, run, bed in zip(scenarios, runs, beds, strict=True):
         folder = Path("out") / f"{one.slug}-measured" if out is None else out / one.slug if len(runs) > 1 else out
-        _one(run, folder, fresh, port)
+        _one(run, folder, fresh, port, bed)
 
 
-def _one(run: Run, folder: Path, fresh: bool, port: int | None) -> None:
+def _wiring(scenario: Scenario, named: str | None, nproc: int | None) -> Wiring | None:
+    """The testbed to build, None for none; where none can stand, a warning says why."""
+    if named is None:
+        return None
+    from commsim.measure.testbed import obstacle
+    from commsim.measure.wiring import wiring
+    from commsim.scenario.measured import testbed_topology
+
+    plan = wiring(testbed_topology(scenario, named, nproc))
+    reason = obstacle()
+    if reason is None:
+        return plan
+    typer.echo(f"warning: {reason}; measuring over loopback", err=True)
+    return None
+
+
+def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | None) -> None:
     """Measures one scenario; prints the table where rank 0 runs."""
     import os
     from dataclasses import replace
 
-    from commsim.measure.launcher import launch, require_torch
+    from commsim.measure.launcher import interrupts, launch, require_torch
     from commsim.measure.rendezvous import place_from
     from commsim.measure.run_folder import discard
     from commsim.measure.table import HEADER, heading
 
     run = replace(run, out=str(folder.absolute()))
+    if bed is not None:
+        run = replace(run, network=f"testbed {bed.name}", conditions={"testbed": bed.description()})
     place = place_from(os.environ)
     if place is None or place.rank == 0:
         require_torch()
@@ -89,10 +123,16 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None) -> None:
             discard(folder)
         typer.echo(heading(run))
         typer.echo(HEADER)
-    if place is None:
+    if place is None and bed is not None:
+        from commsim.measure.testbed import Testbed
+
+        with interrupts(), Testbed(bed) as built:
+            launch(run, typer.echo, hosts=built.hosts(), address=built.address, port=port)
+    elif place is None:
         launch(run, typer.echo, port=port)
     else:
         require_torch()
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before torch is imported: the rank says it in one line
         from commsim.measure.torch_runner import run_rank
 
         run_rank(run, place)

@@ -85,7 +85,7 @@ def launch(
     elif not hosts:
         check_port(port)
     children: list[_Child] = []
-    with _signals_as_interrupts():
+    with interrupts():
         try:
             for rank, host in enumerate(places):
                 children.append(_start(run, rank, host, address, port))
@@ -104,7 +104,7 @@ def _start(run: Run, rank: int, host: Host, address: str, port: int) -> _Child:
         "COMMSIM_LAUNCHER": str(os.getpid()),
     }
     env.setdefault("OMP_NUM_THREADS", "1")
-    env.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    env.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what matters of a fault is said by the rank
     for name in ("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"):
         env.pop(name, None)
     if not host.prefix and sys.platform == "linux":
@@ -184,16 +184,25 @@ def _report(children: list[_Child], first: _Child) -> str:
     for child in killed:
         code = -int(child.process.poll() or 0)
         lines.append(f"rank {child.rank} was killed by signal {code} ({signal.Signals(code).name})")
+    by_text: dict[str, list[int]] = {}
     for child in children:
-        if child.said and child.said not in lines:
-            lines.append(child.said)
+        if child.said:
+            by_text.setdefault(child.said.removeprefix(f"rank {child.rank} of {len(children)}: "), []).append(
+                child.rank
+            )
+    for text, ranks in by_text.items():
+        lines.append(f"{_ranks(ranks)}: {text}")
     waiting = [c.rank for c in children if c.process.poll() is None]
     if waiting:
-        lines.append(f"ranks {', '.join(map(str, waiting))} did not answer any more and were stopped")
+        lines.append(f"{_ranks(waiting)} did not answer any more and had to be stopped")
     if not first.said and first not in killed:
         lines += [f"rank {first.rank} ended with status {first.process.poll()}; its last words:", *first.noise]
     lines.append("finished rows are kept; run the same command again to go on")
     return "\n".join(lines)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _end(children: list[_Child]) -> None:
@@ -215,7 +224,7 @@ def _end(children: list[_Child]) -> None:
                     stream.close()
 
 
-class _signals_as_interrupts:  # noqa: N801 - reads as a with statement
+class interrupts:  # noqa: N801 - reads as a with statement
     """Has SIGTERM and SIGHUP end the run as Ctrl-C does, so that ranks and testbeds are cleared away."""
 
     def __enter__(self) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -61,6 +63,8 @@ class Meeting:
     """The store that all ranks of a run share, after each has shown that it belongs to it."""
 
     def __init__(self, place: Place, fingerprint: str, timeout_s: float) -> None:
+        import torch.distributed  # noqa: F401 - takes seconds, which are not those of the others
+
         self.place = place
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
@@ -70,6 +74,7 @@ class Meeting:
         except MeasurementError as error:
             self.leave(str(error))
             raise
+        self.store.set_timeout(timedelta(seconds=_LINGER_S))  # from now on an answer that is late is none
 
     def _open(self) -> Any:
         """The key-value store of rank 0, or of torchrun's agent."""
@@ -78,14 +83,20 @@ class Meeting:
         place = self.place
         # torchrun keeps a store of its own at that port, and counts how often it has started the ranks.
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        try:
-            store = TCPStore(
+
+        def connect() -> Any:
+            return TCPStore(
                 place.address,
                 place.port,
                 is_master=place.rank == 0 and not agent,
                 timeout=timedelta(seconds=self._timeout_s),
                 wait_for_workers=False,
             )
+
+        try:
+            store = _within(self._timeout_s, connect)
+        except TimeoutError:
+            raise MeasurementError(self._no_store("what listens there does not answer")) from None
         except (DistStoreError, RuntimeError) as error:
             raise MeasurementError(self._no_store(str(error))) from None
         return PrefixStore(f"commsim/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
@@ -163,6 +174,30 @@ class Meeting:
                 time.sleep(_POLL_S)
         except Exception:  # rank 0 is gone, and its store with it
             return
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What a call returns or raises; TimeoutError after so many seconds.
+
+    torch waits for the answer of a foreign server without an end, and cannot be interrupted: a thread that the end of
+    the process does not wait for does the waiting.
+    """
+    answer: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+
+    def work() -> None:
+        try:
+            answer.put((call(), None))
+        except Exception as error:
+            answer.put((None, error))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        value, error = answer.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError from None
+    if error is not None:
+        raise error
+    return value
 
 
 def _first_line(text: str) -> str:

@@ -116,7 +116,7 @@ class Run:
     repeats: int = 1
     check: bool = True
     mode: str = "back_to_back"
-    timeout_s: float = 20.0
+    timeout_s: float = 15.0
     ranks_per_gpu: int = 1
     schedule: str = ""
     scenario_hash: str = ""

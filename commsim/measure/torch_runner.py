@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 from datetime import UTC, datetime, timedelta
@@ -50,7 +51,7 @@ def run_rank(run: Run, place: Place) -> None:
         # Who fails because another one failed says what that one said.
         told = meeting.told(1.0)
         meeting.leave(str(error))
-        raise MeasurementError(told or f"{place}: {error}") from None
+        raise MeasurementError(f"{place}: {told or error}") from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -235,8 +236,9 @@ def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, An
 
 def _reason(error: BaseException) -> str:
     """What a fault of torch means in one line."""
-    text = str(error).strip()
+    text = re.sub(r"\[[^\]]*/([\w.]+:\d+)\] ", "", str(error).strip())  # gloo begins with a path of its build machine
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    first = first.split(" This is typically caused")[0].rstrip(".")
     lowered = text.lower()
     if isinstance(error, MemoryError) or "out of memory" in lowered or "can't allocate memory" in lowered:
         return f"out of memory ({first[:160]})"

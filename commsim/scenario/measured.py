@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
@@ -12,6 +14,7 @@ from commsim.scenario.schema import CollectiveWork
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
 
 
 @dataclass(frozen=True)
@@ -24,17 +27,16 @@ class Wish:
     warmup: int = 5
     repeats: int = 1
     check: bool = True
-    timeout_s: float = 20.0
+    timeout_s: float = 15.0
 
 
 def run_of(scenario: Scenario, wish: Wish) -> Run:
     """The run of one scenario; every fault is a CommsimError, before any rank is started."""
-    topology = build_topology(scenario)
     run = Run(
         name=scenario.name,
         tasks=tuple(_task(scenario, i, work) for i, work in enumerate(scenario.workload)),
         backend=_backend(wish.backend, scenario),
-        world_size=wish.world_size or topology.world_size,
+        world_size=wish.world_size or build_topology(scenario).world_size,
         iterations=wish.iterations,
         warmup=wish.warmup,
         repeats=wish.repeats,
@@ -45,6 +47,24 @@ def run_of(scenario: Scenario, wish: Wish) -> Run:
     )
     check_run(run)
     return run
+
+
+def testbed_topology(scenario: Scenario, named: str, world_size: int | None) -> Topology:
+    """The topology that ``--testbed`` names: ``scenario`` for the scenario's own, a preset, or a file.
+
+    A preset or a file gets as many nodes as the ranks need.
+    """
+    from commsim.topology.presets import load_file, load_preset
+
+    if named == "scenario":
+        return build_topology(scenario)
+    is_file = Path(named).suffix in (".yaml", ".yml") or "/" in named
+    load = partial(load_file, Path(named)) if is_file else partial(load_preset, named)
+    wanted = world_size or build_topology(scenario).world_size
+    per_node = load().ranks_per_node
+    if wanted % per_node:
+        raise ScenarioError(f"found {wanted} ranks, expected a multiple of the {per_node} ranks of a node of {named}")
+    return load(nodes=wanted // per_node)
 
 
 def _task(scenario: Scenario, i: int, work: object) -> Task:

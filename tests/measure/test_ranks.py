@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ranks import measure
 
 from commsim.collectives.registry import build
 from commsim.measure.parsers import read_measured
@@ -33,24 +33,16 @@ workload:
 """
 
 
-def measure(
-    *arguments: str, env: dict[str, str] | None = None, timeout: float = 120
-) -> subprocess.CompletedProcess[str]:
-    """`commsim measure` in a process of its own."""
-    command = [sys.executable, "-m", "commsim", "measure", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | (env or {}), timeout=timeout, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """The scenario, the folder and the printed table of one run of every collective."""
     folder = tmp_path_factory.mktemp("measure")
     (folder / "all.yaml").write_text(ALL)
-    done = measure(str(folder / "all.yaml"), "--iterations", "4", "--warmup", "1", "--out", str(folder / "m"))
-    assert done.returncode == 0, done.stderr
-    return folder / "all.yaml", folder / "m", done.stdout
+    status, printed, said = measure(
+        str(folder / "all.yaml"), "--iterations", "4", "--warmup", "1", "--out", str(folder / "m")
+    )
+    assert status == 0, said
+    return folder / "all.yaml", folder / "m", printed
 
 
 def test_every_result_is_right(run: tuple[Path, Path, str]) -> None:
@@ -92,8 +84,8 @@ def test_a_rerun_measures_only_what_is_missing(run: tuple[Path, Path, str]) -> N
     scenario, folder, _ = run
     table = (folder / "measured.csv").read_bytes()
     (folder / "measured.csv").write_bytes(table[: table.rstrip().rfind(b"\n") + 20])  # the last row lost, in part
-    done = measure(str(scenario), "--iterations", "4", "--warmup", "1", "--out", str(folder))
-    assert done.returncode == 0
-    assert len([line for line in done.stdout.splitlines() if not line.startswith("#")]) == 1
+    status, printed, said = measure(str(scenario), "--iterations", "4", "--warmup", "1", "--out", str(folder))
+    assert status == 0, said
+    assert len([line for line in printed.splitlines() if not line.startswith("#")]) == 1
     assert sum(len(c) for c in read_measured(folder)) == 12
     assert (folder / "measured.csv").read_bytes().startswith(table[: table.rstrip().rfind(b"\n") + 1])
