@@ -74,6 +74,8 @@ class Meeting:
         except MeasurementError as error:
             self.leave(str(error))
             raise
+        except RuntimeError as error:  # of torch, when the store is gone
+            raise MeasurementError(f"{place}: rank 0 has stopped before all ranks were there") from error
         self.store.set_timeout(timedelta(seconds=_LINGER_S))  # from now on an answer that is late is none
 
     def _open(self) -> Any:
@@ -148,7 +150,7 @@ class Meeting:
         try:
             while True:
                 if self.store.check(["fault"]):
-                    self.store.add("heard", 1)
+                    self.store.add("heard", int(self.place.rank > 0))
                     return str(self.store.get("fault").decode())
                 if time.monotonic() >= until:
                     return None
