@@ -1,0 +1,110 @@
+"""What a ``training:`` item answers: the step's time, its causes, its memory, and what a whole task takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from commsim.engine.timeline import Timeline
+from commsim.training.memory import StepMemory
+from commsim.training.spec import Step
+from commsim.training.tasks import TaskCost
+from commsim.training.utilisation import hardware_flops, model_flops, peak_flop_per_s
+
+CAUSES = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer", "other")
+"""In the order of tables: what the mean stage computes, what of each axis is exposed, and the rest."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingItem:
+    """One simulated step; ``causes`` add up to ``step_s``. Stages are those of one replica."""
+
+    name: str
+    step: Step
+    schedule: str
+    step_s: float
+    causes: dict[str, float]
+    memory: StepMemory
+    advice: tuple[str, ...]
+    timeline: Timeline
+    contended: bool
+    task: TaskCost | None = None
+    gpu_hour_usd: float | None = None
+    parameters: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens per second over all GPUs, per GPU."""
+        return self.step.tokens / self.step_s / self.step.world_size
+
+    @property
+    def flop_per_s_per_gpu(self) -> float:
+        """Model FLOP/s of one GPU, attention counted without its mask."""
+        return model_flops(self.step) / self.step_s / self.step.world_size
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over the peak, attention without its mask."""
+        return model_flops(self.step) / self.step_s / peak_flop_per_s(self.step)
+
+    @property
+    def mfu_causal(self) -> float:
+        """The same with half of the scores, as a causal mask leaves them."""
+        return model_flops(self.step, causal=True) / self.step_s / peak_flop_per_s(self.step)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs over the peak: with what is recomputed."""
+        return hardware_flops(self.step) / self.step_s / peak_flop_per_s(self.step)
+
+    def record(self) -> dict[str, Any]:
+        """One row of plain values, units in the names."""
+        step = self.step
+        row: dict[str, Any] = {
+            "item": self.name,
+            "model": step.model.name,
+            "gpus": step.world_size,
+            "tp": step.tp,
+            "pp": step.pp,
+            "cp": step.cp,
+            "dp": step.dp,
+            "ep": step.ep,
+            "virtual_stages": step.virtual_stages,
+            "pipeline_schedule": self.schedule,
+            "micro_batches": step.num_microbatches,
+            "step_s": self.step_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "tflops_per_gpu": self.flop_per_s_per_gpu / 1e12,
+            "mfu": self.mfu,
+            "mfu_causal": self.mfu_causal,
+            "hfu": self.hfu,
+        }
+        row |= {f"{cause}_s": self.causes.get(cause, 0.0) for cause in CAUSES}
+        row |= {"peak_memory_GiB": self.memory.peak / 2**30, "fits": self.memory.fits}
+        if self.task is not None:
+            row |= {"task": self.task.name, "task_tokens": self.task.tokens, "days": self.task.days}
+            row |= {"gpu_hours": self.task.gpu_hours}
+            if self.gpu_hour_usd is not None:
+                row["usd"] = self.task.usd(self.gpu_hour_usd)
+        return row
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            **self.record(),
+            "contention": self.contended,
+            "parameters": self.parameters,
+            "notes": list(self.notes),
+            "advice": list(self.advice),
+            "memory": [
+                {
+                    "stage": s.stage,
+                    "peak_GiB": s.peak / 2**30,
+                    "moment": s.moment,
+                    "parts_GiB": {name: value / 2**30 for name, value in s.parts.items()},
+                }
+                for s in self.memory.stages
+            ],
+            "phases": [{"name": p.name, "seconds": p.seconds} for p in self.task.phases] if self.task else [],
+        }

@@ -1,0 +1,104 @@
+"""Runs a ``training:`` item: compute by the operator model, communication by NCCL's, the step by simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commsim.errors import ScenarioError
+from commsim.nccl.version import parse_version
+from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of
+from commsim.scenario.training_result import TrainingItem
+from commsim.topology.presets import load_topology
+from commsim.training import tasks
+from commsim.training.chunk_seconds import compute_time, optimizer_time
+from commsim.training.communicators import NcclTimes
+from commsim.training.memory import advice, step_memory
+from commsim.training.model import model
+from commsim.training.spec import Step
+from commsim.training.step_run import Plan, simulate_step
+from commsim.training.utilisation import model_flops
+
+if TYPE_CHECKING:
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+
+def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> tuple[TrainingItem, list[str]]:
+    """(item, warnings) of one training step on the scenario's machine."""
+    step, mesh = step_of(spec, topology, scenario.base_dir), mesh_of_spec(spec, topology)
+    comm = NcclTimes(topology.ranks_per_node, _parts(scenario, topology), _version(scenario), scenario.library.env)
+    plan = Plan(
+        layers=spec.stage_layers,
+        context=spec.context_parallel,
+        capacity_factor=spec.capacity_factor,
+        bucket_bytes=spec.bucket_size,
+        slowdown=spec.slowdown,
+        stragglers=spec.stragglers or None,
+        contention=spec.contention,
+    )
+    run = simulate_step(
+        step, compute_time(step), comm, optimizer_s=optimizer_time(step), topology=topology, mesh=mesh, plan=plan
+    )
+    memory = step_memory(step, spec.framework, layers=spec.stage_layers)
+    warnings = list(comm.warnings)
+    hints = tuple(advice(step, memory, spec.framework))
+    if not memory.fits:
+        fullest = memory.fullest
+        warnings.append(
+            f"stage {fullest.stage} needs {fullest.peak / 2**30:.1f} GiB of the {memory.capacity / 2**30:.1f} GiB of "
+            f"{step.accelerator.name}" + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
+        )
+    inner = [a for a in ("tp", "cp", "ep") if mesh.size(a) > 1 and (mesh.nodes_spanned(topology.ranks_per_node, a) > 1).any()]
+    notes = [f"{axis} crosses nodes: its traffic is timed alone, not beside gradients and sends" for axis in inner]
+    item = TrainingItem(
+        name=scenario.name,
+        step=step,
+        schedule=spec.pipeline_schedule,
+        step_s=run.step_s,
+        causes=run.breakdown(),
+        memory=memory,
+        advice=hints,
+        timeline=run.timeline,
+        contended=bool(run.contended),
+        task=_task(spec, step, run.step_s),
+        gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
+        notes=tuple(notes),
+    )
+    return item, warnings
+
+
+def _version(scenario: Scenario) -> tuple[int, int, int] | None:
+    return parse_version(scenario.library.version) if "version" in scenario.library.model_fields_set else None
+
+
+def _parts(scenario: Scenario, topology: Topology):  # type: ignore[no-untyped-def]
+    def part(nodes: int, per_node: int) -> Topology:
+        knobs: dict[str, object] = {"nodes": nodes, "faults": None}
+        if per_node < topology.ranks_per_node:
+            knobs["gpus_per_node"] = per_node
+            if nodes > 1:
+                knobs["nics_per_node"] = max(1, topology.nics_per_node * per_node // topology.ranks_per_node)
+        return load_topology(scenario.topology.model_copy(update=knobs), scenario.base_dir)
+
+    return part
+
+
+def _task(spec: TrainingSpec, step: Step, step_s: float) -> tasks.TaskCost | None:
+    task = spec.task
+    if task is None:
+        return None
+    gpu, gpus = step.accelerator, step.world_size
+    if task.kind in ("pretrain", "sft", "reward_model"):
+        tokens = task.tokens or (task.steps or 0) * step.tokens
+        if not tokens:
+            raise ScenarioError("training.task: found neither tokens nor steps, expected one of them")
+        return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, model_flops(step), gpus)
+    rollout = tasks.Rollout(step.global_batch_size, task.prompt_len, task.answer_len, task.generation_tp)
+    per_step = rollout.sequences * (rollout.prompt + rollout.answer)
+    steps = float(task.steps or task.tokens / per_step)
+    if task.kind == "rl_verifiable":
+        return tasks.verifiable_rewards(steps, step.model, gpu, gpus, rollout, step_s)
+    critic = model(task.critic) if task.critic else step.model
+    return tasks.ppo(
+        steps, step.model, critic, gpu, gpus, rollout, step_s, step_s * critic.parameters() / step.model.parameters()
+    )

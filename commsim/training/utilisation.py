@@ -1,0 +1,49 @@
+"""FLOPs of a step under the two usual conventions, and what share of the peak they are.
+
+Model FLOPs count every product once forward and twice backward, attention as if no mask halved it (Narayanan et al.
+2021, appendix; PaLM, arXiv:2204.02311, appendix B); hardware FLOPs count the recomputed forward as well.
+"""
+
+from __future__ import annotations
+
+from commsim.training.model import Model
+from commsim.training.spec import Step
+
+
+def forward_flops(model: Model, seq_len: int, causal: bool = False) -> float:
+    """FLOPs of one token's forward: 2 per weight that it meets, and attention; ``causal``: half of the scores."""
+    norms = (2 * model.layers + 1) * model.norm_parameters
+    met = model.active_parameters() - model.embedding_parameters - norms
+    if model.tied_embeddings:
+        met += model.vocab * model.hidden
+    return 2.0 * met + model.layers * attention_flops(model, seq_len, causal)
+
+
+def attention_flops(model: Model, seq_len: int, causal: bool = False) -> float:
+    """FLOPs of one token's scores and their weighted sum in one layer."""
+    if model.mla is not None:
+        width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim)
+    else:
+        width = 2 * model.q_width
+    return 2.0 * seq_len * width * (0.5 if causal else 1.0)
+
+
+def model_flops(step: Step, causal: bool = False) -> float:
+    """FLOPs of a step: three forwards, two where the weights are frozen."""
+    return step.tokens * forward_flops(step.model, step.seq_len, causal) * (2.0 if step.frozen_weights else 3.0)
+
+
+def hardware_flops(step: Step, causal: bool = False) -> float:
+    """`model_flops` and what is computed again: the layers with full recomputation, their attention with selective."""
+    again = 0.0
+    attention = step.model.layers * attention_flops(step.model, step.seq_len, causal)
+    if step.recompute == "full":
+        again = forward_flops(step.model, step.seq_len, causal) - 2.0 * step.model.vocab * step.model.hidden
+    elif step.recompute == "selective" and not step.flash_attention:
+        again = attention
+    return model_flops(step, causal) + step.tokens * again
+
+
+def peak_flop_per_s(step: Step) -> float:
+    """Dense FLOP/s of all GPUs in the type that weights are multiplied in."""
+    return step.world_size * step.accelerator.peak(step.precision.gemm)
