@@ -115,6 +115,15 @@ def write_trace(prepared: Prepared, path: Path) -> list[str]:
     from commsim.report.perfetto import chrome_trace
     from commsim.scenario.trace import traced
 
+    if prepared.scenario.trainings:
+        from commsim.scenario.training_run import run_training
+        from commsim.training.simulate import STREAMS
+
+        item, _ = run_training(prepared.scenario, prepared.topology, prepared.scenario.trainings[0].training)
+        title = f"{item.name}: one step, {item.schedule}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, chrome_trace(item.timeline, title, kind="stage", streams=STREAMS))
+        return [f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"]
     timeline, title = traced(prepared)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, chrome_trace(timeline, title, world_size=prepared.topology.world_size))
@@ -178,6 +187,11 @@ def tables(result: Result) -> str:
         from commsim.report.jobs import jobs_table
 
         text += [jobs_table(item, _jobs_heading(result, item)) for item in result.jobs]
+    if result.trainings:
+        from commsim.report.training import training_table
+
+        head = f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})"
+        text += [training_table(item, [head, _machine_words(result.topology), ""]) for item in result.trainings]
     return "\n".join(text)
 
 
@@ -254,6 +268,11 @@ def write_files(
         from commsim.report.jobs import jobs_csv
 
         written.append(write_atomically(folder / "jobs.csv", jobs_csv(result.jobs)))
+    if result.trainings:
+        from commsim.report.training import memory_csv, training_csv
+
+        written.append(write_atomically(folder / "training.csv", training_csv(result.trainings)))
+        written.append(write_atomically(folder / "memory.csv", memory_csv(result.trainings)))
     if comparisons:
         written.append(write_atomically(folder / "comparison.csv", comparison_csv(comparisons)))
     if plot:
@@ -302,4 +321,11 @@ def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Pa
             written += [
                 write_atomically(folder / f"{file}.{form}", figure_bytes(picture, form)) for form in ("png", "svg")
             ]
+    for i, training in enumerate(result.trainings):
+        from commsim.report.gantt import plot_pipeline
+
+        provenance = f"commsim {result.provenance['commsim']}, scenario {result.scenario_hash}"
+        picture = plot_pipeline(training, provenance)
+        file = "pipeline" if len(result.trainings) == 1 else f"pipeline-{i + 1}"
+        written += [write_atomically(folder / f"{file}.{form}", figure_bytes(picture, form)) for form in ("png", "svg")]
     return written

@@ -13,17 +13,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from commsim.engine.timeline import Timeline
 
 MOST_EVENTS = 100_000
 """Viewers stay quick up to about this many events; beyond, whole ranks are left out."""
 
 
-def chrome_trace(timeline: Timeline, title: str, *, world_size: int | None = None, most: int = MOST_EVENTS) -> str:
+def chrome_trace(
+    timeline: Timeline,
+    title: str,
+    *,
+    world_size: int | None = None,
+    most: int = MOST_EVENTS,
+    kind: str = "rank",
+    streams: Sequence[str] = (),
+) -> str:
     """The trace as JSON text; times in microseconds.
 
     Above ``most`` moves only as many ranks are shown, evenly spread, as fit; a note says so, in ``otherData`` and as
-    the name of the first event. ``world_size``: endpoints from there on are called switches.
+    the name of the first event. ``world_size``: endpoints from there on are called switches. ``kind``: what an
+    endpoint is called; ``streams``: names of its threads.
     """
     endpoints = np.unique(timeline.endpoint)
     shown, note = _sampled(timeline, endpoints, most)
@@ -33,8 +44,12 @@ def chrome_trace(timeline: Timeline, title: str, *, world_size: int | None = Non
     if note:
         events.append({"name": note, "ph": "I", "s": "g", "ts": 0, "pid": int(shown[0]), "tid": 0})
     for endpoint in shown.tolist():
-        kind = "rank" if world_size is None or endpoint < world_size else "switch"
-        events.append({"name": "process_name", "ph": "M", "pid": endpoint, "args": {"name": f"{kind} {endpoint}"}})
+        what = kind if world_size is None or endpoint < world_size else "switch"
+        events.append({"name": "process_name", "ph": "M", "pid": endpoint, "args": {"name": f"{what} {endpoint}"}})
+        for stream, name in enumerate(streams):
+            events.append(
+                {"name": "thread_name", "ph": "M", "pid": endpoint, "tid": 100 * stream, "args": {"name": name}}
+            )
         events.append({"name": "process_sort_index", "ph": "M", "pid": endpoint, "args": {"sort_index": endpoint}})
     events += _moves(timeline, rows)
     other = {"title": title, "moves": timeline.rows, "moves_shown": int(rows.size)} | ({"note": note} if note else {})

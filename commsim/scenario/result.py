@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from commsim.engine.usage import Use
     from commsim.scenario.schema import Scenario
+    from commsim.scenario.training_result import TrainingItem
 
 JSON_SCHEMA_VERSION = 1
 
@@ -212,6 +213,7 @@ class Result:
     topology: dict[str, Any]
     items: tuple[Item, ...]
     jobs: tuple[JobsItem, ...] = ()
+    trainings: tuple[TrainingItem, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
 
@@ -252,6 +254,7 @@ class Result:
                 for item in self.items
             ],
             "jobs": [item.to_dict() for item in self.jobs],
+            "trainings": [item.to_dict() for item in self.trainings],
         }
 
     def _repr_html_(self) -> str:

@@ -18,6 +18,7 @@ from commsim.nccl.version import parse_version
 from commsim.scenario.jobs import JobsWork
 from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.result import Item, Result, Row
+from commsim.scenario.training import TrainingWork
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
@@ -120,6 +121,13 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         found, notes = run_jobs(scenario, topology, group)
         jobs.append(found)
         warnings += [w for w in notes if w not in warnings]
+    trainings = []
+    for step in scenario.trainings:
+        from commsim.scenario.training_run import run_training
+
+        trained, notes = run_training(scenario, topology, step.training)
+        trainings.append(trained)
+        warnings += [w for w in notes if w not in warnings]
     return Result(
         scenario=scenario,
         scenario_hash=scenario_hash(scenario),
@@ -127,6 +135,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         topology=_summary(topology),
         items=tuple(items),
         jobs=tuple(jobs),
+        trainings=tuple(trainings),
         warnings=tuple(warnings),
         provenance={"commsim": commsim.__version__, "source": scenario.source},
     )
@@ -138,6 +147,11 @@ def _check_places(scenario: Scenario, topology: Topology) -> None:
         (("workload", i), work.place_faults(topology.world_size))
         for i, work in enumerate(scenario.workload)
         if isinstance(work, JobsWork)
+    ]
+    parts += [
+        (("workload", i), work.place_faults(topology, scenario.base_dir))
+        for i, work in enumerate(scenario.workload)
+        if isinstance(work, TrainingWork)
     ]
     if scenario.variation is not None:
         parts.append((("variation",), scenario.variation.place_faults(topology.world_size)))

@@ -15,6 +15,7 @@ from commsim.scenario.jobs import JobsWork
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.sizes import parse_size_list
 from commsim.scenario.strict import Strict
+from commsim.scenario.training import TrainingWork
 from commsim.scenario.variation import VariationSpec
 from commsim.topology.spec import TopologySpec
 from commsim.units import format_bytes
@@ -164,7 +165,7 @@ class Scenario(Strict):
     name: str = Field(min_length=1, max_length=200, description="a short text, the title of the results")
     topology: TopologySpec
     library: Library = Field(default_factory=Library)
-    workload: tuple[CollectiveWork | JobsWork, ...] = Field(min_length=1)
+    workload: tuple[CollectiveWork | JobsWork | TrainingWork, ...] = Field(min_length=1)
     engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = "auto"
     contention: Literal["fifo", "fair"] = "fifo"
     variation: VariationSpec | None = None
@@ -206,6 +207,11 @@ class Scenario(Strict):
         """The workload items of several jobs at once."""
         return tuple(work for work in self.workload if isinstance(work, JobsWork))
 
+    @property
+    def trainings(self) -> tuple[TrainingWork, ...]:
+        """The workload items that are training steps."""
+        return tuple(work for work in self.workload if isinstance(work, TrainingWork))
+
     def compare_paths(self) -> list[Path]:
         """The measured files, from where the program runs."""
         return [self.base_dir / name for name in self.compare]
@@ -240,11 +246,15 @@ class Scenario(Strict):
         for i, work in enumerate(self.workload):
             if isinstance(work, CollectiveWork):
                 faults += self._item_faults(i, work)
+            elif isinstance(work, TrainingWork):
+                if library != "nccl":
+                    text = f"found training with library {library}, expected library nccl"
+                    faults.append((("workload", i, "training"), text))
             elif library != "none":
                 text = f"found jobs with library {library}, whose times are not those of links; expected library none"
                 faults.append((("workload", i, "jobs"), text))
         if self.compare and not self.collectives:
-            faults.append((("compare",), "found measured files beside jobs only, expected a collective as well"))
+            faults.append((("compare",), "found measured files without a collective, expected one as well"))
         if self.variation is not None and library != "none":
             faults.append(
                 (("variation",), f"found variation with library {library}, expected it only with library none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,7 +37,7 @@ class MeshSpec(Strict):
     dp: Count | None = None
     ep: Count = 1
     expert_tp: Count | None = None
-    order: tuple[Literal["tp", "cp", "ep", "dp", "pp"], ...] = Field(default=ORDER, description="innermost first")  # type: ignore[assignment]
+    order: tuple[str, ...] = Field(default=ORDER, description="innermost first")
 
 
 class TaskSpec(Strict):
@@ -50,6 +51,16 @@ class TaskSpec(Strict):
     answer_len: Count = 256
     critic: str | None = None
     generation_tp: Count = 1
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> TaskSpec:
+        if not self.tokens and self.steps is None:
+            raise located(((), "found neither tokens nor steps, expected one of them"))
+        if self.critic is not None:
+            faults = _said(model, self.critic, ("critic",))
+            if faults:
+                raise located(*faults)
+        return self
 
 
 class TrainingSpec(Strict):
@@ -92,9 +103,9 @@ class TrainingSpec(Strict):
         faults: list[tuple[KeyPath, str]] = []
         for key, find in (("precision", precision), ("accelerator", accelerator)):
             value = getattr(self, key)
-            faults += _said(lambda find=find, value=value: find(value), (key,)) if value is not None else []  # type: ignore[misc]
+            faults += _said(find, value, (key,)) if value is not None else []
         if not self.model.endswith(".json"):
-            faults += _said(lambda: model(self.model), ("model",))
+            faults += _said(model, self.model, ("model",))
         if self.pipeline_schedule not in SCHEDULES:
             text = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
             faults.append((("pipeline_schedule",), text))
@@ -102,7 +113,9 @@ class TrainingSpec(Strict):
         if refused:
             faults.append((("zero_stage",), refused))
         if sorted(self.mesh.order) != sorted(ORDER):
-            faults.append((("mesh", "order"), f"found {', '.join(self.mesh.order)}, expected each of {', '.join(ORDER)} once"))
+            faults.append(
+                (("mesh", "order"), f"found {', '.join(self.mesh.order)}, expected {', '.join(ORDER)} in some order")
+            )
         if self.stage_layers is not None and min(self.stage_layers, default=-1) < 0:
             faults.append((("stage_layers",), "found no layers or a negative number, expected one number per chunk"))
         if faults:
@@ -121,9 +134,9 @@ class TrainingWork(Strict):
         return [((*at, *path), text) for path, text in _machine_faults(spec, topology, base_dir)]
 
 
-def _said(call: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
+def _said(call: Any, value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
     try:
-        call()
+        call(value)
     except CommsimError as error:
         return [(path, str(error))]
     return []
@@ -154,10 +167,10 @@ def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> l
     if late:
         faults.append((("pipeline_schedule",), late))
     if spec.stage_layers is not None:
-        faults += _said(lambda: chunks_of(step, spec.stage_layers), ("stage_layers",))
+        faults += _said(partial(chunks_of, step), spec.stage_layers, ("stage_layers",))
     heads = step.model.heads // step.tp
     if spec.context_parallel == "ulysses" and heads % step.cp:
-        faults.append((("context_parallel",), f"ulysses gives every rank whole heads: {heads} do not divide by cp = {step.cp}"))
+        faults.append((("context_parallel",), f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"))
     wrong_stage = next((s for s in spec.stragglers if not 0 <= s < step.pp), None)
     if wrong_stage is not None:
         faults.append((("stragglers",), f"found stage {wrong_stage}, expected 0 to {step.pp - 1}"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from commsim.errors import ScenarioError
 from commsim.nccl.version import parse_version
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of
 from commsim.scenario.training_result import TrainingItem
@@ -48,7 +48,8 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
             f"stage {fullest.stage} needs {fullest.peak / 2**30:.1f} GiB of the {memory.capacity / 2**30:.1f} GiB of "
             f"{step.accelerator.name}" + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
         )
-    inner = [a for a in ("tp", "cp", "ep") if mesh.size(a) > 1 and (mesh.nodes_spanned(topology.ranks_per_node, a) > 1).any()]
+    far = {a: mesh.nodes_spanned(topology.ranks_per_node, a).max() for a in ("tp", "cp", "ep") if mesh.size(a) > 1}
+    inner = [axis for axis, nodes in far.items() if nodes > 1]
     notes = [f"{axis} crosses nodes: its traffic is timed alone, not beside gradients and sends" for axis in inner]
     item = TrainingItem(
         name=scenario.name,
@@ -71,7 +72,7 @@ def _version(scenario: Scenario) -> tuple[int, int, int] | None:
     return parse_version(scenario.library.version) if "version" in scenario.library.model_fields_set else None
 
 
-def _parts(scenario: Scenario, topology: Topology):  # type: ignore[no-untyped-def]
+def _parts(scenario: Scenario, topology: Topology) -> Callable[[int, int], Topology]:
     def part(nodes: int, per_node: int) -> Topology:
         knobs: dict[str, object] = {"nodes": nodes, "faults": None}
         if per_node < topology.ranks_per_node:
@@ -90,8 +91,6 @@ def _task(spec: TrainingSpec, step: Step, step_s: float) -> tasks.TaskCost | Non
     gpu, gpus = step.accelerator, step.world_size
     if task.kind in ("pretrain", "sft", "reward_model"):
         tokens = task.tokens or (task.steps or 0) * step.tokens
-        if not tokens:
-            raise ScenarioError("training.task: found neither tokens nor steps, expected one of them")
         return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, model_flops(step), gpus)
     rollout = tasks.Rollout(step.global_batch_size, task.prompt_len, task.answer_len, task.generation_tp)
     per_step = rollout.sequences * (rollout.prompt + rollout.answer)

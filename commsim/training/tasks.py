@@ -85,7 +85,9 @@ def cache_bytes_per_token(model: Model, element_bytes: float = 2.0) -> float:
     return model.layers * 2 * model.kv_width * element_bytes
 
 
-def generation_seconds(model: Model, gpu: Accelerator, rollout: Rollout, gpus: int, free_bytes: float | None = None) -> float:
+def generation_seconds(
+    model: Model, gpu: Accelerator, rollout: Rollout, gpus: int, free_bytes: float | None = None
+) -> float:
     """Seconds until all answers of a step are written.
 
     As many sequences run at once as caches fit beside the weights; InfeasibleError when not one does.

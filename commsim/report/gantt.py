@@ -1,0 +1,128 @@
+"""The pipeline of a step as the papers draw it: a row per stage, a box per pass; as letters, and as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from commsim.engine.timeline import Timeline
+from commsim.report import style
+from commsim.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from commsim.scenario.training_result import TrainingItem
+
+COLOURS = {
+    "F": "#4477aa",
+    "B": "#66a182",
+    "I": "#66a182",
+    "W": "#b7d7a8",
+    "optimizer": "#777777",
+    "reduce": "#cc6677",
+    "gather": "#ddaa77",
+    "send": "#bbbbbb",
+}
+_WORDS = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward of inputs",
+    "W": "backward of weights",
+    "optimizer": "update",
+    "reduce": "gradients",
+    "gather": "parameters",
+}
+_LETTERS = {"F": "F", "B": "B", "I": "I", "W": "W", "optimizer": "o", "reduce": "r", "gather": "g"}
+_MOST_STAGES = 32
+
+
+def gantt_lines(item: TrainingItem, width: int = 100) -> list[str]:
+    """One line per stage: what it does in the middle of each slice of the step; ``.`` is idle.
+
+    F forward, B backward (I of inputs, W of weights), o update; where nothing is computed, r and g: gradients and
+    parameters under way.
+    """
+    timeline, stages = item.timeline, item.step.pp
+    shown = range(min(stages, _MOST_STAGES))
+    columns = max(20, width - 12)
+    edges = np.linspace(0.0, item.step_s, columns + 1)
+    lines = [f"# pipeline over {format_time(item.step_s)}: F forward, B I W backward, o update, r g gradients, . idle"]
+    lines += [f"  stage {stage:<3} {_letters(timeline, stage, edges)}" for stage in shown]
+    if stages > _MOST_STAGES:
+        lines.append(f"# and {stages - _MOST_STAGES} stages more")
+    return lines
+
+
+def _letters(timeline: Timeline, stage: int, edges: Any) -> str:
+    """The letter of what runs in the middle of each slice."""
+    middle = (edges[1:] + edges[:-1]) / 2
+    line = np.full(middle.size, ".")
+    for stream in (5, 0):
+        rows = np.flatnonzero((timeline.endpoint == stage) & (timeline.stream == stream))
+        if not rows.size:
+            continue
+        letters = np.array([_LETTERS[timeline.names[code]] for code in timeline.name_code[rows].tolist()])
+        at = np.searchsorted(timeline.start_s[rows], middle, side="right") - 1
+        runs = (at >= 0) & (timeline.end_s[rows][at] > middle)
+        line[runs] = letters[at[runs]]
+    return "".join(line.tolist())
+
+
+def plot_pipeline(item: TrainingItem, provenance: str = "") -> Figure:
+    """Boxes per stage over time: compute above, gradients and sends as thin bars below."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    timeline, step = item.timeline, item.step
+    rows = min(int(timeline.endpoint.max(initial=0)) + 1, _MOST_STAGES)
+    scale, unit = (1.0, "s") if item.step_s >= 1.0 else (1e3, "ms")
+    with mpl.rc_context(cast("Any", style.RC)):
+        figure = Figure(figsize=(10.0, 1.9 + 0.32 * rows), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        seen: dict[str, None] = {}
+        few = timeline.rows < 1500
+        for stage in range(rows):
+            for stream, low, height in ((0, 0.28, 0.62), (5, 0.12, 0.14), (4, 0.0, 0.1)):
+                mine = (timeline.endpoint == stage) & (timeline.stream == stream)
+                for code in np.unique(timeline.name_code[mine]).tolist():
+                    name = timeline.names[code]
+                    seen[name] = None
+                    pick = mine & (timeline.name_code == code)
+                    bars = list(
+                        zip(
+                            timeline.start_s[pick] * scale,
+                            (timeline.end_s - timeline.start_s)[pick] * scale,
+                            strict=True,
+                        )
+                    )
+                    axes.broken_barh(
+                        bars,
+                        (rows - 1 - stage + low, height),
+                        facecolors=COLOURS.get(name, "#999999"),
+                        edgecolor="white" if few else "none",
+                        linewidth=0.3 if few else 0.0,
+                    )
+        axes.set_yticks([rows - 0.5 - s for s in range(rows)], [_row_name(s, step.pp) for s in range(rows)])
+        axes.set_xlim(0, item.step_s * scale)
+        axes.set_ylim(0, rows)
+        axes.set_xlabel(f"time ({unit})")
+        axes.set_title(
+            f"{item.name}: {item.schedule}, pp {step.pp}"
+            + (f" x {step.virtual_stages}" if step.virtual_stages > 1 else "")
+            + f", {step.num_microbatches} micro-batches, step {format_time(item.step_s)}"
+        )
+        axes.grid(visible=False)
+        handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, "send")) for n in COLOURS if n in seen]
+        figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), borderaxespad=0.4)
+        if provenance:
+            figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
+    return figure
+
+
+def _row_name(row: int, stages: int) -> str:
+    return f"stage {row}" if row < stages else f"slow replica, stage {row - stages}"

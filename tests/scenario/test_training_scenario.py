@@ -1,0 +1,151 @@
+"""`training:` in a scenario: what runs, what is printed and written, and what is refused at its place."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from commsim.cli import app
+from commsim.errors import CommsimError
+from commsim.scenario.load import load_scenarios, resolved_yaml
+from commsim.scenario.run import run
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted((ROOT / "scenarios" / "training").glob("*.yaml"))
+
+_TEXT = """
+name: Small
+topology: {preset: hgx-h100-ndr400, nodes: 4}
+library: {name: nccl, version: 2.26.2}
+workload:
+  - training:
+      model: llama3-8b
+      seq_len: 4096
+      global_batch_size: 32
+      mesh: {tp: 4, pp: 4}
+      sequence_parallel: true
+      zero_stage: 1
+      task: {tokens: 1.0e+12, gpu_hour_usd: 2}
+"""
+
+
+def _load(tmp_path: Path, text: str = _TEXT, *overrides: str) -> Any:
+    (tmp_path / "s.yaml").write_text(text)
+    return load_scenarios(tmp_path / "s.yaml", list(overrides))[0]
+
+
+def test_a_step_of_a_scenario(tmp_path: Path) -> None:
+    (item,) = run(_load(tmp_path)).trainings
+    assert item.step.dp == 2  # what the machine leaves
+    assert sum(item.causes.values()) == pytest.approx(item.step_s)
+    assert item.tokens_per_s_per_gpu == pytest.approx(32 * 4096 / item.step_s / 32)
+    assert 0.2 < item.mfu < 0.7
+    assert item.mfu_causal < item.mfu == item.hfu  # nothing is recomputed
+    assert item.task is not None
+    assert item.task.days == pytest.approx(1e12 / (32 * 4096) * item.step_s / 86400)
+    assert item.task.usd(2) == pytest.approx(2 * 32 * 24 * item.task.days)
+    assert item.memory.fits
+
+
+def test_recomputation_shows_in_hfu(tmp_path: Path) -> None:
+    (item,) = run(_load(tmp_path, _TEXT, "workload.0.training.recompute=full")).trainings
+    assert item.hfu / item.mfu == pytest.approx(4 / 3, rel=0.05)
+
+
+def test_what_is_printed_and_written(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(_TEXT)
+    out, trace = tmp_path / "out", tmp_path / "trace.json"
+    shown = CliRunner().invoke(
+        app, ["run", str(tmp_path / "s.yaml"), "--out", str(out), "--plot", "--trace", str(trace)]
+    )
+    assert shown.exit_code == 0, shown.output
+    for words in ("tokens/s/GPU", "MFU", "where the time goes", "bubble", "stage 0", "GPU-hours", "USD"):
+        assert words in shown.output
+    lines = [line for line in shown.output.splitlines() if not line.startswith(("# wrote", "# trace"))]
+    assert max(map(len, lines)) <= 120
+    files = ["memory.csv", "pipeline.png", "pipeline.svg", "result.json", "scenario.yaml", "training.csv"]
+    assert sorted(p.name for p in out.iterdir()) == files
+    row = next(csv.DictReader((out / "training.csv").open()))
+    data = json.loads((out / "result.json").read_text())["trainings"][0]
+    assert float(row["step_s"]) == pytest.approx(data["step_s"])
+    parts = [r for r in csv.DictReader((out / "memory.csv").open()) if r["stage"] == "0"]
+    peak = next(float(r["GiB"]) for r in parts if r["part"] == "peak")
+    assert sum(float(r["GiB"]) for r in parts if r["part"] != "peak") == pytest.approx(peak)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"stage 0", "stage 3"} <= {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {"compute", "dp", "pp"} <= {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    again = run(load_scenarios(out / "scenario.yaml")[0]).trainings[0]
+    assert again.step_s == data["step_s"]
+
+
+def test_what_does_not_fit_says_what_would(tmp_path: Path) -> None:
+    scenario = _load(tmp_path, _TEXT, "workload.0.training.mesh={tp: 1, pp: 1}", "workload.0.training.model=llama3-70b")
+    result = run(scenario)
+    assert not result.trainings[0].memory.fits
+    assert any("GiB of the 74.5 GiB" in w for w in result.warnings)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zb_h1", "dualpipe", "naive"])
+def test_every_schedule_runs(tmp_path: Path, schedule: str) -> None:
+    (item,) = run(_load(tmp_path, _TEXT, f"workload.0.training.pipeline_schedule={schedule}")).trainings
+    assert sum(item.causes.values()) == pytest.approx(item.step_s)
+
+
+def test_rlhf_has_four_phases(tmp_path: Path) -> None:
+    task = "workload.0.training.task={kind: rlhf_ppo, steps: 100, critic: opt-350m}"
+    (item,) = run(_load(tmp_path, _TEXT, task)).trainings
+    assert item.task is not None
+    assert [p.name for p in item.task.phases] == ["generation", "scoring", "actor update", "critic update"]
+
+
+def test_the_resolved_scenario_says_the_same(tmp_path: Path) -> None:
+    scenario = _load(tmp_path)
+    assert _load(tmp_path, resolved_yaml(scenario)) == scenario
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_shipped_scenarios_load(path: Path) -> None:
+    assert load_scenarios(path)[0].trainings
+
+
+_AT = "workload.0.training"
+REFUSED = {
+    f"{_AT}.mesh.dp=3": f"{_AT}.mesh: tp*pp*cp*dp = 4*4*1*3 = 48, but the cluster has 32 GPUs; dp=2 would fit",
+    f"{_AT}.mesh.tp=3": f"{_AT}.mesh: tp*pp*cp*dp = 3*4*1*2 = 24, but the cluster has 32 GPUs; tp=4 pp=4",
+    f"{_AT}.model=llama3-9b": f"{_AT}.model: found the model 'llama3-9b', expected a preset such as llama3-8b",
+    f"{_AT}.model=none.json": "none.json",
+    f"{_AT}.precision=bf15": f"{_AT}.precision: found the precision 'bf15'",
+    f"{_AT}.global_batch_size=33": f"{_AT}.global_batch_size: global_batch_size = 33, expected a multiple of",
+    f"{_AT}.pipeline_schedule=1f2b": f"{_AT}.pipeline_schedule: found '1f2b', expected one of naive, gpipe",
+    f"{_AT}.virtual_stages=2": f"{_AT}.pipeline_schedule: found virtual_stages=2 with 1f1b",
+    f"{_AT}.stage_layers=[8, 8, 8, 7]": f"{_AT}.stage_layers: found 8+8+8+7 = 31 layers on 4 stages",
+    f"{_AT}.mesh.ep=2": f"{_AT}.mesh: ep = 2, expected 1: llama3-8b has no experts",
+    f"{_AT}.mesh.order=[tp, pp]": f"{_AT}.mesh.order: found tp, pp, expected",
+    f"{_AT}.zero_stage=4": f"{_AT}.zero_stage: found 4",
+    f"{_AT}.accelerator=H101": f"{_AT}.accelerator: found the accelerator 'H101'",
+    f"{_AT}.precision=fp4": "has no fp4 rate",
+    f"{_AT}.stragglers={{9: 2.0}}": f"{_AT}.stragglers: found stage 9, expected 0 to 3",
+    f"{_AT}.task={{kind: sft}}": f"{_AT}.task: found neither tokens nor steps",
+    f"{_AT}.recompute=some": f"{_AT}.recompute: found 'some'",
+    f"{_AT}.mseh={{tp: 2}}": "found the unknown key 'mseh', did you mean 'mesh'?",
+    "library=none": f"{_AT}: found training with library none, expected library nccl",
+    "topology.nodes=3": "but the cluster has 24 GPUs",
+}
+
+
+@pytest.mark.parametrize(("override", "message"), list(REFUSED.items()))
+def test_what_makes_no_sense_is_refused_at_its_place(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(CommsimError) as found:
+        run(_load(tmp_path, _TEXT, override))
+    assert message in str(found.value)
+
+
+def test_zero_3_with_a_pipeline_is_deepspeeds_fault(tmp_path: Path) -> None:
+    with pytest.raises(CommsimError, match="whose pipeline needs zero_stage 0 or 1"):
+        _load(tmp_path, _TEXT, f"{_AT}.zero_stage=3", f"{_AT}.framework=deepspeed")
+    assert run(_load(tmp_path, _TEXT, f"{_AT}.zero_stage=3", f"{_AT}.framework=fsdp2")).trainings
