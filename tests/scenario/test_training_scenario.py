@@ -70,10 +70,10 @@ def test_what_is_printed_and_written(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 120
     files = ["memory.csv", "pipeline.png", "pipeline.svg", "result.json", "scenario.yaml", "training.csv"]
     assert sorted(p.name for p in out.iterdir()) == files
-    row = next(csv.DictReader((out / "training.csv").open()))
+    row = next(csv.DictReader((out / "training.csv").read_text().splitlines()))
     data = json.loads((out / "result.json").read_text())["trainings"][0]
     assert float(row["step_s"]) == pytest.approx(data["step_s"])
-    parts = [r for r in csv.DictReader((out / "memory.csv").open()) if r["stage"] == "0"]
+    parts = [r for r in csv.DictReader((out / "memory.csv").read_text().splitlines()) if r["stage"] == "0"]
     peak = next(float(r["GiB"]) for r in parts if r["part"] == "peak")
     assert sum(float(r["GiB"]) for r in parts if r["part"] != "peak") == pytest.approx(peak)
     events = json.loads(trace.read_text())["traceEvents"]
