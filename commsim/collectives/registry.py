@@ -6,24 +6,26 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from commsim.collectives import (
     barrier,
     bruck,
     chain,
+    collnet,
     direct,
     double_tree,
     grid,
     knomial,
+    nvls,
     pairwise,
     pat,
     rails,
     recursive,
     ring,
+    sharp,
     star,
     swing,
-    switch,
     tree,
 )
 from commsim.collectives.rows import spread
@@ -37,19 +39,24 @@ def _always(world_size: int, ranks_per_node: int | None) -> str | None:
     return None
 
 
+Place = Literal["", "nvswitch", "network", "server"]
+
+
 @dataclass(frozen=True)
 class Entry:
     """One algorithm of one collective.
 
     ``builder`` is called with (world_size, nbytes, itemsize=...) and those of the options ``root``,
     ``channels``, ``chunks`` and ``ranks_per_node`` that ``takes`` names; ``applicable(world_size,
-    ranks_per_node)`` gives the reason why it cannot be built, or None.
+    ranks_per_node)`` gives the reason why it cannot be built, or None. ``adds_in`` says what the endpoints beside the
+    ranks are: the NVSwitch of a node, switches of a network, a server; "" where there are none.
     """
 
     summary: str
     builder: Callable[..., Schedule]
     takes: frozenset[str] = frozenset()
     applicable: Callable[[int, int | None], str | None] = _always
+    adds_in: Place = ""
 
 
 def _whole_nodes(world_size: int, ranks_per_node: int | None) -> str | None:
@@ -58,20 +65,20 @@ def _whole_nodes(world_size: int, ranks_per_node: int | None) -> str | None:
     return None
 
 
-def _plain(summary: str, builder: Callable[..., Schedule], *takes: str) -> Entry:
+def _plain(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Entry:
     """A builder without channels and pieces of its own: its schedule is spread over them."""
 
     def build(world_size: int, nbytes: int, *, channels: int, chunks: int, itemsize: int, **more: Any) -> Schedule:
         base = builder(world_size, nbytes, itemsize=itemsize, **more)
         return spread(base, channels, chunks, itemsize=itemsize)
 
-    return _own(summary, build, *takes)
+    return _own(summary, build, *takes, adds_in=adds_in)
 
 
-def _own(summary: str, builder: Callable[..., Schedule], *takes: str) -> Entry:
+def _own(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Entry:
     """A builder that takes channels and chunks itself."""
     applicable = _whole_nodes if "ranks_per_node" in takes else _always
-    return Entry(summary, builder, frozenset({"channels", "chunks", *takes}), applicable)
+    return Entry(summary, builder, frozenset({"channels", "chunks", *takes}), applicable, adds_in)
 
 
 def _ring(summary: str, builder: Callable[..., Schedule]) -> Entry:
@@ -97,7 +104,9 @@ _ALL_REDUCE = {
     "reduce_broadcast": _plain("reduce and broadcast on a binomial tree", knomial.knomial_all_reduce, ROOT),
     "knomial": _plain("reduce and broadcast on a 4-nomial tree", partial(knomial.knomial_all_reduce, radix=4), ROOT),
     "flat": _plain("every rank to the root and back", star.flat_all_reduce, ROOT),
-    "parameter_server": _plain("every rank to one more endpoint and back", star.parameter_server_all_reduce),
+    "parameter_server": _plain(
+        "every rank to one more endpoint and back", star.parameter_server_all_reduce, adds_in="server"
+    ),
     "recursive_doubling": _plain("swaps of the whole array", recursive.recursive_doubling_all_reduce),
     "rabenseifner": _plain("recursive halving, then doubling", recursive.rabenseifner_all_reduce),
     "swing": _plain("swaps of halves with near partners", swing.swing_all_reduce),
@@ -110,11 +119,17 @@ _ALL_REDUCE = {
     ),
     "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_all_reduce),
     "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_all_reduce, dims=3)),
-    "nvls": _plain("one switch adds and multicasts (NVLink SHARP)", switch.nvls_all_reduce),
-    "nvls_tree": _plain("NVLS in each node, double tree over nodes", switch.nvls_tree_all_reduce, NODES),
-    "collnet_direct": _plain("shares to local heads, network switch adds", switch.collnet_direct_all_reduce, NODES),
-    "collnet_chain": _plain("chain to a head per node, network switch adds", switch.collnet_chain_all_reduce, NODES),
-    "sharp": _plain("tree of switches that add and multicast", switch.sharp_all_reduce),
+    "nvls": _own("one switch adds and multicasts (NVLink SHARP)", nvls.nvls_all_reduce, adds_in="nvswitch"),
+    "nvls_tree": _plain(
+        "NVLS in each node, double tree over nodes", nvls.nvls_tree_all_reduce, NODES, adds_in="nvswitch"
+    ),
+    "collnet_direct": _plain(
+        "shares to local heads, network switch adds", collnet.collnet_direct_all_reduce, NODES, adds_in="network"
+    ),
+    "collnet_chain": _plain(
+        "chain to a head per node, network switch adds", collnet.collnet_chain_all_reduce, NODES, adds_in="network"
+    ),
+    "sharp": _plain("tree of switches that add and multicast", sharp.sharp_all_reduce, adds_in="network"),
     "ring_stepwise": _ring("ring; a rank's next send waits for its last", ring.stepwise_ring_all_reduce),
 }
 _REDUCE_SCATTER = {
@@ -130,8 +145,10 @@ _REDUCE_SCATTER = {
     ),
     "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_reduce_scatter),
     "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_reduce_scatter, dims=3)),
-    "nvls": _plain("one switch adds (NVLink SHARP)", switch.nvls_reduce_scatter),
-    "collnet_direct": _plain("blocks to local heads, network switch adds", switch.collnet_direct_reduce_scatter, NODES),
+    "nvls": _plain("one switch adds (NVLink SHARP)", nvls.nvls_reduce_scatter, adds_in="nvswitch"),
+    "collnet_direct": _plain(
+        "blocks to local heads, network switch adds", collnet.collnet_direct_reduce_scatter, NODES, adds_in="network"
+    ),
     "pat": _plain("a shifted binomial tree per block, aggregated (NCCL)", pat.pat_reduce_scatter),
 }
 _ALL_GATHER = {
@@ -147,8 +164,10 @@ _ALL_GATHER = {
     ),
     "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_all_gather),
     "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_all_gather, dims=3)),
-    "nvls": _plain("one switch multicasts (NVLink SHARP)", switch.nvls_all_gather),
-    "collnet_direct": _plain("network switch multicasts to local heads", switch.collnet_direct_all_gather, NODES),
+    "nvls": _plain("one switch multicasts (NVLink SHARP)", nvls.nvls_all_gather, adds_in="nvswitch"),
+    "collnet_direct": _plain(
+        "network switch multicasts to local heads", collnet.collnet_direct_all_gather, NODES, adds_in="network"
+    ),
     "pat": _plain("a shifted binomial tree per block, aggregated (NCCL)", pat.pat_all_gather),
 }
 _BROADCAST = {
@@ -159,7 +178,7 @@ _BROADCAST = {
     "flat": _plain("the root to every rank", star.flat_broadcast, ROOT),
     "scatter_all_gather": _plain("binomial scatter, ring all-gather", knomial.scatter_all_gather_broadcast, ROOT),
     "hierarchical": _plain("binomial over nodes, binomial in each", rails.hierarchical_broadcast, ROOT, NODES),
-    "sharp": _plain("tree of switches that multicast", switch.sharp_broadcast, ROOT),
+    "sharp": _plain("tree of switches that multicast", sharp.sharp_broadcast, ROOT, adds_in="network"),
 }
 _REDUCE = {
     "chain": _own("pieces along a chain into the root (NCCL's Ring)", chain.chain_reduce, ROOT),
@@ -169,7 +188,7 @@ _REDUCE = {
     "flat": _plain("every rank to the root", star.flat_reduce, ROOT),
     "reduce_scatter_gather": _plain("recursive halving, binomial gather", knomial.reduce_scatter_gather_reduce, ROOT),
     "hierarchical": _plain("binomial in each node, binomial over nodes", rails.hierarchical_reduce, ROOT, NODES),
-    "sharp": _plain("tree of switches that add", switch.sharp_reduce, ROOT),
+    "sharp": _plain("tree of switches that add", sharp.sharp_reduce, ROOT, adds_in="network"),
 }
 _SCATTER = {
     "chain": _plain("blocks along a chain, farthest first", chain.chain_scatter, ROOT),
@@ -202,7 +221,7 @@ _BARRIER = {
     "binomial": _plain("binomial tree up and down", barrier.binomial_barrier, ROOT),
     "flat": _plain("every rank to the root and back", barrier.flat_barrier, ROOT),
     "ring": _plain("a token twice round a ring", barrier.ring_barrier, ROOT),
-    "sharp": _plain("tree of switches", switch.sharp_barrier),
+    "sharp": _plain("tree of switches", sharp.sharp_barrier, adds_in="network"),
 }
 
 ALGORITHMS: dict[tuple[str, str], Entry] = {
@@ -270,10 +289,12 @@ def build(
     *,
     itemsize: int = 1,
     ranks_per_node: int | None = None,
+    switches: sharp.SwitchTree | None = None,
 ) -> Schedule:
     """The schedule of that name; a ScheduleError says why a combination does not exist.
 
-    Channels share the array evenly and each cuts its share into ``chunks`` pieces that follow each other.
+    Channels share the array evenly and each cuts its share into ``chunks`` pieces that follow each other. What adds in
+    switches of a network follows the tree ``switches``, where given.
 
     >>> build("all_reduce", "ring", 4, nbytes=4096).sent_bytes()
     array([6144, 6144, 6144, 6144])
@@ -290,7 +311,9 @@ def build(
     if root and "root" not in found.takes:
         raise ScheduleError(f"{algorithm} {collective} has no root, found root {root}")
     options = {"root": root, "channels": channels, "chunks": chunks, "ranks_per_node": ranks_per_node}
-    given = {name: value for name, value in options.items() if name in found.takes}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in found.takes}
+    if switches is not None and found.adds_in == "network":
+        given["switches"] = switches
     return found.builder(world_size, nbytes, itemsize=itemsize, **given)
 
 

@@ -167,8 +167,8 @@ class Schedule:
         np.add.at(total, endpoint, np.where(self.src != self.dst, self.payload_bytes(), 0))
         return total
 
-    def dependencies(self) -> Dependencies:
-        """Successors of each row in CSR form: those of row i are ``idx[ptr[i]:ptr[i + 1]]``."""
+    def dependencies(self, *, joins: bool = False) -> Dependencies:
+        """Successors of each row in CSR form, ``idx[ptr[i]:ptr[i + 1]]`` of row i; ``joins``: see `derive`."""
         if self.known_dependencies is not None:
             return with_extra(self.known_dependencies(), self.after)
         chunks = self.chunk_bytes.size
@@ -178,6 +178,7 @@ class Schedule:
             (self.dst.astype(np.int64) * len(Buffer) + self.dst_buffer) * chunks + self.dst_chunk,
             self.step,
             self.after,
+            joins=joins,
         )
 
     def edit(self, **changes: Any) -> Schedule:

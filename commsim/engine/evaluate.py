@@ -43,6 +43,7 @@ def evaluate(
     contention: Contention = "fifo",
     block_rate: float | None = None,
     quantum: float = QUANTUM,
+    joins: bool = False,
 ) -> Outcome: ...
 
 
@@ -55,6 +56,7 @@ def evaluate(
     contention: Contention = "fifo",
     block_rate: None = None,
     quantum: float = QUANTUM,
+    joins: bool = False,
 ) -> Totals: ...
 
 
@@ -66,13 +68,15 @@ def evaluate(
     contention: Contention = "fifo",
     block_rate: float | None = None,
     quantum: float = QUANTUM,
+    joins: bool = False,
 ) -> Outcome | Totals:
     """What becomes of a schedule or a family on the topology's own routes; ``level`` names the evaluator that found it.
 
     ``auto`` takes the cheapest level whose conditions are verified. Asking for a level whose conditions do not hold is
     an InfeasibleError that says which one fails. A Schedule has times for every row (`Outcome`), a Family, whose rows
     are not built below the level ``event``, its `Totals`. ``block_rate``: see `build_program`; ``quantum``: see
-    `simulate_fair`.
+    `simulate_fair`. ``joins``, with FIFO links: far quicker where many rows come before many others; the Outcome of a
+    schedule then has times for `Program` ops beyond its rows.
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}, expected {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
@@ -80,22 +84,23 @@ def evaluate(
         raise ValueError(f"unknown contention {contention!r}, expected fifo or fair")
     if isinstance(what, Family):
         return _family(what, topology, engine, contention, quantum)
-    return _schedule(what, topology, engine, contention, block_rate, quantum)
+    program = build_program(what, topology, block_rate=block_rate, joins=joins and contention == "fifo")
+    return evaluate_program(what, program, engine, contention=contention, quantum=quantum)
 
 
-def _schedule(
+def evaluate_program(
     schedule: Schedule,
-    topology: Topology,
-    engine: Engine,
-    contention: Contention,
-    block_rate: float | None,
-    quantum: float,
+    program: Program,
+    engine: Engine = "auto",
+    *,
+    contention: Contention = "fifo",
+    quantum: float = QUANTUM,
 ) -> Outcome:
+    """`evaluate` for a schedule whose Program is already there."""
     if engine == "wavefront":
         raise _not_here("wavefront", schedule, "it takes rings given as a family, without rows")
     if engine == "fold" and contention == "fifo":
         raise _not_here("folding", schedule, "rows fold under fair sharing only; with FIFO links a family does")
-    program = build_program(schedule, topology, block_rate=block_rate)
     reason = ""
     if engine in {"auto", "closed_form"}:
         found = uniform_steps(program, schedule.step)

@@ -132,6 +132,7 @@ def run_heap(
     hop_start: F64,
     hop_before: I64,
     cause: I32,
+    first_join: int,
 ) -> int:
     """Simulate with a heap of events; returns the number of finished ops (fewer than M: a cycle).
 
@@ -139,7 +140,9 @@ def run_heap(
     of (delay, number), so that they need not stand in the heap. ``ready``, ``start``, ``end`` (M,), ``link_bytes``
     and ``link_busy`` (L,) arrive as zeros. When ``hop_ptr`` (M+1,) is not empty, the run is recorded for the
     critical path: ``hop_start`` per op and hop; ``hop_before`` the event (op << 16 | hop) that kept the link
-    busy, or -1; ``cause`` (M,) the predecessor that came last, or -1 (both arrive as -1).
+    busy, or -1; ``cause`` (M,) the predecessor that came last, or -1 (both arrive as -1). Ops from ``first_join``
+    on are joins: they end when the last op before them does and never stand in the heap, so that ties are broken as
+    if their edges led from each op before to each op after; no join follows another.
     """
     recording = hop_ptr.size > 0
     free = np.zeros(latency.size, np.float64)
@@ -218,13 +221,33 @@ def run_heap(
                     if recording:
                         cause[_u(s)] = op
                 waiting[_u(s)] -= 1
-                if waiting[_u(s)] == 0:
+                if waiting[_u(s)] > 0:
+                    continue
+                if s < first_join:
                     if n == room:
                         times = np.concatenate((times, np.empty(room, np.float64)))
                         keys = np.concatenate((keys, np.empty(room, np.int64)))
                         room *= 2
                     _push(times, keys, n, ready[_u(s)] + delay[_u(s)], np.int64(s) << HOP_BITS)
                     n += 1
+                    continue
+                finished += 1
+                start[_u(s)] = ready[_u(s)]
+                end[_u(s)] = ready[_u(s)]
+                for j in range(succ_ptr[_u(s)], succ_ptr[_u(s + 1)]):
+                    x = succ_idx[_u(j)]
+                    if ready[_u(s)] > ready[_u(x)]:
+                        ready[_u(x)] = ready[_u(s)]
+                        if recording:
+                            cause[_u(x)] = s
+                    waiting[_u(x)] -= 1
+                    if waiting[_u(x)] == 0:
+                        if n == room:
+                            times = np.concatenate((times, np.empty(room, np.float64)))
+                            keys = np.concatenate((keys, np.empty(room, np.int64)))
+                            room *= 2
+                        _push(times, keys, n, ready[_u(x)] + delay[_u(x)], np.int64(x) << HOP_BITS)
+                        n += 1
     return finished
 
 
@@ -284,6 +307,36 @@ def run_in_order(
                 return op
             ready[_u(s)] = max(ready[_u(s)], done)
     return rows
+
+
+@_jit
+def run_alone(cost: F64, succ_ptr: I64, succ_idx: I32, waiting: I32, ready: F64) -> float:
+    """When the last op ends if op i takes ``cost[i]`` and no op is ever in the way of another.
+
+    ``waiting`` (M,) holds the in-degrees and is used up; ``ready`` (M,) arrives as zeros.
+    """
+    rows = cost.size
+    queue = np.empty(rows, np.int32)
+    n = 0
+    for op in range(rows):
+        if waiting[op] == 0:
+            queue[n] = op
+            n += 1
+    taken = 0
+    last = 0.0
+    while taken < n:
+        op = queue[_u(taken)]
+        taken += 1
+        done = ready[_u(op)] + cost[_u(op)]
+        last = max(last, done)
+        for e in range(succ_ptr[_u(op)], succ_ptr[_u(op + 1)]):
+            s = succ_idx[_u(e)]
+            ready[_u(s)] = max(ready[_u(s)], done)
+            waiting[_u(s)] -= 1
+            if waiting[_u(s)] == 0:
+                queue[_u(n)] = s
+                n += 1
+    return last
 
 
 @_jit

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from commsim.collectives.schedule import Schedule
 from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.engine.placement import routes
 from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Program:
     ``r = route[i]``. It is ready when its ``indeg[i]`` predecessors have ended, and its head reaches the
     first link ``delay_s[i]`` later; with an empty route it ends then. Its successors are
     ``succ_idx[succ_ptr[i]:succ_ptr[i + 1]]``. Bandwidth in bytes/s, latency in s. A local copy engine, a
-    thread block or a proxy is a link like any other.
+    thread block or a proxy is a link like any other. The last ``joins`` ops carry nothing on an empty route and stand
+    for "all of these before all of those".
 
     All of this is checked here, once, since the compiled loops check nothing; ScheduleError names the first fault.
     """
@@ -59,6 +61,7 @@ class Program:
     route_link: Int32
     link_bandwidth: Float64
     link_latency: Float64
+    joins: int = 0
 
     def __post_init__(self) -> None:
         for name, kind in _TYPES.items():
@@ -150,57 +153,61 @@ def dense_ids(keys: Int64, size: int) -> tuple[Int64, Int32]:
     return distinct, table[keys]
 
 
-def build_program(schedule: Schedule, topology: Topology, *, block_rate: float | None = None) -> Program:
+def build_program(
+    schedule: Schedule, topology: Topology, *, block_rate: float | None = None, joins: bool = False
+) -> Program:
     """The Program of a schedule on the topology's own routes; op ``i`` is row ``i``.
 
-    A row carries its ``wire_bytes``, or its payload when the schedule is not lowered. A row within one
-    endpoint uses no link. ``block_rate`` (bytes/s) is the copy rate of one thread block: each (src, channel)
-    gets a link of that bandwidth and no latency that its rows pass first, also those within the endpoint;
-    these links follow the topology's.
+    A row carries its ``wire_bytes``, or its payload when the schedule is not lowered. A row within one endpoint uses no
+    link; endpoints that are no ranks are placed by `commsim.engine.placement`. With ``joins`` ops without bytes follow
+    the rows, in place of edges from many rows to many (see `derive`). ``block_rate`` (bytes/s) is the copy rate of one
+    thread block: each (src, channel) gets a link of that bandwidth and no latency that its rows pass first, also those
+    within the endpoint; these links follow the topology's.
     """
     if schedule.world_size > topology.world_size:
         raise ScheduleError(
             f"the schedule has {schedule.world_size} ranks, the topology {topology.name} only {topology.world_size}"
         )
-    if schedule.endpoints > topology.world_size:
-        raise ScheduleError(
-            f"the schedule uses {schedule.endpoints} endpoints, the topology {topology.name} has routes between its "
-            f"{topology.world_size} ranks only"
-        )
     derived = schedule.known_dependencies is None
     require_memory(estimate_bytes(schedule.rows, derived=derived), schedule.rows)
     nbytes = schedule.payload_bytes() if schedule.wire_bytes is None else schedule.wire_bytes
-    ptr, links, route = _routes(schedule, topology)
+    ptr, links, route = routes_of_rows(schedule, topology)
     bandwidth, latency = topology.link_bandwidth, topology.link_latency
     if block_rate is not None:
         ptr, links, route, blocks = _through_blocks(schedule, ptr, links, route, bandwidth.size)
         bandwidth = np.concatenate([bandwidth, np.full(blocks, block_rate)])
         latency = np.concatenate([latency, np.zeros(blocks)])
-    succ_ptr, succ_idx = schedule.dependencies()
+    succ_ptr, succ_idx = schedule.dependencies(joins=joins)
+    ops = succ_ptr.size - 1
+    if ops > schedule.rows:
+        nbytes = np.pad(nbytes, (0, ops - schedule.rows))
+        ptr = np.append(ptr, ptr[-1])
+        route = np.pad(route, (0, ops - schedule.rows), constant_values=ptr.size - 2)
     return Program(
         nbytes=nbytes,
         route=route,
-        delay_s=np.zeros(schedule.rows),
+        delay_s=np.zeros(ops),
         succ_ptr=succ_ptr,
         succ_idx=succ_idx,
-        indeg=np.bincount(succ_idx, minlength=schedule.rows).astype(np.int32),
+        indeg=np.bincount(succ_idx, minlength=ops).astype(np.int32),
         route_ptr=ptr,
         route_link=links,
         link_bandwidth=bandwidth,
         link_latency=latency,
+        joins=ops - schedule.rows,
     )
 
 
-def _routes(schedule: Schedule, topology: Topology) -> tuple[Int64, Int32, Int32]:
+def routes_of_rows(schedule: Schedule, topology: Topology) -> tuple[Int64, Int32, Int32]:
     """Route table (ptr, link) with an empty route at its end, and the route of each row."""
     n = schedule.endpoints
     pair, of_row = dense_ids(schedule.src.astype(np.int64) * n + schedule.dst, n * n)
     src, dst = pair // n, pair % n
     away = src != dst
-    table = topology.routes(src[away].astype(np.int32), dst[away].astype(np.int32))
-    route = np.full(pair.size, table.ptr.size - 1, np.int32)
-    route[away] = table.index
-    return np.append(table.ptr, table.ptr[-1]), table.link, route[of_row]
+    ptr, links, index = routes(schedule, topology, src[away], dst[away])
+    route = np.full(pair.size, ptr.size - 1, np.int32)
+    route[away] = index
+    return np.append(ptr, ptr[-1]), links, route[of_row]
 
 
 def _through_blocks(

@@ -96,7 +96,7 @@ def simulate(
         needed += RECORD_BYTES_PER_HOP * int(program.hops().sum()) + 20 * program.rows
     require_memory(needed, program.rows, limit_bytes=limit_bytes)
     routes = Routes.merged(program) if merge and not (record or store_and_forward) else Routes.of(program)
-    if in_order and not record:
+    if in_order and not record and not program.joins:
         outcome = _in_order(program, routes, store_and_forward)
         if outcome is not None:
             return outcome
@@ -168,6 +168,7 @@ def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> 
         rec.hop_start_s,
         rec.hop_before,
         rec.cause,
+        p.rows - p.joins,
     )
     if finished < p.rows:
         raise ScheduleError(cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))

@@ -39,7 +39,7 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
     winners = list(dict.fromkeys(row.algorithm for row in rows))
     wanted = [name for name in always if name in ratios and name not in winners]
     others = sorted(
-        (n for n in ratios if n not in {*winners, *wanted}), key=lambda n: float(np.mean(np.log(ratios[n])))
+        (n for n in ratios if n not in {*winners, *wanted}), key=lambda n: float(np.nanmean(np.log(ratios[n])))
     )
     colours = [*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS]
     with mpl.rc_context(cast("Any", style.RC)):
@@ -83,11 +83,19 @@ def crossover_lines(item: Item) -> list[str]:
         behind = 0.0 if row.runner_up_s is None or row.time_s == 0 else 100 * (row.runner_up_s / row.time_s - 1)
         next_best = "is as quick" if behind < 0.05 else f"takes {behind:.3g} % longer"
         lines.append(f"# {span}: {name} (at {format_bytes(last)} {row.runner_up} {next_best})")
+    left_out = sum(len(row.left_out) for row in rows)
+    if left_out:
+        everything = left_out + sum(len(row.candidates) for row in rows)
+        names = dict.fromkeys(name for row in rows for name, _ in row.left_out)
+        lines.append(
+            f"# {left_out} of {everything} simulations left out, whose lower bound is above the runner-up: "
+            f"{', '.join(names)}"
+        )
     return lines
 
 
 def _ratios(rows: list[Row]) -> dict[str, np.ndarray]:
-    names = [name for name, _ in rows[0].candidates]
+    names = dict.fromkeys(name for row in rows for name, _ in row.candidates)
     found = {name: np.full(len(rows), np.nan) for name in names}
     for i, row in enumerate(rows):
         for name, seconds in row.candidates:

@@ -15,14 +15,17 @@ import numpy as np
 
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
-from commsim.engine.evaluate import BothWays, evaluate, other_contention
+from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_contention
 from commsim.engine.family import Family, hierarchical_family, ring_family
+from commsim.engine.least import Least, least
 from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
 from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
 from commsim.engine.variation import Spread, Variation, repeated
-from commsim.errors import InfeasibleError, ScheduleError
+from commsim.errors import InfeasibleError, ScheduleError, TopologyError
 from commsim.scenario.run import RowPredictor
+from commsim.topology.aggregation import SwitchTree
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -34,10 +37,15 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 PIECE_BYTES = 512 << 10
-"""Trees and chains pipeline pieces of this size, at most 64 of them per channel."""
+"""Trees, chains and switches that add pipeline pieces of this size, at most MOST_PIECES of them per channel."""
+
+MOST_PIECES = 64
 
 MOST_MESSAGES = 4_000_000
 """`auto` passes over an algorithm whose schedule sends more messages than this."""
+
+FEW_MESSAGES = 100_000
+"""`auto` simulates up to so many messages without asking whether the algorithm could win at all."""
 
 MOST_COMPARED = 20_000
 """Up to so many messages, FIFO links and fair sharing are both simulated, and a difference is said."""
@@ -45,8 +53,13 @@ MOST_COMPARED = 20_000
 _LARGE = 2048
 """From so many ranks on, the rows are estimated from smaller machines before they are built."""
 
+_MOST_KEPT = 10_000_000
+"""Messages whose routes and dependences are kept from one size to the next, all algorithms together: 0.4 GB."""
+
 _RINGS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
-_PIPELINED = frozenset({"tree", "chain", "double_binary_tree"})
+_PIPELINED = frozenset(
+    {"tree", "chain", "double_binary_tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "sharp"}
+)
 
 
 @dataclass(frozen=True)
@@ -72,11 +85,16 @@ def raw_schedule(
     channels: int = 1,
     itemsize: int = 1,
     root: int = 0,
+    pieces: int | None = None,
+    switches: SwitchTree | None = None,
 ) -> Schedule:
-    """The schedule of an algorithm, pipelined where it gains from it; InfeasibleError if it would not fit in memory."""
-    pieces = 1
-    if algorithm in _PIPELINED:
-        pieces = max(1, min(64, -(-size // (channels * PIECE_BYTES))))
+    """The schedule of an algorithm, pipelined where it gains from it; InfeasibleError if it would not fit in memory.
+
+    ``pieces`` per channel are a matter of the size unless given.
+    """
+    if pieces is None:
+        wanted = -(-size // (channels * PIECE_BYTES)) if algorithm in _PIPELINED else 1
+        pieces = max(1, min(MOST_PIECES, wanted))
     build = partial(
         registry.build,
         collective,
@@ -85,6 +103,7 @@ def raw_schedule(
         chunks=pieces,
         itemsize=itemsize,
         ranks_per_node=ranks_per_node,
+        switches=switches,
     )
     if ranks >= _LARGE:
         with suppress(ScheduleError):  # the algorithm need not fit the smaller machines
@@ -105,51 +124,79 @@ def even_node(topology: Topology, ranks: Int64 | None = None) -> int:
     return int(np.gcd.reduce(np.diff(np.concatenate([[0], borders, [node.size]]))))
 
 
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """An algorithm that `auto` may choose: its messages, and the least it takes (None: it is never left out)."""
+
+    name: str
+    messages: int
+    least: Least | None
+
+
 class RawRows(RowPredictor):
     """Rows of schedules on a topology, timed by the engine that the scenario asks for."""
 
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
-        super().__init__(work, topology)
+        names = [a for c, a in registry.names() if c == work.collective]
+        chosen = work.algorithm or names[0]
+        adds = {a for a in names if registry.entry(work.collective, a).adds_in}
+        super().__init__(work, topology, in_network=chosen in adds)
         self._engine, self._contention = scenario.engine, scenario.contention
         self._variation = None if scenario.variation is None else scenario.variation.variation
         self._channels = work.channels or 1
         self._per_node = even_node(topology)
         self.use: Use | None = None
-        names = [a for c, a in registry.names() if c == work.collective]
-        if work.algorithm == "auto":
-            self._names = [name for name in names if self._fits(name)]
-            if not self._names:
+        self._kept: dict[tuple[str, int], Program] = {}
+        self._tree: SwitchTree | None = None
+        self._candidates = [_Candidate(chosen, 0, None)]
+        if chosen == "auto":
+            self._candidates = [found for name in names if (found := self._candidate(name)) is not None]
+            if not self._candidates:
                 raise InfeasibleError(f"no algorithm of {work.collective} can run on {topology.name}")
-        else:
-            self._names = [work.algorithm or names[0]]
+            self._in_network = any(c.name in adds for c in self._candidates)
 
-    def schedule(self, algorithm: str, size: int) -> Schedule:
-        """The schedule of one algorithm for one size."""
-        return raw_schedule(
-            self.work.collective,
-            algorithm,
-            size,
-            self.topology.world_size,
-            ranks_per_node=self._per_node,
-            channels=self._channels,
-            itemsize=self.work.item_bytes,
-            root=self.work.root or 0,
-        )
+    def _switches(self, algorithm: str) -> SwitchTree | None:
+        """The tree of the fabric for what adds in a network's switches."""
+        if registry.entry(self.work.collective, algorithm).adds_in != "network":
+            return None
+        if self._tree is None:
+            self._tree = SwitchTree(self.topology)
+        return self._tree
 
-    def _fits(self, algorithm: str) -> bool:
-        """Whether an algorithm can be timed here at all; what is passed over is said once."""
+    def schedule(self, algorithm: str, size: int, pieces: int | None = None) -> Schedule:
+        """The schedule of one algorithm for one size; ScheduleError if the topology has not what it needs."""
         try:
-            small = self.schedule(algorithm, self.work.item_bytes * self.topology.world_size)
+            return raw_schedule(
+                self.work.collective,
+                algorithm,
+                size,
+                self.topology.world_size,
+                ranks_per_node=self._per_node,
+                channels=self._channels,
+                itemsize=self.work.item_bytes,
+                root=self.work.root or 0,
+                pieces=pieces,
+                switches=self._switches(algorithm),
+            )
+        except TopologyError as reason:
+            raise ScheduleError(f"{algorithm} {self.work.collective} is not applicable, because {reason}") from None
+
+    def _candidate(self, name: str) -> _Candidate | None:
+        """What `auto` needs to know of an algorithm; None if it cannot be timed here, which is said once."""
+        n, item = self.topology.world_size, self.work.item_bytes
+        size = item * n * n << 24  # far more than there are chunks, in whole blocks
+        try:
+            whole = self.schedule(name, size, pieces=1)
+            messages = whole.rows * (MOST_PIECES if name in _PIPELINED else 1)
+            if messages > MOST_MESSAGES:
+                self.warnings.append(f"auto passes over {name}: it sends more than {MOST_MESSAGES:,} messages")
+                return None
+            if self.family(name, size) is not None:
+                return _Candidate(name, 0, None)
+            return _Candidate(name, messages, least(whole, self.topology, item))
         except ScheduleError as error:
-            self.warnings.append(f"auto passes over {algorithm}: {error}")
-            return False
-        if small.endpoints > self.topology.world_size:
-            self.warnings.append(f"auto passes over {algorithm}: it reduces in switches, which have no route here")
-            return False
-        if small.rows * (64 if algorithm in _PIPELINED else 1) > MOST_MESSAGES:
-            self.warnings.append(f"auto passes over {algorithm}: it sends more than {MOST_MESSAGES:,} messages")
-            return False
-        return True
+            self.warnings.append(f"auto passes over {name}: {error}")
+            return None
 
     def family(self, algorithm: str, size: int) -> Family | None:
         """The rule behind an algorithm's rows, where there is one that need not build them; None for `event`.
@@ -175,8 +222,21 @@ class RawRows(RowPredictor):
             total = evaluate(family, self.topology, self._engine, contention=self._contention)
             return self._timed(algorithm, total)
         schedule = self.schedule(algorithm, size)
-        outcome = evaluate(schedule, self.topology, self._engine, contention=self._contention)
+        if schedule.rows <= MOST_COMPARED or self._contention == "fair":
+            outcome = evaluate(schedule, self.topology, self._engine, contention=self._contention)
+        else:
+            outcome = evaluate_program(schedule, self._program(algorithm, schedule), self._engine)
         return self._timed(algorithm, outcome)
+
+    def _program(self, algorithm: str, schedule: Schedule) -> Program:
+        """The Program of a schedule; routes and dependences do not depend on the size and are kept."""
+        kept = self._kept.get((algorithm, schedule.chunk_bytes.size))
+        if kept is not None:
+            return replace(kept, nbytes=np.pad(schedule.payload_bytes(), (0, kept.joins)))
+        program = build_program(schedule, self.topology, joins=True)
+        if sum(p.rows for p in self._kept.values()) + program.rows <= _MOST_KEPT:
+            self._kept[algorithm, schedule.chunk_bytes.size] = program
+        return program
 
     def _timed(self, algorithm: str, outcome: Outcome | Totals) -> Timed:
         limit = _bottleneck(outcome, self.topology)
@@ -210,16 +270,7 @@ class RawRows(RowPredictor):
 
     def __call__(self, size: int) -> Row:
         """The prediction for one size in bytes: the quickest algorithm's, with the one that comes next."""
-        # Equal to nine digits is equal: then the first of the list, which is the better known one.
-        timed: list[Timed] = []
-        best: Timed | None = None
-        for name in self._names:
-            found = self.time(name, size)
-            if best is None or float(f"{found.seconds:.9g}") < float(f"{best.seconds:.9g}"):
-                best = found
-            timed.append(replace(found, outcome=None))  # millions of messages each
-        assert best is not None  # there is an algorithm
-        timed.sort(key=lambda t: float(f"{t.seconds:.9g}"))
+        timed, left_out, best = self._race(size)
         both = self._both_ways(best, size)
         row = self.row(
             size,
@@ -247,7 +298,41 @@ class RawRows(RowPredictor):
         if len(timed) == 1:
             return row
         others = tuple((t.algorithm, t.seconds) for t in timed)
-        return replace(row, runner_up=timed[1].algorithm, runner_up_s=timed[1].seconds, candidates=others)
+        return replace(
+            row,
+            runner_up=timed[1].algorithm,
+            runner_up_s=timed[1].seconds,
+            candidates=others,
+            left_out=tuple(left_out),
+        )
+
+    def _race(self, size: int) -> tuple[list[Timed], list[tuple[str, float]], Timed]:
+        """The algorithms by time, those that cannot be among the first two with their bounds, and the first in full.
+
+        Cheap simulations go first; a long one is left out when its bound is above the second time found so far.
+        """
+        # Equal to nine digits is equal: then the first of the list, which is the better known one.
+        order = {candidate.name: i for i, candidate in enumerate(self._candidates)}
+
+        def rank(t: Timed) -> tuple[float, int]:
+            return float(f"{t.seconds:.9g}"), order[t.algorithm]
+
+        timed: list[Timed] = []
+        left_out: list[tuple[str, float]] = []
+        best: Timed | None = None
+        for candidate in sorted(self._candidates, key=lambda c: c.messages):
+            lengthy = candidate.messages > FEW_MESSAGES and self._variation is None
+            if lengthy and candidate.least is not None and len(timed) > 1:
+                bound = candidate.least.seconds(size)
+                if bound > sorted(t.seconds for t in timed)[1] * (1 + 1e-3):
+                    left_out.append((candidate.name, bound))
+                    continue
+            found = self.time(candidate.name, size)
+            if best is None or rank(found) < rank(best):
+                best = found
+            timed.append(replace(found, outcome=None))  # millions of messages each
+        assert best is not None  # there is an algorithm
+        return sorted(timed, key=rank), left_out, best
 
 
 def _bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:

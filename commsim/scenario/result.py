@@ -54,6 +54,7 @@ class Row:
     busiest_share: float | None = None
     fifo_s: float | None = None  # where both views of contention were simulated
     fair_s: float | None = None
+    left_out: tuple[tuple[str, float], ...] = ()  # not simulated: the seconds that each takes at least are too many
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class Item:
                 "fair_us": None if r.fair_s is None else microseconds(r.fair_s),
                 "runner_up": r.runner_up,
                 "runner_up_us": None if r.runner_up_s is None else microseconds(r.runner_up_s),
+                "not_simulated": len(r.left_out),
             }
             for r in self.rows
         ]

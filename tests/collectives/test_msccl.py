@@ -6,6 +6,7 @@ import os
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_a_published_file_survives_export(path: Path) -> None:
     assert same_schedule(s, parse_msccl(msccl_text(s), s.nbytes))
 
 
-def build(collective: str, algorithm: str, n: int, **more: int) -> Schedule:
+def build(collective: str, algorithm: str, n: int, **more: Any) -> Schedule:
     parts = more.get("channels", 1) * more.get("chunks", 1)
     return registry.build(collective, algorithm, n, 4 * n * n * parts, **more)
 

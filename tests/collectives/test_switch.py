@@ -4,18 +4,14 @@ import numpy as np
 import pytest
 
 from commsim.collectives.check import check
-from commsim.collectives.schedule import Op
-from commsim.collectives.switch import (
+from commsim.collectives.collnet import (
     collnet_chain_all_reduce,
     collnet_direct_all_gather,
     collnet_direct_all_reduce,
-    nvls_all_reduce,
-    nvls_tree_all_reduce,
-    sharp_all_reduce,
-    sharp_broadcast,
-    sharp_reduce,
-    switch_tree,
 )
+from commsim.collectives.nvls import nvls_all_reduce, nvls_tree_all_reduce
+from commsim.collectives.schedule import Op
+from commsim.collectives.sharp import sharp_all_reduce, sharp_broadcast, sharp_reduce, switch_tree
 from commsim.collectives.tree import tree_all_reduce
 from commsim.errors import ScheduleError
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.collectives.direct import two_shot_all_reduce
+from commsim.collectives.nvls import nvls_all_reduce
 from commsim.collectives.ring import ring_all_reduce
 from commsim.collectives.schedule import Schedule
-from commsim.collectives.switch import nvls_all_reduce
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.cosim import Environment, Template
 from commsim.engine.fair import connections, simulate_fair

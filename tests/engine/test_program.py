@@ -109,8 +109,9 @@ def test_more_ranks_than_the_topology_has() -> None:
     with pytest.raises(ScheduleError, match=r"has 9 ranks, the topology .* only 8"):
         build_program(ring_all_reduce(9, 900), load_preset("hgx-h100"))
     schedule = ring_all_reduce(4, 400)
-    with pytest.raises(ScheduleError, match="uses 9 endpoints"):
-        build_program(dataclasses.replace(schedule, endpoints=9), load_preset("hgx-h100"))
+    elsewhere = schedule.edit(endpoints=9, dst=np.where(schedule.dst == 0, 8, schedule.dst))
+    with pytest.raises(ScheduleError, match="has 5 endpoints beside its 4 ranks, and nothing says what they are"):
+        build_program(elsewhere, load_preset("hgx-h100"))
 
 
 def test_building_beyond_the_memory_of_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commsim.errors import InfeasibleError, ScenarioError
+from commsim.errors import InfeasibleError, ScenarioError, ScheduleError
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
 
@@ -67,3 +67,27 @@ def test_a_run_that_would_not_fit_is_refused_before_its_rows_are_built(tmp_path:
     ):
         _run(tmp_path, "ring", *change)
     assert _run(tmp_path, "ring", change[0], change[2]).items[0].rows[0].level == "wavefront"
+
+
+def test_leaving_out_what_cannot_win_changes_neither_winner_nor_runner_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {}
+    for few in (100_000, 100):
+        monkeypatch.setattr("commsim.scenario.raw.FEW_MESSAGES", few)
+        change = ("topology.oversubscription=1", "workload.0.sizes=1 KiB .. 64 MiB x64")
+        rows[few] = _run(tmp_path, "auto", *change).items[0].rows
+    assert not any(row.left_out for row in rows[100_000])
+    assert all(row.left_out for row in rows[100])
+    for whole, some in zip(rows[100_000], rows[100], strict=True):
+        assert (whole.algorithm, whole.time_s) == (some.algorithm, some.time_s)
+        assert (whole.runner_up, whole.runner_up_s) == (some.runner_up, some.runner_up_s)
+        times = dict(whole.candidates)
+        assert set(times) == {name for name, _ in (*some.candidates, *some.left_out)}
+        for name, bound in some.left_out:
+            assert whole.runner_up_s < bound <= times[name] * (1 + 1e-9)
+
+
+def test_what_adds_in_switches_that_are_not_there_is_not_applicable(tmp_path: Path) -> None:
+    with pytest.raises(ScheduleError, match="nvls all_reduce is not applicable, because an NVSwitch reaches"):
+        _run(tmp_path, "nvls")

@@ -1,0 +1,112 @@
+"""NVLink SHARP (NVLS): collectives in which the NVSwitch of a node adds and multicasts.
+
+Switches are the endpoints from world_size on. A slot of a switch starts at zero, so that ranks reduce into it. One
+row leaves a switch for each rank that a multicast reaches, so a switch's sent bytes count copies, while its port
+towards each rank carries the array once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commsim.collectives.grid import node_grid
+from commsim.collectives.rows import Rows, assemble, blocks, rows, spread
+from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, split_evenly
+from commsim.collectives.tree import along_trees, double_binary_tree
+
+_AHEAD = 3
+"""Pieces of its block that a rank has asked for before it has stored the first of them."""
+
+
+def nvls_all_reduce(world_size: int, nbytes: int, channels: int = 1, chunks: int = 1, *, itemsize: int = 1) -> Schedule:
+    """NVLS: rank r reads block r summed by the switch and has the switch store it at all ranks.
+
+    A rank sends (1 + 1/n) * nbytes and receives as much (multimem.ld_reduce serves n readers, multimem.st goes to
+    all ranks, the writer included; NCCL 2.30.7 src/device/all_reduce.h). A rank loads a piece of its block once it has
+    stored the third piece before, as a kernel's loop over pieces does; otherwise all loads would go before all stores.
+
+    >>> nvls_all_reduce(4, nbytes=400).sent_bytes()
+    array([ 500,  500,  500,  500, 2000])
+    """
+    parts = [*_load_sums(world_size), *_store_everywhere(world_size, 2)]
+    base = assemble("all_reduce", "nvls", world_size, parts, blocks(nbytes, world_size, itemsize), switches=1)
+    s = spread(base, channels, chunks, itemsize=itemsize)
+    loads = np.flatnonzero((s.dst == world_size) & (s.op == Op.REDUCE))
+    loads = loads[s.src_chunk[loads] % chunks >= _AHEAD]
+    store = np.zeros(s.chunk_bytes.size, np.int64)
+    stores = np.flatnonzero((s.dst == world_size) & (s.op == Op.COPY))
+    store[s.src_chunk[stores]] = stores
+    return s.edit(after=np.stack([store[s.src_chunk[loads] - _AHEAD], loads], axis=1))
+
+
+def nvls_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """The first half of the all-reduce: every rank reads its block summed by the switch.
+
+    >>> nvls_reduce_scatter(4, nbytes=400).received_bytes()
+    array([ 100,  100,  100,  100, 1600])
+    """
+    parts = _load_sums(world_size)
+    return assemble("reduce_scatter", "nvls", world_size, parts, blocks(nbytes, world_size, itemsize), switches=1)
+
+
+def nvls_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """The second half: every rank has its block stored at all ranks by the switch.
+
+    >>> nvls_all_gather(4, nbytes=400).sent_bytes()
+    array([ 100,  100,  100,  100, 1600])
+    """
+    parts = _store_everywhere(world_size)
+    return assemble("all_gather", "nvls", world_size, parts, blocks(nbytes, world_size, itemsize), switches=1)
+
+
+def nvls_tree_all_reduce(
+    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, itemsize: int = 1
+) -> Schedule:
+    """NVLSTree: NVLS in each node, a double binary tree over nodes for each local rank's share.
+
+    Node m has the switch world_size + m. Half of each share goes along each of NCCL's two trees.
+
+    >>> nvls_tree_all_reduce(8, nbytes=800, ranks_per_node=4).sent_bytes()[:4]
+    array([1200, 1200, 1200, 1200])
+    """
+    nodes, local = node_grid(world_size, ranks_per_node)
+    trees = along_trees("all_reduce", "tree", double_binary_tree(nodes).parent, 2)
+    node, head, half = np.arange(nodes)[:, None, None], np.arange(local)[:, None], np.arange(2)
+    rank, switch, mine = node * local + head, world_size + node, head * 2 + half
+    every, down = np.arange(2 * local), 3 + trees.steps
+    rail = np.arange(local)
+    between = rows(
+        2 + trees.step[:, None],
+        trees.src[:, None] * local + rail,
+        trees.dst[:, None] * local + rail,
+        rail * 2 + trees.src_chunk[:, None],
+        channel=trees.channel[:, None],
+    )
+    between["op"] = np.repeat(trees.op.astype(np.int64), local)
+    parts = [
+        rows(0, rank, switch, every, op=Op.REDUCE, dst_buffer=Buffer.SCRATCH),
+        rows(1, switch, rank, mine, src_buffer=Buffer.SCRATCH),
+        between,
+        rows(down - 1, rank, switch, mine, dst_buffer=Buffer.SCRATCH),
+        rows(down, switch, rank, every, src_buffer=Buffer.SCRATCH),
+    ]
+    sizes = split_evenly(blocks(nbytes, local, itemsize) // itemsize, 2).reshape(-1) * itemsize
+    return assemble("all_reduce", "nvls_tree", world_size, parts, sizes, switches=nodes)
+
+
+def _load_sums(n: int) -> list[Rows]:
+    at_least_one(ranks=n)
+    rank = np.arange(n)
+    return [
+        rows(0, rank[:, None], n, rank, op=Op.REDUCE, dst_buffer=Buffer.SCRATCH),
+        rows(1, n, rank, rank, src_buffer=Buffer.SCRATCH),
+    ]
+
+
+def _store_everywhere(n: int, step: int = 0) -> list[Rows]:
+    at_least_one(ranks=n)
+    rank = np.arange(n)
+    return [
+        rows(step, rank, n, rank, dst_buffer=Buffer.SCRATCH),
+        rows(step + 1, n, rank[:, None], rank, src_buffer=Buffer.SCRATCH),
+    ]
