@@ -10,8 +10,8 @@ import numpy as np
 
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
 from commsim.measure.csv_tables import RESULT_COLUMNS
-from commsim.measure.records import Curve, busbw_factor
-from commsim.scenario.result import Item, Row
+from commsim.measure.records import Curve
+from commsim.scenario.result import Item
 from commsim.units import gb_per_s, microseconds
 
 _LEFT = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
@@ -188,27 +188,3 @@ def _exact_us(seconds: float | None) -> str:
 
 def _exact(value: float) -> str:
     return f"{float(value):.9g}"
-
-
-def rows_of(curve: Curve, itemsize: int) -> list[Row]:
-    """The rows of a bare curve, for printing a measured one in the same shape.
-
-    `count` is per rank where nccl-tests counts so (all_gather, reduce_scatter, all_to_all).
-    """
-    n = curve.n_ranks or 1
-    shared = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-    per_rank = n if curve.collective in shared else 1
-    factor = busbw_factor(curve.collective, n) if curve.n_ranks else 1.0
-    return [
-        Row(
-            size_bytes=int(size),
-            count=int(size) // (per_rank * itemsize),
-            dtype=curve.dtype,
-            redop=curve.redop,
-            root=-1 if curve.root is None else curve.root,
-            time_s=float(time),
-            algbw=float(size / time),
-            busbw=float(size / time * factor),
-        )
-        for size, time in zip(curve.size_bytes, curve.time_s, strict=True)
-    ]

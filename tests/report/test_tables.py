@@ -16,7 +16,6 @@ from commsim.report.tables import (
     format_time_us,
     result_csv,
     result_table,
-    rows_of,
 )
 from commsim.scenario.result import Item, Row
 
@@ -83,11 +82,3 @@ def test_the_comparison_table_has_a_row_per_size_and_the_summary() -> None:
     assert "> 64 MiB: 10.0 %" in text
     assert "not read: 2 lines" in text
     assert comparison_csv([c]).splitlines()[1] == "p,m,1024,11,10,10,0"
-
-
-def test_a_bare_curve_prints_in_the_same_shape() -> None:
-    size = np.array([64], np.int64)
-    rows = rows_of(Curve("m", "all_gather", 8, "measured", size, np.array([1e-5]), dtype="float"), 4)
-    assert rows[0].count == 2
-    assert rows[0].busbw == pytest.approx(64 / 1e-5 * 7 / 8)
-    assert "none" in result_table(Item("m", "all_gather", 8, rows))
