@@ -1,4 +1,4 @@
-"""Measured curves from a file, whatever its form: CSV table, nccl-tests text log, or a run folder."""
+"""Measured curves from a file, whatever its form: CSV tables, nccl-tests text and JSON, NCCL's inspector, OSU, PARAM."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from commsim.measure.csv_tables import (
     read_measured_csv,
     read_result_csv,
 )
+from commsim.measure.json_logs import read_json
 from commsim.measure.nccl_log import read_log
+from commsim.measure.osu_log import is_osu, read_osu
 from commsim.measure.records import Curve, collective_name
 from commsim.measure.run_folder import COLUMNS, TABLE, read_run
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_HEADER_WITHIN_LINES = 10_000
 _PACKED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -65,8 +68,22 @@ def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
         stream.seek(0)
         return curves_of(read_measured_csv(stream, path), path, wanted)
     if first.lstrip().startswith(("{", "[{")):
-        raise error(path, 1, "JSON, expected an nccl-tests text log or a CSV table")
+        stream.seek(0)
+        return curves_of(read_json(stream, path), path, wanted)
     if "size_bytes" in header:
         raise error(path, 1, f"a CSV table with size_bytes but none of {', '.join(MEASURED_COLUMNS[1:])}")
     stream.seek(0)
-    return curves_of(read_log(stream, path), path, wanted)
+    other = _announces_osu(stream)
+    stream.seek(0)
+    return curves_of((read_osu if other else read_log)(stream, path), path, wanted)
+
+
+def _announces_osu(stream: TextIO) -> bool:
+    """Whether a table of OSU or PARAM begins before one of nccl-tests, in the first lines of a text."""
+    for _ in range(_HEADER_WITHIN_LINES):
+        line = stream.readline(16_384)
+        if not line or ("algbw" in line and "busbw" in line and "COMMS-RES" not in line):
+            return False
+        if is_osu(line):
+            return True
+    return False

@@ -1,0 +1,115 @@
+"""Text of the OSU micro-benchmarks and of PARAM's comms.py: a header that names the columns, then a row per size.
+
+OSU: ``# OSU MPI Allreduce Latency Test v7.4``, ``# Size       Avg Latency(us)``, rows of size and time; its size is what
+one rank contributes, of bandwidth tests in MB/s of 10^6. PARAM: lines that begin with ``COMMS-RES``, the first of which
+names the columns (``size (B)``, ``Latency(us):p50``, ``AlgBW(GB/s)``, ``BusBW(GB/s)``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TextIO
+
+from commsim.measure.assemble import error
+from commsim.measure.records import collective_name
+from commsim.measure.rows import NOTHING, Group, Row, Table, group_is_sound
+
+_LINE_LIMIT = 16_384
+_ROW_LIMIT = 500_000
+_TITLE = re.compile(r"#?\s*OSU\s+(?:MPI|NCCL|XCCL)(?:-\w+)?\s+([\w -]+?)\s+(?:Latency|Bandwidth|Test)\b")
+_HEADER = re.compile(r"#\s*Size\s+(Avg Latency|Latency|Bandwidth)\s*\((us|MB/s)\)", re.IGNORECASE)
+_ROW = re.compile(r"\s*(\d{1,18})\s+(\d{1,12}(?:\.\d+)?)\b(.*)")
+_PARAM_ROW = re.compile(r"COMMS-RES\S*\s+(.*)")
+_PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+_NP = re.compile(r"\b(?:mpirun|mpiexec|srun)\b.*?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,7})\b")
+_WORLD = re.compile(r"\b(?:world_size|world size|numRanks|num_ranks)\s*[:=]\s*(\d{1,7})\b", re.IGNORECASE)
+
+
+def is_osu(line: str) -> bool:
+    """Whether a line announces such a table."""
+    return bool(_HEADER.search(line) or ("COMMS-RES" in line and "BW" in line))
+
+
+def read_osu(stream: TextIO, path: Path) -> list[Table]:
+    """The tables of such a text; LogFormatError where it has no row."""
+    tables: list[Table] = []
+    collective, n_ranks = None, None
+    columns: list[str] | None = None
+    unit = ""
+    number = total = 0
+    while line := stream.readline(_LINE_LIMIT):
+        number += 1
+        if found := _NP.search(line) or _WORLD.search(line):
+            n_ranks = int(found[1])
+        if found := _TITLE.search(line):
+            collective = collective_name(found[1].replace("All-to-All", "alltoall"))
+        elif found := _HEADER.search(line):
+            unit = found[2].lower()
+            tables.append(Table(number, collective=collective, n_ranks=n_ranks))
+            columns = None
+        elif "COMMS-RES" in line and "BW" in line:
+            columns = _columns(line)
+            stated = re.search(r"COMMS-RES-(\w+?)-", line)
+            tables.append(Table(number, collective=collective_name(stated[1]) if stated else None, n_ranks=n_ranks))
+        elif tables and not line.lstrip().startswith("#"):
+            row = _param(line, number, columns) if columns else _osu(line, number, unit, tables[-1])
+            if row is not None:
+                tables[-1].rows.append(row)
+                total += 1
+            elif re.match(r"\s*(?:COMMS-RES\S*\s+)?\d+\s+[\d.]", line):
+                tables[-1].skipped_lines += 1
+            if total > _ROW_LIMIT:
+                raise error(path, number, f"more than {_ROW_LIMIT} rows; expected the log of one test")
+    if not any(row.size > 0 for table in tables for row in table.rows):
+        raise error(path, tables[0].line if tables else 1, "a table without rows")
+    return tables
+
+
+def _osu(line: str, number: int, unit: str, table: Table) -> Row | None:
+    found = _ROW.match(line)
+    if found is None or re.match(r"\s*[A-Za-z_]", found[3]) or not line.endswith("\n"):
+        return None
+    size, value = int(found[1]), float(found[2])
+    if value <= 0 or size >= 2**62:
+        return None
+    time_us = size / value if unit == "mb/s" else value
+    whole = size
+    if table.collective in _PER_RANK:
+        if table.n_ranks is None:
+            return None
+        whole = size * table.n_ranks
+    if not 0 < time_us < 1e12:
+        return None
+    return Row(number, whole, None, "", "", None, Group(time_us, math.nan, math.nan), NOTHING)
+
+
+def _columns(line: str) -> list[str]:
+    """Names of PARAM's columns; ``p50`` under ``Latency(us)`` is called ``p50``."""
+    text = line.split("COMMS-RES", 1)[1].split(None, 1)
+    names = re.split(r"\s{2,}|\t+", (text[1] if line.split("COMMS-RES", 1)[1][:1] == "-" else " ".join(text)).strip())
+    return [name.strip().lower() for name in names]
+
+
+def _param(line: str, number: int, columns: list[str]) -> Row | None:
+    found = _PARAM_ROW.search(line)
+    if found is None or not line.endswith("\n"):
+        return None
+    words = found[1].split()
+    if len(words) != len(columns):
+        return None
+    values = dict(zip(columns, words, strict=True))
+
+    def number_of(*parts: str) -> float:
+        name = next((c for c in columns if all(part in c for part in parts)), None)
+        try:
+            return float(values[name]) if name else math.nan
+        except ValueError:
+            return math.nan
+
+    size, time_us = number_of("size"), number_of("p50")
+    if not (size > 0 and size == int(size) and size < 2**62):
+        return None
+    group = Group(time_us, number_of("algbw"), number_of("busbw"))
+    return Row(number, int(size), None, "", "", None, group, NOTHING) if group_is_sound(int(size), group) else None
