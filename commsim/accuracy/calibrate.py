@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.cases import Case
-from commsim.accuracy.fields import Field, space
+from commsim.accuracy.fields import Field, Space, space
 from commsim.accuracy.planes import Planes, explored, times, unique
 
 J = TypeVar("J")
@@ -98,12 +98,14 @@ def fit(
     center: Float64 | None = None,
     prior: float = ADAPTED,
     steps: int = 60,
+    fields: Space | None = None,
 ) -> Float64:
     """ln(value / start) of every field from some rows of given weights, drawn to `center` (default: the starts).
 
-    A field that no row touches follows those of its group as the prior has it.
+    A field that no row touches follows those of its group as the prior has it. `fields`: those of NCCL's channel model,
+    unless given.
     """
-    fitted = space()
+    fitted = fields or space()
     x0 = np.zeros(len(fitted.fields)) if center is None else center
     touched = np.flatnonzero(np.any(rows.slope[:, use] != 0, axis=(0, 1)))
     if touched.size == 0:

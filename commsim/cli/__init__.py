@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from commsim.cli import calibrate as calibrate_command
 from commsim.cli import compare as compare_command
 from commsim.cli import measure as measure_command
 from commsim.cli import run as run_command
@@ -44,6 +45,7 @@ def _root(
 
 app.command("run")(run_command.run)
 app.command("measure")(measure_command.measure)
+app.command("calibrate")(calibrate_command.calibrate)
 app.command("compare")(compare_command.compare)
 app.command("sweep")(sweep_command.sweep)
 app.command("merge")(sweep_command.merge)

@@ -15,10 +15,10 @@ from commsim.gloo.schedules import gloo_schedule
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
-CALLS = 4
+CALLS = 3
 """Calls in a row of which the mean of the last ones is taken: by then the ranks have settled into their pace."""
 
-SETTLED = 2
+SETTLED = 1
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """JSON that nccl-tests (`-J FILE`) and NCCL's inspector plugin (one object per line) write, as tables.
 
-nccl-tests 2.19 writes one document: ``args``, ``nccl_version``, ``config``, ``devices`` (one per rank) and ``results``,
-rows with ``size``, ``count``, ``type``, ``redop``, ``root`` and two groups ``out_of_place`` and ``in_place`` of ``time``
-(us), ``alg_bw``, ``bus_bw`` (GB/s) and ``nwrong``. The inspector writes a line per collective call and rank: ``header``
-(``n_ranks``, ``rank``) and ``coll_perf`` (``coll``, ``coll_msg_size_bytes``, ``coll_exec_time_us``, bandwidths); its size
-is a rank's own for collectives whose array is n times that, which its bandwidth tells.
+nccl-tests 2.19 writes one document: ``args``, ``nccl_version``, ``config``, ``devices`` (one per rank), and
+``results``: rows with ``size``, ``count``, ``type``, ``redop``, ``root`` and two groups, ``out_of_place`` and
+``in_place``, of ``time`` (us), ``alg_bw``, ``bus_bw`` (GB/s) and ``nwrong``. The inspector writes a line per call and
+rank: ``header`` (``n_ranks``, ``rank``) and ``coll_perf`` (``coll``, ``coll_msg_size_bytes``, ``coll_exec_time_us``,
+bandwidths). Its size is a rank's own for collectives whose array is n times that, which its bandwidth tells.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def _nccl_tests(document: dict[str, Any], path: Path) -> Table:
     table = Table(line=1, n_ranks=_ranks(document), ranks_from_lines=True)
     args = document.get("args")
     words = args if isinstance(args, list) else str(args or "").split()
-    table.collective = next((c for w in words[:4] if (c := collective_name(Path(str(w)).name.removesuffix("_mpi")))), None)
+    table.collective = next(
+        (c for w in words[:4] if (c := collective_name(Path(str(w)).name.removesuffix("_mpi")))), None
+    )
     if (code := _whole(document.get("nccl_version"))) is not None and code >= 10000:
         table.conditions["nccl_version"] = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
     if isinstance(document.get("version"), str):

@@ -1,8 +1,8 @@
 """Text of the OSU micro-benchmarks and of PARAM's comms.py: a header that names the columns, then a row per size.
 
-OSU: ``# OSU MPI Allreduce Latency Test v7.4``, ``# Size       Avg Latency(us)``, rows of size and time; its size is what
-one rank contributes, of bandwidth tests in MB/s of 10^6. PARAM: lines that begin with ``COMMS-RES``, the first of which
-names the columns (``size (B)``, ``Latency(us):p50``, ``AlgBW(GB/s)``, ``BusBW(GB/s)``).
+OSU: ``# OSU MPI Allreduce Latency Test v7.4``, ``# Size       Avg Latency(us)``, rows of size and time, or MB/s of
+10^6 in bandwidth tests; the size is what one rank contributes. PARAM: lines that begin with ``COMMS-RES``, the first of
+which names the columns (``size (B)``, ``Latency(us):p50``, ``AlgBW(GB/s)``, ``BusBW(GB/s)``).
 """
 
 from __future__ import annotations

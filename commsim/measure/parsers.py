@@ -1,4 +1,4 @@
-"""Measured curves from a file, whatever its form: CSV tables, nccl-tests text and JSON, NCCL's inspector, OSU, PARAM."""
+"""Measured curves from a file of any form: CSV tables, nccl-tests text and JSON, NCCL's inspector, OSU, PARAM."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,76 @@ def test_carrying_is_reproducible(tmp_path: Path) -> None:
     assert len(written) == len(list(_MEASURED.glob("*.csv")))
     for path in written:
         assert path.read_bytes() == (_MEASURED / path.name).read_bytes(), path.name
+
+
+def _mutant(text: bytes, rng: random.Random) -> bytes:
+    """A log cut short, with lines cut or joined, with another writer's text, or with bytes that are no text."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        return text[: rng.randrange(len(text) + 1)]
+    lines = text.splitlines(keepends=True)
+    for _ in range(rng.randint(1, 12)):
+        i = rng.randrange(len(lines))
+        if kind == 1:
+            lines[i] = lines[i][: rng.randrange(len(lines[i]) + 1)].rstrip(b"\n") + b"\n"
+        elif kind == 2:
+            lines[i] = lines[i].rstrip(b"\n") + b" host:12:34 NCCL INFO ready "
+        elif kind == 3:
+            at = rng.randrange(len(lines[i]) + 1)
+            lines[i] = lines[i][:at] + b"host:12:34 NCCL WARN late\n" + lines[i][at:]
+        else:
+            noise = bytes(rng.randrange(128, 256) for _ in range(rng.randint(1, 6)))
+            at = rng.randrange(len(lines[i]) + 1)
+            lines[i] = lines[i][:at] + noise + lines[i][at + len(noise) :]
+    return b"".join(lines)
+
+
+def _pairs(path: Path) -> set[tuple[int, float]]:
+    return {(int(s), float(t)) for c in read_measured(path) for s, t in zip(c.size_bytes, c.time_s, strict=True)}
+
+
+@needs_logs
+@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_mutants_of_published_logs_give_rows_that_were_there_or_an_error(count: int, tmp_path: Path) -> None:
+    rng = random.Random(count)
+    logs = [path for path in sorted((_SHARED / "raw").glob("*.log")) if "FAILED" not in path.name]
+    logs = [path for path in logs if path.stem not in _SILENT_ABOUT_RANKS]
+    # Repeats of a size are folded into their median, which a lost repeat changes: such logs cannot be judged so.
+    whole = {path: _pairs(path) for path in logs if all(c.low_s is None for c in read_measured(path))}
+    read = 0
+    for _ in range(count):
+        path = rng.choice(sorted(whole))
+        mutant = tmp_path / path.name
+        mutant.write_bytes(_mutant(path.read_bytes(), rng))
+        try:
+            found = _pairs(mutant)
+        except LogFormatError:
+            continue
+        read += 1
+        assert found <= whole[path]
+    assert read > count // 3
+
+
+@pytest.mark.slow
+def test_a_log_of_100_mb_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    path = tmp_path / "large.log"
+    noise = b"node7:4321:4388 [3] NCCL INFO Channel 03/0 : 0[0] -> 1[1] via P2P/CUMEM and more words\n"
+    head = b"# nccl-tests version 2.17.1\n# nThread 1 nGpus 8 minBytes 8\n"
+    table = (
+        b"#       size         count      type   redop    root     time   algbw   busbw  #wrong\n"
+        b"     1048576        262144     float     sum      -1    50.00   20.97   36.70       0\n"
+    )
+    with path.open("wb") as stream:
+        stream.write(head + table)
+        for _ in range(110):
+            stream.write(noise * (1_000_000 // len(noise)))
+        stream.write(b"     2097152        524288     float     sum      -1    80.00   26.21   45.88       0\n")
+    assert path.stat().st_size > 100e6
+    tracemalloc.start()
+    (curve,) = read_measured(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert curve.size_bytes.tolist() == [1 << 20, 1 << 21]
+    assert peak < 16 * 2**20

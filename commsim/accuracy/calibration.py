@@ -1,0 +1,205 @@
+"""Fits a library's physical parameters to measured curves of one machine, and says how far to trust them.
+
+The objective is that of `commsim.accuracy.calibrate.fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of
+equal weight, with a weak prior round the shipped values. Planes are taken at each new point until the point stays. A
+field whose uncertainty the data do not reduce to half of what the prior grants is kept as shipped, and the rest fitted
+again. The error is that of sizes left out: four fits, each without every fourth size of each curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.accuracy.calibrate import ADAPTED, SCALE, Rows, fit
+from commsim.accuracy.calibration_models import Contact, Float64, Model
+from commsim.accuracy.suspects import suspects
+from commsim.errors import CalibrationError
+from commsim.measure.records import Curve
+
+FOLDS = 4
+ROUNDS = 8
+LATEST = 3
+"""Points whose planes count. Queues make a predicted time not quite convex: planes of far points may lie above it."""
+
+LEAST_ROWS = 4
+DETERMINED = 0.5
+"""Largest part of the prior's width that may be left of a field's uncertainty for it to count as determined."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A fitted field: shipped and fitted value and its 95 % interval, in SI units."""
+
+    path: str
+    is_time: bool
+    shipped: float
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The result: values by path, why others were kept, errors as fractions, and logs that look wrong."""
+
+    curves: tuple[Curve, ...]
+    values: tuple[Value, ...]
+    kept: dict[str, str]
+    before_s: Float64  # (rows,) predicted as shipped
+    fitted_s: Float64  # (rows,) predicted with the fitted values
+    held_out_s: Float64  # (rows,) each predicted by the fit that had not seen it
+    band: tuple[float, float]  # 10 % and 90 % quantile of measured / held-out prediction, 1 between them
+    suspects: tuple[str, ...]
+
+    @property
+    def measured_s(self) -> Float64:
+        """All measured times, curve by curve."""
+        return np.concatenate([c.time_s for c in self.curves])
+
+    def error(self, predicted_s: Float64) -> float:
+        """Mean over the curves of their mean absolute relative error."""
+        relative = np.abs(predicted_s - self.measured_s) / self.measured_s
+        ends = np.cumsum([len(c) for c in self.curves])[:-1]
+        return float(np.mean([part.mean() for part in np.split(relative, ends)]))
+
+
+def calibrate(
+    model: Model, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
+) -> Calibration:
+    """The calibration of a model to curves; CalibrationError where they are too few to fit anything."""
+    measured = np.concatenate([c.time_s for c in curves])
+    if measured.size < LEAST_ROWS:
+        raise CalibrationError(f"found {measured.size} measured sizes in all, expected {LEAST_ROWS} or more to fit")
+    progress("predicting with the shipped parameters")
+    contacts = [model.contact(model.center)]
+    before = contacts[0].seconds
+    free = np.any(contacts[0].slope != 0, axis=0)
+    x, contacts = _settle(model, curves, contacts, free, progress)
+    rows = _rows(model, curves, contacts, free)
+    sd = _deviations(model, rows, x)
+    width = np.sqrt(np.diag(model.fields.covariance))
+    determined = free & (sd < DETERMINED * width)
+    kept = {
+        model.path(int(f)): f"the data leave it uncertain by a factor of {np.exp(min(1.96 * sd[f], 20)):.3g}"
+        for f in np.flatnonzero(free & ~determined)
+    }
+    if not determined.any():
+        raise CalibrationError("the measured sizes determine none of the parameters; expected more sizes or curves")
+    x = np.where(determined, x, model.center)
+    x, contacts = _settle(model, curves, contacts, determined, progress, x)
+    rows = _rows(model, curves, contacts[-1:], determined)
+    sd = _deviations(model, rows, x)
+    progress("fitting without every fourth size")
+    held_out = _held_out(model, curves, rows, x)
+    ratio = measured / held_out
+    fitted_s = contacts[-1].seconds
+    values = tuple(_value(model, int(f), x, float(sd[f])) for f in np.flatnonzero(determined))
+    return Calibration(
+        curves=tuple(curves),
+        values=values,
+        kept=kept,
+        before_s=before,
+        fitted_s=fitted_s,
+        held_out_s=held_out,
+        band=(min(1.0, float(np.quantile(ratio, 0.1))), max(1.0, float(np.quantile(ratio, 0.9)))),
+        suspects=tuple(suspects(curves, fitted_s)),
+    )
+
+
+def _settle(
+    model: Model,
+    curves: Sequence[Curve],
+    contacts: list[Contact],
+    free: npt.NDArray[np.bool_],
+    progress: Callable[[str], None],
+    start: Float64 | None = None,
+) -> tuple[Float64, list[Contact]]:
+    """The fitted point and the planes on the way to it; the last ones touch the predictions at the point."""
+    x = model.center if start is None else start
+    if start is not None:
+        contacts = [model.contact(x)]
+    for number in range(ROUNDS):
+        rows = _rows(model, curves, contacts, free)
+        everything = np.arange(rows.measured.size)
+        found = fit(rows, everything, _weight(rows), center=model.center, prior=ADAPTED, fields=model.fields)
+        new = np.where(free, found, model.center)
+        moved = float(np.abs(new - x).max())
+        x = new
+        progress(f"round {number + 1}: parameters moved by up to {100 * np.expm1(moved):.0f} %")
+        contacts = [*contacts[1 - LATEST :], model.contact(x)]
+        if moved < 0.02:
+            break
+    return x, contacts
+
+
+def _rows(model: Model, curves: Sequence[Curve], contacts: Sequence[Contact], free: npt.NDArray[np.bool_]) -> Rows:
+    """All rows with the planes of all contacts; fields that are not free are part of the constant."""
+    factor = np.exp(model.fields.sign * model.center)
+    # A field that is kept stays where the planes touch: what it contributes there is part of the constant.
+    return Rows(
+        np.concatenate([np.full(len(c), i) for i, c in enumerate(curves)]),
+        np.concatenate([c.size_bytes for c in curves]),
+        np.concatenate([c.time_s for c in curves]),
+        np.stack([c.constant + c.slope[:, ~free] @ factor[~free] for c in contacts]),
+        np.stack([np.where(free, c.slope, 0.0) for c in contacts]),
+    )
+
+
+def _weight(rows: Rows) -> Float64:
+    """Every curve counts the same, however many sizes it has."""
+    count = np.bincount(rows.log)
+    return np.asarray(1.0 / count[rows.log])
+
+
+def _predicted(model: Model, rows: Rows, x: Float64) -> tuple[Float64, Float64]:
+    """Seconds of all rows from the planes at a point, and d ln(seconds) / dx, (rows, fields)."""
+    sign = model.fields.sign
+    factor = np.exp(sign * x)
+    parts = rows.constant + rows.slope @ factor
+    top = np.argmax(parts, axis=0)
+    at = np.arange(rows.measured.size)
+    seconds = np.maximum(parts[top, at], 1e-12)
+    return seconds, rows.slope[top, at] * (sign * factor) / seconds[:, None]
+
+
+def _deviations(model: Model, rows: Rows, x: Float64) -> Float64:
+    """Standard deviations of x: of the prior where no row speaks, less where rows do."""
+    seconds, jacobian = _predicted(model, rows, x)
+    residual = np.log(seconds / rows.measured)
+    touched = np.flatnonzero(np.any(jacobian != 0, axis=0))
+    sd = np.sqrt(np.diag(model.fields.covariance))
+    if not touched.size:
+        return np.asarray(sd)
+    # The rows' own scatter, robustly; never below a third of the scale, since sizes of one run err together.
+    noise = max(SCALE / 3, 1.4826 * float(np.median(np.abs(residual))))
+    precision = np.diag(1.0 / sd[touched] ** 2)
+    normal = jacobian[:, touched].T @ jacobian[:, touched] / noise**2 + precision
+    sd[touched] = np.sqrt(np.diag(np.linalg.inv(normal)))
+    return np.asarray(sd)
+
+
+def _held_out(model: Model, curves: Sequence[Curve], rows: Rows, x: Float64) -> Float64:
+    """Every row predicted by a fit to the rows of the other folds."""
+    place = np.concatenate([np.arange(len(c)) for c in curves])
+    fold = (place + rows.log) % FOLDS  # not the same sizes of every curve
+    free = np.any(rows.slope != 0, axis=(0, 1))
+    out = np.zeros(rows.measured.size)
+    weight = _weight(rows)
+    for k in range(FOLDS):
+        left, use = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        if left.size and use.size:
+            there = fit(rows, use, weight[use], center=model.center, prior=ADAPTED, fields=model.fields)
+            out[left] = _predicted(model, rows, np.where(free, there, x))[0][left]
+    return out
+
+
+def _value(model: Model, f: int, x: Float64, sd: float) -> Value:
+    start = float(model.fields.start[f])
+    value = start * float(np.exp(x[f]))
+    spread = float(np.exp(1.96 * sd))
+    shipped = start * float(np.exp(model.center[f]))
+    return Value(model.path(f), bool(model.fields.is_time[f]), shipped, value, value / spread, value * spread)

@@ -1,0 +1,198 @@
+"""What a calibration fits: the fields of a library's model, and its predictions as planes over them.
+
+See `commsim.accuracy.planes` for why a predicted time is the largest of planes that touch it. gloo's is one too: every
+parameter is a time or a rate, and the engine adds and takes maxima.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.accuracy.cases import Case
+from commsim.accuracy.fields import Space, parameters_at, replaced, scope_of, space, walk
+from commsim.errors import CalibrationError
+from commsim.measure.records import Curve
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+Float64 = npt.NDArray[np.float64]
+
+_STEP = 1e-3
+_WIDTH = {
+    "call": 2.3,
+    "message": 2.3,
+    "wake": 3.0,
+    "copy_rate": 1.2,
+    "reduce_rate": 1.2,
+    "memory_rate": 1.2,
+    "goodput": 0.1,
+}
+"""Standard deviation of ln(value) that one would grant each parameter of gloo before measuring: times of system calls
+and of waking up differ by the machine and its load tenfold and more, copy rates about threefold, headers hardly."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contact:
+    """A plane per row that touches the predictions at one point: seconds, constant (rows,), slope (rows, fields)."""
+
+    seconds: Float64
+    constant: Float64
+    slope: Float64
+
+
+class Model(Protocol):
+    """A library's predictions of some curves as a function of x = ln(value / start) of its fields."""
+
+    fields: Space
+    center: Float64  # x of the shipped parameters
+
+    def contact(self, x: Float64) -> Contact:
+        """The planes at a point, over all sizes of all curves in order."""
+
+    def parameters(self, x: Float64) -> BaseModel:
+        """The library's parameters at a point."""
+
+    def path(self, field: int) -> str:
+        """The name of a field in a parameter file; empty if it is not one of this machine's."""
+
+
+class GlooModel:
+    """The gloo model's predictions of curves on one topology."""
+
+    def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
+        from commsim.gloo.parameters import shipped_parameters
+
+        self._shipped = shipped_parameters()
+        self._topology, self._curves = topology, curves
+        self._one_host, self._mode = scenario.library.one_host, scenario.mode
+        listed = [(path, value, is_time) for path, value, is_time in walk(self._shipped) if path in _WIDTH]
+        width = np.array([_WIDTH[path] for path, _, _ in listed])
+        names = tuple(("gloo", path) for path, _, _ in listed)
+        self.fields = Space(
+            fields=names,
+            start=np.array([value for _, value, _ in listed]),
+            is_time=np.array([is_time for _, _, is_time in listed]),
+            covariance=np.diag(width**2),
+            index={f: i for i, f in enumerate(names)},
+        )
+        self.center = np.zeros(len(names))
+
+    def path(self, field: int) -> str:
+        return self.fields.fields[field][1]
+
+    def parameters(self, x: Float64) -> BaseModel:
+        values = {path: value for (_, path), value in self.fields.values(x).items()}
+        values["goodput"] = min(1.0, values["goodput"])
+        return replaced(self._shipped, values)  # type: ignore[no-any-return]
+
+    def times(self, x: Float64) -> Float64:
+        """Predicted seconds of every size of every curve."""
+        from commsim.gloo.predict import GlooPredictor
+        from commsim.scenario.schema import ITEM_BYTES
+
+        parameters: Any = self.parameters(x)
+        model = GlooPredictor(self._topology, parameters, one_host=self._one_host, mode=self._mode)
+        return np.array(
+            [
+                model.predict(c.collective, int(n), root=c.root or 0, itemsize=ITEM_BYTES.get(c.dtype, 4)).time_s
+                for c in self._curves
+                for n in c.size_bytes
+            ]
+        )
+
+    def contact(self, x: Float64) -> Contact:
+        here = self.times(x)
+        sign = self.fields.sign
+        slope = np.zeros((here.size, x.size))
+        for f in range(x.size):
+            if self.path(f) == "goodput" and self._topology.nodes == 1:
+                continue  # no network
+            moved = x.copy()
+            moved[f] += sign[f] * _STEP
+            part = (self.times(moved) - here) / np.expm1(_STEP)
+            part[np.abs(part) < 1e-6 * here] = 0.0
+            slope[:, f] = part / np.exp(sign[f] * x[f])
+        return Contact(here, here - slope @ np.exp(sign * x), slope)
+
+
+class NcclModel:
+    """The channel model's predictions of curves on one machine, through the planes of `commsim.accuracy.planes`."""
+
+    def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
+        from commsim.nccl.parameters import load_parameters
+        from commsim.nccl.version import parse_version
+
+        self.fields = space()
+        self._generation = topology.gpu.generation
+        self._network = topology.network if topology.nodes > 1 else "infiniband"
+        shipped = load_parameters(self._generation, self._network)
+        at = {scope_of(p, self._generation, self._network): None for p, _, _ in walk(shipped)}
+        self._scopes = frozenset(at)
+        self.center = np.zeros(len(self.fields.fields))
+        for path, value, _ in walk(shipped):
+            field = self.fields.index.get((scope_of(path, self._generation, self._network), path))
+            if field is not None and value > 0:
+                self.center[field] = np.log(value / self.fields.start[field])
+        machine = scenario.topology.model_dump(mode="json", exclude_none=True)
+        if isinstance(machine.get("path"), str):
+            machine["path"] = str((scenario.base_dir / machine["path"]).resolve())
+        stated = "version" in scenario.library.model_fields_set
+        self._curves = curves
+        self._cases = [
+            Case(
+                slug=curve.name,
+                path=Path(curve.source),
+                collective=curve.collective,
+                n_ranks=topology.world_size,
+                nodes=topology.nodes,
+                gpus_per_node=topology.ranks_per_node,
+                system=topology.name,
+                healthy="unknown",
+                machine=machine,
+                version=parse_version(scenario.library.version) if stated else None,
+                launch=scenario.library.launch_mode,
+                env=dict(scenario.library.env),
+            )
+            for curve in curves
+        ]
+
+    def path(self, field: int) -> str:
+        scope, path = self.fields.fields[field]
+        return path if scope in self._scopes else ""
+
+    def parameters(self, x: Float64) -> BaseModel:
+        return parameters_at(self._generation, self._network, self.fields.values(x))
+
+    def contact(self, x: Float64) -> Contact:
+        from commsim.accuracy.planes import explored
+
+        parts = []
+        for case, curve in zip(self._cases, self._curves, strict=True):
+            found = explored(case, [int(n) for n in curve.size_bytes], self.fields.values(x))
+            if isinstance(found, str):
+                raise CalibrationError(f"{curve.name} cannot be predicted: {found}")
+            slope = np.zeros((len(curve), len(self.fields.fields)))
+            slope[:, found.field] = found.slope
+            parts.append(Contact(found.seconds, found.constant, slope))
+        return Contact(
+            *(np.concatenate([getattr(p, name) for p in parts]) for name in ("seconds", "constant", "slope"))
+        )
+
+
+def model_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> Model:
+    """The model that a scenario's library has; CalibrationError where it has no parameters."""
+    if scenario.library.name == "gloo":
+        return GlooModel(scenario, topology, curves)
+    if scenario.library.name == "nccl":
+        return NcclModel(scenario, topology, curves)
+    raise CalibrationError("library none has no parameters but its links; expected a scenario of nccl or gloo")

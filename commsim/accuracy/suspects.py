@@ -1,0 +1,81 @@
+"""Logs that look wrong beside the others: they contradict each other, stand apart from the fit, or are unsteady."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.measure.records import Curve
+from commsim.units import format_bytes
+
+APART = 1.25
+"""Factor between two measurements of the same thing that no longer is a matter of luck."""
+
+UNSTEADY = 2.0
+
+
+def suspects(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:
+    """A sentence for each finding; `fitted_s` are the predictions of a robust fit to all of them, (rows,)."""
+    return [*_contradictions(curves), *_outliers(curves, fitted_s), *_unsteady(curves)]
+
+
+def _contradictions(curves: Sequence[Curve]) -> list[str]:
+    found = []
+    for a, b in combinations(curves, 2):
+        if a.collective != b.collective:
+            continue
+        size, at, other = np.intersect1d(a.size_bytes, b.size_bytes, return_indices=True)
+        if not size.size:
+            continue
+        ratio = a.time_s[at] / b.time_s[other]
+        typical = float(np.exp(np.median(np.log(ratio))))
+        if max(typical, 1 / typical) > APART:
+            worst = int(np.argmax(np.abs(np.log(ratio))))
+            slower, faster = (a, b) if typical > 1 else (b, a)
+            found.append(
+                f"{slower.name} and {faster.name} contradict each other: {slower.name} takes "
+                f"{max(typical, 1 / typical):.2f} times as long at the median size, "
+                f"{max(ratio[worst], 1 / ratio[worst]):.2f} times at {format_bytes(int(size[worst]))}"
+            )
+    return found
+
+
+def _outliers(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:
+    found = []
+    ends = np.cumsum([len(c) for c in curves])
+    residuals = [np.log(c.time_s / p) for c, p in zip(curves, np.split(fitted_s, ends[:-1]), strict=True)]
+    for i, curve in enumerate(curves):
+        own = float(np.median(residuals[i]))
+        others = np.concatenate([r for j, r in enumerate(residuals) if j != i]) if len(curves) > 1 else np.zeros(0)
+        usual = float(np.median(np.abs(others))) if others.size else 0.0
+        if others.size and abs(own) > max(np.log(APART), 3 * usual):
+            word = "slower" if own > 0 else "faster"
+            found.append(
+                f"{curve.name} stands apart: {np.exp(abs(own)):.2f} times {word} than the fit of all logs; "
+                "degraded, or measured under other conditions"
+            )
+        single = np.abs(residuals[i] - own)
+        scatter = 1.4826 * float(np.median(single))
+        for k in np.flatnonzero(single > max(np.log(1.5), 5 * scatter)):
+            word = "slower" if residuals[i][k] > own else "faster"
+            found.append(
+                f"{curve.name}: {format_bytes(int(curve.size_bytes[k]))} is {np.exp(single[k]):.2f} times {word} "
+                "than its neighbours allow"
+            )
+    return found
+
+
+def _unsteady(curves: Sequence[Curve]) -> list[str]:
+    found = []
+    for curve in curves:
+        if curve.low_s is None or curve.high_s is None:
+            continue
+        spread = curve.high_s / curve.low_s
+        if float(np.median(spread)) > UNSTEADY:
+            found.append(
+                f"{curve.name} is unsteady: repeats differ by {np.median(spread):.2f} times at the median size"
+            )
+    return found

@@ -1,0 +1,104 @@
+"""``commsim calibrate``: a library's parameters from measured curves of one machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from commsim.measure.records import Curve
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+
+def calibrate(
+    scenario: Annotated[
+        str, typer.Argument(help="A scenario file (or a shipped one) of the machine that was measured.")
+    ],
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Measured curves: logs, CSV tables, folders of `commsim measure`; and key.path=value of the scenario.",
+            metavar="LOG... [KEY=VALUE]...",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The parameter file to write.")] = Path("params.yaml"),
+    plot: Annotated[
+        bool, typer.Option("--plot/--no-plot", help="Draw the residuals beside it (.png and .svg).")
+    ] = True,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """Fit the physical parameters of NCCL's or gloo's model to measured curves, with held-out error and intervals."""
+    import json
+
+    from commsim.accuracy.calibration import calibrate as fit
+    from commsim.accuracy.calibration_models import model_of
+    from commsim.cli.find import find_scenario
+    from commsim.errors import ScenarioError
+    from commsim.files import write_atomically
+    from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
+    from commsim.report.plots import figure_bytes
+    from commsim.scenario.load import build_topology, load_scenarios
+
+    words = [text for text in logs if "=" in text and not Path(text).exists()]
+    files = [Path(text) for text in logs if text not in words]
+    path = find_scenario(scenario)
+    scenarios = load_scenarios(path, words)
+    if len(scenarios) != 1:
+        raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
+    one = scenarios[0]
+    topology = build_topology(one)
+    curves = _curves(one, topology, files)
+    show = sys.stderr.isatty()
+    found = fit(
+        model_of(one, topology, curves), curves, lambda text: typer.echo(f"# {text}", err=True) if show else None
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    written = [write_atomically(out, params_yaml(found, one, topology))]
+    if plot:
+        figure = plot_residuals(found, f"{one.name}: calibration")
+        written += [
+            write_atomically(out.with_suffix(f".{form}"), figure_bytes(figure, form)) for form in ("png", "svg")
+        ]
+    if json_output:
+        document = {
+            "held_out_mape": found.error(found.held_out_s),
+            "fitted_mape": found.error(found.fitted_s),
+            "shipped_mape": found.error(found.before_s),
+            "values": {v.path: {"value": v.value, "low": v.low, "high": v.high} for v in found.values},
+            "kept": found.kept,
+            "suspects": list(found.suspects),
+        }
+        typer.echo(json.dumps(document, indent=2, allow_nan=False))
+        return
+    typer.echo(calibration_table(found), nl=False)
+    typer.echo(f"# wrote {', '.join(str(p) for p in written)}")
+
+
+def _curves(scenario: Scenario, topology: Topology, files: list[Path]) -> list[Curve]:
+    """The measured curves of the files; every file that is not of this machine is a fault."""
+    from commsim.errors import CalibrationError, CommsimError
+    from commsim.measure.parsers import read_measured
+
+    curves, faults = [], []
+    if not files:
+        raise CalibrationError("found no log among the arguments, expected measured curves to fit")
+    for file in files:
+        try:
+            for curve in read_measured(file):
+                if curve.kind != "measured":
+                    faults.append(f"{file}: a prediction, expected measured curves")
+                elif curve.n_ranks not in (None, topology.world_size):
+                    faults.append(
+                        f"{file}: measured on {curve.n_ranks} ranks, but {scenario.name!r} has {topology.world_size}"
+                    )
+                elif len(curve):
+                    curves.append(curve)
+        except CommsimError as error:
+            faults.append(str(error))
+    if faults:
+        raise CalibrationError("\n".join(dict.fromkeys(faults)))
+    return curves

@@ -1,0 +1,138 @@
+"""A calibration as a table, as a parameter file, and as a picture of its residuals."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+import commsim
+from commsim.accuracy.calibration import Calibration, Value
+from commsim.report import style
+from commsim.units import format_bandwidth, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+
+def calibration_table(c: Calibration) -> str:
+    """What was found, first the error of sizes that a fit had not seen; ends with a newline."""
+    rows = sum(len(curve) for curve in c.curves)
+    held_out, fitted, shipped = (100 * c.error(p) for p in (c.held_out_s, c.fitted_s, c.before_s))
+    lines = [
+        f"# error on sizes left out: {held_out:.1f} %; of the fit: {fitted:.1f} %; as shipped: {shipped:.1f} % "
+        f"({len(c.curves)} curves, {rows} sizes)",
+    ]
+    if (spread := spread_of(c)) is not None:
+        lines.append(f"# spread of repeats: {100 * spread:.1f} % (median over sizes of half of highest less lowest)")
+    width = max([len("parameter"), *(len(v.path) for v in c.values)])
+    lines.append(f"# {'parameter':<{width}}  {'shipped':>12}  {'fitted':>12}  95 % interval")
+    for v in c.values:
+        low, high = _text(v, v.low), _text(v, v.high)
+        lines.append(f"  {v.path:<{width}}  {_text(v, v.shipped):>12}  {_text(v, v.value):>12}  {low} .. {high}")
+    lines += [f"# kept as shipped: {path} ({why})" for path, why in c.kept.items()]
+    lines += [f"# look at this: {text}" for text in c.suspects]
+    return "\n".join(lines) + "\n"
+
+
+def spread_of(c: Calibration) -> float | None:
+    """Median over all sizes with repeats of half their range over their median, as a fraction; None without repeats."""
+    parts = [
+        (curve.high_s - curve.low_s) / 2 / curve.time_s
+        for curve in c.curves
+        if curve.low_s is not None and curve.high_s is not None
+    ]
+    return float(np.median(np.concatenate(parts))) if parts else None
+
+
+def _text(v: Value, value: float) -> str:
+    if "rate" in v.path:
+        return format_bandwidth(float(f"{value:.4g}"))
+    return format_time(float(f"{value:.4g}")) if v.is_time else f"{value:.4g}"
+
+
+def params_yaml(c: Calibration, scenario: Scenario, topology: Topology) -> str:
+    """The parameter file: fitted values with intervals, what was kept and why, and where all of it comes from."""
+    import yaml
+
+    now = datetime.now(UTC).strftime("%Y-%m-%d")
+    names = ", ".join(dict.fromkeys(Path(curve.source).name or curve.name for curve in c.curves))
+    document: dict[str, Any] = {
+        "library": scenario.library.name,
+        "provenance": f"fitted by commsim {commsim.__version__} on {now} to {names[:300]}",
+        "conditions": {
+            "topology": topology.name,
+            "ranks": topology.world_size,
+            "nodes": topology.nodes,
+            "smallest_bytes": int(min(curve.size_bytes[0] for curve in c.curves)),
+            "largest_bytes": int(max(curve.size_bytes[-1] for curve in c.curves)),
+        },
+        "files": [_file(Path(source)) for source in dict.fromkeys(curve.source for curve in c.curves) if source],
+        "values": {
+            v.path: {"value": _exact(v, v.value), "low": _exact(v, v.low), "high": _exact(v, v.high)} for v in c.values
+        },
+        "kept": dict(c.kept),
+        "held_out_mape": float(f"{c.error(c.held_out_s):.4g}"),
+        "band": {"low": float(f"{c.band[0]:.4g}"), "high": float(f"{c.band[1]:.4g}")},
+    }
+    head = "# Fitted parameters: name this file under `params:` of a scenario, or give params=FILE to `commsim run`.\n"
+    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _file(path: Path) -> dict[str, str | int]:
+    digest = hashlib.sha256()
+    size = 0
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return {"name": path.name, "bytes": size, "sha256": digest.hexdigest()}
+
+
+def _exact(v: Value, value: float) -> str | float:
+    if v.is_time:
+        return f"{value:.6g} s"
+    return f"{value:.6g} B/s" if "rate" in v.path else min(1.0, float(f"{value:.6g}"))
+
+
+def plot_residuals(c: Calibration, title: str) -> Figure:
+    """Error of the predicted time against message size: as shipped, and of the fit that had not seen the size."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    size = np.concatenate([curve.size_bytes for curve in c.curves])
+    limit = 100.0
+    with mpl.rc_context(cast("Any", style.RC)):
+        figure = Figure(figsize=(8.4, 4.2 + 0.2 * len(c.curves)), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        for guide, shade in ((15, "#F0F0F0"), (5, "#DDDDDD")):
+            axes.axhspan(-guide, guide, color=shade, linewidth=0, zorder=0.5)
+        axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
+        ends = np.cumsum([len(curve) for curve in c.curves])[:-1]
+        held, shipped = (np.split(100 * (p / c.measured_s - 1), ends) for p in (c.held_out_s, c.before_s))
+        for i, curve in enumerate(c.curves):
+            colour = style.MEASURED_COLOURS[i % len(style.MEASURED_COLOURS)]
+            marker = style.MEASURED_MARKERS[(i // len(style.MEASURED_COLOURS) + i) % len(style.MEASURED_MARKERS)]
+            name = curve.name if curve.collective in curve.name else f"{curve.collective}: {curve.name}"
+            axes.plot(curve.size_bytes, np.clip(held[i], -limit, limit), marker, color=colour, markersize=5, label=name)
+            axes.plot(
+                curve.size_bytes, np.clip(shipped[i], -limit, limit), marker, color=colour, markersize=4,
+                markerfacecolor="white", alpha=0.45,
+            )  # fmt: skip
+        style.size_axis(axes, int(size.min()), int(size.max()))
+        axes.set_ylim(-1.05 * limit, 1.05 * limit)
+        axes.set_ylabel("error of the predicted time (%)")
+        axes.set_xlabel("message size")
+        axes.set_title(title)
+        note = "filled: fitted without that size; hollow: as shipped; at the edge: beyond it"
+        axes.text(0.006, 0.02, note, transform=axes.transAxes, fontsize=7.5, color=style.MUTED)
+        figure.legend(loc="outside lower left", ncols=2)
+    return figure

@@ -1,0 +1,163 @@
+"""Calibrations of known truth: values come back, what data cannot tell is kept, wrong logs are named."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from commsim.accuracy.calibration import Calibration, calibrate
+from commsim.accuracy.calibration_models import model_of
+from commsim.cli import app
+from commsim.errors import CalibrationError, CommsimError
+from commsim.gloo.parameters import shipped_parameters
+from commsim.gloo.predict import GlooPredictor
+from commsim.measure.parsers import read_measured
+from commsim.measure.records import Curve
+from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
+from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.params import read_params
+from commsim.scenario.schema import Scenario
+
+TRUTH = shipped_parameters().model_copy(
+    update={"call": 80e-6, "message": 30e-6, "wake": 200e-6, "copy_rate": 1.4e9, "reduce_rate": 1.0e9}
+)
+SCENARIO = """
+name: Two processes
+topology: {preset: loopback, gpus_per_node: 2, cpu: {cores: 2}}
+library: gloo
+workload: [{collective: all_reduce, sizes: 1 KiB .. 1 MiB x4}]
+"""
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
+    path = tmp_path_factory.mktemp("calibration") / "s.yaml"
+    path.write_text(SCENARIO)
+    return load_scenarios(path)[0]
+
+
+def measured(scenario: Scenario, collective: str, *, factor: float = 1.0, seed: int = 0, name: str = "") -> Curve:
+    """What a machine of the true parameters would measure, with 2 % of noise."""
+    size = np.array([4 << 10 << 2 * k for k in range(6)], np.int64)
+    model = GlooPredictor(build_topology(scenario), TRUTH)
+    time = np.array([model.predict(collective, int(n)).time_s for n in size])
+    noise = np.exp(0.02 * np.random.default_rng(seed).standard_normal(size.size))
+    return Curve(name or collective, collective, 2, "measured", size, factor * time * noise, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def found(scenario: Scenario) -> Calibration:
+    curves = [measured(scenario, "all_reduce"), measured(scenario, "broadcast", seed=1)]
+    return calibrate(model_of(scenario, build_topology(scenario), curves), curves)
+
+
+def test_known_values_come_back(found: Calibration) -> None:
+    values = {v.path: v for v in found.values}
+    assert values["copy_rate"].value == pytest.approx(TRUTH.copy_rate, rel=0.1)
+    # Waking and handling a message come one after the other in every hop: only their sum is sharp.
+    assert TRUTH.wake < values["wake"].value < TRUTH.wake + 4 * TRUTH.message
+    assert found.error(found.held_out_s) < 0.06
+    assert found.error(found.before_s) > 0.3
+    assert found.band[0] > 0.85
+    assert found.band[1] < 1.15
+    assert found.suspects == ()
+
+
+def test_what_no_size_can_tell_is_kept_and_named(found: Calibration) -> None:
+    fitted = {v.path for v in found.values}
+    assert "memory_rate" not in fitted  # neither collective copies in memory
+    assert not fitted & set(found.kept)
+    assert all("uncertain by a factor" in why for why in found.kept.values())
+
+
+def test_the_file_says_the_same_and_is_read_back(found: Calibration, scenario: Scenario, tmp_path: Path) -> None:
+    text = params_yaml(found, scenario, build_topology(scenario))
+    (tmp_path / "params.yaml").write_text(text)
+    file = read_params(tmp_path / "params.yaml")
+    assert file.library == "gloo"
+    assert set(file.values) == {v.path for v in found.values}
+    assert file.held_out_mape == pytest.approx(found.error(found.held_out_s), rel=1e-3)
+    table = calibration_table(found)
+    assert table.startswith("# error on sizes left out: ")
+    assert "wake" in table
+    assert plot_residuals(found, "title").axes
+
+
+def test_a_degraded_log_is_named_and_does_not_spoil_the_fit(scenario: Scenario) -> None:
+    curves = [
+        measured(scenario, "all_reduce", name="good"),
+        measured(scenario, "all_reduce", seed=1, name="fine"),
+        measured(scenario, "all_reduce", seed=2, factor=1.8, name="degraded"),
+    ]
+    result = calibrate(model_of(scenario, build_topology(scenario), curves), curves)
+    text = "\n".join(result.suspects)
+    assert "degraded and good contradict each other" in text or "good and degraded" in text
+    assert "degraded stands apart: 1." in text
+    assert "fine stands apart" not in text
+    good = result.fitted_s[:6] / curves[0].time_s
+    assert np.median(np.abs(good - 1)) < 0.12
+
+
+def test_one_slow_size_and_unsteady_repeats_are_named(scenario: Scenario) -> None:
+    curve = measured(scenario, "all_reduce", name="run")
+    time = curve.time_s.copy()
+    time[3] *= 2.5
+    curve = dataclasses.replace(curve, time_s=time, low_s=time / 2, high_s=time * 1.5)
+    result = calibrate(model_of(scenario, build_topology(scenario), [curve]), [curve])
+    text = "\n".join(result.suspects)
+    assert "run: 256 KiB is" in text
+    assert "run is unsteady: repeats differ by 3.00 times" in text
+
+
+def test_too_few_sizes_are_an_error(scenario: Scenario) -> None:
+    curve = measured(scenario, "all_reduce").between(0, 16 << 10)
+    with pytest.raises(CalibrationError, match="found 2 measured sizes in all, expected 4 or more"):
+        calibrate(model_of(scenario, build_topology(scenario), [curve]), [curve])
+
+
+def test_nccl_is_calibrated_on_a_published_curve(checkout: Path, tmp_path: Path) -> None:
+    scenario = load_scenarios(checkout / "scenarios" / "quickstart.yaml")[0]
+    curves = [c for path in scenario.compare_paths() for c in read_measured(path)][:1]
+    curves = [c for c in curves if c.collective == "all_reduce"]
+    assert curves
+    result = calibrate(model_of(scenario, build_topology(scenario), curves), curves)
+    assert result.values
+    assert result.error(result.fitted_s) <= result.error(result.before_s) + 1e-9
+    (tmp_path / "p.yaml").write_text(params_yaml(result, scenario, build_topology(scenario)))
+    run = CliRunner().invoke(
+        app,
+        [
+            "run",
+            str(checkout / "scenarios" / "quickstart.yaml"),
+            f"params={tmp_path / 'p.yaml'}",
+            "--no-files",
+            "--json",
+        ],
+    )
+    assert run.exit_code == 0, run.output
+    import json
+
+    mape = json.loads(run.stdout)["results"][0]["comparisons"][0]["mape"]
+    assert mape == pytest.approx(result.error(result.fitted_s), abs=0.01)
+
+
+def test_the_command_names_every_file_that_does_not_fit(scenario: Scenario, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("size_bytes,oop_time_us\n1024,5\n")
+    (tmp_path / "b.csv").write_text("nothing")
+    words = [
+        "calibrate",
+        scenario.source,
+        str(tmp_path / "a.csv"),
+        str(tmp_path / "b.csv"),
+        "-o",
+        str(tmp_path / "o.yaml"),
+    ]
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, CommsimError)
+    assert "a.csv" in str(result.exception)
+    assert "b.csv" in str(result.exception)
+    assert not (tmp_path / "o.yaml").exists()
