@@ -11,6 +11,10 @@ import numpy as np
 
 from commsim.nccl.lower import RingPlan
 
+_LONGEST_CYCLE = 8
+_SAME = 1e-13
+"""Relative difference of times that are equal but for the rounding of their sums."""
+
 
 def is_uniform(plan: RingPlan) -> bool:
     """Whether every hop of the ring is alike, so that the closed form holds."""
@@ -37,7 +41,9 @@ def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
 def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
     """Seconds of any ring channel, step by step over all ranks at once, and the bandwidth part of them.
 
-    Ranks leave a loop at different times unless the ring is uniform, so every loop is stepped.
+    Ranks leave a loop at different times unless the ring is uniform, so loops are stepped; but a loop only adds and
+    takes maxima, so once all ranks are later by one and the same time than a few loops before, so they will be again:
+    F(x) = x + a gives F(F(x)) = x + 2 a.
     """
     free = np.zeros(plan.ranks)  # when the thread block of each rank may start its next slice
     end = 0.0
@@ -45,10 +51,26 @@ def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
     for loop in plan.loops:
         service = loop.slice_bytes / plan.rate
         hop = plan.hop_of(loop.slice_bytes)
-        for _ in range(loop.count):
+        past = [free]
+        done = 0
+        while done < loop.count:
             free, end = _one_loop(plan.steps, loop.slices, service, hop, free)
+            done += 1
+            cycle, later = _steady(past, free)
+            turns = (loop.count - done) // cycle if cycle else 0
+            free, end, done = free + turns * later, end + turns * later, done + turns * cycle
+            past = [free] if turns else [*past[1 - _LONGEST_CYCLE :], free]
         busy += loop.count * plan.steps * loop.slices * float(service.max())
     return end, busy
+
+
+def _steady(past: list[np.ndarray], now: np.ndarray) -> tuple[int, float]:
+    """After how many loops all ranks stand alike, and how much later; (0, 0.0) if they do not yet."""
+    for cycle, before in enumerate(reversed(past), 1):
+        shift = now - before
+        if float(np.ptp(shift)) <= _SAME * float(now.max()):
+            return cycle, float(shift.mean())
+    return 0, 0.0
 
 
 def _one_loop(

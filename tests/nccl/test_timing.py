@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
+from commsim.nccl import timing
 from commsim.nccl.lower import Loop, RingPlan, ring_loops
 from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
@@ -45,6 +46,42 @@ def test_a_latency_bound_ring_waits_for_every_hop() -> None:
     # 14 steps; the slices of a step follow each other within the hop.
     t, h = 1000 / 10e9, 2e-6
     assert ring_closed_form(plan(8, (Loop(1, 4, 1000),)))[0] == pytest.approx(13 * (t + h) + 4 * t + h)
+
+
+def _stepped(p: RingPlan) -> float:
+    """Every loop, one after the other."""
+    free, end = np.zeros(p.ranks), 0.0
+    for loop in p.loops:
+        for _ in range(loop.count):
+            free, end = timing._one_loop(
+                p.steps, loop.slices, loop.slice_bytes / p.rate, p.hop_of(loop.slice_bytes), free
+            )
+    return end
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**31))
+def test_loops_that_repeat_need_not_be_stepped(ranks: int, first: int, second: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    loops = (Loop(first, 2, 65536), Loop(second, 3, 1000), Loop(1, 1, 16))
+    p = plan(ranks, loops, rng.uniform(1e9, 1e11, ranks), rng.choice([1e-6, 3e-6, 2e-5], ranks), 1e-6)
+    assert ring_wavefront(p)[0] == pytest.approx(_stepped(p), rel=1e-11)
+
+
+def test_a_tebibyte_takes_no_longer_to_time_than_its_first_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    one = timing._one_loop
+
+    def counted(*of: object) -> object:
+        nonlocal calls
+        calls += 1
+        return one(*of)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(timing, "_one_loop", counted)
+    rate = np.where(np.arange(16) % 8 == 7, 40e9, 20e9)
+    end, _ = ring_wavefront(plan(16, (Loop(100_000, 2, 1 << 18),), rate, np.where(rate > 30e9, 9e-6, 1e-6)))
+    assert calls < 100
+    assert end > 100_000 * 30 * 2 * (1 << 18) / 40e9
 
 
 loops = st.lists(
