@@ -15,6 +15,7 @@ import numpy as np
 
 from commsim.collectives.schedule import Schedule, relabel
 from commsim.engine.fair import connections, simulate_fair
+from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.program import Float64, Int32, Int64, Program, build_program
 from commsim.engine.simulate import Outcome, simulate
 from commsim.engine.variation import Variation, more_connections
@@ -104,6 +105,8 @@ def run_together(
     so little room that the jobs do not end.
     """
     parts = [_job_part(job, topology, variation, (run, i)) for i, job in enumerate(jobs)]
+    rows = sum(part.program.rows for part in parts)
+    require_memory(estimate_bytes(rows), rows)  # each was small enough alone; side by side they stand there once more
     alone = np.array([_span(_simulated([part], contention, quantum), part) for part in parts])
     paced = [flow for flow in flows if flow.rate is not None]
     fixed = [_flow_part(flow, topology, contention, flow.nbytes or 0) for flow in flows if flow.rate is None]
