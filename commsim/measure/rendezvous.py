@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from commsim.errors import MeasurementError
+from commsim.measure.traffic import hang_up
 
 _POLL_S = 0.05
 _LINGER_S = 3.0  # how long rank 0 keeps the store for the others to read what went wrong
@@ -96,7 +97,9 @@ class Meeting:
             )
 
         try:
-            store = _within(self._timeout_s, connect)
+            store = _within(
+                self._timeout_s + 1.0, connect, lambda: hang_up(place.port)
+            )  # torch's own limit comes first
         except TimeoutError:
             raise MeasurementError(self._no_store("what listens there does not answer")) from None
         except (DistStoreError, RuntimeError) as error:
@@ -178,11 +181,10 @@ class Meeting:
             return
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call returns or raises; TimeoutError after so many seconds.
+def _within(seconds: float, call: Callable[[], Any], stop: Callable[[], None]) -> Any:
+    """What a call returns or raises; after so many seconds it is stopped, and this raises TimeoutError.
 
-    torch waits for the answer of a foreign server without an end, and cannot be interrupted: a thread that the end of
-    the process does not wait for does the waiting.
+    torch waits for the answer of a foreign server without an end, and cannot be interrupted.
     """
     answer: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
 
@@ -192,10 +194,13 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
         except Exception as error:
             answer.put((None, error))
 
-    threading.Thread(target=work, daemon=True).start()
+    waiting = threading.Thread(target=work, daemon=True)
+    waiting.start()
     try:
         value, error = answer.get(timeout=seconds)
     except queue.Empty:
+        stop()
+        waiting.join(5.0)
         raise TimeoutError from None
     if error is not None:
         raise error

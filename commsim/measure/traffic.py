@@ -12,6 +12,8 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,45 +40,50 @@ def tcp_bytes(but_port: int | None = None) -> Bytes | None:
     """
     total = Bytes()
     try:
-        names = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+        for own in _connections():
+            with own:
+                if but_port in (own.getsockname()[1], own.getpeername()[1]):
+                    continue
+                info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LENGTH)
+            if len(info) < _LENGTH:
+                return None  # an old kernel
+            sent, again, received = (struct.unpack_from("=Q", info, at)[0] for at in (_SENT, _RETRANSMITTED, _RECEIVED))
+            total = Bytes(total.sent + sent - again, total.received + received)
     except OSError:
         return None
-    for descriptor in names:
-        found = _socket_bytes(descriptor, but_port)
-        if found is None:
-            return None
-        total = Bytes(total.sent + found.sent, total.received + found.received)
     return total
 
 
-def _socket_bytes(descriptor: int, but_port: int | None) -> Bytes | None:
-    """What one descriptor has carried: nothing if it is no TCP connection, None if the kernel is too old."""
-    try:
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            return Bytes()
-        copy = os.dup(descriptor)
-    except OSError:  # closed meanwhile
-        return Bytes()
-    try:
+def hang_up(port: int) -> None:
+    """Ends every connection of this process to a port, so that whoever waits for an answer there waits no longer."""
+    with suppress(OSError):
+        for own in _connections():
+            with own:
+                if own.getpeername()[1] == port:
+                    own.shutdown(socket.SHUT_RDWR)
+
+
+def _connections() -> Iterator[socket.socket]:
+    """A copy of every established TCP socket of this process, for the caller to close."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
+                continue
+            copy = os.dup(int(entry.name))
+        except OSError:  # closed meanwhile
+            continue
         own = socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        return Bytes()
-    try:
-        with own:
-            if own.family not in (socket.AF_INET, socket.AF_INET6) or own.type != socket.SOCK_STREAM:
-                return Bytes()
-            info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LENGTH)
-            if info[0] != _ESTABLISHED:
-                return Bytes()
-            if but_port in (own.getsockname()[1], own.getpeername()[1]):
-                return Bytes()
-    except OSError:
-        return Bytes()
-    if len(info) < _LENGTH:
-        return None
-    sent, again = (struct.unpack_from("=Q", info, at)[0] for at in (_SENT, _RETRANSMITTED))
-    return Bytes(sent - again, struct.unpack_from("=Q", info, _RECEIVED)[0])
+        try:
+            inet = own.family in (socket.AF_INET, socket.AF_INET6) and own.type == socket.SOCK_STREAM
+            wanted = inet and own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
+            if wanted:
+                own.getpeername()  # gone meanwhile?
+        except OSError:
+            wanted = False
+        if wanted:
+            yield own
+        else:
+            own.close()
 
 
 def nvlink_bytes(device: int) -> Bytes | None:
