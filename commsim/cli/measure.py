@@ -43,6 +43,15 @@ def measure(
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for the others.")
     ] = 15.0,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule",
+            metavar="NAME|FILE",
+            help="Run this schedule of ours instead of the library's collective: a name, .xml or .json.",
+            show_default=False,
+        ),
+    ] = "",
     testbed: Annotated[
         str | None,
         typer.Option(
@@ -74,6 +83,7 @@ def measure(
         warmup=warmup,
         repeats=repeats,
         check=check,
+        schedule=schedule,
         timeout_s=timeout,
     )
     scenarios = load_scenarios(find_scenario(scenario), overrides or [])

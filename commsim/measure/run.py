@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from commsim.collectives.semantics import collective
@@ -42,13 +43,22 @@ OUT_OF_PLACE_ONLY = frozenset({"all_to_all", "all_to_all_v", "send_recv"})
 
 @dataclass(frozen=True)
 class Task:
-    """One collective over message sizes in bytes (the *size* column of nccl-tests)."""
+    """One collective over message sizes in bytes (the *size* column of nccl-tests).
+
+    `schedule` replaces the library's collective by one of our schedules: an algorithm of the registry, or a file.
+    """
 
     collective: str
     sizes: tuple[int, ...]
     dtype: str = "float32"
     redop: str = "sum"
     root: int = 0
+    schedule: str = ""
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the schedule; empty where the library chooses."""
+        return Path(self.schedule).stem if self.schedule.endswith((".xml", ".json")) else self.schedule
 
     @property
     def item_bytes(self) -> int:
@@ -67,6 +77,8 @@ class Task:
 
     def places(self) -> tuple[str, ...]:
         """``oop`` and ``ip``, as far as torch has the collective out of place and in place."""
+        if self.schedule:
+            return ("ip",) if self.collective in IN_PLACE_ONLY else ("oop",)
         if self.collective in IN_PLACE_ONLY:
             return ("ip",)
         return ("oop",) if self.collective in OUT_OF_PLACE_ONLY else ("oop", "ip")
@@ -92,19 +104,18 @@ class Point:
     repeat: int
 
     @property
-    def key(self) -> tuple[str, str, str, int, int, int]:
+    def key(self) -> tuple[str, str, str, int, int, int, str]:
         """What identifies the row in a file."""
         t = self.task
         root = t.root if t.rooted else -1
-        return t.collective, t.dtype, t.redop if t.reduces else "none", root, self.size, self.repeat
+        return t.collective, t.dtype, t.redop if t.reduces else "none", root, self.size, self.repeat, t.algorithm
 
 
 @dataclass(frozen=True)
 class Run:
     """Everything that decides what a run measures, and how.
 
-    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `schedule` replaces the
-    library's collective by one of our schedules: an algorithm of the registry, or a file.
+    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call).
     """
 
     name: str
@@ -118,7 +129,6 @@ class Run:
     mode: str = "back_to_back"
     timeout_s: float = 15.0
     ranks_per_gpu: int = 1
-    schedule: str = ""
     scenario_hash: str = ""
     network: str = "loopback"
     out: str = ""

@@ -42,7 +42,7 @@ rank, and ``sent_bytes`` the payload that each rank sent in one call, in rank or
 TABLE, CONDITIONS = "measured.csv", "run.json"
 SCHEMA_VERSION = 1
 
-Key = tuple[str, str, str, int, int, int]
+Key = tuple[str, str, str, int, int, int, str]
 
 
 class RunFolder:
@@ -133,22 +133,22 @@ def read_conditions(folder: Path) -> dict[str, Any]:
 
 
 def read_run(stream: TextIO, path: Path) -> list[Table]:
-    """The rows of a ``measured.csv``, one table per collective and number of ranks; repeats follow each other."""
+    """The rows of a ``measured.csv``, one table per collective, ranks and algorithm; repeats follow each other."""
     said = read_conditions(path.parent)
     conditions = {name: str(said[name]) for name in _SHOWN if said.get(name) not in (None, "")}
-    tables: dict[tuple[str, str], Table] = {}
+    tables: dict[tuple[str, str, str], Table] = {}
     reader = csv.DictReader(stream, restval="")
     try:
         for record in reader:
             if record["sent_bytes"] is None or None in record:
                 raise error(path, reader.line_num, "a row with more or fewer fields than the header")
-            key = record["collective"], record["n_ranks"]
+            key = record["collective"], record["n_ranks"], record["algorithm"]
             if key not in tables:
                 tables[key] = Table(
                     line=reader.line_num,
                     collective=key[0],
                     n_ranks=int(key[1]),
-                    conditions=dict(conditions),
+                    conditions=conditions | ({"algorithm": key[2]} if key[2] else {}),
                 )
             tables[key].rows.append(_row(record, reader.line_num))
     except (ValueError, KeyError, csv.Error) as fault:
@@ -158,7 +158,7 @@ def read_run(stream: TextIO, path: Path) -> list[Table]:
     return list(tables.values())
 
 
-_SHOWN = ("name", "backend", "network", "torch", "nccl", "gpu", "cpu", "hosts", "mode", "schedule", "commsim")
+_SHOWN = ("name", "backend", "network", "torch", "nccl", "gpu", "cpu", "hosts", "mode", "commsim")
 
 
 def _row(record: dict[str, str], line: int) -> Row:
@@ -190,6 +190,7 @@ def _key(record: dict[str, str], path: Path) -> Key:
             int(record["root"]),
             int(record["size_bytes"]),
             int(record["repeat"]),
+            record["algorithm"],
         )
     except (KeyError, ValueError, TypeError):
         raise MeasurementError(f"{path}: is not the table of a run; use another --out, or --fresh") from None

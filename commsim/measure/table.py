@@ -20,7 +20,8 @@ HEADER = (
 def heading(run: Run) -> str:
     """What is measured, on what, in lines that start with ``#``."""
     kinds = ", ".join(dict.fromkeys(task.collective for task in run.tasks))
-    how = f"schedule {run.schedule}" if run.schedule else run.backend
+    schedules = ", ".join(dict.fromkeys(task.algorithm for task in run.tasks if task.schedule))
+    how = f"{schedules} over {run.backend}" if schedules else run.backend
     return (
         f"# commsim measure: {run.name}\n"
         f"# {kinds} on {run.world_size} ranks, {how}, {run.network}; "

@@ -22,11 +22,12 @@ import torch.distributed as dist
 import commsim
 from commsim.errors import CommsimError, MeasurementError
 from commsim.measure.conditions import environment, rank_conditions, run_conditions
-from commsim.measure.operations import operation
+from commsim.measure.operations import Operation, operation
 from commsim.measure.records import busbw_factor
 from commsim.measure.rendezvous import Meeting, Place, place_from
 from commsim.measure.run import Point, Run
 from commsim.measure.run_folder import RunFolder
+from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, sample
 from commsim.measure.traffic import Bytes, tcp_bytes
@@ -146,7 +147,6 @@ class _Rank:
             "world_size": run.world_size,
             "network": run.network,
             "mode": run.mode,
-            "schedule": run.schedule,
             "iterations": run.iterations,
             "warmup": run.warmup,
             "repeats": run.repeats,
@@ -162,8 +162,7 @@ class _Rank:
         """Measures one row; returns what is wrong on this rank, None if nothing."""
         places = {}
         for place in point.task.places():
-            op = operation(point.task, point.size, place, self.place.rank, self.run.world_size, self.device)
-            places[place] = sample(op, self.run, self.device, self._traffic)
+            places[place] = sample(self._operation(point, place), self.run, self.device, self._traffic)
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, places)
         if self.folder is None:
@@ -175,6 +174,12 @@ class _Rank:
             return str(error)
         print(format_row(row), flush=True)
         return None
+
+    def _operation(self, point: Point, place: str) -> Operation:
+        rank, n = self.place.rank, self.run.world_size
+        if not point.task.schedule:
+            return operation(point.task, point.size, place, rank, n, self.device)
+        return schedule_operation(load_schedule(point.task, n, point.size), point.task, rank, self.device)
 
     def _traffic(self) -> Bytes | None:
         return tcp_bytes(but_port=self.place.port)
@@ -211,6 +216,7 @@ def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, An
         "dtype": task.dtype,
         "redop": task.redop if task.reduces else "none",
         "root": task.root if task.rooted else -1,
+        "algorithm": task.algorithm,
         "iterations": run.iterations,
         "repeat": point.repeat,
     }

@@ -27,6 +27,7 @@ class Wish:
     warmup: int = 5
     repeats: int = 1
     check: bool = True
+    schedule: str = ""
     timeout_s: float = 15.0
 
 
@@ -34,7 +35,7 @@ def run_of(scenario: Scenario, wish: Wish) -> Run:
     """The run of one scenario; every fault is a CommsimError, before any rank is started."""
     run = Run(
         name=scenario.name,
-        tasks=tuple(_task(scenario, i, work) for i, work in enumerate(scenario.workload)),
+        tasks=tuple(_task(scenario, i, work, wish.schedule) for i, work in enumerate(scenario.workload)),
         backend=_backend(wish.backend, scenario),
         world_size=wish.world_size or build_topology(scenario).world_size,
         iterations=wish.iterations,
@@ -46,7 +47,20 @@ def run_of(scenario: Scenario, wish: Wish) -> Run:
         scenario_hash=scenario_hash(scenario),
     )
     check_run(run)
+    _check_schedules(run)
     return run
+
+
+def _check_schedules(run: Run) -> None:
+    """Every schedule that a run would carry out is proved first; a ScheduleError says what is wrong."""
+    if not any(task.schedule for task in run.tasks):
+        return
+    from commsim.collectives.check import check
+    from commsim.measure.schedule_steps import load_schedule
+
+    for point in run.points():
+        if point.task.schedule and point.repeat == 0:
+            check(load_schedule(point.task, run.world_size, point.size))
 
 
 def testbed_topology(scenario: Scenario, named: str, world_size: int | None) -> Topology:
@@ -67,14 +81,26 @@ def testbed_topology(scenario: Scenario, named: str, world_size: int | None) -> 
     return load(nodes=wanted // per_node)
 
 
-def _task(scenario: Scenario, i: int, work: object) -> Task:
+def _task(scenario: Scenario, i: int, work: object, schedule: str) -> Task:
     if not isinstance(work, CollectiveWork):
         fault = "found jobs, expected a collective: ranks measure one at a time"
         raise ScenarioError([scenario.document.fault(("workload", i), fault)])
     if work.sizes is None:
         fault = "found no key 'sizes', expected it for a measurement, such as '8 B .. 64 MiB x2'"
         raise ScenarioError([scenario.document.fault(("workload", i), fault)])
-    return Task(work.collective, work.sizes, work.dtype, work.redop, work.root or 0)
+    named = schedule or (_own_schedule(work) if scenario.library.name == "none" else "")
+    if named and (Path(named).suffix.lower() in (".xml", ".json")):
+        named = str(Path(named).absolute())
+    return Task(work.collective, work.sizes, work.dtype, work.redop, work.root or 0, named)
+
+
+def _own_schedule(work: CollectiveWork) -> str:
+    """The schedule that `library: none` means: the one named, or the first of the collective."""
+    from commsim.collectives.registry import names
+
+    if work.algorithm == "auto":
+        raise ScenarioError("found algorithm auto, expected a name for a measurement, or --schedule NAME")
+    return work.algorithm or next(algorithm for _, algorithm in names(work.collective))
 
 
 def _backend(wanted: str, scenario: Scenario) -> Backend:

@@ -27,7 +27,7 @@ ROW = {
     "repeat": 0,
     "sent_bytes": "768 768 768 768",
 }
-KEY = ("all_gather", "float32", "none", -1, 1024, 0)
+KEY = ("all_gather", "float32", "none", -1, 1024, 0, "")
 
 
 def _run(folder: Path, *sizes: int, fingerprint: str = "abc") -> None:
