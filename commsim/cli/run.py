@@ -192,6 +192,11 @@ def tables(result: Result) -> str:
 
         head = f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})"
         text += [training_table(item, [head, _machine_words(result.topology), ""]) for item in result.trainings]
+    if result.claims:
+        from commsim.report.claims import claim_table
+
+        head = f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})"
+        text += [claim_table(item, [head]) for item in result.claims]
     return "\n".join(text)
 
 

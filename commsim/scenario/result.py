@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commsim.engine.usage import Use
+    from commsim.scenario.claim_run import ClaimItem
     from commsim.scenario.schema import Scenario
     from commsim.scenario.training_result import TrainingItem
 
@@ -216,6 +217,7 @@ class Result:
     items: tuple[Item, ...]
     jobs: tuple[JobsItem, ...] = ()
     trainings: tuple[TrainingItem, ...] = ()
+    claims: tuple[ClaimItem, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
 
@@ -257,6 +259,7 @@ class Result:
             ],
             "jobs": [item.to_dict() for item in self.jobs],
             "trainings": [item.to_dict() for item in self.trainings],
+            "claims": [item.to_dict() for item in self.claims],
         }
 
     def _repr_html_(self) -> str:

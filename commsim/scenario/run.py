@@ -128,6 +128,11 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         trained, notes = run_training(scenario, topology, step.training)
         trainings.append(trained)
         warnings += [w for w in notes if w not in warnings]
+    claims = []
+    for stated in scenario.claims:
+        from commsim.scenario.claim_run import run_claim
+
+        claims.append(run_claim(scenario, topology, stated.claim))
     return Result(
         scenario=scenario,
         scenario_hash=scenario_hash(scenario),
@@ -136,6 +141,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         items=tuple(items),
         jobs=tuple(jobs),
         trainings=tuple(trainings),
+        claims=tuple(claims),
         warnings=tuple(warnings),
         provenance={"commsim": commsim.__version__, "source": scenario.source},
     )

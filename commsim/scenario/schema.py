@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, model
 from commsim.collectives import registry
 from commsim.document import Document, located
 from commsim.document.types import KeyPath, show, suggest
+from commsim.scenario.claim import ClaimWork
 from commsim.scenario.jobs import JobsWork
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.sizes import parse_size_list
@@ -165,7 +166,7 @@ class Scenario(Strict):
     name: str = Field(min_length=1, max_length=200, description="a short text, the title of the results")
     topology: TopologySpec
     library: Library = Field(default_factory=Library)
-    workload: tuple[CollectiveWork | JobsWork | TrainingWork, ...] = Field(min_length=1)
+    workload: tuple[CollectiveWork | JobsWork | TrainingWork | ClaimWork, ...] = Field(min_length=1)
     engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = "auto"
     contention: Literal["fifo", "fair"] = "fifo"
     variation: VariationSpec | None = None
@@ -212,6 +213,11 @@ class Scenario(Strict):
         """The workload items that are training steps."""
         return tuple(work for work in self.workload if isinstance(work, TrainingWork))
 
+    @property
+    def claims(self) -> tuple[ClaimWork, ...]:
+        """The workload items that are claims."""
+        return tuple(work for work in self.workload if isinstance(work, ClaimWork))
+
     def compare_paths(self) -> list[Path]:
         """The measured files, from where the program runs."""
         return [self.base_dir / name for name in self.compare]
@@ -246,10 +252,11 @@ class Scenario(Strict):
         for i, work in enumerate(self.workload):
             if isinstance(work, CollectiveWork):
                 faults += self._item_faults(i, work)
-            elif isinstance(work, TrainingWork):
+            elif isinstance(work, (TrainingWork, ClaimWork)):
                 if library != "nccl":
-                    text = f"found training with library {library}, expected library nccl"
-                    faults.append((("workload", i, "training"), text))
+                    key, what = ("training", "training") if isinstance(work, TrainingWork) else ("claim", "a claim")
+                    text = f"found {what} with library {library}, expected library nccl"
+                    faults.append((("workload", i, key), text))
             elif library != "none":
                 text = f"found jobs with library {library}, whose times are not those of links; expected library none"
                 faults.append((("workload", i, "jobs"), text))

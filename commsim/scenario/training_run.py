@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> tuple[TrainingItem, list[str]]:
     """(item, warnings) of one training step on the scenario's machine."""
     step, mesh = step_of(spec, topology, scenario.base_dir), mesh_of_spec(spec, topology)
-    comm = NcclTimes(topology.ranks_per_node, _parts(scenario, topology), _version(scenario), scenario.library.env)
+    comm = NcclTimes(topology.ranks_per_node, parts(scenario, topology), _version(scenario), scenario.library.env)
     plan = Plan(
         layers=spec.stage_layers,
         context=spec.context_parallel,
@@ -72,7 +72,9 @@ def _version(scenario: Scenario) -> tuple[int, int, int] | None:
     return parse_version(scenario.library.version) if "version" in scenario.library.model_fields_set else None
 
 
-def _parts(scenario: Scenario, topology: Topology) -> Callable[[int, int], Topology]:
+def parts(scenario: Scenario, topology: Topology) -> Callable[[int, int], Topology]:
+    """The function that builds a part of the scenario's machine: so many nodes, so many GPUs of each."""
+
     def part(nodes: int, per_node: int) -> Topology:
         knobs: dict[str, object] = {"nodes": nodes, "faults": None}
         if per_node < topology.ranks_per_node:
