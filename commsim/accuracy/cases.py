@@ -53,7 +53,7 @@ class CaseRow(BaseModel):
     slugs: list[str] = Field(min_length=1)
     system: str | None = None
     preset: str | None = None
-    network: str | None = Field(default=None, pattern="^(infiniband|roce|slingshot|efa|ethernet)$")
+    network: str | None = Field(default=None, pattern="^(infiniband|roce|slingshot|efa|efa_v1|tcpx|ethernet)$")
     nodes: int | None = Field(default=None, ge=1)
     gpus_per_node: int | None = Field(default=None, ge=1)
     launch: str | None = Field(default=None, pattern="^(one_process|process_per_gpu)$")

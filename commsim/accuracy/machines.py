@@ -46,7 +46,7 @@ _NETWORKS: tuple[tuple[str, str], ...] = (
     (r"TCP sockets|TCP/Ethernet|\bTCP\b|10GbE|sockets", "ethernet"),
     (r"Slingshot|Cassini|CXI", "slingshot"),
     (r"\bEFA\b", "efa"),
-    (r"TCPX|FasTrak|GPUDirect-TCP", "ethernet"),
+    (r"TCPX|FasTrak|GPUDirect-TCP", "tcpx"),
     (r"RoCE|gIB|Spectrum-X", "roce"),
     (r"InfiniBand|\b[EHNX]DR|\bIB\b|Omni", "infiniband"),
     (r"Ethernet|GbE", "ethernet"),
@@ -61,6 +61,8 @@ _LATENCY = {
     "roce": (0.6, 0.1, 0.35),
     "slingshot": (0.35, 0.1, 0.45),
     "efa": (0.6, 0.25, 1.0),
+    "efa_v1": (0.6, 0.25, 1.0),
+    "tcpx": (0.6, 0.25, 1.0),
     "ethernet": (0.6, 0.25, 1.0),
 }
 
@@ -114,6 +116,8 @@ def wire(inter_link: str, env: str, gpus: int, generation: str) -> Wire:
         notes.append(f"NIC count not stated: taken as {nics} ({'one per GPU' if rate >= 100 else 'a slow network'})")
     if "per tray" in inter_link:  # the node is the NVLink domain, a tray holds four of its GPUs
         nics *= max(1, gpus // 4)
+    if network == "efa" and generation in ("volta", "turing", "ampere"):
+        network = "efa_v1"  # its second generation came with the instances of Hopper
     if network == "efa" and nics > gpus and nics % gpus == 0:  # its plugin joins the devices beside one GPU
         nics, rate = gpus, rate * nics // gpus
     return Wire(network, nics, rate * 1e9 / 8, tuple(notes))

@@ -149,7 +149,10 @@ def import_command(
         str | None, typer.Option("--cpu-vendor", help="intel, amd, arm or ibm.", show_default=False)
     ] = None,
     network: Annotated[
-        str | None, typer.Option("--network", help="infiniband, roce, slingshot, efa or ethernet.", show_default=False)
+        str | None,
+        typer.Option(
+            "--network", help="infiniband, roce, slingshot, efa, efa_v1, tcpx or ethernet.", show_default=False
+        ),
     ] = None,
     nodes: Nodes = 1,
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commsim.nccl.lower import Call, Machine, network_hop, shares
+from commsim.nccl.lower import Call, Machine, message_turn, network_hop, shares
 from commsim.nccl.protocols import MIN_SLICE_BYTES
 
 if TYPE_CHECKING:
@@ -28,16 +28,23 @@ def chain_time(
     share = shares(system, machine, parameters, call)
     inside = parameters.ring_hop.pcie if machine.intra_kind == "pcie" else parameters.ring_hop.nvlink
     hop = inside.of(protocol.name)
-    across = network_hop(system, parameters.network, parameters.network.ring_hop, call)
     unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.unit_bytes
     piece = min(unit, nbytes)
     slowest, limit = share.intra, share.intra_limit
-    if system.nodes > 1 and share.inter <= share.intra:
-        slowest, limit = share.inter, share.inter_limit
+    across, inter = 0.0, share.inter
+    if system.nodes > 1:
+        message = min(protocol.step_bytes, max(1, nbytes))
+        across = network_hop(parameters.network, parameters.network.ring_hop, protocol, message)
+        inter = min(inter, message / message_turn(machine, parameters.network, call))
+        if not protocol.is_simple:  # the proxy sends a slot when it is full
+            across += (message - piece) / inter
+        hop = hop if system.ranks_per_node > 1 else across
+        if inter <= slowest:
+            slowest, limit = inter, share.inter_limit
     transfer = nbytes / slowest
     if not fill:
         return transfer + hop, transfer, limit
     inner = system.nodes * (system.ranks_per_node - 1)
     outer = system.nodes - 1
-    wait = inner * (hop + piece / share.intra) + outer * (across + piece / share.inter)
+    wait = inner * (hop + piece / share.intra) + outer * (across + piece / inter)
     return wait + (nbytes - piece) / slowest, transfer, limit

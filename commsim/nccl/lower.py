@@ -65,6 +65,8 @@ class Machine:
     nics: int
     nic_path: tuple[tuple[str, float], ...]
     pcie_bisection: float = 0.0  # bytes/s between the halves of a node without NVLink
+    pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
+    nic_gbps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,30 @@ class Shares:
     inter: float
     intra_limit: str
     inter_limit: str
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """What hops between nodes have beyond a rate and a latency: `at` marks them, (ranks,).
+
+    The proxy sends a slot when it is full, so that a message is a slice of Simple, but a whole chunk of LL and LL128
+    (src/transport/net.cc, sendProxyProgress).
+    """
+
+    at: npt.NDArray[np.bool_]
+    message_s: float  # between two messages of one channel
+    whole: bool
+    wire_factor: float
+    eager_bytes: int
+    rendezvous_s: float
+
+    def messages_of(self, loop: Loop) -> int:
+        """Messages of one chunk."""
+        return 1 if self.whole else loop.slices
+
+    def late(self, payload_bytes: float) -> float:
+        """Seconds that a message waits for its receiver's answer before it is sent."""
+        return self.rendezvous_s if payload_bytes * self.wire_factor > self.eager_bytes else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +116,28 @@ class RingPlan:
     unit_bytes: int
     first_pass_s: float
     limit: str
+    crossing: Crossing | None = None
 
-    def hop_of(self, slice_bytes: float) -> Float64:
-        """Hop latency for slices of a size: a full pass of the thread block has more stores to fence."""
-        return self.hop_s + self.first_pass_s * min(1.0, slice_bytes / self.unit_bytes)
+    def hop_of(self, loop: Loop) -> Float64:
+        """Hop latency for the slices of a loop: a full pass of the thread block has more stores to fence.
+
+        Between nodes a slice of LL and LL128 waits until its whole chunk has been written.
+        """
+        hop = self.hop_s + self.first_pass_s * min(1.0, loop.slice_bytes / self.unit_bytes)
+        if self.crossing is None:
+            return hop
+        messages = self.crossing.messages_of(loop)
+        late = self.crossing.late(loop.slices * loop.slice_bytes / messages)
+        fill = (loop.slices / messages - 1) * self.service_of(loop)
+        return np.asarray(hop + np.where(self.crossing.at, late + fill, 0.0))
+
+    def service_of(self, loop: Loop) -> Float64:
+        """Seconds for which each hop is held by one slice: its bytes, or its part of a message."""
+        service = loop.slice_bytes / self.rate
+        if self.crossing is None:
+            return service
+        least = self.crossing.message_s * self.crossing.messages_of(loop) / loop.slices
+        return np.where(self.crossing.at, np.maximum(service, least), service)
 
 
 def survey(system: System, topology: Topology) -> Machine:
@@ -101,7 +145,9 @@ def survey(system: System, topology: Topology) -> Machine:
     intra, kind = _inside(system, topology) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology) if system.nodes > 1 else ()
     halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
-    return Machine(intra, kind, _fed_nics(topology), across, halves)
+    links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1) if intra else 0
+    gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
+    return Machine(intra, kind, _fed_nics(topology), across, halves, links, gbps)
 
 
 def _fed_nics(topology: Topology) -> int:
@@ -194,10 +240,32 @@ def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
     return Loop(count, slices, ceil(chunk / slices))
 
 
-def network_hop(system: System, network: Network, hop: PerProtocol, call: Call) -> float:
-    """Seconds of a hop between nodes: the protocol's, the plugin's own latency, and the other channels' messages."""
-    others = network.message_cost * (call.split.channels - 1)
-    return hop.of(call.protocol.name) + system.nic_latency_us * 1e-6 + others
+def channels_per_nic(machine: Machine, channels: int) -> int:
+    """Channels of a call that share one NIC and its proxy."""
+    return max(1, ceil(channels / max(1, machine.nics)))
+
+
+def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
+    """Seconds from a complete message at the sender to data that the receiver may use."""
+    late = network.rendezvous if message_bytes * protocol.wire_factor > network.eager else 0.0
+    return hop.of(protocol.name) + late
+
+
+def message_turn(machine: Machine, network: Network, call: Call) -> float:
+    """Seconds between two messages of one channel, which take turns with those of the other channels of its NIC."""
+    return channels_per_nic(machine, call.split.channels) * network.message_cost.of(call.protocol.name)
+
+
+def network_crossing(machine: Machine, network: Network, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
+    """What the hops marked by `at` have in common as hops between nodes."""
+    return Crossing(
+        at=at,
+        message_s=message_turn(machine, network, call),
+        whole=not call.protocol.is_simple,
+        wire_factor=call.protocol.wire_factor,
+        eager_bytes=int(network.eager),
+        rendezvous_s=network.rendezvous,
+    )
 
 
 def lower_ring(system: System, machine: Machine, parameters: Parameters, call: Call) -> RingPlan:
@@ -207,7 +275,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
     across = (np.arange(n) % ppn == ppn - 1) & (system.nodes > 1)
     hops = parameters.ring_hop
     inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
-    network = network_hop(system, parameters.network, parameters.network.ring_hop, call)
+    network = parameters.network.ring_hop.of(protocol.name)
     limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
     return RingPlan(
         collective=call.collective,
@@ -219,4 +287,5 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         unit_bytes=protocol.unit_bytes,
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,
+        crossing=network_crossing(machine, parameters.network, call, across) if system.nodes > 1 else None,
     )

@@ -57,6 +57,6 @@ def nvls_time(
     across = nic * machine.nics * parameters.network.efficiency / factor
     if across < rate:
         rate, limit = across, kind
-    hops = 2 * floor(log2(system.nodes)) * (parameters.network.tree_hop.of("Simple") + 2 * system.nic_latency_us * 1e-6)
+    hops = 2 * floor(log2(system.nodes)) * parameters.network.tree_hop.Simple
     transfer = nbytes / rate
     return p.tree_latency + hops + per_round / rate + rounds * p.tree_round + transfer, transfer, limit

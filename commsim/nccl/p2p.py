@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from commsim.nccl.channels import p2p_channels, p2p_start
+
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
     from commsim.nccl.lower import Machine
@@ -20,19 +22,28 @@ COLLECTIVES = ("send_recv", "all_to_all", "gather", "scatter")
 _CHUNK_ONE_NODE = 512 << 10
 _CHUNK = 128 << 10
 _MOST_CHANNELS = 32
+_PARTS_SINCE = (2, 22, 0)
 
 
 def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> int:
-    """Channels that carry one peer's `nbytes` (nccl-model: "P2P channels"; older parts were cut at 1.5 MiB)."""
-    if system.nodes == 1 and machine.intra_kind.startswith("nvlink"):
-        chunk, most = _CHUNK_ONE_NODE, _MOST_CHANNELS
-    else:
-        chunk, most = _CHUNK, 2 if machine.intra_kind == "pcie" else max(2, machine.nics)
-    most = max(1, min(most, _MOST_CHANNELS // max(1, peers)))
-    if version < (2, 22, 0):
-        return max(1, min(16, most, ceil(nbytes / (3 * _CHUNK_ONE_NODE))))
-    least = chunk // 8 if system.nodes == 1 else chunk // 2
-    return max(1, min(most, ceil(nbytes / least)))
+    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan; nccl-model: "P2P channels").
+
+    Sends start with few channels, so that all peers of a communicator would find room, and take more only where a
+    channel's part grows large. Before 2.22 a channel was added for every 1.5 MiB.
+    """
+    alone = system.nodes == 1
+    total, most = p2p_channels(
+        system.coll_channels, system.nodes, machine.pair_links, machine.nics, machine.nic_gbps, version
+    )
+    if version < _PARTS_SINCE:
+        most = min(16, max(1, _MOST_CHANNELS // max(1, peers)) if alone else most)
+        return max(1, min(most, ceil(nbytes / (3 * _CHUNK_ONE_NODE))))
+    chunk = _CHUNK_ONE_NODE if alone and machine.intra_kind.startswith("nvlink") else _CHUNK
+    least, largest = (chunk // 8, _MOST_CHANNELS * chunk) if alone else (chunk // 2, chunk)
+    channels = max(1, min(p2p_start(most, total, system.ranks), ceil(nbytes / least)))
+    while channels < most and nbytes / channels > largest:
+        channels *= 2
+    return channels
 
 
 def p2p_time(
@@ -47,10 +58,12 @@ def p2p_time(
     each = nbytes if collective == "send_recv" else nbytes / n
     channels = peer_channels(system, machine, ceil(each), peers, version)
     p, efficiency = parameters.point_to_point, parameters.efficiency
-    pair = each / (channels * p.channel_rate)
     local = min(peers, ppn - 1) if collective != "send_recv" or system.nodes == 1 else 0
     remote = peers - local
-    parts: list[tuple[float, str]] = [(pair, "thread block")]
+    rate = p.channel_rate if local else min(p.channel_rate, parameters.network.channel_rate)
+    parts: list[tuple[float, str]] = [(each / (channels * rate), "thread block")]
+    if remote and local:
+        parts.append((each / (channels * parameters.network.channel_rate), "network channel"))
     if local:
         link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
@@ -69,7 +82,7 @@ def p2p_time(
         senders = ppn if collective == "all_to_all" else 1
         nics = machine.nics if collective == "all_to_all" else 1
         parts.append((senders * remote * each / (nic * nics * share), kind))
-        latency += parameters.network.ring_hop.of("Simple") + parameters.network.peer_cost * (remote if many else 0)
+        latency += 2 * parameters.network.tree_hop.Simple + parameters.network.peer_cost * (remote if many else 0)
     busy, limit = max(parts)
     joined = sum(t**4 for t, _ in parts) ** 0.25
     return latency + joined, busy, limit, channels

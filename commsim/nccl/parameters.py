@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict
 
 from commsim.document import read_documents, validate
 from commsim.errors import TopologyError
-from commsim.fields import Bandwidth, Seconds
+from commsim.fields import Bandwidth, Bytes, Seconds
 
 GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
-NETWORKS = ("infiniband", "roce", "slingshot", "efa", "ethernet")
+NETWORKS = ("infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet")
 
 _FOLDER = Path(__file__).parent
 
@@ -97,10 +97,13 @@ class Network(_Frozen):
 
     name: str
     provenance: str
-    ring_hop: PerProtocol
-    tree_hop: PerProtocol
-    message_cost: Seconds  # each further channel's message at a hop
+    ring_hop: PerProtocol  # from "message complete" to "receiver may use it": proxy, NIC, fabric, NIC, proxy
+    tree_hop: PerProtocol  # the same in a tree, whose thread blocks do two things at a time
+    rendezvous: Seconds  # what a message above `eager` waits for besides
+    eager: Bytes  # largest message that is sent without asking
+    message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
     peer_cost: Seconds  # each remote peer of an all_to_all
+    channel_rate: Bandwidth  # payload bytes/s of one channel of a send to another node
     efficiency: float  # payload share of the NIC's nominal rate
     all_to_all_efficiency: float  # the same when every rank sends to every other
 
@@ -115,6 +118,7 @@ class Parameters(_Frozen):
     channel_cost: Seconds  # each further channel
     channel_cost_before_2_22: Seconds  # the same while every channel had a work element of its own to enqueue
     block_rate: Rates
+    copy_rate: Bandwidth  # of a copy from GPU memory to GPU memory: what a collective of one rank is
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
     ring_hop: Hops
     tree_hop: Hops

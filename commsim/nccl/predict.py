@@ -19,7 +19,7 @@ from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, survey
 from commsim.nccl.parameters import Parameters, load_parameters
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, Protocol
-from commsim.nccl.tuner import Candidate, Rules, candidates, choose
+from commsim.nccl.tuner import Candidate, Rules, candidates, choose, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ class Predictor:
         """The predicted time of one call of `nbytes` (the nccl-tests size)."""
         launch = self._launch()
         if self.system.ranks == 1:
-            return Prediction(nbytes, launch, 0.0, launch, "copy", "-", 0, "launch", "closed_form")
+            copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
+            return self._joined(nbytes, copy, launch, "copy", "-", 0, copy, "GPU memory", "closed_form")
         if collective in p2p.COLLECTIVES:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
@@ -188,7 +189,9 @@ class Predictor:
             return Split(channels, -(-nbytes // channels), 640)
         # Of all_gather and reduce_scatter NCCL counts N bytes of traffic per byte that a rank holds: 1 per byte of all.
         factor = 2 if collective == "all_reduce" else 1
-        return split(limit, nbytes, algorithm, protocol, self.system.ranks, self.version, factor)
+        threads = max_threads(self.system, algorithm, protocol.name, self.options.env)
+        ranks, version = self.system.ranks, self.version
+        return split(limit, nbytes, algorithm, protocol, ranks, version, factor, max_threads=threads)
 
     def _tree_timer(self) -> TreeTimer:
         if self._tree is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 
 from commsim.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from commsim.collectives.schedule import Schedule, relabel, then
@@ -10,6 +13,11 @@ from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.lower import RingPlan
+
+Float64 = npt.NDArray[np.float64]
+
+_TICK = 1e-17
+"""Seconds in which services are counted where they are not bytes over a rate."""
 
 _BUILDERS = {
     "all_reduce": ring_all_reduce,
@@ -54,32 +62,57 @@ def _follow(before: Schedule, after: Schedule) -> Schedule:
 
 
 def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
-    """What the engine runs: one link per hop at the channel's rate; the hop latency is paid before a slice is served.
+    """What the engine runs: one link per hop, held for a slice's service.
 
-    Only differences of times matter along a chain, so paying it before or after the service is the same; the last slice
-    ends one service later, the first begins one hop later.
+    The engine pays a delay before an op and not after it, so that a slice pays the hop by which it came; what the last
+    arrivals cost is added by `time_ring`.
     """
     ptr, idx = schedule.dependencies()
-    payload = schedule.payload_bytes()
-    hop = plan.hop_s[schedule.src] + plan.first_pass_s * np.minimum(1.0, payload / plan.unit_bytes)
-    n = plan.ranks
+    n, table = plan.ranks, _table(plan, schedule)
+    nbytes, rate = schedule.payload_bytes(), plan.rate
+    if plan.crossing is not None:  # a message may take longer than its bytes: whole units of time stand for them
+        nbytes, rate = np.rint(table.service_s / _TICK).astype(np.int64), np.full(n, 1 / _TICK)
     return Program(
-        nbytes=payload,
+        nbytes=nbytes,
         route=schedule.src.astype(np.int32),
-        delay_s=hop,
+        delay_s=table.waited_s,
         succ_ptr=ptr,
         succ_idx=idx,
         indeg=np.bincount(idx, minlength=schedule.rows).astype(np.int32),
         route_ptr=np.arange(n + 1, dtype=np.int64),
         route_link=np.arange(n, dtype=np.int32),
-        link_bandwidth=plan.rate.astype(np.float64),
+        link_bandwidth=rate.astype(np.float64),
         link_latency=np.zeros(n),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Seconds of each row: its service, the hop by which its slice came (none at the start), and its own hop."""
+
+    service_s: Float64
+    waited_s: Float64
+    hop_s: Float64
+
+
+def _table(plan: RingPlan, schedule: Schedule) -> _Rows:
+    n = plan.ranks
+    loops = [loop for loop in plan.loops for _ in range(loop.count)]
+    count = np.array([plan.steps * n * loop.slices for loop in loops])
+    loop = np.repeat(np.arange(len(loops)), count)
+    first_step = np.minimum.reduceat(schedule.step, np.cumsum(count) - count)[loop]
+    hop = np.stack([plan.hop_of(each) for each in loops])
+    service = np.stack([plan.service_of(each) for each in loops])
+    # What the first sends of a loop wait for came in the loop before.
+    came = loop - (schedule.step == first_step)
+    waited = np.where(came < 0, 0.0, hop[came, (schedule.src - 1) % n])
+    return _Rows(service[loop, schedule.src], waited, hop[loop, schedule.src])
 
 
 def time_ring(plan: RingPlan) -> tuple[float, float]:
     """Seconds of a ring channel by simulation, and the bandwidth part of them (the busiest hop's)."""
     if not plan.loops:
         return 0.0, 0.0
-    outcome = simulate(ring_program(plan, ring_schedule(plan)))
-    return float(outcome.makespan_s), float(outcome.link_busy_s.max())
+    schedule = ring_schedule(plan)
+    outcome = simulate(ring_program(plan, schedule))
+    return float((outcome.end_s + _table(plan, schedule).hop_s).max()), float(outcome.link_busy_s.max())

@@ -1,7 +1,7 @@
 """The time of one ring channel: a closed form where all hops are alike, a wavefront over the ranks otherwise.
 
 Per slice, rank i sends when it holds the slice and its thread block is free; the slice arrives `hop` after it has been
-sent at `rate`. A loop starts when the last slice of the loop before has arrived. Both roads equal the event kernel on
+served. A loop starts when the last slice of the loop before has arrived. Both roads equal the event kernel on
 the explicit Schedule (tests/nccl/test_timing.py).
 """
 
@@ -18,7 +18,8 @@ _SAME = 1e-13
 
 def is_uniform(plan: RingPlan) -> bool:
     """Whether every hop of the ring is alike, so that the closed form holds."""
-    return bool(np.ptp(plan.rate) == 0.0 and np.ptp(plan.hop_s) == 0.0)
+    alike = plan.crossing is None or bool(plan.crossing.at.all())
+    return alike and bool(np.ptp(plan.rate) == 0.0 and np.ptp(plan.hop_s) == 0.0)
 
 
 def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
@@ -30,8 +31,8 @@ def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
     """
     total = busy = 0.0
     for loop in plan.loops:
-        t = loop.slice_bytes / float(plan.rate[0])
-        h = float(plan.hop_of(loop.slice_bytes)[0])
+        t = float(plan.service_of(loop)[0])
+        h = float(plan.hop_of(loop)[0])
         G = loop.slices
         total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * t + h)
         busy += loop.count * plan.steps * G * t
@@ -49,11 +50,17 @@ def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
     end = 0.0
     busy = 0.0
     for loop in plan.loops:
+<<<<<<< HEAD
         service = loop.slice_bytes / plan.rate
         hop = plan.hop_of(loop.slice_bytes)
         past = [free]
         done = 0
         while done < loop.count:
+=======
+        service = plan.service_of(loop)
+        hop = plan.hop_of(loop)
+        for _ in range(loop.count):
+>>>>>>> df39d6e (feat(nccl): messages of a NIC take turns, rendezvous, two generations of EFA, TCPX, channels of sends)
             free, end = _one_loop(plan.steps, loop.slices, service, hop, free)
             done += 1
             cycle, later = _steady(past, free)

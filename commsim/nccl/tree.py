@@ -2,7 +2,9 @@
 
 One pair of channels, one per tree, stands for all: every link of the topology is narrowed to the pair's share of it, so
 that two trees, and the children of one node, meet on the NIC as they do in the machine. A thread block serves the way
-up and the way down with separate threads (src/device/all_reduce.h, runTreeSplit), each at the block's rate.
+up and the way down with separate threads: 70 % reduce with LL and LL128, 384 of 640 with Simple
+(src/device/all_reduce.h, runTreeSplit); the slower way is taken to get as much. Between
+nodes the proxy sends a slot when it is full: there LL and LL128 hand over whole chunks.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
+from commsim.nccl.chunks import Part, chunk_bytes
 from commsim.nccl.graph import System
-from commsim.nccl.lower import Call, Machine, intra_bandwidth, network_hop
+from commsim.nccl.lower import Call, Machine, intra_bandwidth, message_turn, network_hop
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:
@@ -38,6 +41,11 @@ _COARSE = 32
 def piece_bytes(call: Call) -> int:
     """What is handed over at once: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 a warp's pass."""
     return call.protocol.step_bytes if call.protocol.is_simple else call.protocol.unit_bytes
+
+
+def block_rate(parameters: Parameters, call: Call) -> float:
+    """Payload bytes/s of the threads of a block that go one way."""
+    return parameters.block_rate.of(call.protocol.name) * (0.6 if call.protocol.is_simple else 0.7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +114,8 @@ class TreeTimer:
             shape = self._shapes[pieces] = self._shape(pieces)
         system, protocol, hops = self.system, call.protocol, parameters.tree_hop
         inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
-        network = network_hop(system, parameters.network, parameters.network.tree_hop, call)
+        message = self._message_bytes(call, nbytes)
+        network = self._network_hop(parameters, call, message, nbytes / pieces)
         small, larger = divmod(nbytes, pieces)
         return Program(
             nbytes=small + (shape.schedule.src_chunk % pieces < larger),
@@ -119,8 +128,8 @@ class TreeTimer:
             route_link=shape.route_link,
             link_bandwidth=np.concatenate(
                 [
-                    np.full(self._blocks, parameters.block_rate.of(protocol.name)),
-                    self._link_bandwidth(parameters, call),
+                    np.full(self._blocks, block_rate(parameters, call)),
+                    self._link_bandwidth(parameters, call, nbytes, message),
                 ]
             ),
             link_latency=np.zeros(self._blocks + self.topology.link_bandwidth.size),
@@ -142,7 +151,9 @@ class TreeTimer:
         succ_ptr, succ_idx = schedule.dependencies()
         src, dst = schedule.src.astype(np.int64), schedule.dst.astype(np.int64)
         n, ppn = self.system.ranks, self.system.ranks_per_node
-        block = (src * _PAIR + schedule.channel) * 2 + (schedule.op == Op.REDUCE)
+        # On the way down a rank receives, stores and forwards in one pass, however many children it has.
+        up = schedule.op == Op.REDUCE
+        block = (np.where(up, src, dst) * _PAIR + schedule.channel) * 2 + up
         pairs, pair = np.unique(src * n + dst, return_inverse=True)
         # All channels of a node share its NICs evenly; the pair stands for them on the first.
         table = self.topology.routes(pairs // n, pairs % n, 0 if self.system.nodes > 1 else None)
@@ -159,7 +170,21 @@ class TreeTimer:
             route_link=route_link,
         )
 
-    def _link_bandwidth(self, parameters: Parameters, call: Call) -> npt.NDArray[np.float64]:
+    def _message_bytes(self, call: Call, nbytes: int) -> int:
+        """Payload of a message between nodes: a chunk (`commsim.nccl.chunks`), or all that the channel has."""
+        chunk = chunk_bytes(self.system, "all_reduce", "tree", call.protocol, Part(nbytes), call.buffer_bytes)
+        return max(1, min(chunk, nbytes))
+
+    def _network_hop(self, parameters: Parameters, call: Call, message: int, piece: float) -> float:
+        """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""
+        fill = max(0.0, message - piece) / block_rate(parameters, call)
+        network = parameters.network
+        others = message_turn(self.machine, network, call) - network.message_cost.of(call.protocol.name)
+        return network_hop(network, network.tree_hop, call.protocol, message) + others + fill
+
+    def _link_bandwidth(
+        self, parameters: Parameters, call: Call, nbytes: int, message: int
+    ) -> npt.NDArray[np.float64]:  # fmt: skip
         """Payload bytes/s of every link of the topology for the pair that stands for all channels."""
         topology, efficiency = self.topology, parameters.efficiency
         kind = topology.link_kind
@@ -172,7 +197,12 @@ class TreeTimer:
         if self.machine.intra_kind == "nvlink_direct":
             # On a mesh the channels' chains use different neighbours: each GPU's links serve them together.
             bandwidth = np.where(kind == LinkKind.NVLINK, intra_bandwidth(self.machine, parameters), bandwidth)
-        return np.asarray(bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor)
+        share = bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor
+        more = nbytes / message - 1  # messages after the first, whose turn is in the hop
+        if more <= 0:
+            return np.asarray(share)
+        most = _PAIR * nbytes / (more * message_turn(self.machine, parameters.network, call))
+        return np.asarray(np.where(kind == LinkKind.NETWORK, np.minimum(share, most), share))
 
 
 def _with_block(block: Int64, table: RouteTable, pair: Int64, blocks: int) -> tuple[Int64, Int32]:

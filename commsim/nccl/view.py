@@ -306,7 +306,7 @@ class _Builder:
         """NICs that are too far for GPU memory (or sockets) go through the host: at least PHB."""
         level = path_level(self.env, "NCCL_NET_GDR_LEVEL", "PXB")
         level = max(level, PXN) if level >= PXB else level
-        sockets = self.topology.network == "ethernet"
+        sockets = self.topology.network in ("ethernet", "tcpx")
         for rows in (view.gpu_net, view.net_gpu):
             for row in rows:
                 for path in row:

@@ -39,6 +39,8 @@ NETWORK_NAME = {
     "roce": "RoCE",
     "slingshot": "Slingshot",
     "efa": "EFA",
+    "efa_v1": "EFA (first generation)",
+    "tcpx": "GPUDirect-TCPX",
     "ethernet": "Ethernet",
 }
 

@@ -196,7 +196,7 @@ class FabricSpec(_Block):
     """
 
     kind: FabricKind | None = None
-    network: Literal["infiniband", "roce", "slingshot", "efa", "ethernet"] | None = None
+    network: Literal["infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet"] | None = None
     routing: Routing | None = None
     hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = None
     routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = None

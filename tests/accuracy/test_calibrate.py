@@ -83,7 +83,7 @@ def test_planes_touch_where_they_are_made_and_lie_below_elsewhere(collective: st
 def test_kept_times_are_those_of_a_plain_predictor() -> None:
     case = _case("x", nodes=2)
     fast, start = FitPredictor(case), start_parameters("hopper", "infiniband")
-    other = replaced(start, {"network.message_cost": 2e-6, "base.LL": 9e-6})
+    other = replaced(start, {"network.message_cost.LL": 2e-6, "base.LL": 9e-6})
     for p in (start, other, start):
         plain = Predictor(case.topology(), Options(case.version, case.env, case.launch), p)
         assert [fast.time("all_reduce", n, p) for n in SIZES] == [plain.predict("all_reduce", n).time_s for n in SIZES]

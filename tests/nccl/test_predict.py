@@ -41,9 +41,13 @@ def test_back_to_back_hides_what_a_single_call_pays() -> None:
     assert both[1].time_s == pytest.approx(both[1].launch_s + both[1].kernel_s)
 
 
-def test_one_rank_pays_the_launch_only() -> None:
-    got = Predictor(load_preset("hgx-h100", gpus_per_node=1), Options(VERSION)).predict("all_reduce", 1 << 30)
-    assert got.time_s == got.launch_s
+def test_one_rank_copies_at_the_rate_of_its_memory() -> None:
+    one = Predictor(load_preset("hgx-h100", gpus_per_node=1), Options(VERSION))
+    assert one.predict("all_reduce", 8).time_s == pytest.approx(one.predict("all_reduce", 8).launch_s)
+    large = one.predict("all_gather", 1 << 30)
+    assert (large.algorithm, large.bottleneck) == ("copy", "GPU memory")
+    # An H100 reads and writes 3.35 TB/s together.
+    assert 0.8 * 3.35e12 / 2 < large.nbytes / large.time_s < 3.35e12 / 2
 
 
 def test_large_calls_on_hopper_reduce_in_the_switch() -> None:
@@ -156,3 +160,30 @@ def test_every_preset_is_predicted(preset: str) -> None:
 @pytest.mark.parametrize("text", ["2.26.2", "v2.8.4-1", "2.29.3+cuda13.1", "2.18"])
 def test_versions(text: str) -> None:
     assert format_version(parse_version(text)).startswith(text.lstrip("v").split("-")[0].split("+")[0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "nbytes", "channels"),
+    [(1, 32 << 20, 4), (1, 128 << 20, 8), (1, 1 << 30, 32), (2, 64 << 10, 1), (2, 1 << 30, 2)],
+)
+def test_sends_take_more_channels_where_a_part_grows_large(nodes: int, nbytes: int, channels: int) -> None:
+    # 8 H100 of NCCL 2.29 send 32 MiB and 128 MiB to their neighbours at 80 and 160 GB/s (4 and 8 channels of 20 GB/s).
+    preset = "hgx-h100" if nodes == 1 else "hgx-h100-ndr400"
+    got = Predictor(load_preset(preset, nodes=nodes), Options((2, 29, 2))).predict("send_recv", nbytes)
+    assert got.channels == channels
+
+
+def test_small_rings_across_nodes_are_bound_by_the_messages_of_a_nic() -> None:
+    # 30 sends of 22 channels over 8 NICs: 90 messages of a NIC, which the message cost times 90 bounds from below.
+    model = Predictor(
+        load_preset("hgx-h100-ndr400", nodes=2), Options((2, 27, 3), {"NCCL_ALGO": "Ring", "NCCL_MIN_CTAS": "24"})
+    )
+    got = model.predict("all_reduce", 1 << 20)
+    turn = model.parameters.network.message_cost.of(got.protocol) * -(-got.channels // 8)
+    assert 30 * turn < got.kernel_s < 30 * turn + 120e-6
+
+
+def test_links_of_800_gigabits_are_not_fed_by_less() -> None:
+    machine = Predictor(load_preset("hgx-b200-xdr800", nodes=2), Options((2, 27, 3))).machine
+    feed = dict(machine.nic_path)
+    assert feed["PCIe"] >= 0.96 * feed["NIC"] == pytest.approx(96e9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,8 +11,12 @@ from hypothesis import strategies as st
 
 from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
+<<<<<<< HEAD
 from commsim.nccl import timing
 from commsim.nccl.lower import Loop, RingPlan, ring_loops
+=======
+from commsim.nccl.lower import Crossing, Loop, RingPlan, ring_loops
+>>>>>>> df39d6e (feat(nccl): messages of a NIC take turns, rendezvous, two generations of EFA, TCPX, channels of sends)
 from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
@@ -115,6 +121,46 @@ def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, .
     random = np.random.default_rng(seed)
     p = plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 10 ** random.uniform(-7, -4, ranks))
     assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-9)
+
+
+def crossing(at: object, message_s: float, *, whole: bool, eager: int = 1 << 40) -> Crossing:
+    return Crossing(np.asarray(at), message_s, whole, wire_factor=2.0, eager_bytes=eager, rendezvous_s=5e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9), loops, st.floats(0, 1e-5), st.booleans(), st.integers(0, 2**32 - 1))
+def test_wavefront_and_events_agree_across_nodes(
+    ranks: int, shape: tuple[Loop, ...], message: float, whole: bool, seed: int
+) -> None:
+    # Of loops with unlike hops the event engine serves a slice that came first first, the wavefront in program order.
+    shape = shape[:1]
+    random = np.random.default_rng(seed)
+    across = crossing(random.random(ranks) < 0.5, message, whole=whole, eager=1 << 16)
+    p = replace(plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 1e-6), crossing=across)
+    assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-8)
+
+
+def test_a_nic_sends_no_message_before_the_last_one_was_posted() -> None:
+    # 8 ranks on 2 nodes, tiny chunks: 14 sends, of which each boundary rank posts one every 10 us.
+    at = np.arange(8) % 4 == 3
+    p = replace(plan(8, (Loop(1, 1, 16),), 10e9, 1e-7), crossing=crossing(at, 10e-6, whole=True))
+    assert 14 * 10e-6 <= ring_wavefront(p)[0] <= 15 * 10e-6 + 14 * 2e-7
+
+
+def test_a_chunk_of_flags_crosses_nodes_whole() -> None:
+    # One hop of two ranks, 4 slices of 1,000 bytes at 1 GB/s: the first slice waits for the other three.
+    loop = Loop(1, 4, 1000)
+    p = replace(plan(2, (loop,), 1e9, 2e-6), crossing=crossing([True, True], 0.0, whole=True))
+    assert p.hop_of(loop) == pytest.approx([5e-6, 5e-6])
+    assert replace(p, crossing=crossing([True, True], 0.0, whole=False)).hop_of(loop) == pytest.approx([2e-6, 2e-6])
+
+
+def test_a_message_above_the_eager_limit_asks_first() -> None:
+    # 4 kB of payload are 8 kB of LL on the wire.
+    loop = Loop(1, 4, 1000)
+    for eager, late in ((8000, 0.0), (7999, 5e-6)):
+        p = replace(plan(2, (loop,), 1e9, 2e-6), crossing=crossing([False, True], 0.0, whole=True, eager=eager))
+        assert p.hop_of(loop) == pytest.approx([2e-6, 5e-6 + late])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
