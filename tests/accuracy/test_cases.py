@@ -88,7 +88,7 @@ def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str)
         ("4x 100Gb/s EFA (400 Gb/s per node)", 8, "efa", 4, 100),
         ("16x 100Gb/s RoCEv2 (1600 Gb/s per node)", 8, "roce", 16, 100),
         ("4x 200Gb/s HPE Slingshot 11 (Cassini)", 4, "slingshot", 4, 200),
-        ("8x 200Gb/s Ethernet, GPUDirect-TCPXO (a3-megagpu)", 8, "ethernet", 8, 200),
+        ("8x 200Gb/s Ethernet, GPUDirect-TCPXO (a3-megagpu)", 8, "tcpx", 8, 200),
         ("10GbE TCP sockets", 8, "ethernet", 1, 10),
         ("8x NDR InfiniBand", 8, "infiniband", 8, 400),
         ("not stated (1 NIC used)", 8, "infiniband", 1, 400),
@@ -97,6 +97,14 @@ def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str)
 def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, gbps: int) -> None:
     found = wire(inter, "", gpus, "hopper")
     assert (found.network, found.nics, found.bandwidth) == (network, nics, gbps * 1e9 / 8)
+
+
+def test_efa_of_old_gpus_is_its_first_generation() -> None:
+    assert [wire("4x 100Gb/s EFA", "", 8, g).network for g in ("volta", "ampere", "hopper")] == [
+        "efa_v1",
+        "efa_v1",
+        "efa",
+    ]
 
 
 def test_the_environment_can_turn_a_network_to_tcp() -> None:
