@@ -79,6 +79,19 @@ class Shares:
     inter_limit: str
 
 
+@dataclass(frozen=True)
+class Turn:
+    """The time between two messages of one channel, which takes turns with the other channels of its NIC."""
+
+    post_s: float  # for all channels of the NIC together
+    check_s_per_byte: float  # LL: its flags lie in host memory, and the proxy looks at each
+    connection_s: float
+
+    def seconds(self, message_bytes: float) -> float:
+        """For messages of a size."""
+        return max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
+
+
 @dataclass(frozen=True, eq=False)
 class Crossing:
     """What hops between nodes have beyond a rate and a latency: `at` marks them, (ranks,).
@@ -88,7 +101,7 @@ class Crossing:
     """
 
     at: npt.NDArray[np.bool_]
-    message_s: float  # between two messages of one channel
+    turn: Turn
     whole: bool
     wire_factor: float
     eager_bytes: int
@@ -136,7 +149,8 @@ class RingPlan:
         service = loop.slice_bytes / self.rate
         if self.crossing is None:
             return service
-        least = self.crossing.message_s * self.crossing.messages_of(loop) / loop.slices
+        messages = self.crossing.messages_of(loop)
+        least = self.crossing.turn.seconds(loop.slices * loop.slice_bytes / messages) * messages / loop.slices
         return np.where(self.crossing.at, np.maximum(service, least), service)
 
 
@@ -251,16 +265,18 @@ def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_
     return hop.of(protocol.name) + late
 
 
-def message_turn(machine: Machine, network: Network, call: Call) -> float:
-    """Seconds between two messages of one channel, which take turns with those of the other channels of its NIC."""
-    return channels_per_nic(machine, call.split.channels) * network.message_cost.of(call.protocol.name)
+def message_turn(machine: Machine, network: Network, call: Call) -> Turn:
+    """How the messages of a call take turns."""
+    turns, name = channels_per_nic(machine, call.split.channels), call.protocol.name
+    check = turns / network.flag_rate if name == "LL" else 0.0
+    return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
 
 
 def network_crossing(machine: Machine, network: Network, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
     """What the hops marked by `at` have in common as hops between nodes."""
     return Crossing(
         at=at,
-        message_s=message_turn(machine, network, call),
+        turn=message_turn(machine, network, call),
         whole=not call.protocol.is_simple,
         wire_factor=call.protocol.wire_factor,
         eager_bytes=int(network.eager),

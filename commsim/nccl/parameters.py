@@ -102,6 +102,8 @@ class Network(_Frozen):
     rendezvous: Seconds  # what a message above `eager` waits for besides
     eager: Bytes  # largest message that is sent without asking
     message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
+    flag_rate: Bandwidth  # payload of LL whose flags a proxy checks before it sends a message
+    connection_cost: PerProtocol  # time between two messages of one connection, however many there are
     peer_cost: Seconds  # each remote peer of an all_to_all
     channel_rate: Bandwidth  # payload bytes/s of one channel of a send to another node
     efficiency: float  # payload share of the NIC's nominal rate

@@ -2,8 +2,7 @@
 
 One pair of channels, one per tree, stands for all: every link of the topology is narrowed to the pair's share of it, so
 that two trees, and the children of one node, meet on the NIC as they do in the machine. A thread block serves the way
-up and the way down with separate threads: 70 % reduce with LL and LL128, 384 of 640 with Simple
-(src/device/all_reduce.h, runTreeSplit); the slower way is taken to get as much. Between
+up and the way down with separate threads (src/device/all_reduce.h, runTreeSplit), each at the block's rate. Between
 nodes the proxy sends a slot when it is full: there LL and LL128 hand over whole chunks.
 """
 
@@ -41,11 +40,6 @@ _COARSE = 32
 def piece_bytes(call: Call) -> int:
     """What is handed over at once: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 a warp's pass."""
     return call.protocol.step_bytes if call.protocol.is_simple else call.protocol.unit_bytes
-
-
-def block_rate(parameters: Parameters, call: Call) -> float:
-    """Payload bytes/s of the threads of a block that go one way."""
-    return parameters.block_rate.of(call.protocol.name) * (0.6 if call.protocol.is_simple else 0.7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +122,7 @@ class TreeTimer:
             route_link=shape.route_link,
             link_bandwidth=np.concatenate(
                 [
-                    np.full(self._blocks, block_rate(parameters, call)),
+                    np.full(self._blocks, parameters.block_rate.of(protocol.name)),
                     self._link_bandwidth(parameters, call, nbytes, message),
                 ]
             ),
@@ -151,9 +145,7 @@ class TreeTimer:
         succ_ptr, succ_idx = schedule.dependencies()
         src, dst = schedule.src.astype(np.int64), schedule.dst.astype(np.int64)
         n, ppn = self.system.ranks, self.system.ranks_per_node
-        # On the way down a rank receives, stores and forwards in one pass, however many children it has.
-        up = schedule.op == Op.REDUCE
-        block = (np.where(up, src, dst) * _PAIR + schedule.channel) * 2 + up
+        block = (src * _PAIR + schedule.channel) * 2 + (schedule.op == Op.REDUCE)
         pairs, pair = np.unique(src * n + dst, return_inverse=True)
         # All channels of a node share its NICs evenly; the pair stands for them on the first.
         table = self.topology.routes(pairs // n, pairs % n, 0 if self.system.nodes > 1 else None)
@@ -177,9 +169,10 @@ class TreeTimer:
 
     def _network_hop(self, parameters: Parameters, call: Call, message: int, piece: float) -> float:
         """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""
-        fill = max(0.0, message - piece) / block_rate(parameters, call)
+        fill = max(0.0, message - piece) / parameters.block_rate.of(call.protocol.name)
         network = parameters.network
-        others = message_turn(self.machine, network, call) - network.message_cost.of(call.protocol.name)
+        turn = message_turn(self.machine, network, call)
+        others = turn.post_s + turn.check_s_per_byte * message - network.message_cost.of(call.protocol.name)
         return network_hop(network, network.tree_hop, call.protocol, message) + others + fill
 
     def _link_bandwidth(
@@ -201,7 +194,7 @@ class TreeTimer:
         more = nbytes / message - 1  # messages after the first, whose turn is in the hop
         if more <= 0:
             return np.asarray(share)
-        most = _PAIR * nbytes / (more * message_turn(self.machine, parameters.network, call))
+        most = _PAIR * nbytes / (more * message_turn(self.machine, parameters.network, call).seconds(message))
         return np.asarray(np.where(kind == LinkKind.NETWORK, np.minimum(share, most), share))
 
 

@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
 <<<<<<< HEAD
+<<<<<<< HEAD
 from commsim.nccl import timing
 from commsim.nccl.lower import Loop, RingPlan, ring_loops
 =======
 from commsim.nccl.lower import Crossing, Loop, RingPlan, ring_loops
 >>>>>>> df39d6e (feat(nccl): messages of a NIC take turns, rendezvous, two generations of EFA, TCPX, channels of sends)
+=======
+from commsim.nccl.lower import Crossing, Loop, RingPlan, Turn, ring_loops
+>>>>>>> 0c7a295 (feat(nccl): a proxy looks at LL's flags, one message of a connection at a time; Blackwell's NVLS from public curves)
 from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
@@ -124,7 +128,9 @@ def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, .
 
 
 def crossing(at: object, message_s: float, *, whole: bool, eager: int = 1 << 40) -> Crossing:
-    return Crossing(np.asarray(at), message_s, whole, wire_factor=2.0, eager_bytes=eager, rendezvous_s=5e-6)
+    return Crossing(
+        np.asarray(at), Turn(message_s, 0.0, 0.0), whole, wire_factor=2.0, eager_bytes=eager, rendezvous_s=5e-6
+    )
 
 
 @settings(max_examples=60, deadline=None)
