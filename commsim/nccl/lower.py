@@ -22,7 +22,7 @@ import numpy.typing as npt
 from commsim.nccl.channels import Split
 from commsim.nccl.graph import System
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, Protocol
-from commsim.topology.kinds import LINK_NAMES, LinkKind
+from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Network, Parameters, PerProtocol
@@ -67,6 +67,7 @@ class Machine:
     pcie_bisection: float = 0.0  # bytes/s between the halves of a node without NVLink
     pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
     nic_gbps: float = 0.0
+    through_host: bool = False  # GPU and NIC meet in the PCIe root of the host
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def survey(system: System, topology: Topology) -> Machine:
     halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
     links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1) if intra else 0
     gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
-    return Machine(intra, kind, _fed_nics(topology), across, halves, links, gbps)
+    return Machine(intra, kind, _fed_nics(topology), across, halves, links, gbps, _through_host(topology))
 
 
 def _fed_nics(topology: Topology) -> int:
@@ -200,6 +201,23 @@ def _nic_path(topology: Topology) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(narrowest.items()))
 
 
+def _through_host(topology: Topology) -> bool:
+    if topology.nodes < 2 or topology.network in ("ethernet", "tcpx"):  # whose path is through the host by nature
+        return False
+    first = topology.route(0, topology.ranks_per_node)
+    inside = first[topology.vertex_node[topology.link_src[first]] == 0]
+    kinds = {LinkKind(kind) for kind in topology.link_kind[inside]}
+    ends = {VertexKind(kind) for kind in topology.vertex_kind[topology.link_dst[inside]]}
+    return VertexKind.HOST in ends and LinkKind.C2C not in kinds
+
+
+def nic_efficiency(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> float:
+    """Payload share of the nominal rate of a NIC."""
+    network = parameters.network
+    efficiency = network.all_to_all_efficiency if all_to_all else network.efficiency
+    return float(efficiency * parameters.efficiency.through_host) if machine.through_host else float(efficiency)
+
+
 def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:
     """The rates of one channel: its thread block's, or its part of the links that all channels in use share."""
     protocol, used = call.protocol, call.split.channels
@@ -214,7 +232,7 @@ def shares(system: System, machine: Machine, parameters: Parameters, call: Call)
         efficiency = parameters.efficiency
         kind, nic = min(
             (
-                (k, bw * (efficiency.pcie if k == "PCIe" else parameters.network.efficiency))
+                (k, bw * (efficiency.pcie if k == "PCIe" else nic_efficiency(machine, parameters)))
                 for k, bw in machine.nic_path
             ),
             key=lambda item: item[1],

@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import ceil, floor, log2
 from typing import TYPE_CHECKING
 
+from commsim.nccl.lower import nic_efficiency
+
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
     from commsim.nccl.lower import Machine
@@ -54,7 +56,7 @@ def nvls_time(
     # Over two nodes a node sends and receives every byte once, over more a node inside the tree does so twice.
     factor = 1 if system.nodes == 2 else 2
     kind, nic = min(machine.nic_path, key=lambda item: item[1])
-    across = nic * machine.nics * parameters.network.efficiency / factor
+    across = nic * machine.nics * nic_efficiency(machine, parameters) / factor
     if across < rate:
         rate, limit = across, kind
     hops = 2 * floor(log2(system.nodes)) * parameters.network.tree_hop.Simple

@@ -10,6 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import p2p_channels, p2p_start
+from commsim.nccl.lower import nic_efficiency
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -76,7 +77,7 @@ def p2p_time(
     if remote:
         kind, nic = min(machine.nic_path, key=lambda item: item[1])
         many = collective != "send_recv"
-        share = parameters.network.all_to_all_efficiency if many else parameters.network.efficiency
+        share = nic_efficiency(machine, parameters, all_to_all=many)
         # A root's node alone is busy in gather and scatter; in all_to_all all ranks of a node share its NICs.
         # In send_recv one rank of a node sends to the next node, over one NIC.
         senders = ppn if collective == "all_to_all" else 1

@@ -65,6 +65,7 @@ class Efficiency(_Frozen):
     nvlink_switch: float
     pcie: float
     nvls: float  # of the NVLink rate, for a reduction in the switch
+    through_host: float  # of a NIC's rate, where it and the GPU meet in the PCIe root of a host and not in a switch
 
 
 class Launch(_Frozen):

@@ -50,17 +50,11 @@ def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
     end = 0.0
     busy = 0.0
     for loop in plan.loops:
-<<<<<<< HEAD
-        service = loop.slice_bytes / plan.rate
-        hop = plan.hop_of(loop.slice_bytes)
+        service = plan.service_of(loop)
+        hop = plan.hop_of(loop)
         past = [free]
         done = 0
         while done < loop.count:
-=======
-        service = plan.service_of(loop)
-        hop = plan.hop_of(loop)
-        for _ in range(loop.count):
->>>>>>> df39d6e (feat(nccl): messages of a NIC take turns, rendezvous, two generations of EFA, TCPX, channels of sends)
             free, end = _one_loop(plan.steps, loop.slices, service, hop, free)
             done += 1
             cycle, later = _steady(past, free)

@@ -21,7 +21,7 @@ from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.chunks import Part, chunk_bytes
 from commsim.nccl.graph import System
-from commsim.nccl.lower import Call, Machine, intra_bandwidth, message_turn, network_hop
+from commsim.nccl.lower import Call, Machine, intra_bandwidth, message_turn, network_hop, nic_efficiency
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class TreeTimer:
         nics = max(1, self.machine.nics) if self.system.nodes > 1 else 1
         bandwidth = topology.link_bandwidth * np.select(
             [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
-            [efficiency.nvlink_switch, parameters.network.efficiency * nics],
+            [efficiency.nvlink_switch, nic_efficiency(self.machine, parameters) * nics],
             efficiency.pcie * nics,
         )
         if self.machine.intra_kind == "nvlink_direct":

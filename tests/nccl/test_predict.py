@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.errors import ScenarioError, TopologyError
+from commsim.nccl.lower import nic_efficiency
 from commsim.nccl.parameters import GENERATIONS, load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import format_version, parse_version
@@ -187,3 +188,17 @@ def test_links_of_800_gigabits_are_not_fed_by_less() -> None:
     machine = Predictor(load_preset("hgx-b200-xdr800", nodes=2), Options((2, 27, 3))).machine
     feed = dict(machine.nic_path)
     assert feed["PCIe"] >= 0.96 * feed["NIC"] == pytest.approx(96e9)
+
+
+@pytest.mark.parametrize(
+    ("preset", "through"),
+    [("polaris", True), ("aws-p3dn", True), ("gh200x4-slingshot200", False), ("hgx-h100-ndr400", False)],
+)
+def test_a_nic_at_the_host_bridge_is_slower(preset: str, through: bool) -> None:
+    # GH200 reaches its host over C2C, an HGX board its NICs through a switch.
+    machine = Predictor(load_preset(preset, nodes=2), Options((2, 22, 3))).machine
+    parameters = load_parameters("hopper", "slingshot")
+    assert machine.through_host is through
+    assert nic_efficiency(machine, parameters) == pytest.approx(
+        parameters.network.efficiency * (parameters.efficiency.through_host if through else 1.0)
+    )

@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
-<<<<<<< HEAD
-<<<<<<< HEAD
 from commsim.nccl import timing
-from commsim.nccl.lower import Loop, RingPlan, ring_loops
-=======
-from commsim.nccl.lower import Crossing, Loop, RingPlan, ring_loops
->>>>>>> df39d6e (feat(nccl): messages of a NIC take turns, rendezvous, two generations of EFA, TCPX, channels of sends)
-=======
 from commsim.nccl.lower import Crossing, Loop, RingPlan, Turn, ring_loops
->>>>>>> 0c7a295 (feat(nccl): a proxy looks at LL's flags, one message of a connection at a time; Blackwell's NVLS from public curves)
 from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
@@ -63,9 +55,7 @@ def _stepped(p: RingPlan) -> float:
     free, end = np.zeros(p.ranks), 0.0
     for loop in p.loops:
         for _ in range(loop.count):
-            free, end = timing._one_loop(
-                p.steps, loop.slices, loop.slice_bytes / p.rate, p.hop_of(loop.slice_bytes), free
-            )
+            free, end = timing._one_loop(p.steps, loop.slices, p.service_of(loop), p.hop_of(loop), free)
     return end
 
 
