@@ -66,6 +66,8 @@ def main() -> None:
         # Not standalone: there Click swallows an interrupt and a closed pipe before we can say anything.
         sys.exit(app(standalone_mode=False) or 0)
     except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # Click makes status 1 of it
+            sys.exit(0)
         if leaving.code == _INTERRUPTED:  # Typer has caught it before us
             _complain("interrupted; files written so far are whole")
         raise

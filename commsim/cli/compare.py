@@ -1,69 +1,250 @@
-"""``commsim compare``: a prediction against measured curves."""
+"""``commsim compare``: measured curves against predictions: is a bandwidth right, and if not, why?"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from commsim.accuracy.verdict import Verdict
+    from commsim.accuracy.whatif import Tried
+    from commsim.measure.records import Curve
+    from commsim.scenario.schema import Scenario
+
 
 def compare(
-    run: Annotated[Path, typer.Argument(help="A folder that `commsim run` wrote, or its result.csv.")],
-    measured: Annotated[list[Path], typer.Argument(help="nccl-tests logs, or CSV tables as in validation/measured.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Predictions (folders of `commsim run`, their result.csv, scenario files) and measured curves "
+            "(logs, CSV tables, folders of `commsim measure`), in any order.",
+        ),
+    ],
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    parse_only: Annotated[
+        bool, typer.Option("--parse-only", help="Only read the measured files and show what is in them.")
+    ] = False,
+    what_if: Annotated[
+        bool, typer.Option("--what-if/--no-what-if", help="Look for the cause where a curve is not as expected.")
+    ] = True,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
-            help="Folder for comparison.csv and the plot (default: the run's).",
+            help="Folder for comparison.csv and the plot (default: the first prediction's).",
             show_default=False,
         ),
     ] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw comparison.png and .svg.")] = True,
 ) -> None:
-    """Compare a predicted run with measured curves: error per size, MAPE by size band, and a plot."""
-    from commsim.accuracy.compare import compare as compare_curves
+    """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
+    if parse_only:
+        _parse_only(files, json_output)
+        return
+    predictions, measured = _sorted(files)
+    pairs = _pairs(predictions, measured)
+    folder = out or predictions[0].folder
+    results = [_judged(p, verdict, what_if) for p, verdict in pairs]
+    if json_output:
+        import json
+
+        from commsim.report.verdict import verdict_dict
+
+        comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in results]
+        typer.echo(json.dumps({"comparisons": comparisons}, indent=2, allow_nan=False))
+    else:
+        _print(results)
+    if out is not None or plot:
+        written = _write([v for v, _ in results], folder, plot)
+        if not json_output:
+            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A predicted curve, or a scenario that can predict one; and the folder it lies in."""
+
+    path: Path
+    folder: Path
+    curve: Curve | None
+    scenario: Scenario | None
+
+    def collectives(self) -> set[str]:
+        """What it predicts."""
+        if self.curve is not None:
+            return {self.curve.collective}
+        return {w.collective for w in self.scenario.collectives} if self.scenario else set()
+
+
+def _sorted(files: list[Path]) -> tuple[list[_Source], list[Curve]]:
+    """Predictions and measured curves; every file that cannot be read is a fault."""
     from commsim.errors import CommsimError, LogFormatError
     from commsim.measure.parsers import read_measured
-    from commsim.report.tables import comparison_table
+    from commsim.scenario.load import load_scenarios
 
-    predictions = read_measured(run)
-    comparisons, faults = [], []
-    for path in measured:
+    predictions: list[_Source] = []
+    measured: list[Curve] = []
+    faults: list[str] = []
+    for path in files:
         try:
+            if path.suffix in (".yaml", ".yml"):
+                folder = Path("out") / path.stem
+                predictions += [_Source(path, folder, None, s) for s in load_scenarios(path)]
+                continue
+            folder = path if path.is_dir() else path.parent
+            beside = folder / "scenario.yaml"
+            scenario: Scenario | None = None
             for curve in read_measured(path):
-                matching = [p for p in predictions if p.collective == curve.collective]
-                if not matching:
-                    held = ", ".join(sorted({p.collective for p in predictions})) or "nothing"
-                    raise LogFormatError(f"{path} measures {curve.collective}, but {run} predicts {held}")
-                comparisons += [compare_curves(p, curve) for p in matching]
+                if curve.kind == "measured":
+                    measured.append(curve)
+                    continue
+                if scenario is None and beside.is_file():
+                    scenario = next((s for s in load_scenarios(beside) if s.name == curve.name), None)
+                predictions.append(_Source(path, folder, curve, scenario))
+        except CommsimError as error:
+            faults.append(str(error))
+    if not faults and not predictions:
+        faults = ["found no prediction, expected a folder that `commsim run` wrote, or a scenario file"]
+    elif not faults and not measured:
+        faults = ["found predictions only, expected a measured curve as well: a log, a CSV table, or a folder"]
+    if faults:
+        raise LogFormatError("\n".join(faults))
+    return predictions, measured
+
+
+def _pairs(predictions: list[_Source], measured: list[Curve]) -> list[tuple[_Source, Verdict]]:
+    """Every measured curve with every prediction of its collective; a curve that fits none is a fault."""
+    from commsim.accuracy.compare import compare as compare_curves
+    from commsim.accuracy.verdict import verdict
+    from commsim.accuracy.whatif import predicted_curve
+    from commsim.errors import CommsimError, LogFormatError
+
+    pairs, faults = [], []
+    for curve in measured:
+        matching = [p for p in predictions if curve.collective in p.collectives()]
+        if not matching:
+            held = ", ".join(sorted(set().union(*(p.collectives() for p in predictions)))) or "nothing"
+            names = ", ".join(dict.fromkeys(str(p.path) for p in predictions))
+            faults.append(f"{curve.source or curve.name} measures {curve.collective}, but {names} predicts {held}")
+            continue
+        found, why = [], []
+        for source in matching:
+            try:
+                line = source.curve
+                if line is None and source.scenario is not None:
+                    line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes])
+                if line is not None:
+                    found.append((source, verdict(compare_curves(line, curve))))
+            except CommsimError as error:
+                why.append(str(error))
+        faults += why if not found else []
+        pairs += found
+    if faults:
+        raise LogFormatError("\n".join(dict.fromkeys(faults)))
+    return pairs
+
+
+def _judged(source: _Source, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:
+    from commsim.accuracy.verdict import FAR
+    from commsim.accuracy.whatif import likely
+
+    # A wide band holds much: a curve within it, but far from its middle, is looked at as well.
+    if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
+        return verdict, []
+    return verdict, likely(source.scenario, verdict.comparison.measured)
+
+
+def _print(results: list[tuple[Verdict, list[Tried]]]) -> None:
+    from commsim.report.verdict import answer_line, verdict_table
+
+    several = len({v.comparison.predicted.name for v, _ in results}) > 1
+    for verdict, tried in results:
+        against = f" (against {verdict.comparison.predicted.name})" if several else ""
+        typer.echo(f"{answer_line(verdict, tried)}{against}")
+    for verdict, tried in results:
+        typer.echo(verdict_table(verdict, tried), nl=False)
+
+
+def _write(verdicts: list[Verdict], folder: Path, plot: bool) -> list[Path]:
+    from commsim.files import write_atomically
+    from commsim.report.tables import comparison_csv
+
+    comparisons = [v.comparison for v in verdicts]
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [write_atomically(folder / "comparison.csv", comparison_csv(comparisons))]
+    if plot:
+        from commsim.report.plots import figure_bytes, plot_bandwidth
+
+        shown = list({id(c.predicted): c.predicted for c in comparisons}.values())
+        curves = list({id(c.measured): c.measured for c in comparisons}.values())
+        names = list(dict.fromkeys(c.name for c in shown))
+        title = names[0] if len(names) == 1 else f"{len(names)} predictions, {len(curves)} measured curves"
+        figure = plot_bandwidth(shown, curves, title, comparisons)
+        written += [
+            write_atomically(folder / f"comparison.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
+        ]
+    return written
+
+
+def _parse_only(files: list[Path], json_output: bool) -> None:
+    """Shows what measured files hold; a file that cannot be read is a fault, after those that can."""
+    import json
+
+    from commsim.errors import CommsimError, LogFormatError
+    from commsim.measure.parsers import read_measured
+
+    tables: list[dict[str, Any]] = []
+    faults = []
+    for path in files:
+        try:
+            tables += [_table(curve) for curve in read_measured(path)]
         except CommsimError as error:
             faults.append(str(error))
     if faults:
         raise LogFormatError("\n".join(faults))
-    folder = out or (run if run.is_dir() else run.parent)
+    skipped = sum(table.pop("skipped_lines") for table in tables)
     if json_output:
-        import json
+        typer.echo(json.dumps({"tables": tables, "skipped_lines": skipped}, indent=2, allow_nan=False))
+        return
+    for table in tables:
+        ranks = "an unknown number of" if table["n_ranks"] is None else table["n_ranks"]
+        typer.echo(f"{table['name']}: {table['collective']} on {ranks} ranks, {len(table['rows'])} sizes")
+        for note in table["notes"]:
+            typer.echo(f"  note: {note}")
+    typer.echo(f"lines that look like rows and cannot be read: {skipped}")
 
-        typer.echo(json.dumps({"comparisons": [c.summary() for c in comparisons]}, indent=2, allow_nan=False))
-    else:
-        for comparison in comparisons:
-            typer.echo(comparison_table(comparison), nl=False)
-    if out is not None or plot:
-        from commsim.report.files import write_atomically
-        from commsim.report.tables import comparison_csv
 
-        folder.mkdir(parents=True, exist_ok=True)
-        written = [write_atomically(folder / "comparison.csv", comparison_csv(comparisons))]
-        if plot:
-            from commsim.report.plots import figure_bytes, plot_bandwidth
+def _table(curve: Curve) -> dict[str, Any]:
+    from commsim.units import gb_per_s, microseconds
 
-            shown = list({id(c.predicted): c.predicted for c in comparisons}.values())
-            figure = plot_bandwidth(shown, [c.measured for c in comparisons], run.name, comparisons)
-            written += [
-                write_atomically(folder / f"comparison.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
-            ]
-        if not json_output:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+    known = curve.n_ranks is not None or curve.collective in ("broadcast", "reduce", "send_recv")
+    in_place = curve.in_place_time_s
+    rows = []
+    for i, size in enumerate(curve.size_bytes):
+        second = float("nan") if in_place is None else float(in_place[i])
+        rows.append(
+            {
+                "size_bytes": int(size),
+                "time_us": float(microseconds(float(curve.time_s[i]))),
+                "in_place_time_us": None if second != second else float(microseconds(second)),  # noqa: PLR0124
+                "algbw_GBps": float(gb_per_s(float(size / curve.time_s[i]))),
+                "busbw_GBps": float(gb_per_s(float(curve.busbw()[i]))) if known else None,
+            }
+        )
+    return {
+        "name": curve.name,
+        "collective": curve.collective,
+        "n_ranks": curve.n_ranks,
+        "dtype": curve.dtype,
+        "redop": curve.redop,
+        "root": curve.root,
+        "time_from": curve.time_from,
+        "conditions": curve.conditions,
+        "notes": list(curve.notes),
+        "rows": rows,
+        "skipped_lines": curve.skipped_lines,
+    }

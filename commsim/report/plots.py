@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_TWO_COLUMNS = 42  # characters of a name up to which two columns of the legend fit beside each other
 _ERROR_LIMIT = 100.0  # percent: the axis never shows more; what lies beyond stands at the edge as a number
 
 
@@ -46,7 +47,9 @@ def plot_bandwidth(
     colours = _colours(predicted, measured, comparisons)
     with mpl.rc_context(cast("Any", style.RC)):
         bounded = any(c.lower_bound_s is not None for c in predicted)
-        height = 4.3 + 0.2 * math.ceil((len(curves) + bounded) / 2) + (1.8 if comparisons else 0.0)
+        entries = len(curves) + bounded
+        columns = 2 if max(len(c.name) for c in curves) <= _TWO_COLUMNS and entries > 1 else 1
+        height = 4.3 + 0.2 * math.ceil(entries / columns) + (1.8 if comparisons else 0.0)
         figure = Figure(figsize=(8.4, height), layout="constrained")
         FigureCanvasAgg(figure)
         if comparisons:
@@ -60,7 +63,7 @@ def plot_bandwidth(
         top.set_title(title)
         bottom.set_xlabel("message size")
         handles, labels = top.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=2, columnspacing=2.5, borderaxespad=0.4)
+        figure.legend(handles, labels, loc="outside lower left", ncols=columns, columnspacing=2.5, borderaxespad=0.4)
         if provenance:
             figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
     return figure
@@ -70,8 +73,8 @@ def _colours(
     predicted: Sequence[Curve], measured: Sequence[Curve], comparisons: Sequence[Comparison]
 ) -> tuple[list[str], list[str]]:
     """Colours of both lists; where each of several predictions has its own measurement, a pair shares one."""
-    own = [style.MEASURED_COLOURS[i % len(style.MEASURED_COLOURS)] for i in range(len(measured))]
-    lines = [style.PREDICTED_COLOURS[i % len(style.PREDICTED_COLOURS)] for i in range(len(predicted))]
+    own = style.colours(style.MEASURED_COLOURS, len(measured))
+    lines = style.colours(style.PREDICTED_COLOURS, len(predicted))
     partner = {id(c.measured): id(c.predicted) for c in comparisons}
     partners = [partner.get(id(curve)) for curve in measured]
     if len(predicted) < 2 or None in partners or len(set(partners)) < len(measured):

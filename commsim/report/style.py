@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,3 +72,17 @@ def size_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_locator(FixedLocator(size_ticks(low, high)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+
+
+def colours(palette: Sequence[str], count: int) -> list[str]:
+    """`count` colours that differ: those of a palette, and behind them darker and lighter shades of its colours."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    found = []
+    for i in range(count):
+        turn, place = divmod(i, len(palette))
+        shade = (0.0, -0.35, 0.4, -0.6, 0.6)[min(turn, 4)]
+        end = 1.0 if shade > 0 else 0.0
+        red, green, blue = (c + (end - c) * abs(shade) for c in to_rgb(palette[place]))
+        found.append(to_hex((red, green, blue)))
+    return found

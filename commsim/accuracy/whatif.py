@@ -1,0 +1,200 @@
+"""What could make a machine slower than predicted: a few what-if simulations, and which of them fits a curve best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.errors import CommsimError
+from commsim.measure.records import Curve
+
+if TYPE_CHECKING:
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+Float64 = npt.NDArray[np.float64]
+Change = Callable[["Scenario"], "Scenario"]
+
+MOST_SIZES = 12
+FITS = 0.25
+"""Largest mean |ln(measured / predicted)| with which a cause is named at all."""
+
+AS_PREDICTED = "as predicted"
+
+BETTER = 0.6
+"""A cause must leave at most this part of the prediction's own error."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A cause in words and what it changes in the scenario."""
+
+    cause: str
+    change: Change
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A what-if's times at the sizes tried, and its mean |ln(measured / time)|."""
+
+    cause: str
+    size_bytes: npt.NDArray[np.int64]
+    time_s: Float64
+    score: float
+
+
+def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int]) -> Curve:
+    """The scenario's prediction of one of its collectives at other sizes; CommsimError where it cannot be had."""
+    from commsim.scenario.load import build_topology
+    from commsim.scenario.run import Prepared, run
+
+    work = next((w for w in scenario.collectives if w.collective == collective), None)
+    if work is None:
+        held = ", ".join(sorted({w.collective for w in scenario.collectives})) or "nothing"
+        raise CommsimError(f"{scenario.name!r} predicts {held}, not {collective}")
+    item = work.item_bytes
+    whole = sorted({max(item, int(n) // item * item) for n in sizes})
+    one = scenario.model_copy(update={"workload": (work.model_copy(update={"sizes": tuple(whole)}),), "compare": ()})
+    one._document, one._base_dir = scenario.document, scenario.base_dir
+    return run(Prepared(one, build_topology(one), ())).items[0].curve()
+
+
+def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
+    """What-ifs that fit a measured curve, best first; the prediction itself is the one called `AS_PREDICTED`.
+
+    Empty where nothing fits clearly better than the prediction does.
+    """
+    sizes = _sample(measured)
+    chosen = measured.size_bytes[sizes]
+    time = measured.time_s[sizes]
+    own = _try(scenario, measured, chosen, time, AS_PREDICTED)
+    if own is None:
+        return []
+    found = [
+        tried
+        for option in what_ifs(scenario)
+        if (tried := _try(option.change(scenario), measured, chosen, time, option.cause)) is not None
+    ]
+    good = sorted((t for t in found if t.score <= FITS and t.score <= BETTER * own.score), key=lambda t: t.score)
+    return [*good, own] if good else []
+
+
+def _sample(curve: Curve) -> npt.NDArray[np.int64]:
+    count = min(MOST_SIZES, len(curve))
+    return np.unique(np.round(np.linspace(0, len(curve) - 1, count)).astype(np.int64))
+
+
+def _try(scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time: Float64, cause: str) -> Tried | None:
+    try:
+        curve = predicted_curve(scenario, measured.collective, [int(n) for n in sizes])
+    except CommsimError:
+        return None  # this machine cannot be changed so
+    predicted = np.exp(np.interp(np.log(sizes), np.log(curve.size_bytes), np.log(curve.time_s)))
+    return Tried(cause, sizes, predicted, float(np.mean(np.abs(np.log(time / predicted)))))
+
+
+def what_ifs(scenario: Scenario) -> list[WhatIf]:
+    """The causes worth trying for a scenario; those that its own environment decides already are left out."""
+    from commsim.scenario.load import build_topology
+
+    topology = build_topology(scenario)
+    if scenario.library.name == "nccl":
+        return [*_nccl_choices(scenario, topology), *_machine(scenario, topology)]
+    return _network(topology) + (_cores(topology) if scenario.library.name == "gloo" else [])
+
+
+def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
+    options = [
+        ("NCCL runs Ring (NCCL_ALGO=Ring, or a tuner plugin)", {"NCCL_ALGO": "Ring"}),
+        ("NCCL runs Tree (NCCL_ALGO=Tree, or a tuner plugin)", {"NCCL_ALGO": "Tree"}),
+        ("LL128 is off (NCCL_PROTO=^LL128)", {"NCCL_PROTO": "^LL128"}),
+        ("only Simple is used (NCCL_PROTO=Simple)", {"NCCL_PROTO": "Simple"}),
+        ("only LL is used (NCCL_PROTO=LL)", {"NCCL_PROTO": "LL"}),
+        ("few channels (NCCL_MAX_NCHANNELS=4)", {"NCCL_MAX_NCHANNELS": "4"}),
+        ("one channel (a tuner plugin without channels)", {"NCCL_MAX_NCHANNELS": "1"}),
+    ]
+    if topology.has_nvswitch and topology.gpu.sm >= 90:
+        options.append(("no reduction in the NVSwitch (NCCL_NVLS_ENABLE=0)", {"NCCL_NVLS_ENABLE": "0"}))
+    if topology.ranks_per_node > 1:
+        options.append(("GPUs of a node talk through host memory (NCCL_P2P_DISABLE=1)", {"NCCL_P2P_DISABLE": "1"}))
+    if topology.nodes > 1:
+        options.append(("no GPUDirect RDMA", {"NCCL_NET_GDR_LEVEL": "LOC"}))
+    set_already = set(scenario.library.env)
+    return [WhatIf(cause, _with_env(env)) for cause, env in options if not set(env) & set_already]
+
+
+def _machine(scenario: Scenario, topology: Topology) -> list[WhatIf]:
+    found = _network(topology)
+    if topology.nodes > 1 and topology.network not in ("ethernet", "none"):
+        found.append(WhatIf("TCP sockets instead of RDMA", _with_block("fabric", network="ethernet")))
+    if topology.nvlink_links and scenario.topology.groups is None:
+        found.append(WhatIf("PCIe instead of NVLink", _without_nvlink))
+    return found
+
+
+def _network(topology: Topology) -> list[WhatIf]:
+    if topology.nodes < 2:
+        return []
+    found = [
+        WhatIf("links of the network at half their rate", _with_topology(nic_bandwidth=topology.nic_bandwidth / 2))
+    ]
+    nics = topology.nics_per_node
+    if nics > 1:
+        found.append(WhatIf(f"one NIC of {nics} missing in every node", _with_topology(nics_per_node=nics - 1)))
+    if nics > 3:
+        found.append(WhatIf(f"half of the {nics} NICs of a node", _with_topology(nics_per_node=nics // 2)))
+    if nics > 2:
+        found.append(WhatIf(f"one NIC of {nics} in use", _with_topology(nics_per_node=1)))
+    return found
+
+
+def _cores(topology: Topology) -> list[WhatIf]:
+    cores = topology.cpu.cores
+    return [WhatIf(f"one core instead of {cores}", _with_block("cpu", cores=1))] if cores > 1 else []
+
+
+def _copy(scenario: Scenario, **update: Any) -> Scenario:
+    other = scenario.model_copy(update=update)
+    other._document, other._base_dir = scenario.document, scenario.base_dir
+    return other
+
+
+def _with_env(env: dict[str, str]) -> Change:
+    def change(scenario: Scenario) -> Scenario:
+        library = scenario.library
+        return _copy(scenario, library=library.model_copy(update={"env": library.env | env}))
+
+    return change
+
+
+def _with_topology(**knobs: Any) -> Change:
+    return lambda scenario: _copy(scenario, topology=_stated(scenario.topology, **knobs))
+
+
+def _with_block(block: str, **fields: Any) -> Change:
+    def change(scenario: Scenario) -> Scenario:
+        from commsim.topology.spec import CpuSpec, FabricSpec
+
+        spec = scenario.topology
+        own = getattr(spec, block) or (FabricSpec() if block == "fabric" else CpuSpec())
+        return _copy(scenario, topology=_stated(spec, **{block: _stated(own, **fields)}))
+
+    return change
+
+
+def _without_nvlink(scenario: Scenario) -> Scenario:
+    from commsim.topology.spec import NodeSpec, NvlinkSpec
+
+    spec = scenario.topology
+    node = spec.node or NodeSpec()
+    nvlink = _stated(node.nvlink or NvlinkSpec(), kind="none")
+    return _copy(scenario, topology=_stated(spec, node=_stated(node, nvlink=nvlink)))
+
+
+def _stated(model: Any, **fields: Any) -> Any:
+    """A copy of a description with more fields stated (`model_copy` marks them as set)."""
+    return model.model_copy(update=fields)

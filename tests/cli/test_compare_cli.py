@@ -1,0 +1,130 @@
+"""`commsim compare` end to end: the answer in the first line, causes, files, and what cannot be compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from commsim.accuracy.whatif import likely, predicted_curve, what_ifs
+from commsim.cli import app
+from commsim.errors import LogFormatError
+from commsim.measure.records import Curve
+from commsim.scenario.load import load_scenarios
+
+SCENARIO = """
+name: Two nodes
+topology: {preset: hgx-h100-ndr400, nodes: 2}
+library: {name: nccl, version: 2.26.2}
+workload: [{collective: all_reduce, sizes: 64 KiB .. 1 GiB x16}]
+"""
+SIZES = [64 << 10 << 2 * k for k in range(8)]
+
+
+def compare(*words: object) -> Result:
+    return CliRunner().invoke(app, ["compare", *map(str, words)])
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def _measured(path: Path, curve: Curve, factor: float = 1.0) -> Path:
+    rows = "\n".join(f"{n},{1e6 * t * factor:.3f}" for n, t in zip(curve.size_bytes, curve.time_s, strict=True))
+    head = "slug,collective,n_ranks\n" + f"{path.stem},all_reduce,16\n"
+    (path.parent / "INDEX_x.csv").write_text(head)
+    path.write_text(f"size_bytes,oop_time_us\n{rows}\n")
+    return path
+
+
+def test_a_curve_as_predicted_is_as_expected(scenario: Path, tmp_path: Path) -> None:
+    curve = predicted_curve(load_scenarios(scenario)[0], "all_reduce", SIZES)
+    log = _measured(tmp_path / "log.csv", curve, 1.02)
+    result = compare(scenario, log, "--out", tmp_path / "o")
+    assert result.exit_code == 0, result.output
+    first = result.stdout.splitlines()[0]
+    assert first == "log: as expected: 8 of 8 sizes within the band, 1.02 times the predicted time at the median size"
+    assert {p.name for p in (tmp_path / "o").iterdir()} == {"comparison.csv", "comparison.png", "comparison.svg"}
+
+
+def test_one_nic_in_use_is_found(scenario: Path, tmp_path: Path) -> None:
+    one = load_scenarios(scenario)[0]
+    cause = next(w for w in what_ifs(one) if w.cause == "one NIC of 8 in use")
+    log = _measured(tmp_path / "log.csv", predicted_curve(cause.change(one), "all_reduce", SIZES))
+    result = compare(scenario, log, "--json", "--no-plot")
+    verdict = json.loads(result.stdout)["comparisons"][0]["verdict"]
+    assert verdict["state"] == "slower"
+    assert "likely cause: one NIC of 8 in use (fits to 0 %)" in verdict["answer"]
+    assert verdict["sizes"][-1]["verdict"].startswith("slower x")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cause",
+    ["Ring", "only Simple", "only LL ", "no GPUDirect", "half their rate", "TCP sockets", "PCIe instead", "P2P"],
+)
+def test_every_cause_is_found_through_noise(scenario: Path, cause: str) -> None:
+    one = load_scenarios(scenario)[0]
+    option = next(w for w in what_ifs(one) if cause in w.cause)
+    curve = predicted_curve(option.change(one), "all_reduce", SIZES)
+    noise = np.exp(0.02 * np.random.default_rng(1).standard_normal(len(curve)))
+    measured = dataclasses.replace(
+        curve, kind="measured", time_s=curve.time_s * noise, low_s=None, high_s=None, lower_bound_s=None
+    )
+    assert likely(one, measured)[0].cause == option.cause
+
+
+def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
+    curve = predicted_curve(load_scenarios(scenario)[0], "all_reduce", SIZES)
+    log = _measured(tmp_path / "log.csv", curve)
+    run = CliRunner().invoke(app, ["run", str(scenario), "--out", str(tmp_path / "r")])
+    assert run.exit_code == 0
+    result = compare(log, tmp_path / "r", scenario, tmp_path / "log.csv", "--no-what-if")
+    assert result.exit_code == 0, result.output
+    answers = [line for line in result.stdout.splitlines() if line.startswith("log: ")]
+    assert len(answers) == 4  # two logs with two predictions
+    assert (tmp_path / "r" / "comparison.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["log.csv"], "found no prediction"),
+        (["s.yaml"], "found predictions only"),
+        (["s.yaml", "other.csv"], "measures broadcast, but"),
+        (["s.yaml", "gone.log"], "No such file"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(scenario: Path, tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "INDEX_x.csv").write_text("slug,collective,n_ranks\nlog,all_reduce,16\nother,broadcast,16\n")
+    for name in ("log.csv", "other.csv"):
+        (tmp_path / name).write_text("size_bytes,oop_time_us\n1048576,50\n")
+    result = compare(*(tmp_path / word for word in words))
+    assert isinstance(result.exception, LogFormatError)
+    assert message in str(result.exception)
+
+
+def test_parse_only(tmp_path: Path, checkout: Path) -> None:
+    log = next(p for p in sorted((checkout / "tests" / "data" / "logs").glob("*.log")) if "failed" not in p.name)
+    result = compare("--parse-only", log, "--json")
+    document = json.loads(result.stdout)
+    assert set(document) == {"tables", "skipped_lines"}
+    table = document["tables"][0]
+    assert {"collective", "n_ranks", "conditions", "rows"} <= set(table)
+    assert table["rows"][0].keys() >= {"size_bytes", "time_us", "algbw_GBps", "busbw_GBps"}
+    assert "sizes" in compare("--parse-only", log).stdout
+
+
+def test_a_reader_that_leaves_is_no_error(scenario: Path) -> None:
+    command = f"{sys.executable} -m commsim run {scenario} --no-files | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
