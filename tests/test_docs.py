@@ -22,7 +22,7 @@ from commsim.scenario.claim import ClaimSpec, ClaimWork
 from commsim.scenario.jobs import FlowSpec, JobSpec, JobsWork
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.schema import CollectiveWork, Library, Report, Scenario
-from commsim.scenario.training import MeshSpec, TaskSpec, TrainingSpec, TrainingWork
+from commsim.scenario.training import MeshSpec, OffloadSpec, TaskSpec, TrainingSpec, TrainingWork
 from commsim.scenario.variation import JitterSpec, StragglerSpec, VariationSpec
 from commsim.topology.spec import FabricSpec, NvlinkSpec, TopologySpec
 
@@ -147,7 +147,7 @@ def test_the_scenario_reference_names_every_field() -> None:
     page = (ROOT / "docs" / "reference" / "scenario.md").read_text(encoding="utf-8")
     blocks: list[type[BaseModel]] = [Scenario, Library, CollectiveWork, Report, TopologySpec, FabricSpec, NvlinkSpec]
     blocks += [JobsWork, JobSpec, FlowSpec, VariationSpec, JitterSpec, StragglerSpec]
-    blocks += [TrainingWork, TrainingSpec, MeshSpec, TaskSpec, ClaimWork, ClaimSpec]
+    blocks += [TrainingWork, TrainingSpec, MeshSpec, TaskSpec, OffloadSpec, ClaimWork, ClaimSpec]
     latencies = {"switch_latency", "cable_latency"}
     fields = {name for block in blocks for name in block.model_fields} - latencies
     assert {name for name in fields if f"`{name}" not in page} == set()

@@ -18,6 +18,7 @@ _MEANING = {
     "cp": "context parallelism, exposed",
     "ep": "experts' dispatch and combine, exposed",
     "dp": "gradients and parameters, exposed",
+    "offload": "parameters from the host, exposed",
     "pp": "sends between stages, exposed",
     "bubble": "stages that wait for the schedule",
     "optimizer": "update",

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from commsim.document import located
 from commsim.document.types import KeyPath
 from commsim.errors import CommsimError
-from commsim.fields import Bytes
+from commsim.fields import Bandwidth, Bytes
 from commsim.scenario.strict import Strict
 from commsim.topology.graph import Topology
 from commsim.training.accelerator import Accelerator, accelerator
@@ -63,6 +63,15 @@ class TaskSpec(Strict):
         return self
 
 
+class OffloadSpec(Strict):
+    """ZeRO-Offload (optimizer) and ZeRO-Infinity (parameters); rates are those of a node."""
+
+    optimizer: bool = True
+    parameters: bool = False
+    host_memory_bandwidth: Bandwidth = 200e9
+    nvme_bandwidth: Bandwidth | None = None
+
+
 class TrainingSpec(Strict):
     """One training step: model, batch, mesh, schedule, and what the software does."""
 
@@ -96,6 +105,8 @@ class TrainingSpec(Strict):
     slowdown: float = Field(default=1.0, ge=1.0, le=4.0)
     stragglers: dict[int, float] = Field(default_factory=dict, description="pipeline stage: factor on its compute")
     contention: bool = True
+    overlap_ep: bool | None = None
+    offload: OffloadSpec | None = None
     task: TaskSpec | None = None
 
     @model_validator(mode="after")
@@ -109,6 +120,9 @@ class TrainingSpec(Strict):
         if self.pipeline_schedule not in SCHEDULES:
             text = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
             faults.append((("pipeline_schedule",), text))
+        if self.offload is not None and self.offload.parameters and self.zero_stage < 3:
+            text = "found offloaded parameters without zero_stage 3, which cuts them"
+            faults.append((("offload", "parameters"), text))
         refused = refuse_sharded_gradients(self.zero_stage, self.mesh.pp, self.framework)
         if refused:
             faults.append((("zero_stage",), refused))

@@ -11,7 +11,7 @@ from commsim.training.spec import Step
 from commsim.training.tasks import TaskCost
 from commsim.training.utilisation import hardware_flops, model_flops, peak_flop_per_s
 
-CAUSES = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer", "other")
+CAUSES = ("compute", "tp", "cp", "ep", "dp", "offload", "pp", "bubble", "optimizer")
 """In the order of tables: what the mean stage computes, what of each axis is exposed, and the rest."""
 
 

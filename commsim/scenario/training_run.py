@@ -14,6 +14,7 @@ from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.communicators import NcclTimes
 from commsim.training.memory import advice, step_memory
 from commsim.training.model import model
+from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.spec import Step
 from commsim.training.step_run import Plan, simulate_step
 from commsim.training.utilisation import model_flops
@@ -27,6 +28,7 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
     """(item, warnings) of one training step on the scenario's machine."""
     step, mesh = step_of(spec, topology, scenario.base_dir), mesh_of_spec(spec, topology)
     comm = NcclTimes(topology.ranks_per_node, parts(scenario, topology), _version(scenario), scenario.library.env)
+    offload = offload_of(spec, topology)
     plan = Plan(
         layers=spec.stage_layers,
         context=spec.context_parallel,
@@ -35,11 +37,14 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
         slowdown=spec.slowdown,
         stragglers=spec.stragglers or None,
         contention=spec.contention,
+        overlap_ep=spec.overlap_ep,
+        offload=offload,
+        pcie_bytes_per_s=host_bandwidth(topology) if offload else 25e9,
     )
     run = simulate_step(
         step, compute_time(step), comm, optimizer_s=optimizer_time(step), topology=topology, mesh=mesh, plan=plan
     )
-    memory = step_memory(step, spec.framework, layers=spec.stage_layers)
+    memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
     warnings = list(comm.warnings)
     hints = tuple(advice(step, memory, spec.framework))
     if not memory.fits:
@@ -66,6 +71,16 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
         notes=tuple(notes),
     )
     return item, warnings
+
+
+def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
+    """What leaves the GPU, with one GPU's share of the node's rates."""
+    told = spec.offload
+    if told is None:
+        return None
+    each = topology.ranks_per_node
+    nvme = (told.nvme_bandwidth or 0.0) / each
+    return Offload(told.optimizer, told.parameters, told.host_memory_bandwidth / each, nvme)
 
 
 def _version(scenario: Scenario) -> tuple[int, int, int] | None:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from commsim.errors import CommsimError
 from commsim.training.activations import layer_kept, recomputed
+from commsim.training.offload import Offload
 from commsim.training.pipeline_schedules import build
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, Weights, chunk_weights, chunks_of
@@ -255,52 +256,3 @@ def _changes(step: Step) -> list[tuple[str, dict[str, object]]]:
             )
         )
     return changes
-
-
-# -- offload ---------------------------------
-
-
-@dataclass(frozen=True)
-class Offload:
-    """ZeRO-Offload and ZeRO-Infinity: states that lie in host memory or on NVMe, and what crosses PCIe for it.
-
-    Ren et al. 2021 (arXiv:2101.06840): optimizer states and fp32 weights on the host, 16-bit gradients out and 16-bit
-    weights in, once per step. Rajbhandari et al. 2021 (arXiv:2104.07857): parameters too, fetched for each pass.
-    """
-
-    optimizer: bool = True
-    parameters: bool = False
-    nvme: bool = False
-
-    def kept(self, parts: dict[str, float]) -> dict[str, float]:
-        """The parts that stay on the GPU."""
-        kept = dict(parts)
-        if self.optimizer:
-            kept["optimizer"] = 0.0
-            kept["gradients"] = 0.1 * kept["gradients"]  # a bucket under way
-        if self.parameters:
-            kept["weights"] = 0.0
-        return kept
-
-    def host_bytes(self, parts: dict[str, float]) -> float:
-        """What one GPU's part takes of the host (or of NVMe)."""
-        here = self.kept(parts)
-        return sum(parts.values()) - sum(here.values())
-
-    def pcie_bytes(self, weight_bytes: float, gradient_bytes: float, micro_batches: int) -> tuple[float, float]:
-        """(out, in) bytes of one GPU per step."""
-        into = weight_bytes * (2.0 * micro_batches if self.parameters else 1.0)
-        return gradient_bytes * (micro_batches if self.parameters else 1.0), into
-
-    def seconds(
-        self,
-        weight_bytes: float,
-        gradient_bytes: float,
-        micro_batches: int,
-        pcie_bytes_per_s: float,
-        nvme_bytes_per_s: float = 0.0,
-    ) -> float:
-        """Seconds of a step in which a GPU's PCIe link is busy, the fuller direction; or its share of the NVMe."""
-        out, into = self.pcie_bytes(weight_bytes, gradient_bytes, micro_batches)
-        link = max(out, into) / pcie_bytes_per_s
-        return max(link, (out + into) / nvme_bytes_per_s) if self.nvme and nvme_bytes_per_s else link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from commsim.training.communicators import CommTime
 from commsim.training.flows import Flow, FlowBuilder
 from commsim.training.mesh import ORDER, Mesh
+from commsim.training.offload import Offload
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import Machine, StepRun, simulate
@@ -32,6 +33,9 @@ class Plan:
     slowdown: float = 1.0  # of compute while gradients move
     stragglers: Mapping[int, float] | None = None
     contention: bool = True
+    overlap_ep: bool | None = None  # None: with DualPipe, which pairs passes for that
+    offload: Offload | None = None
+    pcie_bytes_per_s: float = 25e9  # between a GPU and its host, for offload
 
 
 def mesh_of(step: Step, order: tuple[str, ...] | None = None) -> Mesh:
@@ -71,14 +75,24 @@ def simulate_step(
         moe = sum(step.model.is_moe_layer(layer) for layer in range(chunk.first, chunk.last))
         kind = (chunk.layers, chunk.embeds, chunk.outputs, moe)
         if kind not in known:
-            known[kind] = chunk_work(step, mesh, chunk, compute(chunk), comm, plan.context, plan.capacity_factor)
+            known[kind] = chunk_work(
+                step,
+                mesh,
+                chunk,
+                compute(chunk),
+                comm,
+                plan.context,
+                plan.capacity_factor,
+                step.schedule == "dualpipe" if plan.overlap_ep is None else plan.overlap_ep,
+                _fetch(plan),
+            )
         works[chunk.stage, chunk.chunk] = known[kind]
     builder = FlowBuilder(mesh, step.gpus_per_node, comm, topology if plan.contention else None)
     machine = Machine(
         sends=_sends(step, builder, order),
         reduces=_reduces(step, builder, places, plan),
         gathers=_gathers(step, builder, places),
-        optimizer_s=optimizer_s,
+        optimizer_s=_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
         overlap_dp=step.overlap_dp,
         overlap_pp=step.overlap_pp,
         every_micro_batch=step.zero_stage == 2,
@@ -86,6 +100,28 @@ def simulate_step(
         topology=topology,
     )
     return simulate(order, works, machine, plan.stragglers)
+
+
+def _fetch(plan: Plan) -> Callable[[float], float] | None:
+    offload = plan.offload
+    if offload is None or not offload.parameters:
+        return None
+    return lambda nbytes: offload.fetch_seconds(nbytes, plan.pcie_bytes_per_s)
+
+
+def _updates(step: Step, chunks: Sequence[Chunk], plan: Plan) -> list[float]:
+    """Seconds of every stage's update on the host."""
+    assert plan.offload is not None
+    owned = [0.0] * step.pp
+    for chunk in chunks:
+        weights = chunk_weights(step, chunk)
+        cut = (step.shards, step.expert_dp) if step.zero_stage else (1, 1)
+        owned[chunk.stage] += weights.dense / cut[0] + weights.expert / cut[1]
+    formats = step.precision
+    return [
+        plan.offload.update_seconds(n, formats.weight_bytes, formats.gradient_bytes, plan.pcie_bytes_per_s)
+        for n in owned
+    ]
 
 
 def message_bytes(step: Step) -> float:
@@ -103,8 +139,10 @@ def _sends(step: Step, builder: FlowBuilder, order: Order) -> dict[tuple[int, in
 def _reduces(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: Plan) -> list[list[list[Flow]]]:
     """Buckets of every chunk's gradients; none under ZeRO-3, whose passes carry them."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
-    if step.zero_stage == 3 or step.frozen_weights:
+    if step.frozen_weights:
         return per_stage
+    if step.zero_stage == 3:
+        return _replicated(step, builder, chunks, per_stage)
     bucket = plan.bucket_bytes or default_bucket_bytes(step)
     collective = "all_reduce" if step.zero_stage == 0 else "reduce_scatter"
     for chunk in chunks:
@@ -114,6 +152,19 @@ def _reduces(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: Pl
             number = max(1, round(nbytes / bucket))
             flow = builder.collective(collective, nbytes / number, chunk.stage, *axes)
             per_stage[chunk.stage][chunk.chunk] += [flow] * number
+    return per_stage
+
+
+def _replicated(
+    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], per_stage: list[list[list[Flow]]]
+) -> list[list[list[Flow]]]:
+    """HSDP: once per step the shards of gradients are summed over the groups; nothing where there is one group."""
+    if step.shards == step.dp * step.cp:
+        return per_stage
+    for chunk in chunks:
+        group = builder.mesh.group_of(builder.mesh.rank(pp=chunk.stage), "dp", "cp")[:: step.shards]
+        nbytes = chunk_weights(step, chunk).dense * step.precision.gradient_bytes / step.shards
+        per_stage[chunk.stage][chunk.chunk].append(Flow(nbytes, builder.comm("all_reduce", nbytes, group)))
     return per_stage
 
 

@@ -140,8 +140,14 @@ def chunk_work(
     comm: CommTime,
     context: ContextKind = "ring",
     capacity_factor: float | None = None,
+    overlap_ep: bool = False,
+    fetch: Callable[[float], float] | None = None,
 ) -> ChunkWork:
-    """The passes of a chunk with the time of what they exchange, on the replica of rank 0."""
+    """The passes of a chunk with the time of what they exchange, on the replica of rank 0.
+
+    ``overlap_ep``: experts' exchanges hide behind the pass of another micro-batch; ``fetch``: bytes to the seconds in
+    which offloaded parameters come.
+    """
     forward: list[Exchange] = []
     backward: list[Exchange] = []
     pieces = max(1, chunk.layers)
@@ -153,7 +159,7 @@ def chunk_work(
         window = 0.0
         if call.axis == "cp" and call.collective == "send_recv":
             window = seconds.attention * (2.5 if back else 1.0)
-        elif call.axis == "tp" and step.overlap_tp:
+        elif (call.axis == "tp" and step.overlap_tp) or (call.axis in ("ep", "etp") and overlap_ep):
             window = backward_compute if back else seconds.forward
         (backward if back else forward).append(Exchange(call.axis, time, window, pieces))
     if step.zero_stage == 3:
@@ -161,6 +167,12 @@ def chunk_work(
         hide = 1.0 if step.overlap_dp else 0.0
         forward.append(Exchange("dp", gather, hide * seconds.forward, pieces))
         backward.append(Exchange("dp", gather + scatter, hide * backward_compute, pieces))
+    if fetch is not None:
+        weights = chunk_weights(step, chunk)
+        owned = weights.dense / step.shards + weights.expert / step.expert_dp
+        time = fetch(owned * step.precision.weight_bytes)
+        forward.append(Exchange("offload", time, seconds.forward, pieces))
+        backward.append(Exchange("offload", time, backward_compute, pieces))
     return ChunkWork(
         F=Work(seconds.forward, tuple(forward)),
         I=Work(seconds.backward_input, tuple(backward)),

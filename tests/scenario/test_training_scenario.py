@@ -149,3 +149,32 @@ def test_zero_3_with_a_pipeline_is_deepspeeds_fault(tmp_path: Path) -> None:
     with pytest.raises(CommsimError, match="whose pipeline needs zero_stage 0 or 1"):
         _load(tmp_path, _TEXT, f"{_AT}.zero_stage=3", f"{_AT}.framework=deepspeed")
     assert run(_load(tmp_path, _TEXT, f"{_AT}.zero_stage=3", f"{_AT}.framework=fsdp2")).trainings
+
+
+def test_offload_takes_time_and_saves_memory(tmp_path: Path) -> None:
+    plain = run(_load(tmp_path)).trainings[0]
+    moved = run(_load(tmp_path, _TEXT, f"{_AT}.offload={{optimizer: true}}")).trainings[0]
+    assert moved.memory.peak < plain.memory.peak
+    assert moved.causes["optimizer"] > plain.causes["optimizer"]
+    text = [f"{_AT}.mesh={{tp: 1}}", f"{_AT}.zero_stage=3"]
+    slow = [f"{_AT}.offload={{parameters: true, nvme_bandwidth: 2 GB/s}}"]
+    fetched = run(_load(tmp_path, _TEXT, *text, *slow)).trainings[0]
+    assert fetched.causes["offload"] > 0
+    assert sum(fetched.causes.values()) == pytest.approx(fetched.step_s)
+
+
+def test_hybrid_sharding_sums_over_groups_once(tmp_path: Path) -> None:
+    text = [f"{_AT}.mesh={{tp: 1}}", f"{_AT}.zero_stage=3", f"{_AT}.framework=fsdp2"]
+    whole = run(_load(tmp_path, _TEXT, *text)).trainings[0]
+    hybrid = run(_load(tmp_path, _TEXT, *text, f"{_AT}.shard_ranks=8")).trainings[0]
+    assert not (whole.timeline.stream == 5).any()
+    assert (hybrid.timeline.stream == 5).sum() == 1
+    assert hybrid.memory.peak > whole.memory.peak
+
+
+def test_dualpipe_hides_what_experts_exchange(tmp_path: Path) -> None:
+    text = [f"{_AT}.model=mixtral-8x7b", f"{_AT}.mesh={{tp: 1, pp: 4, ep: 8}}", f"{_AT}.pipeline_schedule=dualpipe"]
+    hidden = run(_load(tmp_path, _TEXT, *text, f"{_AT}.global_batch_size=64")).trainings[0]
+    shown = run(_load(tmp_path, _TEXT, *text, f"{_AT}.global_batch_size=64", f"{_AT}.overlap_ep=false")).trainings[0]
+    assert hidden.causes["ep"] < shown.causes["ep"]
+    assert hidden.step_s < shown.step_s

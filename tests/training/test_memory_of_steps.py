@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.accuracy.memory_rows import MemoryRow, memory_row
+from commsim.topology.presets import load_preset
 from commsim.training.accelerator import accelerator
 from commsim.training.activations import layer_kept, recomputed
 from commsim.training.finetune import (
@@ -26,13 +27,13 @@ from commsim.training.finetune import (
 )
 from commsim.training.memory import (
     GIB,
-    Offload,
     advice,
     software,
     states,
     step_memory,
 )
 from commsim.training.model import model
+from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
@@ -128,13 +129,20 @@ def test_advice_names_single_changes_that_fit() -> None:
 
 def test_offload_moves_states_to_the_host_over_pcie() -> None:
     one = step(model=model("opt-13b"), dp=4, zero_stage=2, recompute="full")
-    offload = Offload()
+    offload = Offload(update_bytes_per_s=28e9)
     with_it, without = step_memory(one, offload=offload), step_memory(one)
     assert with_it.fullest.parts["optimizer"] == 0.0
     assert with_it.peak < without.peak
-    assert offload.seconds(26e9, 26e9, 1, 25e9) == pytest.approx(26 / 25)
-    infinity = Offload(parameters=True, nvme=True)
-    assert infinity.seconds(26e9, 26e9, 4, 25e9, nvme_bytes_per_s=5e9) == pytest.approx((4 * 26 + 8 * 26) / 5)
+    assert offload.update_seconds(1e9, 2.0, 2.0, 25e9) == pytest.approx(4 / 25 + 1.0)
+    infinity = Offload(parameters=True, update_bytes_per_s=28e9, nvme_bytes_per_s=5e9)
+    assert infinity.update_seconds(1e9, 2.0, 2.0, 25e9) == pytest.approx(4 / 25 + 24 / 5)
+    assert infinity.fetch_seconds(10e9, 25e9) == pytest.approx(2.0)
+    assert offload.fetch_seconds(10e9, 25e9) == 0.0
+
+
+@pytest.mark.parametrize(("preset", "rate"), [("hgx-h100", 48e9), ("dgx-a100", 12e9), ("dgx-1v", 6e9)])
+def test_gpus_behind_one_switch_share_its_way_to_the_host(preset: str, rate: float) -> None:
+    assert host_bandwidth(load_preset(preset)) == pytest.approx(rate)
 
 
 def test_trainable_parameters_by_hand() -> None:

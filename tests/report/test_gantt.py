@@ -1,0 +1,44 @@
+"""The pipeline as letters and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commsim.report.gantt import gantt_lines, plot_pipeline
+from commsim.report.plots import figure_bytes
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.run import run
+from commsim.scenario.training_result import TrainingItem
+
+_TEXT = """
+name: Four stages
+topology: {preset: hgx-h100, gpus_per_node: 4}
+workload:
+  - training: {model: gpt2-1558m, global_batch_size: 8, mesh: {pp: 4}, pipeline_schedule: gpipe}
+"""
+
+
+def _item(tmp_path: Path) -> TrainingItem:
+    (tmp_path / "s.yaml").write_text(_TEXT)
+    return run(load_scenarios(tmp_path / "s.yaml")[0]).trainings[0]
+
+
+def test_letters_show_forwards_then_backwards(tmp_path: Path) -> None:
+    head, *lines = gantt_lines(_item(tmp_path), 100)
+    assert head.startswith("# pipeline over")
+    assert len(lines) == 4
+    for line in lines:
+        letters = line.split(maxsplit=2)[2]
+        assert set(letters) <= set("FB.og")
+        assert letters.rindex("F") < letters.index("B")  # GPipe
+    starts = [line.split(maxsplit=2)[2].index("F") for line in lines]
+    assert starts == sorted(starts)
+    assert starts[0] < starts[-1]
+
+
+def test_the_picture_has_a_row_per_stage(tmp_path: Path) -> None:
+    figure = plot_pipeline(_item(tmp_path), "where it came from")
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"stage {i}" for i in range(4)]
+    assert "time" in axes.get_xlabel()
+    assert figure_bytes(figure, "png").startswith(b"\x89PNG")
