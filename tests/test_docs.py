@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import shlex
@@ -20,6 +21,7 @@ from commsim.cli import app
 from commsim.planner.sweep import read_sweep
 from commsim.scenario.claim import ClaimSpec, ClaimWork
 from commsim.scenario.jobs import FlowSpec, JobSpec, JobsWork
+from commsim.scenario.json_schema import scenario_schema, sweep_schema
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.schema import CollectiveWork, Library, Report, Scenario
 from commsim.scenario.training import MeshSpec, OffloadSpec, TaskSpec, TrainingSpec, TrainingWork
@@ -163,3 +165,10 @@ def test_the_command_reference_names_every_option() -> None:
     for command in _leaves(typer.main.get_command(app)):
         missing = {name for name in _options(command) - {"--help", "-h"} if f"`{name}" not in page}
         assert not missing, f"{command.name}: docs/reference/cli.md does not name {missing}"
+
+
+def test_the_schemas_are_current() -> None:
+    """If this fails: make schema."""
+    for name, made in (("scenario", scenario_schema()), ("sweep", sweep_schema())):
+        text = (ROOT / "docs" / "reference" / f"{name}.schema.json").read_text(encoding="utf-8")
+        assert json.loads(text) == made, "run `make schema`"

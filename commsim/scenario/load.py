@@ -155,6 +155,11 @@ def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
         topology = data.get("topology")
         if isinstance(topology, dict) and isinstance(topology.get("path"), str):
             topology["path"] = _relative(scenario.base_dir / topology["path"], folder)
+    return plain_yaml(data)
+
+
+def plain_yaml(data: Any) -> str:
+    """Plain values as YAML text that our reader takes."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 

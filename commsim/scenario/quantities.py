@@ -70,9 +70,9 @@ def _training(claim: ClaimSpec) -> TrainingSpec:
 def ring_time_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
     """Time of a ring all_reduce on all nodes over that on ``few`` nodes, by NCCL's model with NCCL_ALGO=Ring."""
     from commsim.nccl.predict import Options, Predictor
-    from commsim.scenario.training_run import parts
+    from commsim.scenario.training_run import parts_of
 
-    part = parts(scenario, topology)
+    part = parts_of(scenario.topology, scenario.base_dir, topology)
     nbytes = round(_number(claim, "nbytes"))
     options = Options(version=(2, 26, 2), mode="single", algorithm="ring")
     seconds = [

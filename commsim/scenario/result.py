@@ -227,8 +227,9 @@ class Result:
         return self.scenario.name
 
     def records(self) -> list[dict[str, Any]]:
-        """All rows of all items as plain values."""
-        return [record for item in self.items for record in item.records()]
+        """All rows of all items as plain values: one per size of a collective, one per training step."""
+        rows = [record for item in self.items for record in item.records()]
+        return rows + [item.record() for item in self.trainings]
 
     def to_frame(self) -> pd.DataFrame:
         """All rows as a data frame, units in the column names."""

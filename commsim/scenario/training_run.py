@@ -20,14 +20,22 @@ from commsim.training.step_run import Plan, simulate_step
 from commsim.training.utilisation import model_flops
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
+    from commsim.topology.spec import TopologySpec
 
 
 def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> tuple[TrainingItem, list[str]]:
     """(item, warnings) of one training step on the scenario's machine."""
     step, mesh = step_of(spec, topology, scenario.base_dir), mesh_of_spec(spec, topology)
-    comm = NcclTimes(topology.ranks_per_node, parts(scenario, topology), _version(scenario), scenario.library.env)
+    comm = NcclTimes(
+        topology.ranks_per_node,
+        parts_of(scenario.topology, scenario.base_dir, topology),
+        _version(scenario),
+        scenario.library.env,
+    )
     offload = offload_of(spec, topology)
     plan = Plan(
         layers=spec.stage_layers,
@@ -87,8 +95,8 @@ def _version(scenario: Scenario) -> tuple[int, int, int] | None:
     return parse_version(scenario.library.version) if "version" in scenario.library.model_fields_set else None
 
 
-def parts(scenario: Scenario, topology: Topology) -> Callable[[int, int], Topology]:
-    """The function that builds a part of the scenario's machine: so many nodes, so many GPUs of each."""
+def parts_of(spec: TopologySpec, base_dir: Path, topology: Topology) -> Callable[[int, int], Topology]:
+    """The machine of a group: so many nodes of `topology`, which `spec` builds, and GPUs of each with their NICs."""
 
     def part(nodes: int, per_node: int) -> Topology:
         knobs: dict[str, object] = {"nodes": nodes, "faults": None}
@@ -96,7 +104,7 @@ def parts(scenario: Scenario, topology: Topology) -> Callable[[int, int], Topolo
             knobs["gpus_per_node"] = per_node
             if nodes > 1:
                 knobs["nics_per_node"] = max(1, topology.nics_per_node * per_node // topology.ranks_per_node)
-        return load_topology(scenario.topology.model_copy(update=knobs), scenario.base_dir)
+        return load_topology(spec.model_copy(update=knobs), base_dir)
 
     return part
 

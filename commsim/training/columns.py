@@ -121,7 +121,7 @@ class Columns:
     node: Float64
 
     def __len__(self) -> int:
-        return len(self.layers)
+        return max(len(getattr(self, name)) for name in _NAMES)  # what is the same for all may be an array of one
 
     def take(self, index: npt.NDArray[np.int64]) -> Columns:
         """Some of the steps."""

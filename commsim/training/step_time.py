@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.training.columns import Columns
-from commsim.training.compute import Passes, Values, step_compute
+from commsim.training.compute import Passes, StepCompute, Values, step_compute
 
 Float64 = npt.NDArray[np.float64]
 
@@ -70,9 +70,9 @@ def all_to_all_seconds(nbytes: Float64, ranks: Float64, c: Columns, v: Values) -
     return np.where(ranks > 1, np.maximum(near, far) + v["alpha"], 0.0)
 
 
-def step_time(c: Columns, v: Values) -> StepTime:
-    """Seconds of every step by part."""
-    work = step_compute(c, v)
+def step_time(c: Columns, v: Values, work: StepCompute | None = None) -> StepTime:
+    """Seconds of every step by part; `work`: its compute, where that is known already."""
+    work = work or step_compute(c, v)
     one = np.ones(len(c))
     dense, moe = c.dense_layers / c.pp, c.moe_layers / c.pp  # layers of a stage
 

@@ -1,0 +1,60 @@
+"""What a run costs: GPU-hours at a price, and the fabric's share of its purchase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from commsim.topology.graph import Topology
+from commsim.topology.kinds import VertexKind
+
+HOURS_A_YEAR = 8760.0
+
+
+@dataclass(frozen=True)
+class Prices:
+    """US dollars: of a GPU-hour; of a NIC and a switch, written off over `years` of use around the clock.
+
+    There are no defaults: prices are the user's. A price left out is 0 and the figures say so.
+    """
+
+    gpu_hour_usd: float = 0.0
+    nic_usd: float = 0.0
+    switch_usd: float = 0.0
+    years: float = 4.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A run: seconds, GPU-hours and dollars, and the tokens for one dollar (0 without a price)."""
+
+    seconds: float
+    gpu_hours: float
+    usd: float
+    tokens_per_usd: float
+
+    @property
+    def days(self) -> float:
+        """Days of wall-clock time."""
+        return self.seconds / 86_400
+
+
+def switches(topology: Topology) -> int:
+    """Switches of the network, those inside nodes not counted."""
+    return int(np.sum(topology.vertex_kind == VertexKind.SWITCH))
+
+
+def hour_usd(topology: Topology, prices: Prices) -> float:
+    """Dollars of one hour of the whole machine."""
+    nics = topology.nodes * topology.nics_per_node
+    fabric = (nics * prices.nic_usd + switches(topology) * prices.switch_usd) / (prices.years * HOURS_A_YEAR)
+    return topology.world_size * prices.gpu_hour_usd + fabric
+
+
+def run_cost(topology: Topology, prices: Prices, tokens: float, tokens_per_s: float, goodput: float = 1.0) -> Cost:
+    """The cost of training on so many tokens at a rate of which a share `goodput` is kept."""
+    seconds = tokens / (tokens_per_s * goodput)
+    hours = seconds / 3600
+    usd = hours * hour_usd(topology, prices)
+    return Cost(seconds, hours * topology.world_size, usd, tokens / usd if usd else 0.0)

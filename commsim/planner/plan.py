@@ -1,0 +1,394 @@
+"""The answer to a plan: every configuration ranked in closed form, the best simulated, and why the others lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from commsim.document import raise_faults
+from commsim.document.types import Document
+from commsim.errors import CommsimError, InfeasibleError
+from commsim.planner.cost import Cost, Prices, run_cost
+from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
+from commsim.planner.question import Cluster, Failures, PlanSpec
+from commsim.planner.ranking import Ranked, Ranker, Ranking
+from commsim.planner.space import REASONS, Block, Space, default_axes
+from commsim.scenario.training import accelerator_of
+from commsim.topology.graph import Topology
+from commsim.topology.presets import load_topology
+from commsim.training.accelerator import accelerator
+from commsim.training.chunk_seconds import compute_time, optimizer_time
+from commsim.training.communicators import NcclTimes
+from commsim.training.memory import StepMemory, step_memory
+from commsim.training.model import model
+from commsim.training.parameters import shipped_values
+from commsim.training.precision import Precision, precision, with_gradients
+from commsim.training.spec import Step
+from commsim.training.step_run import simulate_step
+from commsim.training.utilisation import model_flops, peak_flop_per_s
+
+KEPT = 64
+"""Configurations kept per eighth of a GPU's memory: many are near ties."""
+
+STORAGE_PER_NODE = 1e9
+"""Bytes per second of storage for each node, where the question does not say: see `Failures`."""
+
+LEAN = 1.5
+"""A configuration that needs less memory is shown where it takes at most so many times as long as the best."""
+
+Say = Callable[[str, int, int], None]
+"""(what, done, of): progress."""
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """A cluster of the question: its topology and the space of configurations on it."""
+
+    cluster: Cluster
+    topology: Topology
+    space: Space
+
+    @property
+    def title(self) -> str:
+        """Its name in tables."""
+        return self.cluster.title()
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A configuration of a machine: ranked, then simulated; `cost` and `outlook` where tokens and failures are given.
+
+    `seconds` are those of the simulation where there is one, `causes` add up to them.
+    """
+
+    machine: Machine
+    ranked: Ranked
+    step: Step
+    memory: StepMemory
+    seconds: float
+    causes: dict[str, float]
+    simulated: bool
+    cost: Cost | None = None
+    outlook: Outlook | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of the whole machine."""
+        return self.ranked.tokens / self.seconds
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over the peak."""
+        return model_flops(self.step) / self.seconds / peak_flop_per_s(self.step)
+
+    def mesh(self) -> dict[str, Any]:
+        """What was chosen, by name."""
+        names = {name: self.machine.space.axes[name][i] for name, i in self.ranked.places.items()}
+        return {**names, "dp": self.step.dp}
+
+
+@dataclass
+class Answer:
+    """Counts of each machine's space and the choices, best first; it fills as the search goes on."""
+
+    rankings: dict[str, Ranking] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def best(self) -> Choice:
+        """The quickest per token; InfeasibleError where nothing fits."""
+        if not self.choices:
+            raise InfeasibleError(self.why_nothing())
+        return self.choices[0]
+
+    def why_nothing(self) -> str:
+        """What stood in the way most often."""
+        total: dict[str, int] = {}
+        for ranking in self.rankings.values():
+            for reason, count in ranking.counts.items():
+                total[reason] = total.get(reason, 0) + count
+        walked = sum(total.values())
+        memory = total.get(REASONS[-1], 0)
+        if memory:
+            return f"found no configuration that fits: {memory:,} of {walked:,} need more memory than a GPU has"
+        worst = max(total, key=lambda k: total[k], default="nothing was walked")
+        return f"found no configuration that can run of {walked:,}: mostly {worst}"
+
+    def pareto(self) -> list[Choice]:
+        """The choices that no other beats in time per token, memory, GPUs and dollars at once, best first."""
+        return [c for c in self.choices if not any(_beats(other, c) for other in self.choices if other is not c)]
+
+
+def _aims(c: Choice) -> tuple[float, ...]:
+    usd = c.cost.usd if c.cost is not None else 0.0
+    return (c.seconds / c.ranked.tokens, c.memory.peak, float(c.step.world_size), usd)
+
+
+def _beats(one: Choice, other: Choice) -> bool:
+    a, b = _aims(one), _aims(other)
+    return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
+
+
+def machines(spec: PlanSpec, document: Document, base_dir: Path) -> list[Machine]:
+    """The machines of a question with their spaces; faults are located at their cluster."""
+    found, faults = [], []
+    for i, cluster in enumerate(spec.clusters):
+        try:
+            topology = load_topology(cluster.topology, base_dir)
+            found.append(Machine(cluster, topology, _space(spec, cluster, topology)))
+        except CommsimError as error:
+            faults.append(document.fault(("plan", "clusters", i), str(error)))
+    if faults:
+        raise_faults(faults)
+    return found
+
+
+def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
+    if not topology.uniform:
+        raise CommsimError("found nodes of different kinds, expected nodes that are alike")
+    architecture = model(spec.model)
+    gpu = accelerator(cluster.accelerator) if cluster.accelerator else accelerator_of(topology)
+    seq_lens = spec.seq_len or (architecture.seq_len,)
+    axes = default_axes(
+        architecture, topology.world_size, topology.ranks_per_node, tuple(spec.global_batch_size), tuple(seq_lens)
+    )
+    formats = {name: _formats(name, spec) for name in spec.precision}
+    for found in formats.values():
+        found.check(gpu)
+    axes["precision"] = tuple(formats)
+    for name in type(spec.search).model_fields:
+        chosen = getattr(spec.search, name)
+        if chosen is not None:
+            axes[name] = tuple(chosen)
+    share = topology.nic_bandwidth * topology.nics_per_node / topology.ranks_per_node
+    return Space(
+        architecture,
+        gpu,
+        topology.world_size,
+        topology.ranks_per_node,
+        share or 1e9,
+        formats,
+        axes,
+        {"stack": spec.stack, "flash_attention": spec.flash_attention, "overlap_tp": spec.overlap_tp},
+        sharded_pipelines=spec.framework == "fsdp2",
+    )
+
+
+def _formats(name: str, spec: PlanSpec) -> Precision:
+    """The precision; fp32 gradients with megatron, as it trains."""
+    found = precision(name)
+    return with_gradients(found, 18 if spec.framework == "megatron" else 16) if found.master else found
+
+
+def rank(spec: PlanSpec, found: list[Machine], answer: Answer, say: Say | None = None) -> None:
+    """Walks the space of every machine; `answer` fills as it goes."""
+    whole = sum(machine.space.size for machine in found)
+    done = 0
+    for machine in found:
+        ranking = answer.rankings.setdefault(machine.title, Ranking())
+
+        def progress(walked: int, before: int = done) -> None:
+            if say is not None:
+                say("ranking", before + walked, whole)
+
+        Ranker(machine.space, spec.framework, shipped_values()).rank(KEPT, progress, ranking)
+        done += machine.space.size
+
+
+def shortlist(spec: PlanSpec, found: list[Machine], answer: Answer) -> list[tuple[Machine, Ranked]]:
+    """The best of all machines by time per token; of each machine at least one, and each eighth of memory's best."""
+    everything = [(m, r) for m in found for r in answer.rankings[m.title].best]
+    everything.sort(key=lambda pair: pair[1].seconds_per_token)
+    chosen = everything[: spec.best]
+    for machine in found:
+        mine = [pair for pair in everything if pair[0] is machine]
+        quick = [pair for pair in mine if pair[1].seconds_per_token <= LEAN * everything[0][1].seconds_per_token]
+        leanest = sorted(quick, key=lambda pair: pair[1].memory_bytes)[:1]
+        chosen += [pair for pair in (*mine[:1], *leanest) if pair not in chosen]
+    return chosen
+
+
+def simulate(
+    spec: PlanSpec, chosen: list[tuple[Machine, Ranked]], base_dir: Path, answer: Answer, say: Say | None = None
+) -> None:
+    """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
+    times: dict[str, NcclTimes] = {}
+    for done, (machine, ranked) in enumerate(chosen):
+        if say is not None:
+            say("simulating", done, len(chosen))
+        if machine.title not in times:
+            times[machine.title] = _nccl_times(machine, base_dir)
+        answer.choices.append(_simulated(spec, machine, ranked, times[machine.title]))
+        answer.choices.sort(key=lambda c: c.seconds / c.ranked.tokens)
+    answer.complete = True
+
+
+def _nccl_times(machine: Machine, base_dir: Path) -> NcclTimes:
+    from commsim.scenario.training_run import parts_of
+
+    return NcclTimes(machine.topology.ranks_per_node, parts_of(machine.cluster.topology, base_dir, machine.topology))
+
+
+def _simulated(spec: PlanSpec, machine: Machine, ranked: Ranked, comm: NcclTimes) -> Choice:
+    step = machine.space.step(ranked.places)
+    run = simulate_step(step, compute_time(step), comm, optimizer_s=optimizer_time(step), topology=machine.topology)
+    choice = Choice(
+        machine, ranked, step, step_memory(step, spec.framework), run.step_s, run.breakdown(), simulated=True
+    )
+    return with_money(spec, choice)
+
+
+def ranked_choices(spec: PlanSpec, chosen: list[tuple[Machine, Ranked]], answer: Answer) -> None:
+    """The shortlist as it was ranked, without simulation."""
+    for machine, ranked in chosen:
+        step = machine.space.step(ranked.places)
+        choice = Choice(
+            machine,
+            ranked,
+            step,
+            step_memory(step, spec.framework),
+            ranked.seconds,
+            dict(ranked.parts),
+            simulated=False,
+        )
+        answer.choices.append(with_money(spec, choice))
+    answer.complete = True
+
+
+def with_money(spec: PlanSpec, choice: Choice) -> Choice:
+    """The choice with failures and cost, where the question gives what they need."""
+    topology, cluster = choice.machine.topology, choice.machine.cluster
+    view = failures_of(spec.failures, choice) if spec.failures is not None else None
+    if not spec.tokens:
+        return replace(choice, outlook=view)
+    prices = Prices(cluster.gpu_hour_usd, cluster.nic_usd, cluster.switch_usd, cluster.years)
+    cost = run_cost(topology, prices, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
+    return replace(choice, outlook=view, cost=cost)
+
+
+def failures_of(failures: Failures, choice: Choice) -> Outlook:
+    """Goodput at the best checkpoint interval on the choice's machine."""
+    topology, step = choice.machine.topology, choice.step
+    known = {n: v for n in ("gpu_hours", "nic_hours", "host_hours") if (v := getattr(failures, n)) is not None}
+    states = step.precision.weight_bytes + step.precision.optimizer_bytes(step.optimizer)
+    node_rate = topology.nics_per_node * topology.nic_bandwidth
+    seconds = checkpoint_seconds(
+        step.model.parameters() * states,
+        topology.nodes,
+        node_rate,
+        failures.storage_bandwidth or STORAGE_PER_NODE * topology.nodes,
+    )
+    nics = topology.nodes * topology.nics_per_node
+    return outlook(Reliability(**known), topology.world_size, nics, topology.nodes, seconds, failures.restart)
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """What one other value of one axis would do: seconds per token over the winner's, or why it cannot run."""
+
+    axis: str
+    value: Any
+    ratio: float
+    reason: str
+    memory_bytes: float
+
+
+def neighbours(spec: PlanSpec, choice: Choice) -> list[Neighbour]:
+    """All single changes of a choice, quickest first: those that fit lose, those that would win do not fit."""
+    space = choice.machine.space
+    ranker = Ranker(space, spec.framework, shipped_values())
+    found = list(_neighbours(space, ranker, choice))
+    return sorted(found, key=lambda n: n.ratio)
+
+
+def _neighbours(space: Space, ranker: Ranker, choice: Choice) -> Iterator[Neighbour]:
+    import numpy as np
+
+    own = choice.ranked.seconds_per_token
+    for axis, here in choice.ranked.places.items():
+        for there in range(len(space.axes[axis])):
+            if there == here:
+                continue
+            places = choice.ranked.places | {axis: there}
+            block = Block(space, {n: np.array([i]) for n, i in places.items()})
+            reason = int(block.reasons()[0])
+            if reason:
+                continue
+            peak = float(ranker.memory.peak(block)[0])
+            seconds = float((ranker.times(block).total * np.ones(1))[0])
+            tokens = int(block.number("global_batch_size")[0] * block.number("seq_len")[0])
+            fits = peak <= space.accelerator.memory_bytes
+            why = "" if fits else f"needs {peak / 2**30:.0f} GiB of {space.accelerator.memory_bytes / 2**30:.0f}"
+            yield Neighbour(axis, space.axes[axis][there], seconds / tokens / own, why, peak)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How the winner's step would change if a property of the machine were a tenth better."""
+
+    what: str
+    seconds: float
+    change: float
+
+
+def sensitivity(choice: Choice) -> list[Sensitivity]:
+    """The closed form of the winner with 10 % more of each: bandwidths, efficiency; and a tenth less latency."""
+    from commsim.training.columns import columns, links_of
+    from commsim.training.step_time import step_time
+
+    space, values = choice.machine.space, dict(shipped_values())
+    gpu = space.accelerator
+    links = links_of(gpu, space.nic_bytes_per_s, space.gpus_per_node)
+
+    def seconds(changed: dict[str, float], nic: float = 1.0, nvlink: float = 1.0, hbm: float = 1.0) -> float:
+        step = replace(choice.step, accelerator=replace(gpu, memory_bytes_per_s=gpu.memory_bytes_per_s * hbm))
+        link = replace(
+            links, nic_bytes_per_s=links.nic_bytes_per_s * nic, nvlink_bytes_per_s=links.nvlink_bytes_per_s * nvlink
+        )
+        return float(step_time(columns([step], [link]), values | changed).total[0])
+
+    base = seconds({})
+    gemms = {name: value * 1.1 for name, value in values.items() if name.startswith("gemm")}
+    attention = {name: value * 1.1 for name, value in values.items() if name.startswith("attention.")}
+    latency = {name: values[name] * 0.9 for name in ("alpha", "alpha_node", "alpha_z", "alpha_rank")}
+    variants = [
+        ("NIC bandwidth + 10 %", seconds({}, nic=1.1)),
+        ("NVLink bandwidth + 10 %", seconds({}, nvlink=1.1)),
+        ("memory bandwidth + 10 %", seconds({}, hbm=1.1)),
+        ("GEMM efficiency + 10 %", seconds(gemms)),
+        ("attention efficiency + 10 %", seconds(attention)),
+        ("collective latency - 10 %", seconds(latency)),
+    ]
+    return [Sensitivity(what, found, found / base - 1.0) for what, found in variants]
+
+
+def scenario_of(choice: Choice, spec: PlanSpec, name: str) -> dict[str, Any]:
+    """The scenario file of a choice, as plain values: `commsim run` simulates it."""
+    step, mesh = choice.step, choice.mesh()
+    training: dict[str, Any] = {
+        "model": spec.model,
+        "seq_len": step.seq_len,
+        "global_batch_size": step.global_batch_size,
+        "micro_batch_size": step.micro_batch_size,
+        "mesh": {axis: getattr(step, axis) for axis in ("tp", "pp", "cp", "dp", "ep")},
+        "virtual_stages": step.virtual_stages,
+        "pipeline_schedule": step.schedule,
+        "sequence_parallel": step.sequence_parallel,
+        "zero_stage": step.zero_stage,
+        "recompute": step.recompute,
+        "precision": mesh["precision"],
+        "framework": spec.framework,
+        "stack": spec.stack,
+        "flash_attention": spec.flash_attention,
+        "overlap_tp": spec.overlap_tp,
+    }
+    if choice.machine.cluster.accelerator:
+        training["accelerator"] = choice.machine.cluster.accelerator
+    if spec.tokens:
+        price = choice.machine.cluster.gpu_hour_usd
+        training["task"] = {"kind": "pretrain", "tokens": spec.tokens} | ({"gpu_hour_usd": price} if price else {})
+    topology = choice.machine.cluster.topology.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return {"name": name, "topology": topology, "workload": [{"training": training}]}

@@ -1,0 +1,49 @@
+"""The page of a plan: the best configuration, the others and why they lose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commsim.planner.plan import Answer, Neighbour, Sensitivity
+from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
+from commsim.report.plan_tables import counted, headline, plot_choices, reasons, rows
+
+
+def plan_page(
+    answer: Answer,
+    name: str,
+    scenario: str,
+    seconds: float,
+    found: Sequence[Neighbour],
+    changes: Sequence[Sensitivity],
+) -> Page:
+    """The page of an answer; `scenario` is the file of the winner."""
+    listed = rows(answer)
+    causes = list(dict.fromkeys(cause for r in listed for cause in r["causes_s"]))
+    shown = [key for key in listed[0] if key not in ("causes_s", "simulated")]
+    choices = table(shown, [[r[key] for key in shown] for r in listed])
+    by_cause = table(
+        ["rank", *(f"{c} (s)" for c in causes)], [[r["rank"], *(r["causes_s"].get(c) for c in causes)] for r in listed]
+    )
+    return Page(
+        title=name,
+        question="Which configuration trains this model fastest?",
+        answer=tuple(headline(answer.best)),
+        sections=(
+            Section("Choices", (picture(plot_choices(answer, name), "Time against memory."), choices)),
+            Section("Where the time goes", (by_cause,)),
+            Section("What binds the best one", tuple(Text(line) for line in reasons(found, changes))),
+            Section("What was looked at", (Code("\n".join(counted(answer, seconds))),)),
+            Section("The best one as a scenario", (Code(scenario),)),
+            Section(
+                "How sure this is",
+                (
+                    Text(
+                        "Step times come from the model that docs/accuracy-training.md scores on published runs which "
+                        "it was not fitted to; memory from the same step model."
+                    ),
+                    Facts((("simulated", f"{sum(c.simulated for c in answer.choices)} of {len(answer.choices)}"),)),
+                ),
+            ),
+        ),
+    )

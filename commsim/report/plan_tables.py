@@ -1,0 +1,188 @@
+"""The answer to a plan as text, JSON and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from commsim.planner.plan import Answer, Choice, Neighbour, Sensitivity
+from commsim.planner.space import REASONS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MESH = (
+    ("tp", "tp"), ("pp", "pp"), ("virtual_stages", "v"), ("cp", "cp"), ("ep", "ep"), ("dp", "dp"),
+    ("zero_stage", "zero"), ("micro_batch_size", "mb"),
+)  # fmt: skip
+GIB = 2.0**30
+
+
+def headline(choice: Choice) -> list[str]:
+    """The answer in a few sentences."""
+    step, gpus = choice.step, choice.step.world_size
+    cut = ", ".join(f"{name} {choice.mesh()[key]}" for key, name in _MESH[:6] if choice.mesh()[key] > 1)
+    how = "simulated" if choice.simulated else "closed form"
+    lines = [
+        f"{step.model.name} on {choice.machine.title} ({gpus:,} GPUs): {_seconds(choice.seconds)} a step ({how}), "
+        f"{100 * choice.mfu:.1f} % MFU, {choice.tokens_per_s / gpus:,.0f} tokens/s per GPU.",
+        f"With {cut or 'one GPU per copy'}, micro-batch {step.micro_batch_size}, {step.schedule}, "
+        f"recompute {step.recompute}, ZeRO {step.zero_stage}"
+        f"{', sequence parallel' if step.sequence_parallel else ''}: "
+        f"{choice.memory.peak / GIB:.1f} of {choice.memory.capacity / GIB:.1f} GiB.",
+    ]
+    if choice.cost is not None:
+        money = f", ${choice.cost.usd:,.0f} ({choice.cost.tokens_per_usd:,.0f} tokens per $)" if choice.cost.usd else ""
+        lines.append(f"The tokens take {choice.cost.days:,.1f} days, {choice.cost.gpu_hours:,.0f} GPU-hours{money}.")
+    if choice.outlook is not None:
+        o = choice.outlook
+        lines.append(
+            f"A failure every {o.mtbf_s / 3600:,.1f} h; checkpoints of {_seconds(o.checkpoint_s)} every "
+            f"{o.interval_s / 60:,.0f} min keep {100 * o.goodput:.1f} % of the time."
+        )
+    return lines
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
+
+
+def counted(answer: Answer, seconds: float) -> list[str]:
+    """What was walked, and what could not run."""
+    total: dict[str, int] = {}
+    for ranking in answer.rankings.values():
+        for reason, count in ranking.counts.items():
+            total[reason] = total.get(reason, 0) + count
+    walked = sum(total.values())
+    rate = f", {walked / seconds:,.0f}/s" if seconds > 0 else ""
+    lines = [f"{walked:,} configurations in {seconds:.1f} s{rate}: {total.get(REASONS[0], 0):,} can run"]
+    lines += [f"{total[reason]:>14,}  {reason}" for reason in REASONS[1:] if total.get(reason)]
+    return lines
+
+
+def lost(choice: Choice, winner: Choice) -> str:
+    """Where a choice loses its time against the winner, per token: the two largest terms."""
+    scale = winner.ranked.tokens / choice.ranked.tokens
+    if choice.simulated != winner.simulated:
+        return ""
+    terms = {
+        name: scale * choice.causes.get(name, 0.0) - winner.causes.get(name, 0.0)
+        for name in {**choice.causes, **winner.causes}
+    }
+    largest = sorted((t for t in terms.items() if t[1] > 0.005 * winner.seconds), key=lambda t: -t[1])[:2]
+    return ", ".join(f"{name} {100 * value / winner.seconds:+.0f} %" for name, value in largest)
+
+
+def rows(answer: Answer) -> list[dict[str, Any]]:
+    """The choices as plain values, best first; times per step of the winner's tokens."""
+    if not answer.choices:
+        return []
+    winner, pareto = answer.choices[0], {id(c) for c in answer.pareto()}
+    return [
+        {
+            "rank": i + 1,
+            "cluster": c.machine.title,
+            "gpus": c.step.world_size,
+            "step_s": c.seconds,
+            "slower_percent": 100 * (c.seconds / c.ranked.tokens / (winner.seconds / winner.ranked.tokens) - 1),
+            "mfu_percent": 100 * c.mfu,
+            "memory_GiB": c.memory.peak / GIB,
+            "days": c.cost.days if c.cost else None,
+            "usd": c.cost.usd if c.cost and c.cost.usd else None,
+            "pareto": id(c) in pareto,
+            "simulated": c.simulated,
+            "loses": lost(c, winner) if i else "",
+            **{k: v for k, v in c.mesh().items() if k != "seq_len" or len(c.machine.space.axes["seq_len"]) > 1},
+            "closed_form_s": c.ranked.seconds,
+            "causes_s": c.causes,
+        }
+        for i, c in enumerate(answer.choices)
+    ]
+
+
+def table(answer: Answer) -> str:
+    """The choices as a table for a terminal; ends with a newline."""
+    listed = rows(answer)
+    several = len({r["cluster"] for r in listed}) > 1
+    money = any(r["usd"] for r in listed)
+    head = ["", *(["cluster"] if several else []), "step s", "slower", "MFU", "GiB", *(n for _, n in _MESH), "sp"]
+    head += ["recompute", "schedule", "precision", "batch", *(["days"] if listed and listed[0]["days"] else [])]
+    head += [*(["$"] if money else []), "loses"]
+    body = []
+    for r in listed:
+        line = [f"{r['rank']}{'*' if r['pareto'] else ' '}", *([r["cluster"]] if several else [])]
+        line += [f"{r['step_s']:.3f}", f"{r['slower_percent']:+.1f} %", f"{r['mfu_percent']:.1f} %"]
+        line += [f"{r['memory_GiB']:.1f}", *(str(r[key]) for key, _ in _MESH)]
+        line += ["yes" if r["sequence_parallel"] else "no", r["recompute"], r["schedule"], r["precision"]]
+        line += [f"{r['global_batch_size']:,}", *([f"{r['days']:,.1f}"] if r["days"] else [])]
+        line += [*([f"{r['usd'] or 0:,.0f}"] if money else []), r["loses"]]
+        body.append(line)
+    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+    left = {"", "cluster", "recompute", "schedule", "precision", "loses", "sp"}
+
+    def shown(line: Sequence[str]) -> str:
+        cells = [
+            text.ljust(w) if name in left else text.rjust(w) for text, w, name in zip(line, widths, head, strict=True)
+        ]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(shown(line) for line in [head, *body]) + "\n"
+
+
+def reasons(found: Sequence[Neighbour], changes: Sequence[Sensitivity]) -> list[str]:
+    """What binds the winner: single changes that would be quicker but do not fit, and what the machine's parts do."""
+    barred = [n for n in found if n.reason and n.ratio < 0.999]
+    lines = [f"{n.axis} {n.value} would take {100 * (1 - n.ratio):.1f} % less, but {n.reason}" for n in barred[:5]]
+    if not barred:
+        lines.append("no single change that is barred by memory would be quicker")
+    lines += [f"{s.what}: {100 * s.change:+.1f} % time" for s in sorted(changes, key=lambda s: s.change)]
+    return lines
+
+
+def plot_choices(answer: Answer, title: str) -> Figure:
+    """Seconds per million tokens against memory of every choice, the Pareto front joined, the winner named."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from commsim.report import style
+
+    with mpl.rc_context(cast("Any", style.RC)):
+        figure = Figure(figsize=(8.4, 4.4), layout="constrained")
+        axes = figure.subplots()
+        clusters = list(dict.fromkeys(c.machine.title for c in answer.choices))
+        colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
+        for k, cluster in enumerate(clusters):
+            mine = [c for c in answer.choices if c.machine.title == cluster]
+            axes.plot(
+                [c.memory.peak / GIB for c in mine],
+                [1e6 * c.seconds / c.ranked.tokens for c in mine],
+                linestyle="none",
+                marker=style.MEASURED_MARKERS[k % len(style.MEASURED_MARKERS)],
+                color=colours[k % len(colours)],
+                label=cluster,
+            )
+        front = sorted(answer.pareto(), key=lambda c: c.memory.peak)
+        axes.plot(
+            [c.memory.peak / GIB for c in front],
+            [1e6 * c.seconds / c.ranked.tokens for c in front],
+            color=style.MUTED,
+            linewidth=1.0,
+            zorder=1,
+            label="no other is quicker, leaner, smaller and cheaper",
+        )
+        best = answer.choices[0]
+        mesh = best.mesh()
+        axes.annotate(
+            f"tp {mesh['tp']}, pp {mesh['pp']}, dp {mesh['dp']}",
+            (best.memory.peak / GIB, 1e6 * best.seconds / best.ranked.tokens),
+            textcoords="offset points",
+            xytext=(0, -14),
+            ha="center",
+            fontsize=8,
+        )
+        axes.margins(0.1, 0.18)
+        axes.set_xlabel("memory of the fullest GPU (GiB)")
+        axes.set_ylabel("seconds per million tokens")
+        axes.set_title(title)
+        axes.legend(loc="best")
+    return figure

@@ -1,0 +1,135 @@
+"""``commsim plan`` from file to answer, on machines small enough to check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from commsim.api import run
+from commsim.cli import app
+from commsim.errors import InfeasibleError, ScenarioError
+from commsim.planner import plan as plan_module
+from commsim.planner.plan import Answer, machines, rank, sensitivity, shortlist, simulate
+from commsim.planner.question import read_plan
+
+PLAN = """\
+name: small plan
+plan:
+  model: llama3.1-8b
+  clusters:
+    - {topology: {preset: hgx-h100-ndr400, nodes: 2}, gpu_hour_usd: 2.0}
+    - {topology: {preset: hgx-h100-ndr400, nodes: 1}, gpu_hour_usd: 3.0}
+  global_batch_size: 64
+  seq_len: 4096
+  tokens: 1.0e+9
+  failures: {restart: 300 s}
+  best: 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    return path
+
+
+def answered(file: Path, *overrides: str) -> Answer:
+    question, document = read_plan(file, overrides)
+    found, answer = machines(question.plan, document, file.parent), Answer()
+    rank(question.plan, found, answer)
+    simulate(question.plan, shortlist(question.plan, found, answer), file.parent, answer)
+    return answer
+
+
+def test_the_answer_is_a_scenario_that_runs_to_the_same_time(file: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", str(file), "-o", str(tmp_path / "out"), "--html"], catch_exceptions=False)
+    assert result.exit_code == 0
+    answer = json.loads((tmp_path / "out" / "plan.json").read_text())
+    best = answer["choices"][0]
+    again = run(tmp_path / "out" / "best.yaml").records()[0]
+    assert again["step_s"] == pytest.approx(best["step_s"], rel=1e-9)
+    assert again["peak_memory_GiB"] == pytest.approx(best["memory_GiB"])
+    assert again["days"] == pytest.approx(1e9 / (64 * 4096) * best["step_s"] / 86_400)
+    assert "2 x hgx-h100-ndr400 (16 GPUs)" in result.stdout
+    assert "<table" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_more_gpus_are_quicker_and_each_machine_is_on_the_front(file: Path) -> None:
+    answer = answered(file)
+    assert answer.best.step.world_size == 16
+    assert {c.step.world_size for c in answer.pareto()} == {8, 16}
+    assert answer.best is answer.pareto()[0]
+    for choice in answer.choices:
+        assert choice.memory.fits
+        assert sum(choice.causes.values()) == pytest.approx(choice.seconds, rel=1e-6)
+        assert choice.cost is not None
+        assert choice.outlook is not None
+        assert choice.cost.seconds == pytest.approx(1e9 / choice.tokens_per_s / choice.outlook.goodput)
+
+
+def test_a_better_machine_is_never_slower(file: Path) -> None:
+    assert all(s.change <= 1e-12 for s in sensitivity(answered(file, "plan.best=1").best))
+
+
+def test_values_of_the_search_are_kept_to(file: Path) -> None:
+    answer = answered(file, "plan.search={tp: [2], recompute: full, zero_stage: [1]}")
+    assert {(c.step.tp, c.step.recompute, c.step.zero_stage) for c in answer.choices} == {(2, "full", 1)}
+
+
+def test_a_model_that_fits_nowhere_says_so(file: Path) -> None:
+    with pytest.raises(InfeasibleError, match="need more memory than a GPU has"):
+        _ = answered(file, "plan.model=llama3.1-405b").best
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("plan.model=lama", "override 'plan.model=lama' plan.model: found the model 'lama'"),
+        ("plan.best=0", "expected a whole number >= 1"),
+        ("plan.search={recomputee: full}", "did you mean 'recompute'?"),
+        ("plan.precision=[bf16, bf17]", "found the precision 'bf17'"),
+        ("plan.clusters=[]", "plan.clusters"),
+        ("plan.global_batch_size=64 MiB", "plan.global_batch_size"),
+    ],
+)
+def test_faults_say_what_was_expected(file: Path, override: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        read_plan(file, [override])
+    assert message in str(caught.value)
+
+
+def test_a_cluster_that_cannot_be_built_is_named(file: Path) -> None:
+    question, document = read_plan(file, ["plan.clusters.1.topology.preset=nothing"])
+    with pytest.raises(ScenarioError, match=r"plan\.clusters"):
+        machines(question.plan, document, file.parent)
+
+
+def test_an_interrupt_prints_the_best_so_far(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = plan_module._simulated
+    done: list[int] = []
+
+    def second_time(*args: Any) -> Any:
+        if done:
+            raise KeyboardInterrupt
+        done.append(1)
+        return real(*args)
+
+    monkeypatch.setattr(plan_module, "_simulated", second_time)
+    result = CliRunner().invoke(app, ["plan", str(file), "--no-files", "--json"])
+    assert result.exit_code == 130
+    answer = json.loads(result.stdout)
+    assert answer["complete"] is False
+    assert len(answer["choices"]) == 1
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "scenarios" / "plan").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_shipped_plans_load(path: Path) -> None:
+    question, document = read_plan(path)
+    assert machines(question.plan, document, path.parent)[0].space.size > 100_000

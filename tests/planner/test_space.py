@@ -1,0 +1,111 @@
+"""A space's closed forms against the step model's own, configuration by configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from commsim.errors import CommsimError
+from commsim.planner.memory import MemoryColumns
+from commsim.planner.ranking import Ranker
+from commsim.planner.space import REASONS, Block, Space, default_axes
+from commsim.training.accelerator import accelerator
+from commsim.training.columns import columns, links_of
+from commsim.training.memory import Framework, step_memory
+from commsim.training.model import model
+from commsim.training.parameters import shipped_values
+from commsim.training.pipeline_schedules import misfit
+from commsim.training.precision import precision, with_gradients
+from commsim.training.step_time import step_time
+
+NIC = 50e9
+
+
+@lru_cache(maxsize=8)
+def space(name: str, gpus: int, batch: int, framework: str) -> Space:
+    architecture = model(name)
+    formats = {p: with_gradients(precision(p), 18) for p in ("bf16", "fp8")}
+    axes = default_axes(architecture, gpus, 8, (batch,), (architecture.seq_len,))
+    axes["precision"] = tuple(formats)
+    gpu = accelerator("H100")
+    return Space(architecture, gpu, gpus, 8, NIC, formats, axes, {}, sharded_pipelines=framework == "fsdp2")
+
+
+CASES: list[tuple[str, int, int, Framework]] = [
+    ("gpt3-175b", 128, 256, "megatron"),
+    ("mixtral-8x7b", 64, 128, "megatron"),
+    ("llama3.1-70b", 32, 64, "fsdp2"),
+]
+
+
+def some_blocks(of: Space, count: int) -> list[Block]:
+    """Blocks with something that can run in them."""
+    found = [b for b in of.blocks() if (b.reasons() == 0).any()]
+    return [found[i] for i in np.random.default_rng(3).permutation(len(found))[:count]]
+
+
+@pytest.mark.parametrize(("name", "gpus", "batch", "framework"), CASES)
+def test_memory_and_time_are_those_of_the_step_model(name: str, gpus: int, batch: int, framework: Framework) -> None:
+    of = space(name, gpus, batch, framework)
+    memory, ranker = MemoryColumns(of, framework), Ranker(of, framework, shipped_values())
+    rng = np.random.default_rng(5)
+    for block in some_blocks(of, 6):
+        valid = block.take(np.flatnonzero(block.reasons() == 0))
+        peaks, totals = memory.peak(valid), ranker.times(valid).total * np.ones(valid.length)
+        for i in rng.choice(valid.length, min(6, valid.length), replace=False):
+            step = of.step(valid.places(int(i)))
+            assert peaks[i] == pytest.approx(step_memory(step, framework).peak, rel=1e-9)
+            if step.schedule in ("1f1b", "gpipe", "interleaved_1f1b"):
+                whole = columns([step], [links_of(of.accelerator, NIC, 8)])
+                assert totals[i] == pytest.approx(step_time(whole, shipped_values()).total[0], rel=1e-9)
+
+
+def test_what_can_run_is_what_a_step_accepts() -> None:
+    """Both ways: every combination without a reason is a step that its schedule takes, every other one is refused."""
+    of = space("mixtral-8x7b", 64, 128, "megatron")
+    seen: Counter[str] = Counter()
+    rng = np.random.default_rng(8)
+    blocks = list(of.blocks())
+    for b in rng.permutation(len(blocks))[:40]:
+        block, reasons = blocks[b], blocks[b].reasons()
+        for i in rng.choice(block.length, 25, replace=False):
+            reason = int(reasons[i])
+            seen[REASONS[reason]] += 1
+            refused = _refused(of, block, int(i))
+            if reason == 0:
+                assert not refused, refused
+            elif reason not in (3, 4, 8, 9):  # uneven stages, v without interleaving, ZeRO-2 and twins: our own rules
+                assert refused, REASONS[reason]
+    assert seen[REASONS[0]] > 0
+    assert len(seen) > 4
+
+
+def _refused(of: Space, block: Block, i: int) -> str:
+    try:
+        step = of.step(block.places(i))
+    except (CommsimError, ZeroDivisionError) as error:
+        return str(error) or "no copies"
+    if step.world_size != of.world_size:
+        return "not all ranks"
+    return misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages) or ""
+
+
+def test_the_kept_are_the_best_of_all() -> None:
+    """Against a plain sort of every configuration of a small space."""
+    of = space("llama3.1-70b", 32, 64, "fsdp2")
+    ranker = Ranker(of, "fsdp2", shipped_values())
+    ranking = ranker.rank(keep=5)
+    each, peaks = [], []
+    for block in of.blocks():
+        valid = block.take(np.flatnonzero(block.reasons() == 0))
+        if valid.length and (block.reasons() == 0).any():
+            each.append(ranker.times(valid).total * np.ones(valid.length))
+            peaks.append(ranker.memory.peak(valid))
+    seconds, memory = np.concatenate(each), np.concatenate(peaks)
+    fits = memory <= of.accelerator.memory_bytes
+    assert ranking.feasible == fits.sum()
+    assert ranking.walked == of.size
+    assert [r.seconds for r in ranking.best[:5]] == pytest.approx(np.sort(seconds[fits])[:5])
