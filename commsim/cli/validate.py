@@ -75,6 +75,53 @@ def collectives(
             raise typer.Exit(1)
 
 
+@app.command("training")
+def training(
+    steps: Annotated[
+        Path | None,
+        typer.Option("--steps", help="CSV of training steps (default: the project's).", show_default=False),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="loso (without the row's source) or one-row (with one row of it).")
+    ] = "loso",
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write docs/accuracy-training.md, its pictures, the record; with ablation.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")] = False,
+) -> None:
+    """Predict published training steps and say how far off the predictions are."""
+    import json
+
+    from commsim.accuracy.training import MODES, document, training_steps, validate_training
+    from commsim.accuracy.training_record import compare_sources, recorded
+    from commsim.errors import ScenarioError
+    from commsim.report.files import write_atomically
+    from commsim.report.training_accuracy import summary, write_report
+
+    if mode not in MODES:
+        raise ScenarioError(f"--mode: found {mode!r}, expected one of {', '.join(MODES)}")
+    if report and steps is not None:
+        raise ScenarioError("--report: the page is about the project's rows; leave --steps out")
+    validation = validate_training(steps or training_steps(), mode)
+    found = document(validation)
+    text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    if json_path is not None and str(json_path) != "-":
+        write_atomically(json_path, text)
+    typer.echo(text if str(json_path) == "-" else summary(validation, found), nl=False)
+    if report:
+        for path in write_report(validation, _progress):
+            typer.echo(f"# wrote {path}", err=True)
+    if check:
+        worse = compare_sources(recorded()["modes"][mode], found["per_source"])
+        for line in worse:
+            typer.echo(f"worse than recorded: {line}", err=True)
+        if worse:
+            raise typer.Exit(1)
+
+
 def _progress(items: Iterable[R], label: str, total: int) -> Iterable[R]:
     if not sys.stderr.isatty():
         return items

@@ -64,7 +64,7 @@ def gemm_seconds(
         waves = np.ceil(tiles / c.sms)
         best = np.minimum(best, waves * c.sms * (2.0 * rows * cols) * overhead / (rate * speed))
     aligned = (n % 64 == 0) & (k % 64 == 0)
-    return np.where((n > 0) & (k > 0), best * np.where(aligned, 1.0, values["misaligned"]), 0.0)
+    return best * np.where(aligned, 1.0, values["misaligned"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +85,14 @@ def gemm_passes(g: Gemm, c: Columns, values: Values) -> tuple[Float64, Float64, 
     hbm = c.hbm * values["hbm"]
     width = np.where(g.wide, 2.0, c.gemm_bytes)
 
-    def seconds(m: Float64, n: Float64, k: Float64, extra: Float64 | float = 0.0) -> Float64:
+    def seconds_of(m: Float64, n: Float64, k: Float64, extra: Float64 | float = 0.0) -> Float64:
         traffic = g.groups * ((m * k + k * n) * width + m * n * 2.0 + extra)
-        return np.maximum(gemm_seconds(m, n, k, g.groups, rate, c, values), traffic / hbm)
+        seconds = np.maximum(gemm_seconds(m, n, k, g.groups, rate, c, values), traffic / hbm)
+        return np.where(m * n * k > 0, seconds, 0.0)
 
-    forward = seconds(g.m, g.n, g.k)
-    data = seconds(g.m, g.k, g.n)
-    weight = seconds(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
+    forward = seconds_of(g.m, g.n, g.k)
+    data = seconds_of(g.m, g.k, g.n)
+    weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
     return forward, data, np.where(c.frozen > 0, 0.0, weight)
 
 
@@ -104,7 +105,7 @@ def attention_passes(a: Attention, c: Columns, values: Values) -> tuple[Float64,
     flash = flash * a.seq / (a.seq + values["attention_half"])
     flash = flash * np.where(c.open_kernel > 0, by_generation(values, "attention_open", c), 1.0)
     fused = np.maximum(a.flops / flash, a.nbytes / hbm)
-    rate = 0.5 * by_generation(values, "gemm", c) * c.wide_peak * a.head_dim / (a.head_dim + 64.0)
+    rate = values["batched"] * by_generation(values, "gemm", c) * c.wide_peak * a.head_dim / (a.head_dim + 64.0)
     rate = rate / np.where(a.head_dim % 8 == 0, 1.0, values["misaligned_head"])
     plain = a.flops / rate + a.scores * values["score_bytes"] / hbm
     fused_back = 2.5 / 0.85 * fused

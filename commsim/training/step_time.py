@@ -143,12 +143,18 @@ def _data_parallel(c: Columns, v: Values, micro: Float64, backward: Float64) -> 
     grad = grad + ring_seconds(experts * c.gradient_bytes * live, expert_ranks, c.ep, 1.0, c, v)
     param = param + ring_seconds(experts * c.weight_bytes, expert_ranks, c.ep, 1.0, c, v)
     plain = grad + np.where(c.zero > 0, param * live, grad)
-    exposed = np.maximum(v["exposed_dp"] * plain, plain - 0.8 * micro)
-    once = np.where(c.overlap_dp > 0, exposed, plain)
+    once = np.where(c.overlap_dp > 0, _overlapped(plain, 0.8 * micro, v), plain)
     launch = (v["alpha_z"] + v["alpha_rank"] * ranks) * 3.0 * c.layers * (ranks > 1)
     sharded = 2.0 * param + grad + launch
-    each = np.where(c.overlap_dp > 0, np.maximum(v["exposed_dp"] * sharded, sharded - 0.9 * micro), sharded)
+    each = np.where(c.overlap_dp > 0, _overlapped(sharded, 0.9 * micro, v), sharded)
     return np.where(c.zero >= 3, c.m * each, once)
+
+
+def _overlapped(traffic: Float64, window: Float64, v: Values) -> Float64:
+    """Seconds that traffic beside `window` seconds of compute adds: what is left in the open, and what the hidden part
+    slows compute by, since its kernels hold SMs and memory bandwidth."""
+    exposed = np.maximum(v["exposed_dp"] * traffic, traffic - window)
+    return exposed + (traffic - exposed) * (1.0 - 1.0 / v["slowdown"])
 
 
 def optimizer_seconds(c: Columns, v: Values) -> Float64:
