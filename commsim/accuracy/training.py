@@ -15,8 +15,10 @@ import numpy.typing as npt
 from commsim.accuracy.training_fit import Fit, Removal, Table, table_of, training_part
 from commsim.accuracy.training_null import null_seconds
 from commsim.accuracy.training_rows import Row, read_rows
+from commsim.errors import CalibrationError
 from commsim.resources import data_root
 from commsim.training.compute import Values
+from commsim.training.parameters import values_text
 
 Float64 = npt.NDArray[np.float64]
 
@@ -177,15 +179,45 @@ def shipped_fit(path: Path | None = None) -> Values:
     return Fit(training_part(table_of(read_rows(path or training_steps())))).without(())
 
 
-def calibrate_from_rows(rows: Sequence[Row], values: Values) -> tuple[float, Mapping[str, float]]:
-    """The scale on predicted times that rows of one machine and stack suggest, and each row's error in percent.
+@dataclass(frozen=True)
+class Calibration:
+    """What measured rows of one machine and stack change: the values with their scale, and errors before and after."""
 
-    One row is enough. The more rows, the less the scale is drawn to 1: `SPREAD_OF_ROWS` averages out.
+    values: Values
+    scale: float
+    before: Mapping[str, float]  # signed error by row, percent
+    after: Mapping[str, float]
+    left_out: Mapping[str, str]  # rows that cannot be used, with the reason
+
+    def text(self) -> str:
+        """The file that `commsim.training.parameters.read_values` reads."""
+        n = len(self.before)
+        median = float(np.median(np.abs(list(self.after.values()))))
+        what = f"Calibrated with {n} measured step{'s' if n != 1 else ''}: {', '.join(list(self.before)[:8])}"
+        return values_text(self.values, f"{what}\nscale on predicted times {self.scale:.4g}; error left {median:.1f} %")
+
+
+def calibrate_from_rows(rows: Sequence[Row], values: Values) -> Calibration:
+    """The scale on predicted times that measured rows of one machine and software stack suggest; one row is enough.
+
+    The more rows, the less the scale is drawn to 1: `SPREAD_OF_ROWS` averages out. CalibrationError without any row
+    that can be predicted.
     """
     table = table_of(rows)
+    used = {row.id for row in table.rows}
+    left_out = {row.id: row.reason or "no measured time, rate, TFLOP/s or MFU" for row in rows if row.id not in used}
+    if not len(table):
+        raise CalibrationError("no row can be used: " + "; ".join(f"{k}: {v}" for k, v in list(left_out.items())[:3]))
     predicted = Removal().seconds(table, values)
     log = np.log(table.measured / predicted)
-    share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2 / max(len(log), 1))
-    scale = float(np.exp(share * np.median(log))) if len(log) else 1.0
-    error = errors(table, predicted * scale)
-    return scale, {row.id: float(e) for row, e in zip(table.rows, error, strict=True)}
+    share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2 / len(log))
+    scale = float(np.exp(share * np.median(log)))
+    before, after = (errors(table, predicted * factor) for factor in (1.0, scale))
+    names = [row.id for row in table.rows]
+    return Calibration(
+        dict(values) | {"scale": values["scale"] * scale},
+        scale,
+        dict(zip(names, before.tolist(), strict=True)),
+        dict(zip(names, after.tolist(), strict=True)),
+        left_out,
+    )

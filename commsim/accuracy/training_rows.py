@@ -23,6 +23,9 @@ from commsim.training.model import Model, model
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 
+MAX_BYTES = 16 * 2**20
+"""A table of rows may be this large: ten times all that is published."""
+
 NEEDED = ("id", "source", "gpu_model", "n_gpus", "seq_len", "global_batch_seqs")
 MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_mem_GiB")
 
@@ -49,7 +52,7 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file; LogFormatError where it is not such a table."""
-    text = read_text(path, error=LogFormatError)
+    text = read_text(path, error=LogFormatError, limit=MAX_BYTES)
     table = csv.DictReader(io.StringIO(text))
     names = table.fieldnames or []
     missing = [n for n in NEEDED if n not in names]
@@ -89,18 +92,23 @@ class _Cells:
     def text(self, name: str) -> str:
         return self.cells.get(name, "")
 
-    def count(self, name: str) -> int | None:
-        """A whole number, None where blank."""
+    def number(self, name: str) -> float | None:
+        """A number that is neither negative nor absurd, None where blank."""
         text = self.text(name)
         if not text:
             return None
         try:
             value = float(text)
         except ValueError:
-            raise ScenarioError(f"{name} = {text!r:.40}, expected a number") from None
-        if not (math.isfinite(value) and 0 <= value < 2**40):
+            value = math.nan
+        if not 0 <= value < 2**24:
             raise ScenarioError(f"{name} = {text!r:.40}, expected a number")
-        return round(value)
+        return value
+
+    def count(self, name: str) -> int | None:
+        """A whole number, None where blank."""
+        value = self.number(name)
+        return None if value is None else round(value)
 
     def said(self, pattern: str) -> bool:
         """Whether the notes, table or model name a configuration."""
@@ -211,11 +219,11 @@ class _Cells:
 
     def _layers(self, hidden: int | None) -> int | None:
         """The printed layers; blank ones follow from the parameters of a GPT, 12 L h^2 + V h."""
-        layers = self.count("layers")
-        if layers or not hidden or not self.text("params_B") or self.count("ffn_hidden") not in (None, 4 * hidden):
+        layers, billions = self.count("layers"), self.number("params_B")
+        if layers or not hidden or not billions or self.count("ffn_hidden") not in (None, 4 * hidden):
             return layers
         vocab = self.count("vocab") or self.source.vocab
-        return max(round((float(self.text("params_B")) * 1e9 - vocab * hidden) / (12 * hidden**2)), 1)
+        return max(round((billions * 1e9 - vocab * hidden) / (12 * hidden**2)), 1)
 
     def _heads(self, hidden: int | None) -> int | None:
         """The printed heads; where blank, those nearest to a width of 128 that tp divides."""

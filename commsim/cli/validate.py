@@ -81,6 +81,10 @@ def training(
         Path | None,
         typer.Option("--steps", help="CSV of training steps (default: the project's).", show_default=False),
     ] = None,
+    memory: Annotated[
+        Path | None,
+        typer.Option("--memory", help="CSV of memory figures; scores those of the steps, too.", show_default=False),
+    ] = None,
     mode: Annotated[
         str, typer.Option(help="loso (without the row's source) or one-row (with one row of it).")
     ] = "loso",
@@ -96,6 +100,7 @@ def training(
     import json
 
     from commsim.accuracy.training import MODES, document, training_steps, validate_training
+    from commsim.accuracy.training_memory import memory_document, memory_of_steps, read_memory
     from commsim.accuracy.training_record import compare_sources, recorded
     from commsim.errors import ScenarioError
     from commsim.report.files import write_atomically
@@ -105,8 +110,11 @@ def training(
         raise ScenarioError(f"--mode: found {mode!r}, expected one of {', '.join(MODES)}")
     if report and steps is not None:
         raise ScenarioError("--report: the page is about the project's rows; leave --steps out")
+    figures_of_memory = read_memory(memory) if memory is not None else []
     validation = validate_training(steps or training_steps(), mode)
     found = document(validation)
+    if memory is not None:
+        found["memory"] = memory_document([*figures_of_memory, *memory_of_steps(validation.rows)])
     text = json.dumps(found, indent=1, allow_nan=False) + "\n"
     if json_path is not None and str(json_path) != "-":
         write_atomically(json_path, text)

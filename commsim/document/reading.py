@@ -52,8 +52,8 @@ def parse_documents(text: str, file: str, *, error: FaultyError = ScenarioError)
     return documents
 
 
-def read_text(path: Path, *, error: FaultyError = ScenarioError) -> str:
-    """The text of a UTF-8 file of at most 1 MiB; larger files are refused without being read."""
+def read_text(path: Path, *, error: FaultyError = ScenarioError, limit: int = MAX_BYTES) -> str:
+    """The text of a UTF-8 file of at most `limit` bytes, 1 MiB; larger files are refused without being read."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -61,11 +61,12 @@ def read_text(path: Path, *, error: FaultyError = ScenarioError) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise_faults([Fault(str(path), 0, 0, "", "found a device or pipe, expected a file")], error)
         raw = b""
-        if status.st_size <= MAX_BYTES:
+        if status.st_size <= limit:
             with path.open("rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
-        if max(status.st_size, len(raw)) > MAX_BYTES:
-            message = f"found {max(status.st_size, len(raw)):,} bytes, expected a text file of at most 1 MiB"
+                raw = stream.read(limit + 1)
+        if max(status.st_size, len(raw)) > limit:
+            found = f"found {max(status.st_size, len(raw)):,} bytes"
+            message = f"{found}, expected a text file of at most {limit // 2**20} MiB"
             raise_faults([Fault(str(path), 0, 0, "", message)], error)
     except FileNotFoundError:
         raise_faults([Fault(str(path), 0, 0, "", f"found no such file{_near_file(path)}")], error)

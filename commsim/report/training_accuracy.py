@@ -39,6 +39,11 @@ def summary(found: TrainingValidation, figures: Mapping[str, Any]) -> str:
             )
         if "apart" in part:
             lines.append(f"{name + ', apart':24s}{part['apart']['n']:5d}{part['apart']['mape']:7.1f}")
+    if "memory" in figures:
+        lines.append(f"{'memory':24s}{'rows':>5s}{'MAPE':>7s}{'median':>8s}{'p90':>7s}{'bias':>7s}")
+        for name, part in figures["memory"]["per_source"].items():
+            cells = f"{part['mape']:7.1f}{part['median']:8.1f}{part['p90']:7.1f}{part['bias']:+7.1f}"
+            lines.append(f"{name:24s}{part['n']:5d}{cells}")
     reasons: dict[str, int] = {}
     for row in figures["per_row"]:
         if row["predicted_s"] is None:

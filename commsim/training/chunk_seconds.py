@@ -36,13 +36,15 @@ def compute_time(step: Step, values: Values | None = None) -> ComputeTime:
             forward += float(work.head.forward[0])
             whole += float(work.head.backward[0])
             weight += float(work.head.weight[0])
-        return ChunkSeconds(forward, whole - weight, weight, attention)
+        scale = values["scale"]
+        return ChunkSeconds(scale * forward, scale * (whole - weight), scale * weight, scale * attention)
 
     return seconds
 
 
 def optimizer_time(step: Step, values: Values | None = None, chunks: Sequence[Chunk] | None = None) -> list[float]:
     """Seconds of the update on every stage, the fullest one's for all: they are taken to be alike."""
+    values = values or shipped_values()
     c = columns([step], [links_of(step.accelerator, _ANY_NIC, step.gpus_per_node)])
     stages = 1 + max(chunk.stage for chunk in (chunks or chunks_of(step)))
-    return [float(optimizer_seconds(c, values or shipped_values())[0])] * stages
+    return [values["scale"] * float(optimizer_seconds(c, values)[0])] * stages

@@ -110,7 +110,8 @@ def step_time(c: Columns, v: Values, work: StepCompute | None = None) -> StepTim
     )
     dp = _data_parallel(c, v, forward + backward + head_f + head_b, backward)
     optimizer = optimizer_seconds(c, v)
-    return StepTime(compute, c.m * tp, c.m * ep, c.m * cp, pp, bubble, dp, optimizer, v["constant"] * one)
+    parts = (compute, c.m * tp, c.m * ep, c.m * cp, pp, bubble, dp, optimizer, v["constant"] * one)
+    return StepTime(*(v["scale"] * part for part in parts))
 
 
 def recompute_seconds(p: Passes, c: Columns) -> Float64:
@@ -143,14 +144,14 @@ def _data_parallel(c: Columns, v: Values, micro: Float64, backward: Float64) -> 
     grad = grad + ring_seconds(experts * c.gradient_bytes * live, expert_ranks, c.ep, 1.0, c, v)
     param = param + ring_seconds(experts * c.weight_bytes, expert_ranks, c.ep, 1.0, c, v)
     plain = grad + np.where(c.zero > 0, param * live, grad)
-    once = np.where(c.overlap_dp > 0, _overlapped(plain, 0.8 * micro, v), plain)
+    once = np.where(c.overlap_dp > 0, overlapped(plain, 0.8 * micro, v), plain)
     launch = (v["alpha_z"] + v["alpha_rank"] * ranks) * 3.0 * c.layers * (ranks > 1)
     sharded = 2.0 * param + grad + launch
-    each = np.where(c.overlap_dp > 0, _overlapped(sharded, 0.9 * micro, v), sharded)
+    each = np.where(c.overlap_dp > 0, overlapped(sharded, 0.9 * micro, v), sharded)
     return np.where(c.zero >= 3, c.m * each, once)
 
 
-def _overlapped(traffic: Float64, window: Float64, v: Values) -> Float64:
+def overlapped(traffic: Float64, window: Float64, v: Values) -> Float64:
     """Seconds that traffic beside `window` seconds of compute adds: what is left in the open, and what the hidden part
     slows compute by, since its kernels hold SMs and memory bandwidth."""
     exposed = np.maximum(v["exposed_dp"] * traffic, traffic - window)

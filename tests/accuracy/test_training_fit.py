@@ -29,7 +29,8 @@ from commsim.accuracy.training_null import null_coefficients, terms
 from commsim.accuracy.training_record import bars, compare_sources, recorded
 from commsim.accuracy.training_rows import read_rows, row_of
 from commsim.cli import app
-from commsim.training.parameters import parameters, shipped_values
+from commsim.errors import CalibrationError
+from commsim.training.parameters import parameters, read_values, shipped_values
 
 SOURCES = ("ark22", "sc21", "megascale", "nemo2407", "vtrain_multi", "mbridge", "mosaic")
 
@@ -98,15 +99,22 @@ def test_one_row_mode_leaves_that_row_out(table: Table) -> None:
         assert ratio == pytest.approx(ratio[0])
 
 
-def test_calibration_from_rows_of_a_slower_machine(table: Table) -> None:
+def test_calibration_from_rows_of_a_slower_machine(table: Table, tmp_path: Path) -> None:
     rows = [row for row in table.rows if row.source.name == "ark22"]
     times = Removal().seconds(table_of(rows), shipped_values())
     cells = [dict(row.cells) | {"iteration_time_s": f"{1.2 * t:.6f}"} for row, t in zip(rows, times, strict=True)]
     slower = [row_of(c) for c in cells]
-    one, _ = calibrate_from_rows(slower[:1], shipped_values())
-    many, left = calibrate_from_rows(slower, shipped_values())
-    assert 1.0 < one < many < 1.2
-    assert max(abs(e) for e in left.values()) < 4
+    one, many = (calibrate_from_rows(part, shipped_values()) for part in (slower[:1], slower))
+    assert 1.0 < one.scale < many.scale < 1.2
+    assert max(abs(e) for e in many.after.values()) < 4 < min(abs(e) for e in many.before.values())
+    path = tmp_path / "machine.yaml"
+    path.write_text(many.text())
+    assert Removal().seconds(table_of(rows), read_values(path)) == pytest.approx(many.scale * times, rel=1e-4)
+
+
+def test_calibration_needs_a_row_that_can_be_predicted() -> None:
+    with pytest.raises(CalibrationError, match="x-1: missing: gpu_model"):
+        calibrate_from_rows([row_of({"id": "x-1", "source": "x", "gpu_model": ""})], shipped_values())
 
 
 def test_figures_by_hand() -> None:
@@ -209,3 +217,19 @@ def test_wrong_arguments_are_refused(arguments: list[str], message: str) -> None
 def test_medians_are_not_worse_than_recorded() -> None:
     found = validate_training(training_steps())
     assert compare_sources(recorded()["modes"]["loso"], document(found)["per_source"]) == []
+
+
+def test_memory_figures_stand_beside_the_times(small: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "memory.csv"
+    memory.write_text(
+        "id,source,model,params_B,gpu_model,n_gpus,dp,tp,pp,zero_stage,micro_batch,seq_len,precision,kind,value,unit\n"
+        "zero-001,ZeRO,7.5B,7.5,,,1,1,1,1,,,fp16 mixed,model_states_per_device,120,GB\n"
+        "zero-002,ZeRO,7.5B,x,,,1,1,1,1,,,fp16 mixed,model_states_per_device,120,GB\n"
+    )
+    arguments = ["validate", "training", "--steps", str(small), "--memory", str(memory), "--json", "-"]
+    found = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    first, second = found["memory"]["per_row"][:2]
+    assert abs(first["error_pct"]) < 1
+    assert second["predicted"] is None
+    assert second["reason"]
+    assert found["memory"]["per_source"]["zero (analytic)"]["n"] == 1

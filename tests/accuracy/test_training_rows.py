@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from commsim.accuracy.training_measured import flops_per_token, measured
 from commsim.accuracy.training_rows import MEASURED, read_rows, row_of
@@ -169,3 +171,15 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_rows(path)
     with pytest.raises(LogFormatError, match="no such file"):
         read_rows(tmp_path / "none.csv")
+
+
+CELLS = st.sampled_from(["", "0", "1", "8", "3", "-1", "1e9", "1e400", "nan", "x", "fp8", "yes", "1.5", "GB300-NVL72"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(BRIDGE)), CELLS, max_size=6), st.sampled_from([SC21, BRIDGE]))
+def test_no_cell_breaks_a_row(changes: dict[str, str], base: dict[str, str]) -> None:
+    row = row_of(base | changes)
+    assert (row.step is None) == bool(row.reason)
+    time = measured(row)
+    assert time is None or 0 < time < float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
 from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.columns import Columns, columns, links_of
 from commsim.training.compute import gemm_seconds, step_compute
 from commsim.training.model import model
 from commsim.training.operators import dense_layer, logits, moe_layer
-from commsim.training.parameters import parameters, shipped_values
+from commsim.training.parameters import parameters, read_values, shipped_values, values_text
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import chunks_of
-from commsim.training.step_time import step_time
+from commsim.training.step_time import overlapped, step_time
 
 
 def _step(**changes: Any) -> Step:
@@ -162,3 +164,38 @@ def test_parameters_are_whole() -> None:
         assert p.spread >= 0
         assert len(p.source) > 10
         assert abs(np.log(p.value / p.start)) <= 3 * p.spread + 1e-12, p.name
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3), st.floats(0.01, 1), st.floats(1, 3))
+def test_overlap_is_between_its_bounds(traffic: float, window: float, least: float, slowdown: float) -> None:
+    """Never below the longer of compute and traffic; without slow-down never above their sum."""
+    one = np.ones(1)
+    added = overlapped(traffic * one, window * one, {"exposed_dp": least, "slowdown": slowdown})[0]
+    assert window + added >= max(window, traffic) * (1 - 1e-12)
+    plain = overlapped(traffic * one, window * one, {"exposed_dp": least, "slowdown": 1.0})[0]
+    assert plain <= traffic * (1 + 1e-12)
+    assert added >= plain - 1e-9
+
+
+def test_a_machines_own_values_replace_the_shipped_ones(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text("# measured\ngemm.hopper: 0.72\nhost: 1.5e-5\n")
+    values = read_values(path)
+    assert (values["gemm.hopper"], values["host"]) == (0.72, 1.5e-5)
+    assert values["nvlink"] == shipped_values()["nvlink"]
+    path.write_text(values_text(values, "again"))
+    assert dict(read_values(path)) == dict(values)
+
+
+def test_a_wrong_file_of_values_names_every_fault(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text("gemm.hoper: 0.7\nhost: -1\nnic: fast\n")
+    with pytest.raises(ScenarioError) as caught:
+        read_values(path)
+    text = str(caught.value)
+    assert f"{path}:1:1 'gemm.hoper': found the unknown key 'gemm.hoper', did you mean 'gemm.hopper'?" in text
+    assert ":2:7 host: found -1, expected a number above 0" in text
+    assert ":3:6 nic: found 'fast'" in text
+    path.write_text("- 1\n")
+    with pytest.raises(ScenarioError, match="expected lines such as"):
+        read_values(path)
