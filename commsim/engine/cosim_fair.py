@@ -159,7 +159,7 @@ class FairNetwork:
         count = old_lines.cap.size
         for name in ("state", "current", "head", "last", "rate", "rest", "since", "fixed_rate", "chosen_at"):
             getattr(lines, name)[:count] = getattr(old_lines, name)
-        for name in ("list_size", "queued_at", "touched_at", "binding", "demand", "load"):
+        for name in ("list_size", "queued_at", "touched_at", "binding", "demand", "load", "level"):
             getattr(flows, name)[:] = getattr(old_links, name)
         # Active flows of a link move with the place where its list begins; slots keep their numbers.
         active = np.repeat(np.arange(self._links), old_links.list_size)

@@ -232,6 +232,7 @@ def links_of(bandwidth: Float64, w: Ways) -> kernel.FairLinks:
         queue=np.zeros(n, np.int32),
         touched=np.zeros(n, np.int32),
         left=np.zeros(n),
+        level=np.full(n, np.inf),
         times=np.zeros(n + 1),
         keys=np.zeros(n + 1, np.int64),
         **whole,

@@ -449,17 +449,20 @@ def _fill(
     cap: F64,
     bandwidth: F64,
     binding: I64,
-    load: I64,
     list_ptr: I64,
     list_flow: I32,
     list_size: I64,
     fixed_rate: F64,
     left: F64,
     unfixed: I64,
+    link_level: F64,
     times: F64,
     keys: I64,
 ) -> int:
-    """Progressive filling of one component: the max-min fair rate of each of its flows, into ``fixed_rate``.
+    """Progressive filling: the max-min fair rate of each of these flows, into ``fixed_rate``.
+
+    ``left`` and ``unfixed`` hold what other flows of these links leave, and the number of those to be filled.
+    ``link_level`` receives the rate at which each link is full, infinite for one that is not.
 
     The link with the smallest share of what is left per flow is filled first (a heap; a share found to have grown is
     put back, since shares never shrink). Flows whose cap is below that share are fixed at the cap before.
@@ -467,9 +470,8 @@ def _fill(
     n = 0
     for i in range(n_links):
         link = links[_u(i)]
-        if binding[_u(link)]:
-            left[_u(link)] = bandwidth[_u(link)]
-            unfixed[_u(link)] = load[_u(link)]
+        link_level[_u(link)] = _INF
+        if binding[_u(link)] and unfixed[_u(link)] > 0:
             _push(times, keys, n, left[_u(link)] / unfixed[_u(link)], np.int64(link))
             n += 1
     smallest_cap = _INF
@@ -486,6 +488,8 @@ def _fill(
         share = times[0]
         link = keys[0]
         if unfixed[_u(link)] <= 0:
+            if left[_u(link)] <= 1e-12 * bandwidth[_u(link)]:
+                link_level[_u(link)] = level
             _drop_top(times, keys, n)
             n -= 1
             continue
@@ -508,6 +512,7 @@ def _fill(
             guard += 1
             continue
         level = now
+        link_level[_u(link)] = level
         _drop_top(times, keys, n)
         n -= 1
         first = list_ptr[_u(link)]
@@ -577,6 +582,7 @@ class FairLines(NamedTuple):
 class FairLinks(NamedTuple):
     """Links (L,): ``whole_bandwidth`` in the integers of the caps. While caps add up to no more, a link cannot bind.
 
+    ``level``: the rate of the quickest flows of a link that is full, infinite for others.
     The active flows of link l stand in ``list_flow`` (and their slots in ``list_slot``) from ``list_ptr[l]`` on.
     """
 
@@ -595,6 +601,7 @@ class FairLinks(NamedTuple):
     load: I64
     left: F64
     unfixed: I64
+    level: F64
     times: F64
     keys: I64
 
@@ -633,7 +640,7 @@ def run_fair(until: float, quantum: float, ops: FairOps, lines: FairLines, links
     list_ptr, list_flow, list_slot, list_size = links.list_ptr, links.list_flow, links.list_slot, links.list_size
     queue, queued_at, touched, touched_at = links.queue, links.queued_at, links.touched, links.touched_at
     binding, demand, load = links.binding, links.demand, links.load
-    left, unfixed, fill_times, fill_keys = links.left, links.unfixed, links.times, links.keys
+    left, unfixed, link_level, fill_times, fill_keys = links.left, links.unfixed, links.level, links.times, links.keys
     times, keys = run.times, run.keys
     room = times.size
     single = ops.instance.size == 0
@@ -782,14 +789,51 @@ def run_fair(until: float, quantum: float, ops: FairOps, lines: FairLines, links
                 queued_at[_u(link)] = stamp
                 queue[_u(n_queue)] = link
                 n_queue += 1
+        # Filling goes as it did before up to the lowest rate at which something differs, so slower flows keep theirs.
+        # A link with more flows is not full before its bandwidth over their number; where flows have stopped, only
+        # those can be quicker that are not held by their cap or by another full link on which none is quicker.
+        lowest = _INF
+        for i in range(n_changed):
+            flow = changed[_u(i)]
+            if state[_u(flow)] == RUNNING:
+                for k in range(slot_ptr[_u(flow)], slot_ptr[_u(flow + 1)]):
+                    link = slot_link[_u(k)]
+                    if binding[_u(link)]:
+                        lowest = min(lowest, bandwidth[_u(link)] / load[_u(link)])
+        for i in range(n_queue):
+            link = queue[_u(i)]
+            first = list_ptr[_u(link)]
+            for m in range(first, first + list_size[_u(link)]):
+                flow = list_flow[_u(m)]
+                own = rate[_u(flow)]
+                if own < lowest and own > 0.0 and own < cap[_u(flow)]:
+                    held = False
+                    for k in range(slot_ptr[_u(flow)], slot_ptr[_u(flow + 1)]):
+                        other = slot_link[_u(k)]
+                        if (
+                            touched_at[_u(other)] != stamp
+                            and binding[_u(other)]
+                            and own >= link_level[_u(other)] * (1.0 - 1e-12)
+                        ):
+                            held = True
+                            break
+                    if not held:
+                        lowest = own
+        lowest *= 1.0 - 1e-9
         n_chosen = 0
         i = 0
         while i < n_queue:
             link = queue[_u(i)]
             first = list_ptr[_u(link)]
+            left[_u(link)] = bandwidth[_u(link)]
+            unfixed[_u(link)] = load[_u(link)]
             for k in range(first, first + list_size[_u(link)]):
                 flow = list_flow[_u(k)]
-                if chosen_at[_u(flow)] != stamp:
+                if 0.0 < rate[_u(flow)] < lowest:
+                    more = slot_weight[_u(list_slot[_u(k)])]
+                    left[_u(link)] = max(0.0, left[_u(link)] - rate[_u(flow)] * more)
+                    unfixed[_u(link)] -= more
+                elif chosen_at[_u(flow)] != stamp:
                     chosen_at[_u(flow)] = stamp
                     chosen[_u(n_chosen)] = flow
                     n_chosen += 1
@@ -800,6 +844,9 @@ def run_fair(until: float, quantum: float, ops: FairOps, lines: FairLines, links
                             queue[_u(n_queue)] = other
                             n_queue += 1
             i += 1
+        if n_queue > 0 and n_chosen == 0:
+            for i in range(n_queue):
+                link_level[_u(queue[_u(i)])] = _INF
         if n_chosen > 0:
             run.sizes[3] += 1
             run.sizes[4] += n_chosen
@@ -814,13 +861,13 @@ def run_fair(until: float, quantum: float, ops: FairOps, lines: FairLines, links
                 cap,
                 bandwidth,
                 binding,
-                load,
                 list_ptr,
                 list_flow,
                 list_size,
                 fixed_rate,
                 left,
                 unfixed,
+                link_level,
                 fill_times,
                 fill_keys,
             )

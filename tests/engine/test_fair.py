@@ -62,6 +62,22 @@ def test_equals_plain_progressive_filling(p: Program) -> None:
     assert simulate_fair(p, conn).end_s == pytest.approx(naive_fair.simulate_fair(p, conn).end_s, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_many_flows_that_stop_and_start_equal_plain_filling(seed: int) -> None:
+    """Long runs on few links, with ties and without: rates kept from before must be those found anew."""
+    rng = np.random.default_rng(seed)
+    links, rows = int(rng.integers(2, 9)), int(rng.integers(30, 70))
+    p = program(
+        rng.integers(1, 9 if seed % 3 == 0 else 10**6, rows).tolist(),
+        [rng.choice(links, size=int(rng.integers(1, min(4, links) + 1)), replace=False).tolist() for _ in range(rows)],
+        [(int(a), int(b)) for a, b in rng.integers(0, rows, (rows // 2, 2)) if a < b],
+        bandwidth=(rng.choice([1.0, 2.0, 3.0, 5.0], links) if seed % 2 else rng.uniform(1, 5, links)).tolist(),
+        latency=rng.choice([0.0, 0.5], links).tolist(),
+        delay_s=rng.choice([0.0, 0.0, 1.0, 3.0], rows).tolist(),
+    )
+    assert simulate_fair(p).end_s == pytest.approx(naive_fair.simulate_fair(p).end_s, rel=1e-12)
+
+
 @given(random_programs(12))
 def test_plain_progressive_filling_is_max_min(p: Program) -> None:
     """No link above its bandwidth, every flow has a full link on which none is faster, rates add up to the bytes."""
