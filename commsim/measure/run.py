@@ -95,6 +95,46 @@ class Task:
         return size // unit * unit
 
 
+SCHEMES = ("ddp", "zero2", "zero3", "tp", "pp")
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """Steps of a small dense transformer in float32 under one parallelism over all ranks; sizes as in `Model`."""
+
+    name: str
+    scheme: str
+    ranks: int
+    layers: int
+    hidden: int
+    ffn_hidden: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    seq_len: int
+    gated_mlp: bool = False
+    micro_batch_size: int = 1
+    micro_batches: int = 1
+    bucket_bytes: int = 25 << 20  # torch's own default for DDP
+    over_gloo: bool = True
+
+    @property
+    def splits_data(self) -> bool:
+        """Whether every rank has data of its own."""
+        return self.scheme in ("ddp", "zero2", "zero3")
+
+    def faults(self) -> Iterator[str]:
+        """What cannot be built, if anything."""
+        if self.scheme not in SCHEMES:
+            yield f"found {self.scheme}, expected one of {', '.join(SCHEMES)}"
+        if self.hidden % self.heads or self.heads % self.kv_heads:
+            yield f"found hidden {self.hidden}, heads {self.heads}, kv_heads {self.kv_heads}, expected whole heads"
+        if self.scheme == "tp" and (self.kv_heads % self.ranks or self.ffn_hidden % self.ranks):
+            yield f"tp = {self.ranks} does not divide kv_heads {self.kv_heads} and ffn_hidden {self.ffn_hidden}"
+        if self.scheme == "pp" and self.layers % self.ranks:
+            yield f"pp = {self.ranks} does not divide {self.layers} layers"
+
+
 @dataclass(frozen=True)
 class Point:
     """One row to measure: a task at a size, the how-many-th repeat."""
@@ -122,6 +162,7 @@ class Run:
     tasks: tuple[Task, ...]
     backend: Backend
     world_size: int
+    training: tuple[TrainingTask, ...] = ()
     iterations: int = 20
     warmup: int = 5
     repeats: int = 1
@@ -157,7 +198,8 @@ class Run:
         """The run that `to_json` wrote."""
         said = json.loads(text)
         tasks = tuple(Task(**(t | {"sizes": tuple(t["sizes"])})) for t in said.pop("tasks"))
-        return Run(tasks=tasks, **said)
+        training = tuple(TrainingTask(**t) for t in said.pop("training"))
+        return Run(tasks=tasks, training=training, **said)
 
 
 def check_run(run: Run) -> None:
@@ -176,7 +218,8 @@ def check_run(run: Run) -> None:
             faults.append(f"{what}: gloo in torch has no {task.dtype}")
         if run.backend == "gloo" and task.redop == "avg" and task.reduces and task.dtype in _NO_AVERAGE_IN_GLOO:
             faults.append(f"{what}: gloo in torch has no average of whole numbers")
-    if not any(True for _ in run.points()) and not faults:
+    faults += [f"{task.name}: {fault}" for task in run.training for fault in task.faults()]
+    if not any(True for _ in run.points()) and not run.training and not faults:
         faults.append("there is nothing to measure")
     if faults:
         raise MeasurementError("\n".join(faults))
