@@ -121,7 +121,7 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
     from commsim.measure.launcher import interrupts, launch, require_torch
     from commsim.measure.rendezvous import place_from
     from commsim.measure.run_folder import discard
-    from commsim.measure.table import HEADER, heading
+    from commsim.measure.table import heading
 
     run = replace(run, out=str(folder.absolute()))
     if bed is not None:
@@ -132,7 +132,6 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
         if fresh:
             discard(folder)
         typer.echo(heading(run))
-        typer.echo(HEADER)
     if place is None and bed is not None:
         from commsim.measure.testbed import Testbed
 

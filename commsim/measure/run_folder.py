@@ -39,7 +39,7 @@ COLUMNS = (
 """``oop`` is out of place, ``ip`` in place, as in nccl-tests; times are medians over the iterations of the slowest
 rank, and ``sent_bytes`` the payload that each rank sent in one call, in rank order, with blanks between."""
 
-TABLE, CONDITIONS = "measured.csv", "run.json"
+TABLE, CONDITIONS, TRAINING = "measured.csv", "run.json", "training.json"
 SCHEMA_VERSION = 1
 
 Key = tuple[str, str, str, int, int, int, str]
@@ -112,6 +112,23 @@ class RunFolder:
         said = {"schema_version": SCHEMA_VERSION} | conditions
         write_atomically(self._conditions_path, json.dumps(said, indent=2) + "\n")
 
+    def add_training(self, record: dict[str, Any]) -> None:
+        """Writes ``training.json`` anew, with one item more."""
+        said = {"schema_version": SCHEMA_VERSION, "items": [*self.training(), record]}
+        write_atomically(self.path.parent / TRAINING, json.dumps(said, indent=2) + "\n")
+
+    def training(self) -> list[dict[str, Any]]:
+        """The training items that are there already."""
+        try:
+            said = json.loads((self.path.parent / TRAINING).read_text(encoding="utf-8"))
+            return list(said["items"])
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError):
+            raise MeasurementError(
+                f"{self.path.parent / TRAINING}: cannot be read; use another --out, or --fresh"
+            ) from None
+
     def close(self) -> None:
         """Lets another run have the folder."""
         os.close(self._descriptor)
@@ -119,7 +136,7 @@ class RunFolder:
 
 def discard(folder: Path) -> None:
     """Removes the rows and the conditions of an earlier run; other files stay."""
-    for name in (TABLE, CONDITIONS):
+    for name in (TABLE, CONDITIONS, TRAINING):
         (folder / name).unlink(missing_ok=True)
 
 

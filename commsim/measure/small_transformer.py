@@ -15,7 +15,7 @@ from torch.nn import functional
 from commsim.measure.run import TrainingTask
 
 
-class _ToAllRanks(torch.autograd.Function):
+class _ToAllRanks(torch.autograd.Function):  # type: ignore[misc]
     """The input as it is; its gradient is the sum over the ranks (Megatron's f, Shoeybi et al. 2019)."""
 
     @staticmethod
@@ -31,7 +31,7 @@ class _ToAllRanks(torch.autograd.Function):
         return total
 
 
-class _FromAllRanks(torch.autograd.Function):
+class _FromAllRanks(torch.autograd.Function):  # type: ignore[misc]
     """The sum of the input over the ranks; its gradient as it is (Megatron's g)."""
 
     @staticmethod
@@ -47,7 +47,7 @@ class _FromAllRanks(torch.autograd.Function):
         return gradients[0]
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """One layer: attention and MLP, each behind a norm, with `tp` slices of the heads and of the MLP's width.
 
     `alone` leaves the sums over the ranks out: what a rank computes, without what it waits for.
@@ -91,7 +91,7 @@ class Block(nn.Module):
         return self.down(functional.gelu(wide))
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module):  # type: ignore[misc]
     """Embedding, layers first..last and head; a stage of a pipeline has only some of them."""
 
     def __init__(self, task: TrainingTask, first: int = 0, last: int | None = None, tp: int = 1) -> None:

@@ -18,16 +18,18 @@ HEADER = (
 
 
 def heading(run: Run) -> str:
-    """What is measured, on what, in lines that start with ``#``."""
-    kinds = ", ".join(dict.fromkeys(task.collective for task in run.tasks))
+    """What is measured, on what, in lines that start with ``#``; the head of the table where there will be rows."""
+    kinds = ", ".join(dict.fromkeys([*(t.collective for t in run.tasks), *(t.scheme for t in run.training)]))
     schedules = ", ".join(dict.fromkeys(task.algorithm for task in run.tasks if task.schedule))
     how = f"{schedules} over {run.backend}" if schedules else run.backend
-    return (
-        f"# commsim measure: {run.name}\n"
+    lines = [
+        f"# commsim measure: {run.name}",
         f"# {kinds} on {run.world_size} ranks, {how}, {run.network}; "
-        f"{run.iterations} iterations after {run.warmup}, {run.mode.replace('_', ' ')}\n"
-        f"# {'':>47} {'out-of-place':^37}{'in-place':^37}"
-    )
+        f"{run.iterations} iterations after {run.warmup}, {run.mode.replace('_', ' ')}",
+    ]
+    if run.tasks:
+        lines += [f"# {'':>47} {'out-of-place':^37}{'in-place':^37}", HEADER]
+    return "\n".join(lines)
 
 
 def format_row(row: dict[str, Any]) -> str:

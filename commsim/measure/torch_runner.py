@@ -25,7 +25,7 @@ from commsim.measure.conditions import environment, rank_conditions, run_conditi
 from commsim.measure.operations import Operation, operation
 from commsim.measure.records import busbw_factor
 from commsim.measure.rendezvous import Meeting, Place, place_from
-from commsim.measure.run import Point, Run
+from commsim.measure.run import Point, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.table import format_row
@@ -90,6 +90,9 @@ class _Rank:
             for point in self._remaining():
                 self.what = f"{point.task.collective} of {format_bytes(point.size)}"
                 self._agree(self._measure(point))
+            for task in self._remaining_training():
+                self.what = f"training {task.name}"
+                self._agree(self._train(task))
             self._agree(self._finish())
         except CommsimError:
             raise
@@ -173,6 +176,30 @@ class _Rank:
         except CommsimError as error:
             return str(error)
         print(format_row(row), flush=True)
+        return None
+
+    def _remaining_training(self) -> list[TrainingTask]:
+        if self.folder is not None:
+            names = [item["name"] for item in self.folder.training()]
+            self.meeting.store.set("finished training", json.dumps(names))
+        finished = json.loads(self.meeting.store.get("finished training")) if self.run.training else []
+        return [task for task in self.run.training if task.name not in finished]
+
+    def _train(self, task: TrainingTask) -> str | None:
+        """Measures the steps of one training item; returns what is wrong on this rank, None if nothing."""
+        from commsim.measure.training_steps import format_record, measure_steps, training_record
+
+        mine = measure_steps(task, self.place.rank, self.device, self.run.iterations, self._traffic)
+        every: list[Any] = [None] * self.place.world_size
+        dist.all_gather_object(every, mine)
+        if self.folder is None:
+            return None
+        record = training_record(task, every)
+        try:
+            self.folder.add_training(record)
+        except CommsimError as error:
+            return str(error)
+        print(format_record(record), flush=True)
         return None
 
     def _operation(self, point: Point, place: str) -> Operation:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import resource
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -83,9 +85,10 @@ def expected_sent(task: TrainingTask, rank: int, parameter_bytes: float) -> floa
     if task.scheme == "pp":
         return float(m * hidden * ((rank < n - 1) + (rank > 0)))
     if task.scheme == "tp":
-        calls = traffic.tensor_parallel(task.layers, hidden, n, m)
+        calls = traffic.tensor_parallel(task.layers, hidden, n, m, sequence_parallel=False, recompute=False)
     else:
-        calls = traffic.data_parallel(task.scheme, parameter_bytes, parameter_bytes, n, m)  # type: ignore[arg-type]
+        scheme = cast("traffic.Scheme", task.scheme)
+        calls = traffic.data_parallel(scheme, parameter_bytes, parameter_bytes, n, m)
     as_done = 2.0 if task.over_gloo else 1.0
     return sum(call.sent_bytes * (as_done if call.collective == "reduce_scatter" else 1.0) for call in calls)
 
@@ -117,10 +120,7 @@ def _wait(device: Any) -> None:
 def _micro_batches(task: TrainingTask, rank: int, device: Any) -> list[tuple[Any, Any]]:
     """The data of one step; ranks of data parallelism have their own, others the same."""
     first = 1000 * rank if task.splits_data else 0
-    return [
-        tuple(t.to(device) for t in batch(task, first + i))  # type: ignore[misc]
-        for i in range(task.micro_batches)
-    ]
+    return [tuple(t.to(device) for t in batch(task, first + i)) for i in range(task.micro_batches)]
 
 
 def _optimizer(model: Any) -> Any:
@@ -180,12 +180,10 @@ def _fsdp(task: TrainingTask, rank: int, device: Any) -> Parallel:
 
     def around(last: bool) -> AbstractContextManager[Any]:
         if keep:
-            model.set_reshard_after_backward(last)  # type: ignore[operator]
+            model.set_reshard_after_backward(last)
         return nullcontext()
 
-    return Parallel(
-        lambda: _accumulate(model, optimizer, data, around), lambda: _accumulate(plain, alone, data), size
-    )
+    return Parallel(lambda: _accumulate(model, optimizer, data, around), lambda: _accumulate(plain, alone, data), size)
 
 
 def _tensor(task: TrainingTask, rank: int, device: Any) -> Parallel:
@@ -285,6 +283,10 @@ def _status(name: str) -> int:
 
 
 def _resident_bytes() -> int:
+    """Bytes in use now; what an earlier task has freed is given back to the system first."""
+    gc.collect()
+    with suppress(AttributeError, OSError):  # glibc's
+        ctypes.CDLL(None).malloc_trim(0)
     return _status("VmRSS")
 
 
@@ -301,3 +303,51 @@ def _forget_peak(device: Any) -> None:
 
 def _peak_bytes(device: Any) -> int:
     return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else _status("VmHWM")
+
+
+# -- results ---------------------------------
+
+
+def training_record(task: TrainingTask, samples: list[StepSample]) -> dict[str, Any]:
+    """What all ranks measured, as plain values with units in the names; seconds are medians of the slowest rank."""
+    slowest, alone = (
+        torch.tensor([getattr(s, name) for s in samples], dtype=torch.float64).amax(dim=0)
+        for name in ("seconds", "alone_seconds")
+    )
+    step_s, compute_s = float(slowest.quantile(0.5)), float(alone.quantile(0.5))
+    tokens = task.micro_batch_size * task.seq_len * task.micro_batches * (task.ranks if task.splits_data else 1)
+    return {
+        "name": task.name,
+        "scheme": task.scheme,
+        "ranks": task.ranks,
+        "parameter_bytes": [s.parameter_bytes for s in samples],
+        "tokens_per_step": tokens,
+        "step_s": step_s,
+        "step_p95_s": float(slowest.quantile(0.95)),
+        "step_min_s": float(slowest.min()),
+        "compute_s": compute_s,
+        "exposed_comm_s": max(0.0, step_s - compute_s),
+        "tokens_per_s": tokens / step_s,
+        "sent_bytes": [s.sent for s in samples],
+        "expected_sent_bytes": [s.expected_sent for s in samples],
+        "peak_memory_bytes": [s.peak_bytes for s in samples],
+        "losses": [s.loss for s in samples],
+        "wrong": sum(_differs(s.loss, s.expected_loss) for s in samples),
+    }
+
+
+def _differs(got: float | None, expected: float | None) -> bool:
+    """Whether a loss is not that of the whole model; sums in another order differ by far less than 1e-3."""
+    return got is not None and expected is not None and abs(got - expected) > 1e-3 * abs(expected)
+
+
+def format_record(record: dict[str, Any]) -> str:
+    """One line on a training item."""
+    sent, expected = record["sent_bytes"], record["expected_sent_bytes"]
+    most = max((s for s in sent if s is not None), default=None)
+    ratio = "" if most is None else f", sent {most:.0f} B/rank ({most / max(expected):.4f} of the schedules')"
+    return (
+        f"# training {record['name']} on {record['ranks']} ranks: step {record['step_s'] * 1e3:.1f} ms, "
+        f"exposed communication {record['exposed_comm_s'] * 1e3:.1f} ms{ratio}, "
+        f"peak memory {max(record['peak_memory_bytes']) / _MIB:.0f} MiB, #wrong {record['wrong']}"
+    )

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
-from commsim.measure.run import Backend, Run, Task, check_run
+from commsim.measure.run import Backend, Run, Task, TrainingTask, check_run
 from commsim.scenario.load import build_topology, scenario_hash
 from commsim.scenario.schema import CollectiveWork
+from commsim.scenario.training import TrainingSpec, TrainingWork, model_of
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -33,11 +34,19 @@ class Wish:
 
 def run_of(scenario: Scenario, wish: Wish) -> Run:
     """The run of one scenario; every fault is a CommsimError, before any rank is started."""
+    backend = _backend(wish.backend, scenario)
+    world_size = wish.world_size or build_topology(scenario).world_size
+    items = list(enumerate(scenario.workload))
     run = Run(
         name=scenario.name,
-        tasks=tuple(_task(scenario, i, work, wish.schedule) for i, work in enumerate(scenario.workload)),
-        backend=_backend(wish.backend, scenario),
-        world_size=wish.world_size or build_topology(scenario).world_size,
+        tasks=tuple(_task(scenario, i, work, wish.schedule) for i, work in items if not isinstance(work, TrainingWork)),
+        training=tuple(
+            _training(scenario, i, work.training, world_size, backend)
+            for i, work in items
+            if isinstance(work, TrainingWork)
+        ),
+        backend=backend,
+        world_size=world_size,
         iterations=wish.iterations,
         warmup=wish.warmup,
         repeats=wish.repeats,
@@ -92,6 +101,45 @@ def _task(scenario: Scenario, i: int, work: object, schedule: str) -> Task:
     if named and (Path(named).suffix.lower() in (".xml", ".json")):
         named = str(Path(named).absolute())
     return Task(work.collective, work.sizes, work.dtype, work.redop, work.root or 0, named)
+
+
+def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, backend: Backend) -> TrainingTask:
+    """The item as steps of a dense model under one parallelism over all ranks."""
+
+    def refuse(key: str, text: str) -> ScenarioError:
+        return ScenarioError([scenario.document.fault(("workload", i, "training", key), text)])
+
+    m, model = spec.mesh, model_of(spec, scenario.base_dir)
+    cut = {name: size for name, size in (("tp", m.tp), ("pp", m.pp), ("cp", m.cp), ("ep", m.ep)) if size > 1}
+    if cut not in ({}, {"tp": world_size}, {"pp": world_size}):
+        raise refuse("mesh", f"found {cut} on {world_size} ranks, expected all ranks in dp, in tp or in pp")
+    if not cut and m.dp not in (None, world_size):
+        raise refuse("mesh", f"found dp = {m.dp} on {world_size} ranks, expected {world_size}")
+    if not cut and spec.zero_stage == 1:
+        raise refuse("zero_stage", "found 1, expected 0 (DDP), 2 or 3 (FSDP) for a measurement")
+    if model.moe is not None or model.mla is not None:
+        raise refuse("model", f"{model.name} has experts or latent attention, expected a dense model for a measurement")
+    scheme = next(iter(cut), {0: "ddp", 2: "zero2", 3: "zero3"}.get(spec.zero_stage, "ddp"))
+    each = spec.micro_batch_size * (1 if cut else world_size)
+    if spec.global_batch_size % each:
+        raise refuse("global_batch_size", f"found {spec.global_batch_size}, expected a multiple of {each}")
+    return TrainingTask(
+        name=f"{Path(spec.model).stem} {scheme}",
+        scheme=scheme,
+        ranks=world_size,
+        layers=model.layers,
+        hidden=model.hidden,
+        ffn_hidden=model.ffn_hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        vocab=model.vocab,
+        seq_len=spec.seq_len or model.seq_len,
+        gated_mlp=model.gated_mlp,
+        micro_batch_size=spec.micro_batch_size,
+        micro_batches=spec.global_batch_size // each,
+        bucket_bytes=int(spec.bucket_size or TrainingTask.bucket_bytes),
+        over_gloo=backend == "gloo",
+    )
 
 
 def _own_schedule(work: CollectiveWork) -> str:
