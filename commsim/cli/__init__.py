@@ -14,6 +14,7 @@ from commsim.cli import plan as plan_command
 from commsim.cli import run as run_command
 from commsim.cli import schema as schema_command
 from commsim.cli import sweep as sweep_command
+from commsim.cli import tune as tune_command
 from commsim.cli.schedule import app as schedule_app
 from commsim.cli.topo import app as topo_app
 from commsim.cli.validate import app as validate_app
@@ -53,6 +54,7 @@ app.command("sweep")(sweep_command.sweep)
 app.command("merge")(sweep_command.merge)
 app.command("schema")(schema_command.schema)
 app.add_typer(topo_app, name="topo")
+app.command("tune")(tune_command.tune)
 app.add_typer(validate_app, name="validate")
 app.add_typer(schedule_app, name="schedule")
 

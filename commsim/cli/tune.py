@@ -1,0 +1,41 @@
+"""``commsim tune``: a configuration for NCCL's example tuner plugin from simulated best choices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def tune(
+    scenario: Annotated[str, typer.Argument(help="A scenario file, or the name of a shipped one, with library nccl.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes as key.path=value.", metavar="[KEY=VALUE]...")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("nccl_tuner.conf"),
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """Write NCCL tuner rules for a topology; refuse (status 1) where no gain is larger than predictions err."""
+    import dataclasses
+    import json
+
+    from commsim.cli.find import find_scenario
+    from commsim.errors import ScenarioError
+    from commsim.files import write_atomically
+    from commsim.planner.tune import tune as rules_of
+    from commsim.report.tuner_config import tuner_config, tuning_table
+    from commsim.scenario.load import build_topology, load_scenarios
+
+    path = find_scenario(scenario)
+    scenarios = load_scenarios(path, overrides or [])
+    if len(scenarios) != 1:
+        raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
+    found = rules_of(scenarios[0], build_topology(scenarios[0]))
+    write_atomically(out, tuner_config(found))
+    if json_output:
+        rules = [dataclasses.asdict(rule) for rule in found.rules]
+        typer.echo(json.dumps({"rules": rules, "refused": len(found.refused), "band": found.band}, indent=2))
+        return
+    typer.echo(tuning_table(found), nl=False)
+    typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")

@@ -1,0 +1,194 @@
+"""Rules for NCCL's example tuner plugin, from simulated best choices on one topology.
+
+For every collective that the plugin knows and every size of a grid, each (algorithm, protocol) that NCCL allows is
+predicted. A choice other than NCCL's own counts only if its gain is outside the error band: if it would still win were
+it as much slower than predicted as one in ten measurements of the kind were. (Both times share most of their error,
+since links and launch are the same; the band of one is taken for the pair.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commsim.errors import CommsimError, InfeasibleError, ScenarioError
+from commsim.nccl.predict import MODELLED, Options, Predictor
+from commsim.nccl.tuner import choose
+from commsim.nccl.uncertainty import link_kind, spread
+from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
+
+if TYPE_CHECKING:
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
+
+COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
+"""What the plugin's files can name, in NCCL's order."""
+
+SIZES = tuple(1 << k for k in range(10, 34))
+"""1 KiB to 8 GiB; a rule reaches to just below the next size that differs."""
+
+LARGEST = 2**64 - 1
+PLUGIN_SINCE: Version = (2, 21, 0)
+"""The first version whose plugins get a cost table (ncclTuner_v2)."""
+
+_EXACT_BEFORE: Version = (2, 22, 0)
+"""Until 2.21 a plugin's channels are used as they are, later at most so many."""
+
+DEFAULT_BAND = 1.25
+"""Where nothing of the kind was ever measured, a gain below this is no gain."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line: what to run for sizes in [low, high]; the largest gain in it, 1.0 where NCCL chooses so too."""
+
+    collective: str
+    low: int
+    high: int
+    algorithm: str
+    protocol: str
+    channels: int
+    gain: float = 1.0
+    gain_at: int = 0
+    time_s: float = 0.0
+    nccl_s: float = 0.0
+    nccl: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All rules of one communicator's shape, and what was left out and why."""
+
+    topology: str
+    nodes: int
+    ranks: int
+    version: Version
+    rules: tuple[Rule, ...]
+    channels: int  # of the last resort for communicators of other shapes
+    refused: tuple[Rule, ...]  # gains inside the band
+    band: float
+
+    @property
+    def gaining(self) -> tuple[Rule, ...]:
+        """The rules that differ from NCCL's own choice."""
+        return tuple(rule for rule in self.rules if rule.gain > 1.0)
+
+
+def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES) -> Tuning:
+    """The rules for a scenario's topology, version and environment; InfeasibleError where no gain leaves the band."""
+    if scenario.library.name != "nccl":
+        raise ScenarioError(f"found library {scenario.library.name}, expected nccl, whose tuner plugin is written for")
+    stated = "version" in scenario.library.model_fields_set
+    version = parse_version(scenario.library.version) if stated else ASSUMED
+    if version < PLUGIN_SINCE:
+        raise ScenarioError(
+            f"NCCL {format_version(version)} has no tuner plugin with a cost table; "
+            f"expected {format_version(PLUGIN_SINCE)} or later"
+        )
+    from commsim.scenario.params import nccl_parameters
+
+    parameters, own_band = nccl_parameters(scenario, topology)
+    options = Options(version=version, env=dict(scenario.library.env), launch=scenario.library.launch_mode)
+    model = Predictor(topology, options, parameters)
+    if model.system.ranks < 2:
+        raise InfeasibleError(f"{topology.name} has one rank, which has nothing to tune")
+    link = link_kind(model.system, model.machine, topology.network)
+    rules: list[Rule] = []
+    refused: list[Rule] = []
+    widest = 1.0
+    for collective in COLLECTIVES:
+        found: list[Rule] = []
+        for size in sizes:
+            known = spread(topology.gpu.generation, link, size, topology.nodes)
+            band = own_band[1] if own_band else known.high if known else DEFAULT_BAND
+            widest = max(widest, band)
+            nccl, best = _choices(model, options, collective, size)
+            if nccl is None:
+                continue
+            if best is not None and best.gain > 1.0:
+                if best.gain > band:
+                    nccl = best
+                else:
+                    refused.append(best)
+            found.append(replace(nccl, channels=_channels(model, version, nccl)))
+        rules += _merged(found)
+    tuning = Tuning(
+        topology.name,
+        topology.nodes,
+        topology.world_size,
+        version,
+        tuple(rules),
+        model.system.coll_channels,
+        tuple(refused),
+        widest,
+    )
+    if not tuning.gaining:
+        most = max((rule.gain for rule in refused), default=1.0)
+        raise InfeasibleError(
+            f"no choice gains more on {topology.name} than predictions of the kind err (up to x{widest:.2f}); "
+            f"the largest predicted gain is x{most:.2f}. A calibration on this machine (commsim calibrate) narrows it"
+        )
+    return tuning
+
+
+def _choices(model: Predictor, options: Options, collective: str, size: int) -> tuple[Rule | None, Rule | None]:
+    """NCCL's own choice, and the quickest one predicted; None where there is none."""
+    table = model.candidates(collective, size)
+    own = choose(table)
+    if own is None:
+        return None, None
+    nccl = Rule(collective, size, size, own.algorithm, own.protocol, 0)
+    times: dict[tuple[str, str], tuple[float, int]] = {}
+    for candidate in table:
+        if candidate.algorithm not in MODELLED:
+            continue
+        model.options = replace(options, algorithm=candidate.algorithm, protocol=candidate.protocol)
+        try:
+            p = model.predict(collective, size)
+        except CommsimError:
+            continue
+        finally:
+            model.options = options
+        times[candidate.algorithm, candidate.protocol] = (p.time_s, p.channels)
+    if (own.algorithm, own.protocol) not in times:
+        return nccl, None  # not modelled: nothing to compare with
+    base, channels = times[own.algorithm, own.protocol]
+    nccl = replace(nccl, channels=channels, time_s=base, nccl_s=base)
+    (algorithm, protocol), (best, its_channels) = min(times.items(), key=lambda item: item[1][0])
+    if (algorithm, protocol) == (own.algorithm, own.protocol):
+        return nccl, None
+    said = f"{own.algorithm}/{own.protocol}"
+    return nccl, Rule(collective, size, size, algorithm, protocol, its_channels, base / best, size, best, base, said)
+
+
+def _channels(model: Predictor, version: Version, rule: Rule) -> int:
+    """An explicit, positive number: without one the plugin makes it 1."""
+    if rule.channels and (version < _EXACT_BEFORE or rule.algorithm.startswith("nvls")):
+        return rule.channels
+    return max(1, rule.channels, model.system.coll_channels)
+
+
+def _merged(rules: list[Rule]) -> list[Rule]:
+    """Neighbours that say the same as one; together they cover every size."""
+    merged: list[Rule] = []
+    for rule in rules:
+        if merged and _same(merged[-1], rule):
+            last = merged[-1]
+            best = rule if rule.gain > last.gain else last
+            merged[-1] = replace(best, low=last.low, high=rule.high, gain_at=best.gain_at)
+        else:
+            if merged:
+                merged[-1] = replace(merged[-1], high=rule.low - 1)
+            merged.append(rule)
+    if merged:
+        merged[0] = replace(merged[0], low=0)
+        merged[-1] = replace(merged[-1], high=LARGEST)
+    return merged
+
+
+def _same(a: Rule, b: Rule) -> bool:
+    def said(r: Rule) -> tuple[object, ...]:
+        return r.algorithm, r.protocol, r.channels, r.gain > 1.0
+
+    return said(a) == said(b)

@@ -1,0 +1,119 @@
+"""Tuner rules: complete, as the plugin reads them, gains that hold on a second road, refused where in doubt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from commsim.cli import app
+from commsim.errors import InfeasibleError, ScenarioError
+from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.tuner import choose
+from commsim.nccl.version import parse_version
+from commsim.planner.tune import COLLECTIVES, LARGEST, Tuning, tune
+from commsim.report.tuner_config import tuner_config, tuning_table
+from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.schema import Scenario
+
+SCENARIO = """
+name: One node
+topology: {{preset: {preset}}}
+library: {{name: nccl, version: {version}, env: {env}}}
+workload: [{{collective: all_reduce, sizes: 1 MiB}}]
+"""
+
+
+def scenario(folder: Path, preset: str = "hgx-h100", version: str = "2.26.2", env: str = "{}") -> Scenario:
+    path = folder / "s.yaml"
+    path.write_text(SCENARIO.format(preset=preset, version=version, env=env))
+    return load_scenarios(path)[0]
+
+
+@pytest.fixture(scope="module")
+def tuning(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
+    one = scenario(tmp_path_factory.mktemp("tune"))
+    return tune(one, build_topology(one))
+
+
+def plugin(text: str, collective: str, nbytes: int, nodes: int, ranks: int) -> tuple[str, str, int]:
+    """What NCCL's example plugin does with a file: the first line that matches, else one channel."""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        assert len(line) <= 255
+        kind, low, high, algorithm, protocol, channels, of_nodes, of_ranks, _, _ = line.split(",")
+        fits = kind == collective.replace("_", "") and int(low) <= nbytes <= int(high)
+        if fits and int(of_nodes) in (-1, nodes) and int(of_ranks) in (-1, ranks):
+            return algorithm, protocol, int(channels)
+    return "", "", 1
+
+
+def test_every_call_of_any_communicator_has_channels(tuning: Tuning) -> None:
+    text = tuner_config(tuning)
+    for collective in COLLECTIVES:
+        for nbytes in (0, 1, 1023, 1024, (1 << 20) - 1, 1 << 20, (1 << 32) - 1, 1 << 32, 1 << 40, LARGEST):
+            for shape in ((1, 8), (4, 32)):
+                assert plugin(text, collective, nbytes, *shape)[2] > 1
+
+
+def test_rules_without_gain_say_what_nccl_chooses(tuning: Tuning, tmp_path: Path) -> None:
+    one = scenario(tmp_path)
+    model = Predictor(build_topology(one), Options(version=parse_version("2.26.2")))
+    text, kept = tuner_config(tuning), 0
+    for collective in COLLECTIVES:
+        for nbytes in (1 << k for k in range(10, 34)):
+            rule = next(r for r in tuning.rules if r.collective == collective and r.low <= nbytes <= r.high)
+            said = plugin(text, collective, nbytes, 1, 8)
+            assert said == (rule.algorithm, rule.protocol.lower(), rule.channels)
+            own = choose(model.candidates(collective, nbytes))
+            assert own is not None
+            if rule.gain == 1.0:
+                kept += 1
+                assert (rule.algorithm, rule.protocol) == (own.algorithm, own.protocol)
+    assert kept > 50
+
+
+def test_gains_hold_on_a_second_road(tuning: Tuning, tmp_path: Path) -> None:
+    names = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS"}
+    topology = build_topology(scenario(tmp_path))
+    assert tuning.gaining
+    for rule in tuning.gaining:
+        env = {"NCCL_ALGO": names[rule.algorithm], "NCCL_PROTO": rule.protocol}
+        version = parse_version("2.26.2")
+        forced = Predictor(topology, Options(version=version, env=env)).predict(rule.collective, rule.gain_at)
+        own = Predictor(topology, Options(version=version)).predict(rule.collective, rule.gain_at)
+        assert forced.time_s == pytest.approx(rule.time_s, rel=1e-9)
+        assert own.time_s / forced.time_s == pytest.approx(rule.gain, rel=1e-9)
+        assert rule.gain > 1.0
+
+
+def test_gains_inside_the_band_are_left_to_nccl(tuning: Tuning) -> None:
+    assert tuning.refused
+    assert min(r.gain for r in tuning.gaining) > 1.05
+    assert "inside the error band" in tuning_table(tuning)
+
+
+def test_nothing_to_gain_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    one = scenario(tmp_path, env="{NCCL_ALGO: Ring, NCCL_PROTO: Simple}")
+    with pytest.raises(InfeasibleError, match="no choice gains more on hgx-h100 than predictions of the kind err"):
+        tune(one, build_topology(one))
+    result = CliRunner().invoke(app, ["tune", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "t.conf")])
+    assert isinstance(result.exception, InfeasibleError)
+    assert not (tmp_path / "t.conf").exists()
+
+
+def test_other_libraries_and_old_versions_are_refused(tmp_path: Path) -> None:
+    old = scenario(tmp_path, version="2.19.3")
+    with pytest.raises(ScenarioError, match=r"NCCL 2\.19\.3 has no tuner plugin with a cost table"):
+        tune(old, build_topology(old))
+
+
+def test_the_command(tmp_path: Path) -> None:
+    scenario(tmp_path)
+    out = tmp_path / "t.conf"
+    result = CliRunner().invoke(app, ["tune", str(tmp_path / "s.yaml"), "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "rules differ from what NCCL 2.26.2 chooses" in result.stdout
+    assert out.read_text().startswith("# commsim")
