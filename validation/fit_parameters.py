@@ -18,6 +18,7 @@ import yaml
 
 from commsim.accuracy.fields import Field, scope_of, space, start_parameters, walk
 from commsim.accuracy.validate import Validation, prepare, training_folder
+from commsim.accuracy.workers import Workers
 from commsim.nccl.parameters import GENERATIONS, NETWORKS
 from commsim.report.files import write_atomically
 
@@ -97,7 +98,8 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--write", action="store_true", help="write commsim/nccl/generations and networks")
     chosen = arguments.parse_args()
-    validation = prepare([training_folder()])
+    with Workers() as workers:
+        validation = prepare(workers, [training_folder()])
     print("\n".join(moved(validation)))
     if chosen.write:
         for path in write(validation):

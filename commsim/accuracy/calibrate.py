@@ -7,19 +7,15 @@ planes at hand (`commsim.accuracy.planes`); damped Gauss-Newton steps with rewei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.cases import Case
-from commsim.accuracy.fields import Field, Space, space
-from commsim.accuracy.planes import Planes, explored, times, unique
-
-J = TypeVar("J")
-R = TypeVar("R")
+from commsim.accuracy.fields import Space, space
+from commsim.accuracy.planes import Planes
 
 Float64 = npt.NDArray[np.float64]
 
@@ -31,8 +27,6 @@ POOLED = 2.0
 
 ADAPTED = 0.09
 """Weight of the prior in a fit of one machine: a field off by its width costs as much as a curve off by 3 %."""
-
-Progress = Callable[[Iterable[object], str, int], Iterable[object]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +63,19 @@ class Rows:
 
 
 def stack(logs: Sequence[Log], several: Sequence[Mapping[int, Planes]]) -> Rows:
-    """The rows of logs with the planes of each point of contact: a mapping from the log's index."""
+    """The rows of logs with the planes of each point of contact: a mapping from the log's index.
+
+    The first mapping holds every log; a plane that a later one lacks lies below all others.
+    """
     fitted = len(space().fields)
     log = np.concatenate([np.full(len(entry.nbytes), i) for i, entry in enumerate(logs)])
-    constant = np.zeros((len(several), log.size))
+    constant = np.full((len(several), log.size), -np.inf)
     slope = np.zeros((len(several), log.size, fitted))
     for k, found in enumerate(several):
-        for i, entry in enumerate(logs):
+        for i in found:
             rows = np.flatnonzero(log == i)
             at = {n: j for j, n in enumerate(found[i].nbytes)}
-            pick = np.array([at[n] for n in entry.nbytes])
+            pick = np.array([at[n] for n in logs[i].nbytes])
             constant[k, rows] = found[i].constant[pick]
             slope[k][np.ix_(rows, found[i].field)] = found[i].slope[pick]
     return Rows(
@@ -158,82 +155,3 @@ def weights(rows: Rows, use: npt.NDArray[np.int64], systems: Sequence[str]) -> F
         counts[systems[i]] = counts.get(systems[i], 0) + 1
     rows_of = np.bincount(rows.log[use], minlength=len(systems))
     return np.array([1.0 / (rows_of[i] * counts[systems[i]] ** 0.5) for i in rows.log[use]])
-
-
-def all_planes(
-    logs: Sequence[Log], x: Float64, workers: int = 2, progress: Progress | None = None
-) -> dict[int, Planes | str]:
-    """The planes of every log at one point, each prediction made once; why not, where a log cannot be predicted."""
-    values = space().values(x)
-    groups = [
-        (case, sorted({n for i in at for n in logs[i].nbytes}), values) for case, at in unique([e.case for e in logs])
-    ]
-    found: list[Planes | str] = parallel(_planes_job, groups, workers, progress, "slopes")
-    out: dict[int, Planes | str] = {}
-    for (_, at), one in zip(unique([e.case for e in logs]), found, strict=True):
-        out |= dict.fromkeys(at, one)
-    return out
-
-
-def all_times(
-    logs: Sequence[Log],
-    at: Sequence[Float64],
-    workers: int = 2,
-    progress: Progress | None = None,
-    label: str = "predictions",
-) -> list[Float64]:
-    """Predicted seconds of every log at its own field values."""
-    groups: list[Job] = []
-    members: list[list[int]] = []
-    for _, indices in unique([e.case for e in logs]):
-        # Logs of one machine at the same point are one prediction.
-        points: dict[bytes, list[int]] = {}
-        for i in indices:
-            points.setdefault(at[i].tobytes(), []).append(i)
-        for same in points.values():
-            sizes = sorted({n for i in same for n in logs[i].nbytes})
-            groups.append((logs[same[0]].case, sizes, space().values(at[same[0]])))
-            members.append(same)
-    found = parallel(_times_job, groups, workers, progress, label)
-    out: list[Float64] = [np.zeros(0)] * len(logs)
-    for (_, sizes, _), same, seconds in zip(groups, members, found, strict=True):
-        place = {n: j for j, n in enumerate(sizes)}
-        for i in same:
-            out[i] = seconds[[place[n] for n in logs[i].nbytes]]
-    return out
-
-
-Job = tuple[Case, list[int], dict[Field, float]]
-
-
-def _planes_job(job: Job) -> Planes | str:
-    return explored(*job)
-
-
-def _times_job(job: Job) -> Float64:
-    case, sizes, values = job
-    return times(case, sizes, [values])[0]
-
-
-def parallel(work: Callable[[J], R], jobs: Sequence[J], workers: int, progress: Progress | None, label: str) -> list[R]:
-    """The results of `work` on every job, in order; long jobs (many ranks) are begun first."""
-    order = sorted(range(len(jobs)), key=lambda i: -_cost(jobs[i]))
-    ordered = [jobs[i] for i in order]
-    if workers > 1 and len(jobs) > 1:
-        import multiprocessing
-
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            found = list(_shown(pool.imap(work, ordered), progress, label, len(jobs)))
-    else:
-        found = list(_shown(map(work, ordered), progress, label, len(jobs)))
-    results: dict[int, R] = dict(zip(order, found, strict=True))
-    return [results[i] for i in range(len(jobs))]
-
-
-def _cost(job: object) -> int:
-    case = job[0] if isinstance(job, tuple) else job
-    return case.n_ranks if isinstance(case, Case) else 0
-
-
-def _shown(items: Iterable[R], progress: Progress | None, label: str, total: int) -> Iterable[R]:
-    return items if progress is None else progress(items, label, total)  # type: ignore[return-value]

@@ -3,12 +3,13 @@
 * ``zero-shot``: everything fitted is refitted without any log of the scored system;
 * ``few``: from there, on the three sizes of the curve itself nearest 256 B, 1 MiB and 1 GiB; scored on its others;
 * ``transfer``: from there, on one all_reduce log of the system; scored on its other logs;
-* ``calibrated``: from there, on every second size of all logs of the system; scored on the other sizes.
+* ``calibrated``: from there, on every second size of all logs of the system, and from there on those of the log
+  itself (its allocation of nodes, library and plugin versions are its own); scored on the other sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,17 +22,18 @@ MODES = ("zero-shot", "few", "transfer", "calibrated")
 FEW = (256, 2**20, 2**30)
 """Sizes whose nearest neighbours in a curve are taken as measured."""
 
-_FEW_WEIGHT, _SYSTEM_WEIGHT = 1.0, 1.0
-"""Weight of a size in `few`, and of a curve in `transfer` and `calibrated`, against the prior around zero-shot."""
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Where every log is predicted (ln of fields) and which of its sizes are scored; None where it is not scored."""
+    """Where every log is predicted (ln of fields; None: not at all) and which of its sizes are scored.
+
+    `reason` says why none of them is; `fitted` are the logs that the mode's own fits have seen sizes of.
+    """
 
     at: list[Float64 | None]
     scored: list[npt.NDArray[np.bool_]]
     reason: list[str]
+    fitted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,56 +66,63 @@ class Study:
         use = self.rows.of_logs(logs)
         return fit(self.rows, use, weights(self.rows, use, self.systems), prior=POOLED)
 
-    def plan(self, mode: str, zero: dict[str, Float64]) -> Plan:
-        """The plan of a mode, given the zero-shot fields of every system."""
+    def plan(self, mode: str, zero: dict[str, Float64], listed: Collection[int] | None = None) -> Plan:
+        """The plan of a mode, given the zero-shot fields of every system; for the listed logs, where not for all."""
+        wanted = range(len(self.logs)) if listed is None else listed
         every = [np.ones(len(entry.nbytes), bool) for entry in self.logs]
         blank = [""] * len(self.logs)
         if mode == "zero-shot":
             return Plan([zero[s] for s in self.systems], every, blank)
         if mode == "few":
-            return self._few(zero)
-        return self._transfer(zero) if mode == "transfer" else self._calibrated(zero)
+            return self._few(zero, wanted)
+        members: dict[str, list[int]] = {self.systems[i]: [] for i in wanted}
+        for i, system in enumerate(self.systems):
+            members.get(system, []).append(i)
+        return self._transfer(zero, members) if mode == "transfer" else self._calibrated(zero, members)
 
-    def _few(self, zero: dict[str, Float64]) -> Plan:
-        at: list[Float64 | None] = []
+    def _few(self, zero: dict[str, Float64], wanted: Collection[int]) -> Plan:
+        at: list[Float64 | None] = [None] * len(self.logs)
         scored = []
         for i, entry in enumerate(self.logs):
             known = nearest(entry.nbytes, FEW)
             scored.append(~np.isin(np.arange(len(entry.nbytes)), known))
-            use = self.rows.of_logs([i])[known]
-            at.append(fit(self.rows, use, np.full(use.size, _FEW_WEIGHT), center=zero[entry.case.system]))
-        return Plan(at, scored, [""] * len(self.logs))
+            if i in wanted:
+                use = self.rows.of_logs([i])[known]
+                at[i] = fit(self.rows, use, np.ones(use.size), center=zero[entry.case.system])
+        return Plan(at, scored, [""] * len(self.logs), frozenset(wanted))
 
-    def _transfer(self, zero: dict[str, Float64]) -> Plan:
+    def _transfer(self, zero: dict[str, Float64], members_of: dict[str, list[int]]) -> Plan:
         at: list[Float64 | None] = [None] * len(self.logs)
+        scored = [np.ones(len(entry.nbytes), bool) for entry in self.logs]
         reason = ["the system has no all_reduce log to fit"] * len(self.logs)
-        for system in set(self.systems):
-            members = [i for i, s in enumerate(self.systems) if s == system]
+        fitted = []
+        for system, members in members_of.items():
             known = reference(self.logs, members)
             if known is None:
                 continue
-            use = self.rows.of_logs([known])
-            x = fit(self.rows, use, np.full(use.size, _SYSTEM_WEIGHT / use.size), center=zero[system])
+            fitted.append(known)
+            x = self._alike([self.rows.of_logs([known])], zero[system])
             for i in members:
-                at[i], reason[i] = (x, "") if i != known else (None, "the log that the system was fitted on")
-        return Plan(at, [np.ones(len(entry.nbytes), bool) for entry in self.logs], reason)
+                at[i], reason[i] = x, ""
+            scored[known][:], reason[known] = False, "the log that the system was fitted on"
+        return Plan(at, scored, reason, frozenset(fitted))
 
-    def _calibrated(self, zero: dict[str, Float64]) -> Plan:
+    def _calibrated(self, zero: dict[str, Float64], members_of: dict[str, list[int]]) -> Plan:
         at: list[Float64 | None] = [None] * len(self.logs)
         second = [np.arange(len(entry.nbytes)) % 2 == 1 for entry in self.logs]
-        for system in set(self.systems):
-            members = [i for i, s in enumerate(self.systems) if s == system]
-            healthy = [i for i in members if self.logs[i].case.healthy != "no"]
-            if healthy:
-                use = np.concatenate([self.rows.of_logs([i])[~second[i]] for i in healthy])
-                count = np.bincount(self.rows.log[use])
-                w = _SYSTEM_WEIGHT / count[self.rows.log[use]]
-                x = fit(self.rows, use, w, center=zero[system])
-            else:
-                x = zero[system]
+        seen = [self.rows.of_logs([i])[~second[i]] for i in range(len(self.logs))]
+        fitted = {i for m in members_of.values() for i in m if self.logs[i].case.healthy != "no"}
+        for system, members in members_of.items():
+            healthy = [i for i in members if i in fitted]
+            shared = self._alike([seen[i] for i in healthy], zero[system]) if healthy else zero[system]
             for i in members:
-                at[i] = x
-        return Plan(at, second, [""] * len(self.logs))
+                at[i] = self._alike([seen[i]], shared) if i in healthy else shared
+        return Plan(at, second, [""] * len(self.logs), frozenset(fitted))
+
+    def _alike(self, curves: Sequence[npt.NDArray[np.int64]], center: Float64) -> Float64:
+        """The fit on rows of several curves of one machine, each of weight 1."""
+        use, weight = np.concatenate(curves), np.concatenate([np.full(c.size, 1 / c.size) for c in curves])
+        return fit(self.rows, use, weight, center=center)
 
 
 def nearest(nbytes: Sequence[int], wanted: Sequence[int]) -> list[int]:
@@ -123,6 +132,18 @@ def nearest(nbytes: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 
 def reference(logs: Sequence[Log], members: Sequence[int]) -> int | None:
-    """The all_reduce log that stands for a system: not degraded, most ranks, then most sizes, then the first slug."""
-    good = [i for i in members if logs[i].case.collective == "all_reduce" and logs[i].case.healthy != "no"]
-    return min(good, key=lambda i: (-logs[i].case.n_ranks, -len(logs[i].nbytes), logs[i].case.slug), default=None)
+    """The all_reduce log that stands for a system.
+
+    Not degraded, its ranks nearest (in ratio) to the median of the system's logs, then most sizes, then the first slug:
+    a fit to the smallest or the largest job would have to be carried farthest.
+    """
+    good = [i for i in members if logs[i].case.healthy != "no"]
+    if not good:
+        return None
+    middle = float(np.median([np.log(logs[i].case.n_ranks) for i in good]))
+
+    def order(i: int) -> tuple[float, int, str]:
+        away = round(abs(float(np.log(logs[i].case.n_ranks)) - middle), 6)
+        return away, -len(logs[i].nbytes), logs[i].case.slug
+
+    return min((i for i in good if logs[i].case.collective == "all_reduce"), key=order, default=None)

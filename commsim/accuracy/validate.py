@@ -6,7 +6,7 @@ The error of a log is that of `commsim.accuracy.compare`: the mean of |predicted
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.baselines import FREE_FIT, NAMES, three_lines
-from commsim.accuracy.calibrate import Log, Progress, all_planes, all_times, stack
+from commsim.accuracy.calibrate import Log, stack
 from commsim.accuracy.cases import CLASSES, Case, fabric_class, load_cases
 from commsim.accuracy.compare import BANDS
 from commsim.accuracy.fields import space
 from commsim.accuracy.modes import Plan, Study
 from commsim.accuracy.planes import Planes
+from commsim.accuracy.workers import Workers
 from commsim.errors import CommsimError, ScenarioError
 from commsim.measure.parsers import read_measured
 from commsim.nccl.version import format_version
@@ -29,6 +30,11 @@ Float64 = npt.NDArray[np.float64]
 
 LEAST_ROWS = 4
 """A log with fewer sizes is not scored."""
+
+OFF = 0.02
+"""Mean relative error of planes at a fit's result from which on new ones are made there."""
+
+ROUNDS = 2
 
 BAND_NAMES = ("small", "mid", "large")
 FIGURES = ("mape", *(f"mape_{b}" for b in BAND_NAMES))
@@ -74,10 +80,9 @@ def training_folder() -> Path:
 
 
 def prepare(
+    workers: Workers,
     folders: Sequence[Path],
     case_files: Sequence[Path] = (),
-    workers: int = 2,
-    progress: Progress | None = None,
     only: Sequence[str] | None = None,
 ) -> Validation:
     """Reads the logs, predicts them once with the slopes of all fitted fields, and refits for every system.
@@ -97,7 +102,7 @@ def prepare(
     cases = [*scored, *(c for c in more if c.slug not in known)]
     entries, logs = _read(cases)
     start = np.zeros(len(space().fields))
-    first = all_planes(logs, start, workers, progress)
+    first = workers.planes(logs, [start] * len(logs))
     good = [i for i in range(len(logs)) if not isinstance(first[i], str)]
     place = {i: k for k, i in enumerate(good)}
     planes = {k: p for k, i in enumerate(good) if isinstance(p := first[i], Planes)}
@@ -142,17 +147,63 @@ def _read(cases: Iterable[Case]) -> tuple[list[Entry], list[Log]]:
     return entries, logs
 
 
-def score(validation: Validation, mode: str, workers: int = 2, progress: Progress | None = None) -> None:
-    """Predict every listed log in a mode; `validation.modes` holds the result."""
-    plan = validation.study.plan(mode, dict(validation.zero))
-    logs = validation.study.logs
-    listed = sorted({e.log for e in validation.entries if e.log is not None and plan.at[e.log] is not None})
-    points = [x for i in listed if (x := plan.at[i]) is not None]
-    found = all_times([logs[i] for i in listed], points, workers, progress, mode)
-    seconds = [np.full(len(entry.nbytes), np.nan) for entry in logs]
-    for i, values in zip(listed, found, strict=True):
-        seconds[i] = values
+def score(validation: Validation, mode: str, workers: Workers) -> None:
+    """Predict every listed log in a mode; `validation.modes` holds the result.
+
+    Where the planes were off by more than `OFF` at what a fit of the mode has found, the planes there join them and
+    the fit is repeated, `ROUNDS` times at most.
+    """
+    study, zero = validation.study, dict(validation.zero)
+    listed = {e.log for e in validation.entries if e.log is not None}
+    plan = study.plan(mode, zero, listed)
+    seconds = _predicted(study, listed | plan.fitted, plan, workers, mode)
+    more: list[dict[int, Planes]] = []
+    for _ in range(ROUNDS):
+        far = [i for i in sorted(plan.fitted) if _off(study, plan, seconds, i) > OFF]
+        if not far:
+            break
+        points = [x for i in far if (x := plan.at[i]) is not None]
+        made = workers.planes([study.logs[i] for i in far], points, f"{mode}, slopes")
+        more.append({i: p for i, p in zip(far, made, strict=True) if isinstance(p, Planes)})
+        study = replace(study, rows=stack(study.logs, [validation.planes, *more]))
+        before, plan = plan, study.plan(mode, zero, listed)
+        seconds = _predicted(study, listed | plan.fitted, plan, workers, mode, (before, seconds))
     validation.modes[mode] = (plan, seconds)
+
+
+def _off(study: Study, plan: Plan, seconds: Sequence[Float64], log: int) -> float:
+    """Mean relative distance of a log's planes from its prediction."""
+    x = plan.at[log]
+    if x is None or not np.isfinite(seconds[log]).all():
+        return 0.0
+    planes, _ = study.rows.predicted(x, study.rows.of_logs([log]))
+    return float(np.mean(np.abs(planes / seconds[log] - 1)))
+
+
+def _predicted(
+    study: Study,
+    wanted: Iterable[int],
+    plan: Plan,
+    workers: Workers,
+    label: str,
+    before: tuple[Plan, list[Float64]] | None = None,
+) -> list[Float64]:
+    """Seconds of the wanted logs; those of a plan before where a log's point has not moved."""
+    logs = study.logs
+    seconds = [np.full(len(entry.nbytes), np.nan) for entry in logs]
+    moved: list[tuple[int, Float64]] = []
+    for i in sorted(wanted):
+        x = plan.at[i]
+        if x is None:
+            continue
+        if before is not None and (last := before[0].at[i]) is not None and np.array_equal(last, x):
+            seconds[i] = before[1][i]
+        else:
+            moved.append((i, x))
+    found = workers.times([logs[i] for i, _ in moved], [x for _, x in moved], label)
+    for (i, _), values in zip(moved, found, strict=True):
+        seconds[i] = values
+    return seconds
 
 
 def record(validation: Validation, mode: str) -> dict[str, object]:

@@ -1,0 +1,103 @@
+"""Predictions of many logs on several processes: the planes of each, or the times of each at its own field values."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.accuracy.calibrate import Log
+from commsim.accuracy.cases import Case
+from commsim.accuracy.fields import Field, space
+from commsim.accuracy.planes import Planes, explored, times, unique
+
+if TYPE_CHECKING:
+    from multiprocessing.pool import Pool
+
+R = TypeVar("R")
+
+Float64 = npt.NDArray[np.float64]
+Job = tuple[Case, list[int], dict[Field, float]]
+Progress = Callable[[Iterable[object], str, int], Iterable[object]]
+
+
+class Workers:
+    """`count` processes that live as long as the ``with`` block; one works in this process. `progress` shows them.
+
+    A process keeps the graphs it has searched, so that a second prediction of a machine is quicker than the first.
+    """
+
+    def __init__(self, count: int = 2, progress: Progress | None = None) -> None:
+        self.count, self.progress = count, progress
+        self._pool: Pool | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool.join()
+            self._pool = None
+
+    def planes(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "slopes") -> list[Planes | str]:
+        """The planes of every log at its own point; why not, where a log cannot be predicted."""
+        found: list[Planes | str] = [""] * len(logs)
+        for members, _, made in self._each(_planes_job, logs, at, label):
+            for i in members:
+                found[i] = made
+        return found
+
+    def times(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "predictions") -> list[Float64]:
+        """Predicted seconds of every log at its own point."""
+        found: list[Float64] = [np.zeros(0)] * len(logs)
+        for members, sizes, seconds in self._each(_times_job, logs, at, label):
+            place = {n: j for j, n in enumerate(sizes)}
+            for i in members:
+                found[i] = seconds[[place[n] for n in logs[i].nbytes]]
+        return found
+
+    def _each(
+        self, work: Callable[[Job], R], logs: Sequence[Log], at: Sequence[Float64], label: str
+    ) -> list[tuple[list[int], list[int], R]]:
+        """(logs, sizes, result) of every job: logs of one machine at one point share it; many ranks begin first."""
+        jobs: list[Job] = []
+        members: list[list[int]] = []
+        for _, indices in unique([entry.case for entry in logs]):
+            points: dict[bytes, list[int]] = {}
+            for i in indices:
+                points.setdefault(at[i].tobytes(), []).append(i)
+            for same in points.values():
+                sizes = sorted({n for i in same for n in logs[i].nbytes})
+                jobs.append((logs[same[0]].case, sizes, space().values(at[same[0]])))
+                members.append(same)
+        order = sorted(range(len(jobs)), key=lambda k: -jobs[k][0].n_ranks)
+        found = self._map(work, [jobs[k] for k in order])
+        shown = found if self.progress is None else self.progress(found, label, len(jobs))
+        return [(members[k], jobs[k][1], result) for k, result in zip(order, shown, strict=True)]  # type: ignore[misc]
+
+    def _map(self, work: Callable[[Job], R], jobs: Sequence[Job]) -> Iterable[R]:
+        if self.count == 1 or len(jobs) < 2:
+            return map(work, jobs)
+        if self._pool is None:
+            import multiprocessing
+
+            # An interrupt is for the process that gave the work out: it ends the others.
+            context = multiprocessing.get_context("spawn")
+            self._pool = context.Pool(self.count, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+        return self._pool.imap(work, jobs)
+
+
+def _planes_job(job: Job) -> Planes | str:
+    return explored(*job)
+
+
+def _times_job(job: Job) -> Float64:
+    case, sizes, values = job
+    return times(case, sizes, [values])[0]
