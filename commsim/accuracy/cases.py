@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from commsim.accuracy.machines import base_machine, network_blocks, wire
+from commsim.accuracy.machines import base_machine, full_nodes, network_blocks, wire
 from commsim.accuracy.releases import version_of
 from commsim.document import read_documents, validate
 from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
@@ -42,6 +42,8 @@ _ONE_PROCESS = re.compile(
 )
 _PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
+_HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
+_MOST_CHARACTERS = 1 << 16
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
 
 
@@ -173,17 +175,43 @@ def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list
         if not indexes:
             raise LogFormatError(f"{folder}: found no INDEX_*.csv, expected the index of the logs beside them")
         for index in indexes:
-            with index.open(encoding="utf-8-sig", newline="") as stream:
-                for record in csv.DictReader(stream):
-                    row = {k: (v or "") for k, v in record.items() if isinstance(k, str)}
-                    if row.get("slug") and row["slug"] not in cases:
-                        cases[row["slug"]] = case_of(row, folder, rows)
+            for row in index_rows(index):
+                slug = row["slug"]
+                if slug not in cases:
+                    cases[slug] = case_of(row, folder, rows)
+                elif cases[slug].path.parent == folder:
+                    twice = f"the slug is listed more than once; its first row in {cases[slug].path.parent.name} counts"
+                    if twice not in cases[slug].notes:
+                        cases[slug] = replace(cases[slug], notes=(*cases[slug].notes, twice))
     return list(cases.values())
+
+
+def index_rows(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of an index that name a slug, by column; separated by commas, semicolons, tabs or bars.
+
+    Columns that are missing are blank. Raises LogFormatError with the line where the file is no such table.
+    """
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
+        head = stream.readline(_MOST_CHARACTERS)
+        separator = max(",;\t|", key=head.count)
+        stream.seek(0)
+        lines = csv.reader(stream, delimiter=separator, skipinitialspace=True)
+        try:
+            names = [name.strip().lower().replace(" ", "_") for name in next(lines, [])]
+            if "slug" not in names:
+                raise LogFormatError(f"{path}:1: found the columns {', '.join(names)[:200]}, expected one called slug")
+            for cells in lines:
+                row = {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+                if row.get("slug"):
+                    yield row
+        except csv.Error as fault:
+            raise LogFormatError(f"{path}:{lines.line_num}: {fault}") from None
 
 
 def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> Case:
     """The case of one index row: what the first matching case row says, the rule for the rest."""
-    slug = row["slug"]
+    slug = row["slug"].removesuffix(".csv")
+    row = {**row, "slug": slug}
     stated = next((r for r in rows if any(fnmatchcase(slug, p) for p in r.slugs)), CaseRow(slugs=[slug]))
     notes: list[str] = []
     version, note = version_of(row.get("nccl_version", ""), row.get("date", ""))
@@ -202,6 +230,8 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         system = stated.system or base
     except CommsimError as error:
         fault = str(error)
+    if not slug.strip(".") or re.search(r"[/\\\0]", slug):
+        fault = "the slug is no file name"
     collective = collective_name(row.get("collective", ""))
     return Case(
         slug=slug,
@@ -211,7 +241,7 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         nodes=nodes,
         gpus_per_node=per_node,
         system=system,
-        healthy=row.get("healthy", "").strip() or "unknown",
+        healthy=_HEALTHY.get(row.get("healthy", "").strip().lower(), "unknown"),
         machine=machine,
         version=version,
         launch=launch,
@@ -232,7 +262,7 @@ def _machine(
     row: dict[str, str], stated: CaseRow, nodes: int, per_node: int
 ) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """System by the rule, topology description, notes."""
-    from commsim.topology.presets import list_presets, load_preset, preset_names
+    from commsim.topology.presets import load_preset, preset_names
 
     knobs: dict[str, object] = {"nodes": nodes, "gpus_per_node": per_node}
     if stated.preset is not None:
@@ -241,15 +271,14 @@ def _machine(
         blocks = network_blocks(stated.network) if stated.network and nodes > 1 else {}
         return stated.preset, {"preset": stated.preset, **knobs, **blocks}, ()
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
-    known = {p.name: p for p in list_presets()}
     ranks = nodes * per_node
     if base == "gb200-nvl72" and nodes > 1:  # its "nodes" are trays of one NVLink domain
-        racks = -(-ranks // known[base].gpus_per_node)
+        racks = -(-ranks // full_nodes()[base])
         nodes, per_node = (racks, ranks // racks) if ranks % racks == 0 else (nodes, per_node)
         knobs = {"nodes": nodes, "gpus_per_node": per_node}
     if nodes == 1:
         return system_of(row, base, "one node"), {"preset": base, **knobs}, ()
-    full = known[base].gpus_per_node
+    full = full_nodes()[base]
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
     found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation)
     network = stated.network or found.network
@@ -258,5 +287,6 @@ def _machine(
 
 
 def _whole(text: str) -> int | None:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 8 else None
+    """The number that a cell begins with: ``16``, ``16.0``, ``16 nodes``; None where there is none above nought."""
+    match = re.match(r"(\d{1,7})(?:\.0*)?(?!\.?\d)", text.strip())
+    return int(match[1]) or None if match and text.isascii() else None

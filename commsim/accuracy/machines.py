@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from commsim.errors import TopologyError
 
@@ -18,42 +19,61 @@ _BASES: tuple[tuple[str, str, str], ...] = (
     # GPU model, intra-node links, machine; the first match of both wins ("" matches everything).
     (r"GB[23]00", _MESH, "gb200-nvl4"),
     (r"GB[23]00", "", "gb200-nvl72"),
-    (r"GB10|DGX Spark", "", "dgx-spark"),
+    (r"GB10\b|DGX Spark", "", "dgx-spark"),
     (r"GH200", "", "gh200x4"),
-    (r"B[23]00", "", "hgx-b200"),
-    (r"H200", "", "hgx-h200"),
-    (r"H20\b|H20-", "", "h20"),
-    (r"H800", "", "h800"),
-    (r"H100 (PCIe|NVL)|H100-PCIE", "", "h100-pcie-bridge"),
-    (r"H100", _MESH, "hgx-h100-4"),
-    (r"H100", "", "hgx-h100"),
-    (r"A800", "", "a800"),
-    (r"A100.*PCIe|PCIe.*A100|A100-PCIE", r"(?<!no NVLink )bridge", "a100-pcie-bridge"),
-    (r"A100.*PCIe|PCIe.*A100|A100-PCIE", "", "a100-pcie"),
-    (r"A100", _MESH, "hgx-a100-4"),
-    (r"A100", "", "dgx-a100"),
-    (r"V100.*PCIe|V100-PCIE", "", "v100-pcie"),
-    (r"V100.*SXM3|V100", r"(?<!no )NVSwitch|DGX-2", "dgx-2"),
-    (r"V100", _MESH, "v100-sxm2-4"),
-    (r"V100", "", "dgx-1v"),
+    (r"\bB[23]00", "", "hgx-b200"),
+    (r"\bH200[- ]?NVL", "", "h100-pcie-bridge"),
+    (r"\bH200", "", "hgx-h200"),
+    (r"\bH20\b", "", "h20"),
+    (r"\bH800", "", "h800"),
+    (r"\bH100.*(PCIe|NVL\b)|PCIe.*\bH100", "", "h100-pcie-bridge"),
+    (r"\bH100", _MESH, "hgx-h100-4"),
+    (r"\bH100", "", "hgx-h100"),
+    (r"\bA800", "", "a800"),
+    (r"\bA100.*PCIe|PCIe.*\bA100|\bA30\b", r"(?<!no NVLink )bridge", "a100-pcie-bridge"),
+    (r"\bA100.*PCIe|PCIe.*\bA100|\bA30\b", "", "a100-pcie"),
+    (r"\bA100", _MESH, "hgx-a100-4"),
+    (r"\bA100", "", "dgx-a100"),
+    (r"\bV100.*PCIe|PCIe.*\bV100", "", "v100-pcie"),
+    (r"\bV100", r"(?<!no )NVSwitch|DGX-2", "dgx-2"),
+    (r"\bV100.*SXM3|DGX-2", "", "dgx-2"),
+    (r"\bV100", _MESH, "v100-sxm2-4"),
+    (r"\bV100|DGX-1\b", "", "dgx-1v"),
     (r"RTX 50|RTX PRO|RTX 6000D|Blackwell", "", "rtx5090"),
-    (r"RTX 40|\bL40|\bL4\b|RTX 6000 Ada|Ada", "", "rtx4090"),
-    (r"RTX 30|RTX A\d|\bA10\b|\bA40\b|A6000|A5000", "", "rtx3090"),
-    (r"RTX 20|TITAN RTX|\bT4\b|Quadro RTX", "", "rtx2080ti"),
+    (r"RTX 40|\bL(40S?|20|4|2)\b|RTX 6000 Ada|\bAda\b", "", "rtx4090"),
+    (r"RTX 30|RTX A\d|\bA(10G?|40|16|2)\b|\bA[456]000", "", "rtx3090"),
+    (r"RTX 20|TITAN RTX|\bT4G?\b|Quadro RTX", "", "rtx2080ti"),
 )
 
 _NETWORKS: tuple[tuple[str, str], ...] = (
     (r"TCP sockets|TCP/Ethernet|\bTCP\b|10GbE|sockets", "ethernet"),
-    (r"Slingshot|Cassini|CXI", "slingshot"),
-    (r"\bEFA\b", "efa"),
+    (r"Slingshot|Cassini|\bCXI\b", "slingshot"),
+    (r"\bEFA", "efa"),
     (r"TCPX|FasTrak|GPUDirect-TCP", "tcpx"),
-    (r"RoCE|gIB|Spectrum-X", "roce"),
-    (r"InfiniBand|\b[EHNX]DR|\bIB\b|Omni", "infiniband"),
+    (r"RoCE|\bgIB\b|Spectrum-X", "roce"),
+    (r"InfiniBand|(?:(?<![A-Z])|(?<=\dx))[EHNXF]DR(?![A-Z])|\bIB\b|Omni", "infiniband"),
     (r"Ethernet|GbE", "ethernet"),
 )
-_NAMED_RATES = {"EDR": 100, "HDR100": 100, "HDR": 200, "NDR200": 200, "NDR": 400, "XDR": 800, "FDR": 56}
+_NAMED_RATES = {
+    "FDR": 56, "EDR": 100, "HDR[- ]?100": 100, "HDR(?:[- ]?200)?": 200,
+    "NDR[- ]?200": 200, "NDR(?:[- ]?400)?": 400, "XDR(?:[- ]?800)?": 800,
+    "(?:ConnectX-?|CX-?)5": 100, "(?:ConnectX-?|CX-?)6": 200, "(?:ConnectX-?|CX-?)7|BlueField-?3": 400,
+    "(?:ConnectX-?|CX-?)8": 800,
+}  # fmt: skip
 _DEFAULT_RATE = {"volta": 100, "turing": 100, "ampere": 200, "ada": 200, "hopper": 400, "blackwell": 400}
 """Gb/s of a NIC where the row names none: the usual one of the servers of that time."""
+
+_FASTEST = 800
+"""Gb/s that no NIC of today exceeds: a larger rate is that of a node."""
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|b\b)|(?<![\d.])(\d{2,4})\s?(G)\b(?!B)", re.I)
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s?(?:GB/s|GBps|GiB/s)")
+_COUNT = re.compile(
+    r"(?<![\w.-])(\d{1,3})\s?[x*\u00d7]\s?(?!\d{0,3}\s?GPU)"
+    r"|\b(\d{1,2})\s?(?:NICs?|HCAs?|rails?|adapters?|ports?)\b",
+    re.I,
+)
+_PER_NODE = re.compile(r"\b(?:per|/)\s?node\b|\bnode total\b|\btotal\b|\baggregate\b", re.I)
 
 # us of switch, cable and NIC as in topologies/: Quantum-2, Rosetta, 51.2 Tb/s Ethernet; half a round trip of a NIC.
 _LATENCY = {
@@ -79,13 +99,19 @@ class Wire:
 
 def base_machine(gpu_model: str, intra_link: str, gpus_per_node: int = 1) -> str:
     """The machine of ``topologies/`` for a GPU and the links between the GPUs of a node; the first with enough GPUs."""
-    from commsim.topology.presets import list_presets
-
-    size = {p.name: p.gpus_per_node for p in list_presets()}
+    size = full_nodes()
     found = [n for g, intra, n in _BASES if re.search(g, gpu_model, re.I) and re.search(intra, intra_link, re.I)]
     if found:
         return next((name for name in found if size[name] >= gpus_per_node), found[-1])
     raise TopologyError(f"no machine is known for the GPU {gpu_model[:60]!r}; add a case that names a preset")
+
+
+@lru_cache(maxsize=1)
+def full_nodes() -> dict[str, int]:
+    """GPUs of a whole node of every machine of ``topologies/``."""
+    from commsim.topology.presets import list_presets
+
+    return {p.name: p.gpus_per_node for p in list_presets()}
 
 
 def network_kind(inter_link: str, env: str = "") -> str | None:
@@ -110,10 +136,16 @@ def wire(inter_link: str, env: str, gpus: int, generation: str) -> Wire:
     if rate is None:
         rate = _DEFAULT_RATE[generation]
         notes.append(f"NIC rate not stated: taken as {rate} Gb/s")
-    count = re.search(r"\b(\d{1,3})\s?x\b(?! ?GPU)|\((\d) NIC", inter_link)
-    nics = int(count[1] or count[2]) if count else gpus if rate >= 100 else 1
-    if count is None:
+    nics = _count(inter_link)
+    if nics is None:
+        whole = rate > _FASTEST or (rate >= 2 * _DEFAULT_RATE[generation] and bool(_PER_NODE.search(inter_link)))
+        nics = gpus if rate >= 100 else 1
         notes.append(f"NIC count not stated: taken as {nics} ({'one per GPU' if rate >= 100 else 'a slow network'})")
+        if whole:
+            rate = rate // nics
+            notes.append(f"the rate is taken as that of a node: {rate} Gb/s per NIC")
+    elif rate > _FASTEST:
+        rate = rate // nics
     if "per tray" in inter_link:  # the node is the NVLink domain, a tray holds four of its GPUs
         nics *= max(1, gpus // 4)
     if network == "efa" and generation in ("volta", "turing", "ampere"):
@@ -124,10 +156,32 @@ def wire(inter_link: str, env: str, gpus: int, generation: str) -> Wire:
 
 
 def _rate(text: str) -> int | None:
-    match = re.search(r"(\d{2,4})\s?Gb(?:/s|ps|it/s|E)", text) or re.search(r"\b(\d{2,4})G\b", text)
+    """Gb/s of the first rate that a text states: in bits, by a name, or in bytes."""
+    match = _RATE.search(_BYTES.sub(" ", text))
     if match:
-        return int(match[1])
-    return next((rate for name, rate in _NAMED_RATES.items() if re.search(rf"\b{name}\b", text)), None)
+        scale = 1000 if (match[2] or "").upper() == "T" else 1
+        return max(1, round(float(match[1] or match[3]) * scale))
+    named = next(
+        (
+            rate
+            for name, rate in _NAMED_RATES.items()
+            if re.search(rf"(?:(?<![A-Z])|(?<=\dx))(?:{name})(?!\d)", text, re.I)
+        ),
+        None,
+    )
+    if named is not None:
+        return named
+    stated = _BYTES.search(text)
+    return max(1, round(8 * float(stated[1]))) if stated else None
+
+
+def _count(text: str) -> int | None:
+    """NICs of a node: ``8x``, ``8 NICs``; the first number that is not nought."""
+    for match in _COUNT.finditer(text):
+        found = int(match[1] or match[2])
+        if found:
+            return found
+    return 1 if re.search(r"\b(?:one|a single|single) (?:NIC|HCA|port)\b(?! per GPU)", text, re.I) else None
 
 
 def network_blocks(network: str, nics: int | None = None, bandwidth: float | None = None) -> dict[str, object]:

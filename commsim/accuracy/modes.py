@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 from commsim.accuracy.calibrate import POOLED, Float64, Log, Rows, fit, weights
 
+MOST_NODES = 64
+"""Logs of more nodes are fitted to by themselves only: their slopes cost minutes and say what those of fewer say."""
+
 MODES = ("zero-shot", "few", "transfer", "calibrated")
 
 FEW = (256, 2**20, 2**30)
@@ -114,7 +117,8 @@ class Study:
         fitted = {i for m in members_of.values() for i in m if self.logs[i].case.healthy != "no"}
         for system, members in members_of.items():
             healthy = [i for i in members if i in fitted]
-            shared = self._alike([seen[i] for i in healthy], zero[system]) if healthy else zero[system]
+            common = [seen[i] for i in healthy if self.logs[i].case.nodes <= MOST_NODES]
+            shared = self._alike(common, zero[system]) if common else zero[system]
             for i in members:
                 at[i] = self._alike([seen[i]], shared) if i in healthy else shared
         return Plan(at, second, [""] * len(self.logs), frozenset(fitted))
@@ -134,10 +138,10 @@ def nearest(nbytes: Sequence[int], wanted: Sequence[int]) -> list[int]:
 def reference(logs: Sequence[Log], members: Sequence[int]) -> int | None:
     """The all_reduce log that stands for a system.
 
-    Not degraded, its ranks nearest (in ratio) to the median of the system's logs, then most sizes, then the first slug:
-    a fit to the smallest or the largest job would have to be carried farthest.
+    Not degraded, on at most `MOST_NODES`, its ranks nearest (in ratio) to the median of such logs, then most sizes,
+    then the first slug: a fit to the smallest or the largest job would have to be carried farthest.
     """
-    good = [i for i in members if logs[i].case.healthy != "no"]
+    good = [i for i in members if logs[i].case.healthy != "no" and logs[i].case.nodes <= MOST_NODES]
     if not good:
         return None
     middle = float(np.median([np.log(logs[i].case.n_ranks) for i in good]))

@@ -8,11 +8,11 @@ of the result predicts it anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from commsim.nccl.lower import Call
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind
+
+R = TypeVar("R")
 
 Float64 = npt.NDArray[np.float64]
 
@@ -186,20 +188,31 @@ def _paths() -> tuple[str, ...]:
     return tuple(sorted({path for _, path in space().fields}))
 
 
-def times(case: Case, nbytes: Sequence[int], several: Sequence[Mapping[Field, float]]) -> list[Float64]:
-    """Predicted seconds at each of several sets of field values, in order."""
+def times(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> Float64:
+    """Predicted seconds at some field values."""
     predictor = FitPredictor(case)
-    found = []
-    for values in several:
-        parameters = parameters_at(predictor.generation, predictor.network, values)
-        found.append(np.array([predictor.time(case.collective, n, parameters) for n in nbytes]))
-    return found
+    parameters = parameters_at(predictor.generation, predictor.network, values)
+    return np.array([predictor.time(case.collective, n, parameters) for n in nbytes])
 
 
 def explored(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> Planes | str:
     """The planes of a case, or why it cannot be predicted: one log's fault must not end a validation of many."""
+    return _or_why(planes, case, nbytes, values)
+
+
+def attempted(case: Case, nbytes: Sequence[int], values: Mapping[Field, float]) -> Float64 | str:
+    """The times of a case, or why it cannot be predicted."""
+    return _or_why(times, case, nbytes, values)
+
+
+def _or_why(
+    work: Callable[[Case, Sequence[int], Mapping[Field, float]], R],
+    case: Case,
+    nbytes: Sequence[int],
+    values: Mapping[Field, float],
+) -> R | str:
     try:
-        return planes(case, nbytes, values)
+        return work(case, nbytes, values)
     except CommsimError as error:
         return str(error).splitlines()[0]
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:

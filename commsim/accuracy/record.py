@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from commsim.accuracy.validate import FIGURES, Validation, baseline_record, medians, record
 from commsim.errors import ScenarioError
-from commsim.nccl.uncertainty import SIZE_BANDS, band_of
 from commsim.resources import data_root
 
 TOLERANCE = 1.0
@@ -82,44 +79,3 @@ def _flat(summary: Mapping[str, Any]) -> dict[str, float]:
         for kind in ("logs", "systems"):
             out |= {f"{name}, {kind}, {f}": v for f, v in part[kind].items() if v is not None}
     return out
-
-
-def residual_quantiles(validation: Validation, mode: str = "zero-shot") -> dict[str, Any]:
-    """What `commsim.nccl.uncertainty` reads: quantiles of measured / predicted by generation, link and size band.
-
-    Every log weighs alike, so that a long curve does not speak for many.
-    """
-    _, seconds = validation.modes[mode]
-    kinds: dict[tuple[str, str], list[int]] = {}
-    for entry in validation.entries:
-        if entry.log is not None and entry.case.healthy != "no":
-            planes = validation.planes[entry.log]
-            kinds.setdefault((planes.generation, planes.link), []).append(entry.log)
-    out = []
-    for (generation, link), logs in sorted(kinds.items()):
-        size = np.concatenate([validation.study.logs[i].nbytes for i in logs])
-        ratio = np.concatenate([validation.study.logs[i].time_s / seconds[i] for i in logs])
-        weight = np.concatenate([np.full(len(validation.study.logs[i].nbytes), 1 / len(seconds[i])) for i in logs])
-        bands = {}
-        for name, _ in SIZE_BANDS:
-            rows = np.array([band_of(int(n)) == name for n in size])
-            if rows.any():
-                low, high = (_quantile(ratio[rows], weight[rows], q) for q in (0.1, 0.9))
-                bands[name] = {"low": round(low, 3), "high": round(high, 3), "n": int(rows.sum())}
-        out.append(
-            {
-                "generation": generation,
-                "link": link,
-                "smallest": int(size.min()),
-                "largest": int(size.max()),
-                "most_nodes": max(validation.study.logs[i].case.nodes for i in logs),
-                "bands": bands,
-            }
-        )
-    return {"kinds": out}
-
-
-def _quantile(values: Sequence[float] | np.ndarray, weight: np.ndarray, q: float) -> float:
-    order = np.argsort(values)
-    total = np.cumsum(weight[order])
-    return float(np.asarray(values)[order][int(np.searchsorted(total, q * total[-1]).clip(0, len(order) - 1))])

@@ -30,7 +30,8 @@ RELEASES: tuple[tuple[date, Version], ...] = tuple(
 """(day, release) in order of time."""
 
 _DATE = re.compile(r"\b(20\d\d)(?:-(\d\d))?(?:-(\d\d))?\b")
-_VERSION = re.compile(r"(?<![\d.])2\.\d{1,2}(?:\.\d{1,2})?(?![\d.])")
+_VERSION = re.compile(r"(?<![\d.])2[._](\d{1,2})(?:[._](\d{1,2}))?(?![\d])")
+_CODE = re.compile(r"(?<![\d.])2(\d\d)(\d\d)(?![\d.])")
 
 
 def log_date(text: str) -> date | None:
@@ -55,9 +56,9 @@ def current_release(day: date) -> Version:
 
 
 def stated_version(text: str) -> Version | None:
-    """The NCCL release that a text names, or None: ``2.22.3+cuda12.6 (from NCCL_HOME)``, ``2.18 (directory name)``."""
-    match = _VERSION.search(text)
-    return parse_version(match[0]) if match else None
+    """The NCCL release that a text names, or None: ``2.22.3+cuda12.6``, ``2.18 (directory)``, the code ``22203``."""
+    match = _VERSION.search(text) or _CODE.search(text)
+    return parse_version(f"2.{int(match[1])}.{int(match[2] or 0)}") if match else None
 
 
 def version_of(text: str, day: str) -> tuple[Version | None, str]:

@@ -18,8 +18,9 @@ from commsim.accuracy.calibrate import Log, stack
 from commsim.accuracy.cases import CLASSES, Case, fabric_class, load_cases
 from commsim.accuracy.compare import BANDS
 from commsim.accuracy.fields import space
-from commsim.accuracy.modes import Plan, Study
+from commsim.accuracy.modes import MOST_NODES, Plan, Study
 from commsim.accuracy.planes import Planes
+from commsim.accuracy.reasons import Miss, explain
 from commsim.accuracy.workers import Workers
 from commsim.errors import CommsimError, ScenarioError
 from commsim.measure.parsers import read_measured
@@ -31,10 +32,10 @@ Float64 = npt.NDArray[np.float64]
 LEAST_ROWS = 4
 """A log with fewer sizes is not scored."""
 
-OFF = 0.02
+OFF = 0.05
 """Mean relative error of planes at a fit's result from which on new ones are made there."""
 
-ROUNDS = 2
+ROUNDS = 1
 
 BAND_NAMES = ("small", "mid", "large")
 FIGURES = ("mape", *(f"mape_{b}" for b in BAND_NAMES))
@@ -60,6 +61,7 @@ class Validation:
     zero: Mapping[str, Float64]
     whole: Float64  # the fit on all training logs
     modes: dict[str, tuple[Plan, list[Float64]]] = field(default_factory=dict)
+    reasons: dict[str, dict[str, str]] = field(default_factory=dict)  # by mode and slug, of the worst logs
 
     def fabric(self, entry: Entry) -> str:
         """The network of a log, ``one_node`` where there is none, blank where the machine is not known."""
@@ -99,7 +101,7 @@ def prepare(
     known = {c.slug for c in scored}
     more = load_cases([own]) if any(own.glob("INDEX_*.csv")) else []
     names = {c.slug for c in more}
-    cases = [*scored, *(c for c in more if c.slug not in known)]
+    cases = [*scored, *(c for c in more if c.slug not in known and c.nodes <= MOST_NODES)]
     entries, logs = _read(cases)
     start = np.zeros(len(space().fields))
     first = workers.planes(logs, [start] * len(logs))
@@ -107,7 +109,11 @@ def prepare(
     place = {i: k for k, i in enumerate(good)}
     planes = {k: p for k, i in enumerate(good) if isinstance(p := first[i], Planes)}
     kept = [logs[i] for i in good]
-    train = frozenset(k for k, e in enumerate(kept) if e.case.healthy == "yes" and (not names or e.case.slug in names))
+    train = frozenset(
+        k
+        for k, e in enumerate(kept)
+        if e.case.healthy == "yes" and e.case.nodes <= MOST_NODES and (not names or e.case.slug in names)
+    )
     study = Study(kept, stack(kept, [planes]), train)
     whole = study.everything()
     zero = study.zero_shot(sorted({e.case.system for e in kept}))
@@ -206,18 +212,54 @@ def _predicted(
     return seconds
 
 
+def find_reasons(validation: Validation, mode: str, workers: Workers) -> None:
+    """Say why the worst logs of a mode are off (`commsim.accuracy.reasons`); `validation.reasons` holds it."""
+    plan, seconds = validation.modes[mode]
+    logs = validation.study.logs
+    place = {e.case.slug: e.log for e in validation.entries}
+    misses: list[Miss] = []
+    same: list[list[Log]] = []
+    for row in _worst([_row(validation, entry, plan, seconds) for entry in validation.entries]):
+        i = place[str(row["slug"])]
+        assert i is not None
+        x = plan.at[i]
+        assert x is not None
+        at = {n: k for k, n in enumerate(validation.planes[i].nbytes)}
+        choices = [validation.planes[i].choices[at[n]] for n in logs[i].nbytes]
+        misses.append(Miss(logs[i], x, seconds[i], plan.scored[i], choices))
+        same.append([other for k, other in enumerate(logs) if k != i and _same_call(logs[i].case, other.case)])
+    found = explain(misses, same, workers)
+    validation.reasons[mode] = {miss.log.case.slug: text for miss, text in zip(misses, found, strict=True)}
+
+
+def _same_call(a: Case, b: Case) -> bool:
+    return (a.system, a.collective, a.n_ranks, a.nodes) == (b.system, b.collective, b.n_ranks, b.nodes) and (
+        b.healthy != "no"
+    )
+
+
 def record(validation: Validation, mode: str) -> dict[str, object]:
     """The figures of one mode as plain values: ``per_log``, ``medians``, ``worst``; errors in percent."""
     plan, seconds = validation.modes[mode]
+    why = validation.reasons.get(mode, {})
     per_log = [_row(validation, entry, plan, seconds) for entry in validation.entries]
-    healthy = [r for r in per_log if r["healthy"] != "no" and r["mape"] is not None]
-    worst = sorted(healthy, key=lambda r: -float(str(r["mape"])))[:10]
+    for row in per_log:
+        row["reason"] = why.get(str(row["slug"]), row["reason"])
+    keys = ("slug", "mape", "worst_pct", "worst_bytes", "reason")
     return {
         "mode": mode,
         "per_log": per_log,
-        "medians": medians(healthy),
-        "worst": [{k: r[k] for k in ("slug", "mape", "worst_pct", "worst_bytes", "reason")} for r in worst],
+        "medians": medians(_healthy(per_log)),
+        "worst": [{k: r[k] for k in keys} for r in _worst(per_log)],
     }
+
+
+def _healthy(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    return [r for r in rows if r["healthy"] != "no" and r["mape"] is not None]
+
+
+def _worst(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    return sorted(_healthy(rows), key=lambda r: -float(str(r["mape"])))[:10]
 
 
 def _row(validation: Validation, entry: Entry, plan: Plan, seconds: Sequence[Float64]) -> dict[str, object]:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from commsim.accuracy.calibrate import Log
 from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Field, space
-from commsim.accuracy.planes import Planes, explored, times, unique
+from commsim.accuracy.planes import Planes, attempted, explored, unique
+from commsim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
@@ -56,11 +57,19 @@ class Workers:
 
     def times(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "predictions") -> list[Float64]:
         """Predicted seconds of every log at its own point."""
-        found: list[Float64] = [np.zeros(0)] * len(logs)
+        found = self.attempts(logs, at, label)
+        for entry, seconds in zip(logs, found, strict=True):
+            if isinstance(seconds, str):
+                raise ScenarioError(f"case {entry.case.slug}: {seconds}")
+        return [seconds for seconds in found if not isinstance(seconds, str)]
+
+    def attempts(self, logs: Sequence[Log], at: Sequence[Float64], label: str) -> list[Float64 | str]:
+        """The same for logs of which some may not be predictable: why not, where one is not."""
+        found: list[Float64 | str] = [""] * len(logs)
         for members, sizes, seconds in self._each(_times_job, logs, at, label):
             place = {n: j for j, n in enumerate(sizes)}
             for i in members:
-                found[i] = seconds[[place[n] for n in logs[i].nbytes]]
+                found[i] = seconds if isinstance(seconds, str) else seconds[[place[n] for n in logs[i].nbytes]]
         return found
 
     def _each(
@@ -98,6 +107,5 @@ def _planes_job(job: Job) -> Planes | str:
     return explored(*job)
 
 
-def _times_job(job: Job) -> Float64:
-    case, sizes, values = job
-    return times(case, sizes, [values])[0]
+def _times_job(job: Job) -> Float64 | str:
+    return attempted(*job)

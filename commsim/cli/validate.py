@@ -46,7 +46,7 @@ def collectives(
 
     from commsim.accuracy.modes import MODES
     from commsim.accuracy.record import compare_medians, document, recorded
-    from commsim.accuracy.validate import prepare, score, training_folder
+    from commsim.accuracy.validate import find_reasons, prepare, score, training_folder
     from commsim.accuracy.workers import Workers
     from commsim.errors import ScenarioError
     from commsim.report.accuracy import summary, write_report
@@ -54,11 +54,13 @@ def collectives(
 
     if mode not in (*MODES, "all"):
         raise ScenarioError(f"--mode: found {mode!r}, expected one of {', '.join(MODES)} or all")
-    modes = MODES if mode == "all" or report or check else (mode,)
+    modes = MODES if mode == "all" or report else (mode,)
     with Workers(workers, _progress) as at_work:
         validation = prepare(at_work, data or [training_folder()], cases or (), only.split(",") if only else None)
         for name in modes:
             score(validation, name, at_work)
+        if not check:
+            find_reasons(validation, modes[0], at_work)
     found = document(validation, mode if mode != "all" else "zero-shot")
     text = json.dumps(found, indent=1, allow_nan=False) + "\n"
     if json_path is not None and str(json_path) != "-":

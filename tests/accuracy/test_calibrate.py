@@ -140,15 +140,32 @@ def test_modes_score_what_they_have_not_seen(origin: np.ndarray) -> None:
     assert transfer.reason[0] == "the log that the system was fitted on"
 
 
-def test_the_reference_log_of_a_system() -> None:
-    logs = [
-        Log(_case("b"), SIZES, np.ones(len(SIZES))),
-        Log(_case("a"), SIZES, np.ones(len(SIZES))),
-        Log(_case("c", "all_gather"), SIZES, np.ones(len(SIZES))),
-        Log(_case("d", gpus_per_node="8", healthy="no"), SIZES, np.ones(len(SIZES))),
-    ]
+def _log(slug: str, collective: str = "all_reduce", nodes: int = 1, **more: str) -> Log:
+    return Log(_case(slug, collective, nodes, **more), SIZES, np.ones(len(SIZES)))
+
+
+def test_the_reference_log_of_a_system_is_one_in_the_middle() -> None:
+    logs = [_log("b"), _log("a"), _log("c", "all_gather"), _log("d", gpus_per_node="8", healthy="no")]
     assert reference(logs, range(4)) == 1
     assert reference(logs, [2, 3]) is None
+    sizes = [_log("n", gpus_per_node=str(n)) for n in (1, 2, 4, 8, 8)]
+    assert reference(sizes, range(5)) == 2
+    assert reference([*sizes, _log("z", nodes=512), _log("y", nodes=512)], range(7)) == 2
+
+
+def test_calibrated_ends_at_the_log_itself(origin: np.ndarray) -> None:
+    """Two logs of one system that differ by half: one set of values cannot meet both, one from there for each can."""
+    cases = [_case("a"), _case("b")]
+    made = Workers(1).times([Log(c, SIZES, np.ones(len(SIZES))) for c in cases], [origin] * 2)
+    logs = [Log(cases[0], SIZES, made[0] * 1.25), Log(cases[1], SIZES, made[1] / 1.25)]
+    planes_of = {i: p for i, p in enumerate(Workers(1).planes(logs, [origin] * 2)) if isinstance(p, Planes)}
+    study = Study(logs, stack(logs, [planes_of]), frozenset({0, 1}))
+    plan = study.plan("calibrated", dict.fromkeys(study.systems, origin))
+    for i, entry in enumerate(logs):
+        x = plan.at[i]
+        assert x is not None
+        seconds, _ = study.rows.predicted(x, study.rows.of_logs([i]))
+        assert np.mean(np.abs(seconds / entry.time_s - 1)[plan.scored[i]]) < 0.1
 
 
 def test_nearest_sizes_in_ratio() -> None:

@@ -47,10 +47,12 @@ def test_a_case_row_replaces_the_rule(tmp_path: Path) -> None:
     assert case.topology().gpu.generation == "ampere"
 
 
-def test_an_unknown_gpu_is_a_reason_not_an_end(tmp_path: Path) -> None:
-    case = case_of(ROW | {"gpu_model": "MI300X"}, tmp_path)
-    assert "MI300X" in case.fault
-    with pytest.raises(TopologyError, match="MI300X"):
+@pytest.mark.parametrize("gpu", ["MI300X", "AMD Instinct MI250", "Gaudi 3", "TPU v5p", "P100-SXM2", "Tesla K80"])
+def test_an_unknown_gpu_is_a_reason_not_an_end(gpu: str, tmp_path: Path) -> None:
+    case = case_of(ROW | {"gpu_model": gpu}, tmp_path)
+    assert gpu in case.fault
+    assert "add a case" in case.fault
+    with pytest.raises(TopologyError, match=gpu):
         case.topology()
 
 
@@ -74,6 +76,22 @@ def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
         ("B200 SXM", "NVLink5/NVSwitch (HGX B200)", 8, "hgx-b200"),
         ("H20-3e SXM", "NVLink4/NVSwitch", 2, "h20"),
         ("GeForce RTX 2080 Ti", "PCIe Gen3", 8, "rtx2080ti"),
+        ("NVIDIA H100 80GB HBM3", "", 8, "hgx-h100"),
+        ("h100-sxm5", "nvswitch", 8, "hgx-h100"),
+        ("NVIDIA H100 NVL", "NVLink bridge", 2, "h100-pcie-bridge"),
+        ("H100-PCIE-80GB", "PCIe Gen5", 4, "h100-pcie-bridge"),
+        ("NVIDIA H200", "NVSwitch", 8, "hgx-h200"),
+        ("GB300", "NVL72", 4, "gb200-nvl72"),
+        ("GB300 NVL72", "", 4, "gb200-nvl72"),
+        ("B300 SXM", "NVSwitch", 8, "hgx-b200"),
+        ("NVIDIA L40S", "PCIe Gen4 x16", 4, "rtx4090"),
+        ("L4", "PCIe", 8, "rtx4090"),
+        ("NVIDIA A10G", "PCIe", 4, "rtx3090"),
+        ("A10", "PCIe", 2, "rtx3090"),
+        ("NVIDIA RTX A6000", "PCIe", 4, "rtx3090"),
+        ("Tesla T4", "PCIe", 4, "rtx2080ti"),
+        ("Tesla V100-SXM2-32GB", "hybrid cube mesh", 8, "dgx-1v"),
+        ("NVIDIA A100-SXM4-40GB", "", 8, "dgx-a100"),
     ],
 )
 def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str) -> None:
@@ -92,6 +110,24 @@ def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str)
         ("10GbE TCP sockets", 8, "ethernet", 1, 10),
         ("8x NDR InfiniBand", 8, "infiniband", 8, 400),
         ("not stated (1 NIC used)", 8, "infiniband", 1, 400),
+        ("EFA 3200 Gbps", 8, "efa", 8, 400),
+        ("3.2 Tb/s EFAv2", 8, "efa", 8, 400),
+        ("AWS EFA (3200 Gb/s per node)", 8, "efa", 8, 400),
+        ("8\u00d7400 Gbps RoCE v2", 8, "roce", 8, 400),
+        ("8xNDR", 8, "infiniband", 8, 400),
+        ("4xHDR200 InfiniBand", 8, "infiniband", 4, 200),
+        ("8 NICs, NDR400", 8, "infiniband", 8, 400),
+        ("ConnectX-7 x8 InfiniBand, 8 HCAs", 8, "infiniband", 8, 400),
+        ("400G IB", 8, "infiniband", 8, 400),
+        ("NDR InfiniBand, 50 GB/s per NIC", 8, "infiniband", 8, 400),
+        ("8x 50 GB/s InfiniBand", 8, "infiniband", 8, 400),
+        ("100GbE RoCE", 8, "roce", 8, 100),
+        ("25GbE", 8, "ethernet", 1, 25),
+        ("HDR-100", 4, "infiniband", 4, 100),
+        ("Slingshot-11 200Gbps, 4 NICs", 4, "slingshot", 4, 200),
+        ("dual-port 2x100G RoCE", 8, "roce", 2, 100),
+        ("IB", 8, "infiniband", 8, 400),
+        ("", 8, "infiniband", 8, 400),
     ],
 )
 def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, gbps: int) -> None:
@@ -171,6 +207,11 @@ def test_date_of_a_log(text: str, day: date | None) -> None:
     [
         ("2.22.3+cuda12.6 (from NCCL_HOME)", (2, 22, 3)),
         ("2.18 (directory name)", (2, 18, 0)),
+        ("v2.26.2-1", (2, 26, 2)),
+        ("NCCL version 2.21.5+cuda12.4", (2, 21, 5)),
+        ("nccl_2_19_3", (2, 19, 3)),
+        ("22703", (2, 27, 3)),
+        ("12.8", None),
         ("(NCCL of the authors' tree, not stated)", None),
         ("", None),
     ],
@@ -217,3 +258,52 @@ def test_faults_of_a_case_file_are_located(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"cases.yaml:2.*preset"):
         load_cases([tmp_path], [tmp_path / "cases.yaml"])
     assert [c.slug for c in load_cases([tmp_path])] == [ROW["slug"]]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_an_index_of_other_people(separator: str, tmp_path: Path) -> None:
+    """Other separators, spaces, missing columns, counts written as decimals, a slug listed twice, and odd slugs."""
+    rows = [
+        [" Slug", "COLLECTIVE", "n nodes", "gpus_per_node", "gpu_model"],
+        ["one.csv", "AllReduce", "2.0", "8 GPUs", "H100 SXM"],
+        ["one.csv", "AllReduce", "4", "8", "H100 SXM"],
+        ["../../etc/passwd", "alltoall", "1", "8", "H100"],
+        ["short"],
+        ["", "all_reduce", "1", "8", "H100"],
+    ]
+    text = "\r\n".join(separator.join(row) for row in rows) + "\r\n"
+    (tmp_path / "INDEX_a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    cases = {c.slug: c for c in load_cases([tmp_path])}
+    assert set(cases) == {"one", "../../etc/passwd", "short"}
+    one = cases["one"]
+    assert (one.collective, one.nodes, one.gpus_per_node, one.n_ranks) == ("all_reduce", 2, 8, 16)
+    assert one.path == tmp_path / "one.csv"
+    assert any("listed more than once" in note for note in one.notes)
+    assert one.topology().world_size == 16
+    assert cases["../../etc/passwd"].fault == "the slug is no file name"
+    assert cases["short"].fault
+
+
+def test_an_index_without_slugs_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "INDEX_a.csv").write_text("name,collective\nx,all_reduce\n")
+    with pytest.raises(LogFormatError, match=r"INDEX_a\.csv:1: found the columns name, collective"):
+        load_cases([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("8", 8),
+        (" 16 ", 16),
+        ("16.0", 16),
+        ("2 nodes", 2),
+        ("0", None),
+        ("-1", None),
+        ("1.5", None),
+        ("", None),
+        ("x", None),
+    ],
+)
+def test_counts_of_cells(text: str, number: int | None, tmp_path: Path) -> None:
+    case = case_of(ROW | {"n_nodes": text, "n_ranks": "", "gpus_per_node": "8"}, tmp_path)
+    assert case.nodes == (number or 1)

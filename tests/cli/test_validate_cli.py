@@ -84,7 +84,11 @@ def test_the_report_is_written_whole(folder: Path, monkeypatch: pytest.MonkeyPat
     assert len(pictures) == 1
     assert f"images/accuracy/{pictures[0].name}" in text
     kinds = validate(Residuals, read_documents(root / "residuals.yaml")[0]).kinds
-    assert [(k.generation, k.link, k.most_nodes) for k in kinds] == [("ampere", "nvlink_switch", 1)]
+    inside = [("ampere", "nvlink_switch"), ("any", "nvlink_switch"), ("any", "inside a node")]
+    assert [(k.generation, k.link) for k in kinds] == inside
+    assert "## Bands of predictions" in text
+    assert "instead of" in text or "factor" in text or "no single cause" in text  # a reason, not only a figure
+    arguments += ["--mode", "all"]
     assert CliRunner().invoke(app, [*arguments, "--check"], catch_exceptions=False).exit_code == 0
     recorded = root / "validation" / "accuracy.json"
     better = json.loads(recorded.read_text())
@@ -105,6 +109,9 @@ def test_unknown_mode_is_named(folder: Path) -> None:
 @pytest.mark.slow
 def test_no_median_is_worse_than_recorded() -> None:
     """A spread over collectives, systems and networks; the fits still see every curve."""
-    spread = "*_x8_*,gh200x4_*,alps_gh200_n8x4_*,polaris_a100_n2x4_*,gj_*,sophia_*,abci_*,aws_p5_*,xxrjun_h100_n10x8_*"
-    result = CliRunner().invoke(app, ["validate", "collectives", "--check", "--only", spread], catch_exceptions=False)
+    spread = (
+        "a100_80g_cw_x4_*,h100x8_*,dgx2_*,gh200x4_*,polaris_a100_n2x4_*,gj_*_n2x8_*,sophia_*_env6,abci_*_n2x*,aws_p5_*"
+    )
+    arguments = ["validate", "collectives", "--check", "--mode", "all", "--only", spread]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output

@@ -7,17 +7,22 @@ from itertools import pairwise
 import pytest
 
 from commsim.nccl import uncertainty
-from commsim.nccl.uncertainty import SIZE_BANDS, Kind, Quantiles, Residuals, band_of, residuals, spread
+from commsim.nccl.uncertainty import ANY, SIZE_BANDS, Kind, Quantiles, Residuals, band_of, residuals, spread
+
+
+def _kind(generation: str, link: str, **bands: Quantiles) -> Kind:
+    return Kind(generation=generation, link=link, smallest=8, largest=2**30, most_nodes=4, bands=bands)
 
 
 @pytest.fixture
 def two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    many, few = Quantiles(low=0.8, high=1.5, n=100), Quantiles(low=0.99, high=1.01, n=3)
+    many, few = Quantiles(low=0.8, high=1.5, n=100, systems=4), Quantiles(low=0.99, high=1.01, n=30, systems=1)
+    wide = Quantiles(low=0.5, high=2, n=500, systems=9)
     kinds = [
-        Kind(
-            generation="hopper", link="efa", smallest=8, largest=2**30, most_nodes=4, bands={"small": many, "mid": few}
-        ),
-        Kind(generation="ampere", link="efa", smallest=8, largest=2**30, most_nodes=4, bands={"mid": many}),
+        _kind("hopper", "efa", small=many, mid=few),
+        _kind("ampere", "efa", mid=many),
+        _kind(ANY, "efa", small=many, mid=many),
+        _kind(ANY, "between nodes", small=wide, mid=wide),
     ]
     monkeypatch.setattr(uncertainty, "residuals", lambda: Residuals(kinds=kinds))
 
@@ -30,10 +35,18 @@ def test_a_measured_kind_has_its_own_band() -> None:
 
 
 @pytest.mark.usefixtures("two_kinds")
-def test_few_sizes_borrow_from_other_generations() -> None:
+def test_few_systems_borrow_from_other_generations() -> None:
     found = spread("hopper", "efa", 2**20, 2)
     assert found is not None
-    assert (found.low, found.high) == (0.8, 1.5)
+    assert (found.low, found.high, found.warning) == (0.8, 1.5, "")
+
+
+@pytest.mark.usefixtures("two_kinds")
+def test_a_link_never_measured_borrows_from_its_sort_and_says_so() -> None:
+    found = spread("hopper", "slingshot", 1024, 2)
+    assert found is not None
+    assert (found.low, found.high) == (0.5, 2)
+    assert "no curve of hopper over slingshot" in found.warning
 
 
 @pytest.mark.usefixtures("two_kinds")
@@ -52,8 +65,8 @@ def test_outside_what_was_measured_is_said(generation: str, nbytes: int, nodes: 
 
 
 @pytest.mark.usefixtures("two_kinds")
-def test_a_link_never_measured_has_no_band() -> None:
-    assert spread("hopper", "slingshot", 1024, 2) is None
+def test_what_nothing_was_measured_of_has_no_band() -> None:
+    assert spread("hopper", "nvlink_switch", 1024, 1) is None
     assert spread("hopper", "efa", 2**30, 2) is None
 
 
