@@ -35,7 +35,7 @@ _STEP = 1e-3
 """Relative step of the differences: large against rounding, small against any change of what is critical."""
 
 _LARGE = 64
-_COARSE = 8
+_COARSE = 4
 """From `_LARGE` nodes on, slopes are taken from trees cut into at most 3 * `_COARSE` pieces; times are not."""
 
 

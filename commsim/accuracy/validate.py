@@ -157,7 +157,7 @@ def score(validation: Validation, mode: str, workers: Workers) -> None:
     """Predict every listed log in a mode; `validation.modes` holds the result.
 
     Where the planes were off by more than `OFF` at what a fit of the mode has found, the planes there join them and
-    the fit is repeated, `ROUNDS` times at most.
+    the fit is repeated, `ROUNDS` times at most (on up to `MOST_NODES`).
     """
     study, zero = validation.study, dict(validation.zero)
     listed = {e.log for e in validation.entries if e.log is not None}
@@ -165,7 +165,8 @@ def score(validation: Validation, mode: str, workers: Workers) -> None:
     seconds = _predicted(study, listed | plan.fitted, plan, workers, mode)
     more: list[dict[int, Planes]] = []
     for _ in range(ROUNDS):
-        far = [i for i in sorted(plan.fitted) if _off(study, plan, seconds, i) > OFF]
+        few = [i for i in sorted(plan.fitted) if study.logs[i].case.nodes <= MOST_NODES]
+        far = [i for i in few if _off(study, plan, seconds, i) > OFF]
         if not far:
             break
         points = [x for i in far if (x := plan.at[i]) is not None]

@@ -22,7 +22,7 @@ HEAD = (
 
 @pytest.fixture
 def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three logs that no case names: one as published, one too short, one of a GPU that NCCL does not know."""
+    """Logs that no case names: as published, too short, of a GPU that NCCL does not know, and without its file."""
     monkeypatch.setattr(validation, "training_folder", lambda: tmp_path / "none")
     source = checkout / "validation" / "measured" / "a100_80g_cw_x8_all_reduce.csv"
     text = source.read_text()
@@ -32,8 +32,9 @@ def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> P
     common = "all_reduce,8,1,8,{},NVSwitch,,2.18.1,(defaults),yes,2023-06-21,-g 8"
     rows = [HEAD]
     rows += [f"{s},{common.format(g)}" for s, g in (("new_a", "A100 SXM"), ("new_b", "A100 SXM"), ("new_c", "MI300X"))]
+    rows.append(f"new_d,{common.format('H200')}")
     (tmp_path / "INDEX_new.csv").write_text("\n".join(rows) + "\n")
-    assert len(list(csv.DictReader(rows))) == 3
+    assert len(list(csv.DictReader(rows))) == 4
     return tmp_path
 
 
@@ -49,6 +50,9 @@ def test_a_folder_never_seen(folder: Path) -> None:
     assert rows["new_b"]["mape"] is None
     assert "fewer than 4" in rows["new_b"]["reason"]
     assert "MI300X" in rows["new_c"]["reason"]
+    assert "cannot be read" in rows["new_d"]["reason"]
+    assert [r["mape_large"] for r in rows.values() if r["slug"] != "new_a"] == [None] * 3
+    assert [w["slug"] for w in found["worst"]] == ["new_a"]
     keys = "slug collective system fabric healthy n_ranks n_nodes mape mape_small mape_mid mape_large worst_pct"
     assert {*keys.split(), "warnings", "reason"} <= set(rows["new_a"])
     assert {"all", "by_class", "by_collective", "by_system"} <= set(found["medians"])
@@ -57,11 +61,16 @@ def test_a_folder_never_seen(folder: Path) -> None:
 
 
 def test_few_sizes_of_a_curve_leave_the_others(folder: Path) -> None:
+    """And a case file replaces what the rule says."""
+    cases = folder / "cases.yaml"
+    cases.write_text("systems:\n  - {slugs: [new_*], system: mine, launch: process_per_gpu, version: 2.19.3}\n")
     arguments = ["validate", "collectives", "--data", str(folder), "--mode", "few", "--json", "-", "--workers", "1"]
+    arguments += ["--cases", str(cases)]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     found = json.loads(result.stdout)
     row = next(r for r in found["per_log"] if r["slug"] == "new_a")
     assert row["rows"] == 20
+    assert (row["system"], row["launch"], row["version"]) == ("mine", "process_per_gpu", "2.19.3")
     assert row["mape"] < 20
 
 
