@@ -793,14 +793,17 @@ def run_fair(until: float, quantum: float, ops: FairOps, lines: FairLines, links
         # A link with more flows is not full before its bandwidth over their number; where flows have stopped, only
         # those can be quicker that are not held by their cap or by another full link on which none is quicker.
         lowest = _INF
+        starts_only = True
         for i in range(n_changed):
             flow = changed[_u(i)]
-            if state[_u(flow)] == RUNNING:
+            if state[_u(flow)] != RUNNING:
+                starts_only = False
+            else:
                 for k in range(slot_ptr[_u(flow)], slot_ptr[_u(flow + 1)]):
                     link = slot_link[_u(k)]
                     if binding[_u(link)]:
                         lowest = min(lowest, bandwidth[_u(link)] / load[_u(link)])
-        for i in range(n_queue):
+        for i in range(0 if starts_only else n_queue):
             link = queue[_u(i)]
             first = list_ptr[_u(link)]
             for m in range(first, first + list_size[_u(link)]):
