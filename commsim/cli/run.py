@@ -122,7 +122,9 @@ def write_trace(prepared: Prepared, path: Path) -> list[str]:
         item, _ = run_training(prepared.scenario, prepared.topology, prepared.scenario.trainings[0].training)
         title = f"{item.name}: one step, {item.schedule}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, chrome_trace(item.timeline, title, kind="stage", streams=STREAMS))
+        memory = {stage: item.memory_over_time(stage) for stage in range(item.step.pp)}
+        text = chrome_trace(item.timeline, title, kind="stage", streams=STREAMS, counters=memory)
+        write_atomically(path, text)
         return [f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"]
     timeline, title = traced(prepared)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from commsim.engine.timeline import Timeline
 
@@ -29,12 +29,14 @@ def chrome_trace(
     most: int = MOST_EVENTS,
     kind: str = "rank",
     streams: Sequence[str] = (),
+    counters: Mapping[int, tuple[Any, Any]] | None = None,
 ) -> str:
     """The trace as JSON text; times in microseconds.
 
     Above ``most`` moves only as many ranks are shown, evenly spread, as fit; a note says so, in ``otherData`` and as
     the name of the first event. ``world_size``: endpoints from there on are called switches. ``kind``: what an
-    endpoint is called; ``streams``: names of its threads.
+    endpoint is called; ``streams``: names of its threads; ``counters``: an endpoint's memory, seconds and
+    bytes.
     """
     endpoints = np.unique(timeline.endpoint)
     shown, note = _sampled(timeline, endpoints, most)
@@ -51,6 +53,11 @@ def chrome_trace(
                 {"name": "thread_name", "ph": "M", "pid": endpoint, "tid": 100 * stream, "args": {"name": name}}
             )
         events.append({"name": "process_sort_index", "ph": "M", "pid": endpoint, "args": {"sort_index": endpoint}})
+    for endpoint, (times, held) in (counters or {}).items():
+        events += [
+            {"name": "memory", "ph": "C", "ts": 1e6 * t, "pid": endpoint, "args": {"GiB": value / 2**30}}
+            for t, value in zip(times.tolist(), held.tolist(), strict=True)
+        ]
     events += _moves(timeline, rows)
     other = {"title": title, "moves": timeline.rows, "moves_shown": int(rows.size)} | ({"note": note} if note else {})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, allow_nan=False) + "\n"

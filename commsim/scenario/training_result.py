@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from commsim.engine.timeline import Timeline
 from commsim.training.memory import StepMemory
 from commsim.training.spec import Step
 from commsim.training.tasks import TaskCost
 from commsim.training.utilisation import hardware_flops, model_flops, peak_flop_per_s
+
+Float64 = npt.NDArray[np.float64]
 
 CAUSES = ("compute", "tp", "cp", "ep", "dp", "offload", "pp", "bubble", "optimizer")
 """In the order of tables: what the mean stage computes, what of each axis is exposed, and the rest."""
@@ -57,6 +62,23 @@ class TrainingItem:
     def hfu(self) -> float:
         """Hardware FLOPs over the peak: with what is recomputed."""
         return hardware_flops(self.step) / self.step_s / peak_flop_per_s(self.step)
+
+    def memory_over_time(self, stage: int) -> tuple[Float64, Float64]:
+        """(seconds, bytes) of one GPU of a stage, both (changes,): what it holds from each moment on.
+
+        A forward adds what it keeps when it starts, a backward gives it back when it ends; buffers count throughout.
+        """
+        timeline = self.timeline
+        mine = (timeline.endpoint == stage) & (timeline.stream == 0)
+        kinds = np.array(timeline.names)[timeline.name_code[mine]]
+        forward, backward = kinds == "F", np.isin(kinds, ("B", "I"))
+        times = np.concatenate([[0.0], timeline.start_s[mine][forward], timeline.end_s[mine][backward]])
+        steps = np.concatenate([[0.0], np.ones(forward.sum()), -np.ones(backward.sum())])
+        order = np.lexsort((steps, times))  # at equal times what is given back goes first
+        held = np.cumsum(steps[order])
+        parts = self.memory.stages[stage].parts
+        kept = parts["activations"] / max(float(held.max(initial=0.0)), 1.0)
+        return times[order], sum(parts.values()) - parts["activations"] + held * kept
 
     def record(self) -> dict[str, Any]:
         """One row of plain values, units in the names."""

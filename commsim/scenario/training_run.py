@@ -61,9 +61,6 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
             f"stage {fullest.stage} needs {fullest.peak / 2**30:.1f} GiB of the {memory.capacity / 2**30:.1f} GiB of "
             f"{step.accelerator.name}" + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
         )
-    far = {a: mesh.nodes_spanned(topology.ranks_per_node, a).max() for a in ("tp", "cp", "ep") if mesh.size(a) > 1}
-    inner = [axis for axis, nodes in far.items() if nodes > 1]
-    notes = [f"{axis} crosses nodes: its traffic is timed alone, not beside gradients and sends" for axis in inner]
     item = TrainingItem(
         name=scenario.name,
         step=step,
@@ -76,7 +73,6 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
-        notes=tuple(notes),
     )
     return item, warnings
 

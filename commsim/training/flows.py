@@ -28,6 +28,9 @@ MOST_ROWS = 1024
 """Above so many hops only those that touch the representative's nodes are simulated: by symmetry the others see the
 same load."""
 
+INSIDE: tuple[tuple[str, ...], ...] = (("tp",), ("cp",), ("ep",), ("dp", "cp"))
+"""Axes over which passes themselves exchange; the last one under ZeRO-3."""
+
 _SHARE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
 
 
@@ -71,9 +74,21 @@ class Hops:
 
 
 class FlowBuilder:
-    """Makes the flows of a mesh on a machine; ``topology`` None: everything by closed form."""
+    """Makes the flows of a mesh on a machine; ``topology`` None: everything by closed form.
 
-    def __init__(self, mesh: Mesh, ranks_per_node: int, comm: CommTime, topology: Topology | None = None) -> None:
+    ``sharded``: ZeRO-3, whose gradients and parameters move inside the passes.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        ranks_per_node: int,
+        comm: CommTime,
+        topology: Topology | None = None,
+        *,
+        sharded: bool = False,
+    ) -> None:
+        self.sharded = sharded
         self.mesh, self.ranks_per_node, self.comm, self.topology = mesh, ranks_per_node, comm, topology
         self._templates: dict[tuple[Any, ...], tuple[Template, tuple[int, ...], float]] = {}
         coordinates = mesh.coordinates()
@@ -92,6 +107,25 @@ class FlowBuilder:
         """A gradient or parameter collective over the axes, of the group of the representative of a stage."""
         group = self.mesh.group_of(self.mesh.rank(pp=stage), *axes)
         return self._flow((name, stage, *axes), nbytes, self.comm(name, nbytes, group))
+
+    def inside(self, nbytes: float, seconds: float, stage: int, *axes: str) -> Flow | None:
+        """What passes of a stage exchange over an axis that crosses nodes; ``nbytes`` over the card of one rank.
+
+        None where the group lies in one node, or where nothing else uses its links.
+        """
+        if self.topology is None or not self.crosses(*axes):
+            return None
+        flow = self._flow(("inside", stage, *axes), nbytes, seconds)
+        return flow if flow.template is not None else None
+
+    @cached_property
+    def crossing(self) -> tuple[tuple[str, ...], ...]:
+        """The axes of passes' own exchanges whose groups span several nodes."""
+        return tuple(a for a in INSIDE if self.crosses(*a) and (self.sharded or a[0] != "dp"))
+
+    def crosses(self, *axes: str) -> bool:
+        """Whether groups of these axes span several nodes."""
+        return self.mesh.size(*axes) > 1 and bool((self.mesh.nodes_spanned(self.ranks_per_node, *axes) > 1).any())
 
     def _flow(self, key: tuple[Any, ...], nbytes: float, seconds: float) -> Flow:
         if self.topology is None or _stream(key) not in self.shared or seconds <= 0:
@@ -114,6 +148,7 @@ class FlowBuilder:
         # Gradients of a stage, its experts' included, follow one another.
         owners: dict[tuple[Any, ...], list[Int64]] = {}
         for stream, held in links.items():
+            # So do the exchanges of a stage's passes.
             owners.setdefault(stream if stream[0] == "pp" else stream[:2], []).append(held)
         for holds in owners.values():
             users[np.unique(np.concatenate(holds))] += 1
@@ -123,8 +158,10 @@ class FlowBuilder:
         pp = self.mesh.pp
         found: list[tuple[Any, ...]] = []
         for stage in range(pp):
-            found += [("reduce_scatter", stage, "dp", "cp"), ("reduce_scatter", stage, "edp")]
+            if not self.sharded:
+                found += [("reduce_scatter", stage, "dp", "cp"), ("reduce_scatter", stage, "edp")]
             found += [("pp", stage, other % pp) for other in (stage - 1, stage + 1) if other % pp != stage]
+            found += [("inside", stage, *axes) for axes in self.crossing]
         return list(dict.fromkeys(found))
 
     @cached_property
@@ -162,6 +199,11 @@ class FlowBuilder:
         groups = self.mesh.groups(*axes)
         groups = groups[np.isin(groups, self._on(here, stage)).any(axis=1)]
         n = groups.shape[1]
+        if name == "inside":
+            src, dst = groups.ravel(), _next_node(groups, self.ranks_per_node).ravel()
+            near = np.isin(src // self.ranks_per_node, here) | np.isin(dst // self.ranks_per_node, here)
+            near &= src // self.ranks_per_node != dst // self.ranks_per_node
+            return Hops(src[near], dst[near], self._lane[src[near]], 1.0)
         if n < 2:
             none = np.zeros(0, np.int64)
             return Hops(none, none, none, 0.0)
@@ -210,7 +252,14 @@ class FlowBuilder:
 
 def _stream(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """What shares a stream of a stage: all gradient collectives of the same axes, all sends to the same stage."""
-    return key if key[0] == "pp" else ("reduce_scatter", *key[1:])
+    return key if key[0] in ("pp", "inside") else ("reduce_scatter", *key[1:])
+
+
+def _next_node(groups: Int64, ranks_per_node: int) -> Int64:
+    """For each rank of each group (G, n) the rank that stands where it stands, one node further."""
+    node = groups // ranks_per_node
+    per_node = int((node == node[:, :1]).sum(axis=1).max())
+    return np.roll(groups, -min(per_node, groups.shape[1] - 1), axis=1)
 
 
 def _rings(groups: Int64, ranks_per_node: int) -> tuple[Int64, Int64, int]:

@@ -35,6 +35,7 @@ class Machine:
 
     ``sends[src stage, dst stage]``; ``reduces[stage]`` lists, for each chunk of the stage, its gradient buckets in the
     order in which they fill; ``gathers[stage]`` the parameters' way back (ZeRO-1 and 2). ``optimizer_s`` per stage.
+    ``inside[stage, chunk, kind]``: what a pass exchanges over cards that others use as well.
     """
 
     sends: Mapping[tuple[int, int], Flow]
@@ -44,6 +45,7 @@ class Machine:
     overlap_dp: bool = True
     overlap_pp: bool = True
     every_micro_batch: bool = False  # gradients leave after each micro-batch: ZeRO-2, DDP without no_sync
+    inside: Mapping[tuple[int, int, str], Flow] = field(default_factory=dict)
     slowdown: float = 1.0  # of compute while gradients move: SMs and memory are shared
     topology: Any = None  # where contended flows run; None when none is
 
@@ -57,7 +59,7 @@ class StepRun:
     compute_s: np.ndarray[Any, Any]
     exposed_s: dict[str, np.ndarray[Any, Any]]  # by axis: what lies inside the passes
     bubble_s: np.ndarray[Any, Any]  # idle although nothing is sent: the schedule's own
-    pp_s: float  # longer because stages send
+    pp_s: float  # longer because stages send, and because passes share cards with others
     dp_s: float  # longer because of gradients and parameters
     optimizer_s: float
     contended: tuple[str, ...] = ()
@@ -100,7 +102,7 @@ class _Simulation:
 
         self.order, self.works, self.machine, self.replicas = order, works, machine, replicas
         flows = [*machine.sends.values(), *(f for s in machine.reduces for c in s for f in c)]
-        self.contended = any(flow.template is not None for flow in flows)
+        self.contended = bool(machine.inside) or any(flow.template is not None for flow in flows)
         if self.contended:
             from commsim.engine.cosim import Environment
 
@@ -154,11 +156,14 @@ class _Simulation:
             start = env.now
             work = self.works[stage, action.chunk].of(action.kind)
             seconds = self._seconds[(stage, action.chunk), action.kind] + (factor - 1.0) * work.compute
-            reduces = self._to_reduce(stage, action)
-            if reduces:
+            flow = machine.inside.get((stage, action.chunk, action.kind))
+            beside = None if flow is None else env.start(flow.template, flow.group, flow.wire_bytes)
+            if self._to_reduce(stage, action):
                 yield from self._backward_with_buckets(replica, stage, action, seconds)
             else:
                 yield env.timeout(seconds)
+            if flow is not None:
+                yield from self._held_up(start + seconds, flow, beside)
             self._write(start, replica, stage, 0, action.kind)
             done.add(action)
             peer = self._peer(stage, action)
@@ -168,6 +173,14 @@ class _Simulation:
                 sent = env.process(self._send(replica, stage, peer, action))
                 if not machine.overlap_pp:
                     yield sent
+
+    def _held_up(self, planned: float, flow: Flow, beside: Any) -> Process:
+        """Wait as much beyond the planned end as the pass's own exchange took longer than alone."""
+        if not beside.processed:
+            yield beside
+        late = planned + beside.value - (flow.seconds - flow.rest) - self.env.now
+        if late > 0:
+            yield self.env.timeout(late)
 
     def _peer(self, stage: int, action: Action) -> int | None:
         """The stage that what an action made goes to; None when it stays."""

@@ -16,7 +16,8 @@ from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import Machine, StepRun, simulate
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
-from commsim.training.work import ChunkWork, ComputeTime, ContextKind, chunk_work
+from commsim.training.traffic import Call
+from commsim.training.work import ChunkWork, ComputeTime, ContextKind, chunk_calls, chunk_work
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -87,7 +88,9 @@ def simulate_step(
                 _fetch(plan),
             )
         works[chunk.stage, chunk.chunk] = known[kind]
-    builder = FlowBuilder(mesh, step.gpus_per_node, comm, topology if plan.contention else None)
+    builder = FlowBuilder(
+        mesh, step.gpus_per_node, comm, topology if plan.contention else None, sharded=step.zero_stage == 3
+    )
     machine = Machine(
         sends=_sends(step, builder, order),
         reduces=_reduces(step, builder, places, plan),
@@ -96,6 +99,7 @@ def simulate_step(
         overlap_dp=step.overlap_dp,
         overlap_pp=step.overlap_pp,
         every_micro_batch=step.zero_stage == 2,
+        inside=_inside(step, builder, places, works, plan),
         slowdown=plan.slowdown,
         topology=topology,
     )
@@ -122,6 +126,40 @@ def _updates(step: Step, chunks: Sequence[Chunk], plan: Plan) -> list[float]:
         plan.offload.update_seconds(n, formats.weight_bytes, formats.gradient_bytes, plan.pcie_bytes_per_s)
         for n in owned
     ]
+
+
+def _inside(
+    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], works: Mapping[tuple[int, int], ChunkWork], plan: Plan
+) -> dict[tuple[int, int, str], Flow]:
+    """What passes exchange over cards, as flows beside sends and gradients; of the axis that takes longest."""
+    found: dict[tuple[int, int, str], Flow] = {}
+    crossing = builder.crossing if builder.topology is not None else ()
+    for chunk in chunks if crossing else ():
+        calls = chunk_calls(step, chunk, plan.context, plan.capacity_factor)
+        for kind, phase in (("F", "forward"), ("B", "backward"), ("I", "backward")):
+            exchanges = works[chunk.stage, chunk.chunk].of(kind).exchanges
+            flows = []
+            for axes in crossing:
+                seconds = sum(e.seconds for e in exchanges if e.axis == axes[0])
+                each = builder.mesh.size(*axes) / builder.mesh.nodes_spanned(step.gpus_per_node, *axes).max()
+                nbytes = sum(_over_cards(c, each) for c in calls if c.axis == axes[0] and c.phase == phase)
+                if axes[0] == "dp":
+                    weights = chunk_weights(step, chunk).dense * (step.shards - 1) / step.shards / each
+                    scattered = step.precision.gradient_bytes if phase == "backward" else 0.0
+                    nbytes = weights * (step.precision.weight_bytes + scattered)
+                if nbytes and seconds:
+                    flows.append(builder.inside(nbytes, seconds, chunk.stage, *axes))
+            busiest = max((f for f in flows if f is not None), key=lambda f: f.seconds, default=None)
+            if busiest is not None:
+                found[chunk.stage, chunk.chunk, kind] = busiest
+    return found
+
+
+def _over_cards(call: Call, each: float) -> float:
+    """Bytes of a call that leave a node over one rank's card; ``each`` ranks of the group on a node."""
+    if call.collective == "all_to_all":
+        return call.count * call.nbytes * (call.ranks - each) / call.ranks
+    return call.sent_bytes / each
 
 
 def message_bytes(step: Step) -> float:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -52,6 +53,15 @@ def test_a_step_of_a_scenario(tmp_path: Path) -> None:
     assert item.memory.fits
 
 
+def test_memory_over_time_reaches_the_peak(tmp_path: Path) -> None:
+    (item,) = run(_load(tmp_path)).trainings
+    for stage in item.memory.stages:
+        times, held = item.memory_over_time(stage.stage)
+        assert (np.diff(times) >= 0).all()
+        assert held.max() == pytest.approx(sum(stage.parts.values()))
+        assert held[-1] == pytest.approx(held.min())
+
+
 def test_recomputation_shows_in_hfu(tmp_path: Path) -> None:
     (item,) = run(_load(tmp_path, _TEXT, "workload.0.training.recompute=full")).trainings
     assert item.hfu / item.mfu == pytest.approx(4 / 3, rel=0.05)
@@ -78,6 +88,7 @@ def test_what_is_printed_and_written(tmp_path: Path) -> None:
     assert sum(float(r["GiB"]) for r in parts if r["part"] != "peak") == pytest.approx(peak)
     events = json.loads(trace.read_text())["traceEvents"]
     assert {"stage 0", "stage 3"} <= {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {e["pid"] for e in events if e["ph"] == "C"} == {0, 1, 2, 3}
     assert {"compute", "dp", "pp"} <= {e["args"]["name"] for e in events if e["name"] == "thread_name"}
     again = run(load_scenarios(out / "scenario.yaml")[0]).trainings[0]
     assert again.step_s == data["step_s"]

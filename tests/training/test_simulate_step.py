@@ -208,6 +208,28 @@ def test_rings_leave_a_node_at_every_rank_that_the_group_has_there(topology: Any
     assert hops.share == pytest.approx(15 / 16 / 4)
 
 
+def test_experts_across_nodes_meet_gradients_on_their_cards(topology: Any) -> None:
+    one = step(model=model("mixtral-8x7b"), tp=2, pp=2, dp=16, ep=8, expert_tp=2, zero_stage=1, global_batch_size=64)
+    builder = FlowBuilder(mesh_of(one), 8, linear(), topology)
+    assert builder.crosses("ep")
+    assert not builder.crosses("tp")
+    assert builder.inside(1e6, 1.0, 0, "tp") is None
+    hops = builder._all_hops(("inside", 0, "ep"))
+    assert (hops.src // 8 != hops.dst // 8).all()
+    comm = linear(1e-5, 20e9)
+    alone = simulated(one, comm, topology=topology, plan=Plan(contention=False))
+    together = simulated(one, comm, topology=topology)
+    assert alone.step_s * (1 + 1e-6) < together.step_s < 1.5 * alone.step_s
+    assert sum(together.breakdown().values()) == pytest.approx(together.step_s)
+
+
+def test_a_pass_with_nothing_beside_it_is_not_put_on_the_network(topology: Any) -> None:
+    one = step(dp=64, zero_stage=3)
+    run = simulated(one, topology=topology)
+    assert not run.contended
+    assert run.step_s == simulated(one).step_s
+
+
 def test_shapes_of_groups() -> None:
     assert shape(np.array([0, 8, 16]), 8) == (3, 1)
     assert shape(np.arange(16), 8) == (2, 8)
