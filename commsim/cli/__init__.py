@@ -11,6 +11,7 @@ from commsim.cli import calibrate as calibrate_command
 from commsim.cli import compare as compare_command
 from commsim.cli import measure as measure_command
 from commsim.cli import plan as plan_command
+from commsim.cli import rates as rates_command
 from commsim.cli import run as run_command
 from commsim.cli import schema as schema_command
 from commsim.cli import sweep as sweep_command
@@ -47,6 +48,7 @@ def _root(
 
 app.command("run")(run_command.run)
 app.command("measure")(measure_command.measure)
+app.command("rates")(rates_command.rates)
 app.command("calibrate")(calibrate_command.calibrate)
 app.command("compare")(compare_command.compare)
 app.command("plan")(plan_command.plan)

@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from commsim.measure.run import Run
     from commsim.measure.wiring import Wiring
+    from commsim.scenario.measured import Wish
     from commsim.scenario.schema import Scenario
 
 
@@ -52,6 +53,15 @@ def measure(
             show_default=False,
         ),
     ] = "",
+    ranks_per_gpu: Annotated[
+        int, typer.Option("--ranks-per-gpu", min=1, help="Ranks that share each GPU (NCCL); times then mean little.")
+    ] = 1,
+    capture_choices: Annotated[
+        bool, typer.Option("--capture-choices", help="Keep NCCL's own tuning table and choices (nccl_choices.json).")
+    ] = False,
+    emit_sbatch: Annotated[
+        bool, typer.Option("--emit-sbatch", help="Print a SLURM batch script for this command, and do nothing else.")
+    ] = False,
     testbed: Annotated[
         str | None,
         typer.Option(
@@ -84,9 +94,14 @@ def measure(
         repeats=repeats,
         check=check,
         schedule=schedule,
+        ranks_per_gpu=ranks_per_gpu,
+        capture_choices=capture_choices,
         timeout_s=timeout,
     )
     scenarios = load_scenarios(find_scenario(scenario), overrides or [])
+    if emit_sbatch:
+        _print_sbatch(scenarios[0], wish)
+        return
     beds = [_wiring(one, testbed, nproc) for one in scenarios]
     runs = [
         run_of(one, wish if bed is None else replace(wish, world_size=bed.world_size))
@@ -95,6 +110,26 @@ def measure(
     for one, run, bed in zip(scenarios, runs, beds, strict=True):
         folder = Path("out") / f"{one.slug}-measured" if out is None else out / one.slug if len(runs) > 1 else out
         _one(run, folder, fresh, port, bed)
+
+
+def _print_sbatch(scenario: Scenario, wish: Wish) -> None:
+    """The batch script for the words of this command line."""
+    import sys
+
+    from commsim.measure.sbatch import sbatch
+    from commsim.scenario.load import build_topology
+
+    topology = build_topology(scenario)
+    has_gpus = topology.gpu.generation != "cpu" and wish.backend != "gloo"
+    per_node = topology.ranks_per_node * (wish.ranks_per_gpu if has_gpus else 1)
+    words = [word for word in sys.argv[2:] if word != "--emit-sbatch"]
+    script = sbatch(
+        words,
+        world_size=wish.world_size or topology.nodes * per_node,
+        ranks_per_node=per_node,
+        gpus_per_node=topology.ranks_per_node if has_gpus else 0,
+    )
+    typer.echo(script, nl=False)
 
 
 def _wiring(scenario: Scenario, named: str | None, nproc: int | None) -> Wiring | None:

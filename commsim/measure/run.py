@@ -170,6 +170,7 @@ class Run:
     mode: str = "back_to_back"
     timeout_s: float = 15.0
     ranks_per_gpu: int = 1
+    capture_choices: bool = False
     scenario_hash: str = ""
     network: str = "loopback"
     out: str = ""
@@ -218,6 +219,8 @@ def check_run(run: Run) -> None:
             faults.append(f"{what}: gloo in torch has no {task.dtype}")
         if run.backend == "gloo" and task.redop == "avg" and task.reduces and task.dtype in _NO_AVERAGE_IN_GLOO:
             faults.append(f"{what}: gloo in torch has no average of whole numbers")
+    if run.backend == "gloo" and (run.ranks_per_gpu > 1 or run.capture_choices):
+        faults.append("--ranks-per-gpu and --capture-choices are of NCCL, and this run is over gloo")
     faults += [f"{task.name}: {fault}" for task in run.training for fault in task.faults()]
     if not any(True for _ in run.points()) and not run.training and not faults:
         faults.append("there is nothing to measure")

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import commsim
 from commsim.errors import CommsimError, MeasurementError
 from commsim.measure.conditions import environment, rank_conditions, run_conditions
+from commsim.measure.nccl_sharing import logging, meaning, sharing, write_choices
 from commsim.measure.operations import Operation, operation
 from commsim.measure.records import busbw_factor
 from commsim.measure.rendezvous import Meeting, Place, place_from
@@ -71,7 +72,15 @@ def _device(run: Run, place: Place) -> Any:
         )
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
+    # NCCL reads its environment when the group is made.
+    os.environ.update(sharing(run.ranks_per_gpu, place.rank, _nccl_version(), os.environ))
+    if run.capture_choices:
+        os.environ.update(logging(Path(run.out), place.rank))
     return device
+
+
+def _nccl_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.cuda.nccl.version()[:3])
 
 
 class _Rank:
@@ -158,6 +167,7 @@ class _Rank:
             "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "env": environment(),
             **run_conditions(ranks),
+            **({"meaning": meaning(run.ranks_per_gpu, _nccl_version())} if run.ranks_per_gpu > 1 else {}),
             **run.conditions,
         }
 
@@ -227,6 +237,8 @@ class _Rank:
             return None
         try:
             self.folder.write_conditions(self.conditions | {"finished": True})
+            if self.run.capture_choices:
+                write_choices(Path(self.run.out))
         except CommsimError as error:
             return str(error)
         return None

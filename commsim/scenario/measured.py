@@ -29,6 +29,8 @@ class Wish:
     repeats: int = 1
     check: bool = True
     schedule: str = ""
+    ranks_per_gpu: int = 1
+    capture_choices: bool = False
     timeout_s: float = 15.0
 
 
@@ -53,6 +55,8 @@ def run_of(scenario: Scenario, wish: Wish) -> Run:
         check=wish.check,
         mode=scenario.mode,
         timeout_s=wish.timeout_s,
+        ranks_per_gpu=wish.ranks_per_gpu,
+        capture_choices=wish.capture_choices,
         scenario_hash=scenario_hash(scenario),
     )
     check_run(run)

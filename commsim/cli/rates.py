@@ -1,0 +1,44 @@
+"""``commsim rates``: what this computer computes, for the model of training steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def rates(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rates.csv and compute.yaml.")] = Path(
+        "out/rates"
+    ),
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed repeats of each shape.")] = 9,
+) -> None:
+    """Measure rates of matrix products, attention and memory copies, and the time of a launch, on one device."""
+    from commsim.errors import MeasurementError
+    from commsim.files import write_atomically
+    from commsim.measure.launcher import require_torch
+
+    require_torch()
+    if device not in ("auto", "cpu", "cuda"):
+        raise MeasurementError(f"found --device {device!r}, expected cpu, cuda or auto")
+    import torch
+
+    from commsim.measure.compute_rates import compute_rates, parameter_yaml, rates_csv
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise MeasurementError(f"--device cuda: torch {torch.__version__} sees no GPU")
+    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    found = compute_rates(torch.device("cuda" if on_gpu else "cpu"), repeats)
+    for rate in found:
+        unit = {"copy": "GB/s", "launch": "million launches/s"}.get(rate.kind, "GFLOP/s")
+        scale = 1e6 if rate.kind == "launch" else 1e9
+        typer.echo(f"{rate.kind:>18} {rate.shape:>28} {rate.dtype:>9} {rate.per_second / scale:>10.3f} {unit}")
+    written = [write_atomically(out / "rates.csv", rates_csv(found))]
+    text = parameter_yaml(found, torch.cuda.get_device_name()) if on_gpu else None
+    if text is not None:
+        written.append(write_atomically(out / "compute.yaml", text))
+    else:
+        typer.echo("# no compute.yaml: shares of a peak need a GPU whose datasheet is known", err=True)
+    typer.echo(f"# wrote {', '.join(path.name for path in written)} in {out}")
