@@ -70,10 +70,10 @@ class Links:
     latency: Float64
 
     def of(self, link: int) -> str:
-        """What a link stands for: ``network`` (the topology's), ``socket copy``, ``worker`` or ``cores``."""
+        """What a link stands for: ``socket copy``, ``worker`` or ``cores``; empty for one of the topology's."""
         first, n = int(self.thread[0]), self.thread.size
         if link < first:
-            return "network"
+            return ""
         return "socket copy" if link < first + n else "worker" if link < first + 2 * n else "cores"
 
 

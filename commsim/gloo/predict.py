@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commsim.engine.simulate import simulate
+from commsim.engine.usage import kind_name, limiting_link
 from commsim.gloo.lower import links_of, lower, torch_copies
 from commsim.gloo.parameters import GlooParameters, shipped_parameters
 from commsim.gloo.schedules import gloo_schedule
@@ -61,6 +60,6 @@ class GlooPredictor:
         if calls > 1:
             ends = outcome.end_s.reshape(calls, -1).max(axis=1)
             time = float(ends[-1] - ends[SETTLED - 1]) / (calls - SETTLED)
-        busiest = int(np.argmax(outcome.link_busy_s))
-        share = float(outcome.link_busy_s[busiest]) / outcome.makespan_s
-        return GlooPrediction(nbytes, time, schedule.algorithm, links.of(busiest) if share >= 0.5 else "latency")
+        busiest, share = limiting_link(outcome, self.topology)
+        limit = links.of(busiest) or kind_name(self.topology, busiest)
+        return GlooPrediction(nbytes, time, schedule.algorithm, limit if share >= 0.5 else "latency")

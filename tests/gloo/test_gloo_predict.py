@@ -65,7 +65,7 @@ def test_few_cores_are_the_bottleneck() -> None:
 def test_a_slow_network_is_the_bottleneck() -> None:
     topology = load_preset("ethernet-hosts", nodes=4, nic_bandwidth="100 Mb/s", cpu={"cores": 2})
     found = GlooPredictor(topology, ONE, one_host=True).predict("all_reduce", 8 << 20)
-    assert found.bottleneck == "network"
+    assert found.bottleneck == "NIC"
     assert found.time_s == pytest.approx(1.5 * (8 << 20) / 12.5e6, rel=0.05)
 
 
