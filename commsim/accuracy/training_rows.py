@@ -66,6 +66,16 @@ def read_rows(path: Path) -> list[Row]:
     return [row_of(cells) for cells in records]
 
 
+def is_table_of_rows(path: Path) -> bool:
+    """Whether a file begins like a table of training steps."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as stream:
+            head = stream.readline(65536)
+    except OSError:
+        return False
+    return set(NEEDED) <= {name.strip().strip('"') for name in head.split(",")}
+
+
 def row_of(cells: Mapping[str, str]) -> Row:
     """A row of the table as a step, or with the reason why not."""
     source = source_of(cells["source"])

@@ -21,7 +21,7 @@ def calibrate(
     logs: Annotated[
         list[str],
         typer.Argument(
-            help="Measured curves: logs, CSV tables, folders of `commsim measure`; and key.path=value of the scenario.",
+            help="Measured curves (logs, tables, folders of `commsim measure`) or training steps; key.path=value.",
             metavar="LOG... [KEY=VALUE]...",
         ),
     ],
@@ -36,6 +36,7 @@ def calibrate(
 
     from commsim.accuracy.calibration import calibrate as fit
     from commsim.accuracy.calibration_models import model_of
+    from commsim.accuracy.training_rows import is_table_of_rows
     from commsim.cli.find import find_scenario
     from commsim.errors import ScenarioError
     from commsim.files import write_atomically
@@ -50,6 +51,9 @@ def calibrate(
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
     one = scenarios[0]
+    if files and all(is_table_of_rows(file) for file in files):
+        _steps(one, files, out, json_output)
+        return
     topology = build_topology(one)
     curves = _curves(one, topology, files)
     show = sys.stderr.isatty()
@@ -76,6 +80,35 @@ def calibrate(
         return
     typer.echo(calibration_table(found), nl=False)
     typer.echo(f"# wrote {', '.join(str(p) for p in written)}")
+
+
+def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) -> None:
+    """Calibrate the compute of a training scenario with measured steps."""
+    import json
+
+    from commsim.accuracy.training import calibrate_from_rows
+    from commsim.accuracy.training_rows import read_rows
+    from commsim.errors import ScenarioError
+    from commsim.files import write_atomically
+    from commsim.scenario.training import TrainingWork, values_of
+
+    items = [item.training for item in scenario.workload if isinstance(item, TrainingWork)]
+    if not items:
+        raise ScenarioError(f"{scenario.name!r} has no training item, expected one to calibrate with training steps")
+    rows = [row for file in files for row in read_rows(file)]
+    found = calibrate_from_rows(rows, values_of(items[0], scenario.base_dir))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path = write_atomically(out, found.text())
+    if json_output:
+        errors = {"before_pct": dict(found.before), "after_pct": dict(found.after)}
+        typer.echo(json.dumps({"scale": found.scale, **errors, "left_out": dict(found.left_out)}, indent=2))
+        return
+    typer.echo(f"predicted times are scaled by {found.scale:.4f}")
+    for name, error in found.before.items():
+        typer.echo(f"  {name:24s} {error:+7.1f} % before, {found.after[name]:+7.1f} % after")
+    for name, reason in found.left_out.items():
+        typer.echo(f"  {name:24s} not used: {reason}")
+    typer.echo(f"# wrote {path}; use it by training.params in the scenario")
 
 
 def _curves(scenario: Scenario, topology: Topology, files: list[Path]) -> list[Curve]:

@@ -17,8 +17,10 @@ from commsim.fields import Bandwidth, Bytes
 from commsim.scenario.strict import Strict
 from commsim.topology.graph import Topology
 from commsim.training.accelerator import Accelerator, accelerator
+from commsim.training.compute import Values
 from commsim.training.mesh import ORDER, Mesh
 from commsim.training.model import Model, model
+from commsim.training.parameters import read_values, shipped_values
 from commsim.training.pipeline_schedules import SCHEDULES, misfit
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
@@ -95,6 +97,8 @@ class TrainingSpec(Strict):
     framework: Literal["megatron", "deepspeed", "fsdp2", "ddp"] = "megatron"
     stack: Literal["tuned", "compiled", "eager"] = "tuned"
     flash_attention: bool = True
+    attention_kernel: Literal["vendor", "open"] = "vendor"
+    cuda_graphs: bool = False
     frozen_weights: bool = False
     overlap_dp: bool = True
     overlap_tp: bool = False
@@ -108,6 +112,9 @@ class TrainingSpec(Strict):
     overlap_ep: bool | None = None
     offload: OffloadSpec | None = None
     task: TaskSpec | None = None
+    params: str | None = Field(
+        default=None, min_length=1, description="compute of this machine: a file that `commsim calibrate` wrote"
+    )
 
     @model_validator(mode="after")
     def _names_exist(self) -> TrainingSpec:
@@ -177,6 +184,8 @@ def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> l
     except CommsimError as error:
         return [_placed(text) for text in str(error).split("; ")]
     faults: list[tuple[KeyPath, str]] = []
+    if spec.params is not None:
+        faults += _said(partial(values_of, spec), base_dir, ("params",))
     late = misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages)
     if late:
         faults.append((("pipeline_schedule",), late))
@@ -189,6 +198,11 @@ def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> l
     if wrong_stage is not None:
         faults.append((("stragglers",), f"found stage {wrong_stage}, expected 0 to {step.pp - 1}"))
     return faults
+
+
+def values_of(spec: TrainingSpec, base_dir: Path) -> Values:
+    """The parameters of compute: those that ship, with those of the item's `params` in their place."""
+    return shipped_values() if spec.params is None else read_values(base_dir / spec.params)
 
 
 def _placed(text: str) -> tuple[KeyPath, str]:
@@ -259,6 +273,8 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         frozen_weights=spec.frozen_weights,
         stack=spec.stack,
         flash_attention=spec.flash_attention,
+        attention_kernel=spec.attention_kernel,
+        cuda_graphs=spec.cuda_graphs,
         overlap_dp=spec.overlap_dp,
         overlap_tp=spec.overlap_tp,
         overlap_pp=spec.overlap_pp,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from commsim.nccl.version import parse_version
-from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of
+from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> tuple[TrainingItem, list[str]]:
     """(item, warnings) of one training step on the scenario's machine."""
     step, mesh = step_of(spec, topology, scenario.base_dir), mesh_of_spec(spec, topology)
+    values = values_of(spec, scenario.base_dir)
     comm = NcclTimes(
         topology.ranks_per_node,
         parts_of(scenario.topology, scenario.base_dir, topology),
@@ -50,7 +51,13 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
         pcie_bytes_per_s=host_bandwidth(topology) if offload else 25e9,
     )
     run = simulate_step(
-        step, compute_time(step), comm, optimizer_s=optimizer_time(step), topology=topology, mesh=mesh, plan=plan
+        step,
+        compute_time(step, values),
+        comm,
+        optimizer_s=optimizer_time(step, values),
+        topology=topology,
+        mesh=mesh,
+        plan=plan,
     )
     memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
     warnings = list(comm.warnings)

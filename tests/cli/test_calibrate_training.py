@@ -1,0 +1,65 @@
+"""`commsim calibrate` with training steps, and the scenario that uses what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from commsim.cli import app
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.run import run
+
+SCENARIO = """\
+name: a small step
+topology: {preset: dgx-a100}
+workload:
+  - training: {model: megatron-22b, global_batch_size: 4, micro_batch_size: 4, mesh: {tp: 8}, flash_attention: false,
+               recompute: full, precision: fp16, pipeline_schedule: 1f1b}
+"""
+ROWS = """\
+id,source,model,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,global_batch_seqs,micro_batch,gpu_model,n_gpus,tp,pp,recompute,precision,iteration_time_s
+mine-1,my cluster,megatron-22b,48,6144,24576,64,64,51200,2048,4,4,A100-SXM4-80GB,8,8,1,full,fp16,1.9
+mine-2,my cluster,megatron-22b,48,6144,24576,64,64,51200,2048,,4,A100-SXM4-80GB,8,8,1,full,fp16,1.9
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    (tmp_path / "steps.csv").write_text(ROWS)
+    return tmp_path
+
+
+def _calibrate(folder: Path, *options: str) -> str:
+    files = [str(folder / name) for name in ("scenario.yaml", "steps.csv")]
+    result = CliRunner().invoke(app, ["calibrate", *files, "-o", str(folder / "machine.yaml"), *options])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_one_step_calibrates_a_machine(folder: Path) -> None:
+    found = json.loads(_calibrate(folder, "--json"))
+    assert found["scale"] > 1.05
+    assert abs(found["after_pct"]["mine-1"]) < abs(found["before_pct"]["mine-1"])
+    assert found["left_out"] == {"mine-2": "missing: global_batch_seqs"}
+    (before,) = load_scenarios(folder / "scenario.yaml")
+    (after,) = load_scenarios(folder / "scenario.yaml", ["workload.0.training.params=machine.yaml"])
+    times = [run(s).trainings[0].causes["compute"] for s in (before, after)]
+    assert times[1] == pytest.approx(found["scale"] * times[0], rel=1e-3)
+
+
+def test_the_table_says_what_changed(folder: Path) -> None:
+    text = _calibrate(folder)
+    assert "predicted times are scaled by 1." in text
+    assert "mine-2                   not used: missing: global_batch_seqs" in text
+
+
+def test_a_missing_file_of_values_is_a_fault_at_its_key(folder: Path) -> None:
+    from commsim.errors import ScenarioError
+
+    (scenario,) = load_scenarios(folder / "scenario.yaml", ["workload.0.training.params=none.yaml"])
+    with pytest.raises(ScenarioError, match=r"training\.params.*no such file"):
+        run(scenario)
