@@ -23,7 +23,7 @@ Count = Annotated[int, Field(ge=1, le=2**24)]
 
 def _listed(value: Any) -> Any:
     """One value where a list may stand."""
-    return tuple(value) if isinstance(value, list) else (value,)
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 _LISTED = BeforeValidator(_listed)
