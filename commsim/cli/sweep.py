@@ -40,6 +40,9 @@ def sweep(
         typer.Option("--shard", help="Only part I of N (from 0), such as 2/8; then commsim merge.", show_default=False),
     ] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write rows.parquet beside rows.csv.")] = False,
+    html: Annotated[
+        bool, typer.Option("--html/--no-html", help="Write report.html: curves along every path, knees, rows.")
+    ] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the journal holds.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and list the points, run none.")] = False,
     json_output: Annotated[
@@ -93,7 +96,7 @@ def sweep(
         "seconds": round(seconds, 3),
     }
     if parts == 1:
-        summary |= _finish([folder / name], folder, parquet)
+        summary |= _finish([folder / name], folder, parquet, (plan.name, path) if html else None)
     _say(summary, folder / name, json_output)
 
 
@@ -113,8 +116,8 @@ def merge(
     _say(_finish(journals, folder, parquet), folder, json_output)
 
 
-def _finish(journals: list[Path], folder: Path, parquet: bool) -> dict[str, Any]:
-    """Writes the sorted rows; what was written and how many points failed."""
+def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, Path] | None = None) -> dict[str, Any]:
+    """Writes the sorted rows, and the page of a sweep (name, file); what was written and how many points failed."""
     from commsim.planner.results import as_csv, as_parquet, merged
     from commsim.report.files import write_atomically
 
@@ -122,6 +125,13 @@ def _finish(journals: list[Path], folder: Path, parquet: bool) -> dict[str, Any]
     written = [write_atomically(folder / "rows.csv", as_csv(points))]
     if parquet:
         written.append(write_atomically(folder / "rows.parquet", as_parquet(points)))
+    if page is not None:
+        from commsim.report.page import html
+        from commsim.report.sweep_page import sweep_page
+
+        name, file = page
+        text = html(sweep_page(points, name, file.read_text(encoding="utf-8")))
+        written.append(write_atomically(folder / "report.html", text))
     failed = [p for p in points if p["error"]]
     return {
         "points": len(points),

@@ -1,0 +1,40 @@
+"""The page of a sweep: every path with its knees, then the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from commsim.report.page import Code, Page, Part, Section, Text, picture, table
+from commsim.report.sweep_plot import SHARE, curves, figure_of, knee_lines, numeric_paths, plot_sweep
+
+MOST_ROWS = 2_000
+
+
+def sweep_page(points: Sequence[dict[str, Any]], name: str, base: str) -> Page:
+    """The page of a sweep's points, as the journal holds them; `base` is the text of its file."""
+    from commsim.planner.results import columns, flat_rows
+
+    figure = figure_of(points)
+    sections = []
+    answer = []
+    for path in numeric_paths(points):
+        if not curves(points, path, figure):
+            continue
+        lines = knee_lines(points, path, figure)
+        answer += lines[:1]
+        parts: list[Part] = [picture(plot_sweep(points, path, figure, name), f"{figure} along {path}.")]
+        sections.append(Section(f"Along {path}", (*parts, *map(Text, lines))))
+    rows = list(flat_rows(points))
+    failed = [p for p in points if p["error"]]
+    names = [n for n in columns(points) if any(r.get(n) not in (None, "") for r in rows)]
+    note = f"the first {MOST_ROWS:,} of {len(rows):,} rows; rows.csv has all" if len(rows) > MOST_ROWS else ""
+    sections.append(Section("Rows", (table(names, [[r.get(n) for n in names] for r in rows[:MOST_ROWS]], note),)))
+    sections.append(Section("The sweep", (Code(base),)))
+    return Page(
+        title=name,
+        question=f"What does each choice bring, and from where on is {100 * SHARE:.0f} % of the best reached?",
+        answer=tuple(answer) or (f"{len(points):,} points, {len(rows):,} rows.",),
+        sections=tuple(sections),
+        warnings=tuple(f"{len(failed):,} points failed, the first: {failed[0]['error']}" for _ in failed[:1]),
+    )

@@ -1,0 +1,62 @@
+"""Knees and curves of sweeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsim.errors import CommsimError
+from commsim.report.page import html
+from commsim.report.sweep_page import sweep_page
+from commsim.report.sweep_plot import SweepCurve, curves, figure_of, knee, knee_lines, numeric_paths, plot_sweep
+
+
+def points() -> list[dict[str, Any]]:
+    """A bandwidth that saturates at NICs of 400 Gb/s, for two thicknesses of the fabric."""
+    found = []
+    for rate in (100, 200, 400, 800):
+        for thin in (1, 2):
+            row = {"collective": "all_reduce", "size_bytes": 2**20, "busbw_GBps": min(rate, 400) / thin}
+            values = {"topology.nic_bandwidth": f"{rate} Gb/s", "topology.oversubscription": thin}
+            found.append({"number": len(found), "values": values, "rows": [row], "error": None})
+    return found
+
+
+def test_the_knee_is_where_more_brings_nothing() -> None:
+    curve = curves(points(), "topology.nic_bandwidth", "busbw_GBps")[0]
+    assert curve.x == pytest.approx((12.5e9, 25e9, 50e9, 100e9))
+    assert knee(curve, more_is_better=True).x == pytest.approx(50e9)
+    assert knee(SweepCurve("time", (1.0, 2.0, 3.0), (9.0, 3.0, 2.9)), more_is_better=False).x == 2.0
+
+
+@given(st.lists(st.floats(0.1, 100), min_size=2, max_size=12), st.booleans())
+def test_the_knee_is_good_enough_and_nothing_before_it_would_do(y: list[float], more: bool) -> None:
+    curve = SweepCurve("any", tuple(float(i) for i in range(len(y))), tuple(y))
+    bend = knee(curve, more)
+    assert bend.y >= 0.95 * max(y) - 1e-12 if more else bend.y <= min(y) / 0.95 + 1e-12
+
+
+def test_quantities_are_numbers_and_names_are_not() -> None:
+    found = points()
+    assert numeric_paths(found) == ["topology.nic_bandwidth", "topology.oversubscription"]
+    for point in found:
+        point["values"]["workload.0.collective"] = "all_reduce" if point["number"] % 2 else "reduce"
+    assert numeric_paths(found) == ["topology.nic_bandwidth", "topology.oversubscription"]
+
+
+def test_a_page_has_a_picture_for_each_path_and_all_rows() -> None:
+    text = html(sweep_page(points(), "fabric", "sweep: {}"))
+    assert text.count("<figure") == 2
+    assert "95 % of the best" in text
+    assert knee_lines(points(), "topology.nic_bandwidth", "busbw_GBps")[0].startswith("oversubscription 1: ")
+    assert plot_sweep(points(), "topology.nic_bandwidth", "busbw_GBps", "x").axes
+
+
+def test_what_cannot_be_drawn_is_said() -> None:
+    with pytest.raises(CommsimError, match="every point of the sweep failed"):
+        figure_of([{"number": 0, "values": {}, "rows": [], "error": "no"}])
+    with pytest.raises(CommsimError, match="expected one of busbw_GBps"):
+        figure_of(points(), "speed")
