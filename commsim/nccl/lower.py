@@ -68,6 +68,8 @@ class Machine:
     pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
     nic_gbps: float = 0.0
     through_host: bool = False  # GPU and NIC meet in the PCIe root of the host
+    leaf_nodes: int = 0  # nodes under one leaf
+    oversubscription: float = 1.0  # of the leaves' uplinks
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,8 @@ def survey(system: System, topology: Topology) -> Machine:
     halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
     links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1) if intra else 0
     gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
-    return Machine(intra, kind, _fed_nics(topology), across, halves, links, gbps, _through_host(topology))
+    host, thin = _through_host(topology), topology.oversubscription
+    return Machine(intra, kind, _fed_nics(topology), across, halves, links, gbps, host, topology.nodes_per_leaf, thin)
 
 
 def _fed_nics(topology: Topology) -> int:

@@ -83,6 +83,11 @@ def p2p_time(
         senders = ppn if collective == "all_to_all" else 1
         nics = machine.nics if collective == "all_to_all" else 1
         parts.append((senders * remote * each / (nic * nics * share), kind))
+        beyond = max(0, system.nodes - machine.leaf_nodes) * ppn if collective == "all_to_all" else 0
+        if beyond and machine.oversubscription > 1:
+            # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
+            uplink = machine.nic_gbps * 1e9 * nics / machine.oversubscription
+            parts.append((senders * beyond * each / (uplink * share), "leaf uplinks"))
         latency += 2 * parameters.network.tree_hop.Simple + parameters.network.peer_cost * (remote if many else 0)
     busy, limit = max(parts)
     joined = sum(t**4 for t, _ in parts) ** 0.25

@@ -1,7 +1,7 @@
 """What a sweep shows: a figure of merit along one swept path, a curve per combination of the others, knees marked.
 
-The knee of a curve is the smallest value of the path from which the figure stays within a share (95 %) of its best:
-"how much fabric do I need for 95 % of the ideal?".
+The knee of a curve is where the figure comes within a share (95 %) of its best for good: "how much fabric do I need for
+95 % of the ideal?".
 """
 
 from __future__ import annotations
@@ -56,13 +56,19 @@ class Knee:
 
 
 def knee(curve: SweepCurve, more_is_better: bool, share: float = SHARE) -> Knee:
-    """The smallest value from which on the figure is never worse than `share` of the best (time: best / share)."""
+    """Where the figure comes within `share` of its best for good (time: best / share): the smallest such value.
+
+    Where it begins good and grows worse (oversubscription), the largest value up to which it is good.
+    """
     best = max(curve.y) if more_is_better else min(curve.y)
     good = [(y >= share * best) if more_is_better else (y <= best / share) for y in curve.y]
-    at = len(good) - 1
-    while at > 0 and good[at - 1] and good[at]:
-        at -= 1
-    if not good[at]:  # the best lies before the end and the end is worse: the first good value then
+    if good[0] and not good[-1]:
+        at = good.index(False) - 1
+    elif good[-1]:
+        at = len(good) - 1
+        while at > 0 and good[at - 1]:
+            at -= 1
+    else:  # the best lies between two worse ends
         at = good.index(True)
     return Knee(curve.x[at], curve.y[at], best)
 
@@ -203,7 +209,7 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
         axes.set_xlabel(path)
         axes.set_ylabel(label)
         axes.set_title(title)
-        note = f"circle: from here on within {100 * SHARE:.0f} % of the curve's best"
+        note = f"circle: from or up to here within {100 * SHARE:.0f} % of the curve's best"
         if left > 0:
             note += f"; {left} flatter curves are not drawn"
         made.text(0.992, 0.006, note, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)

@@ -29,6 +29,7 @@ def test_the_knee_is_where_more_brings_nothing() -> None:
     curve = curves(points(), "topology.nic_bandwidth", "busbw_GBps")[0]
     assert curve.x == pytest.approx((12.5e9, 25e9, 50e9, 100e9))
     assert knee(curve, more_is_better=True).x == pytest.approx(50e9)
+    assert knee(SweepCurve("thin", (1.0, 2.0, 4.0), (100.0, 99.0, 50.0)), more_is_better=True).x == 2.0
     assert knee(SweepCurve("time", (1.0, 2.0, 3.0), (9.0, 3.0, 2.9)), more_is_better=False).x == 2.0
 
 
