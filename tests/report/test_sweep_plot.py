@@ -16,7 +16,7 @@ from commsim.report.sweep_plot import SweepCurve, curves, figure_of, knee, knee_
 
 def points() -> list[dict[str, Any]]:
     """A bandwidth that saturates at NICs of 400 Gb/s, for two thicknesses of the fabric."""
-    found = []
+    found: list[dict[str, Any]] = []
     for rate in (100, 200, 400, 800):
         for thin in (1, 2):
             row = {"collective": "all_reduce", "size_bytes": 2**20, "busbw_GBps": min(rate, 400) / thin}
