@@ -110,7 +110,8 @@ def attention_passes(a: Attention, c: Columns, values: Values) -> tuple[Float64,
     plain = a.flops / rate + a.scores * values["score_bytes"] / hbm
     fused_back = 2.5 / 0.85 * fused
     plain_back = 2.0 * a.flops / rate + 1.3 * a.scores * values["score_bytes"] / hbm
-    # Sliding windows with learned sinks have no fused kernel before CUDA graphs do: every second layer is unfused.
+    # Sliding windows with learned sinks (GPT-OSS) ran unfused in every second layer, as published times suggest, until
+    # the software that captures expert layers in CUDA graphs.
     share = np.where(c.flash > 0, np.where((c.window > 0) & (c.graphs == 0), 0.5, 0.0), 1.0)
     return fused + share * (plain - fused), fused_back + share * (plain_back - fused_back)
 
