@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.topology.presets import load_preset
+from commsim.training import traffic
 from commsim.training.accelerator import accelerator
 from commsim.training.communicators import CommTime, NcclTimes, Ranks, shape
 from commsim.training.flows import FlowBuilder
@@ -20,7 +21,7 @@ from commsim.training.model import model
 from commsim.training.precision import precision
 from commsim.training.simulate import StepRun
 from commsim.training.spec import Step
-from commsim.training.stages import Chunk
+from commsim.training.stages import Chunk, stage_weights
 from commsim.training.step_run import Plan, mesh_of, message_bytes, simulate_step
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap
 
@@ -267,3 +268,27 @@ def test_large_steps_are_quick(changes: dict[str, Any], bar: float) -> None:
     run = simulated(one, comm, topology=whole)
     assert time.process_time() - begin < 2 * bar
     assert run.contended
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    pp=st.sampled_from([1, 2, 4]),
+    dp=st.sampled_from([2, 4]),
+    tp=st.sampled_from([1, 2]),
+    zero=st.sampled_from([0, 1, 2]),
+    v=st.sampled_from([1, 2]),
+)
+def test_simulated_bytes_are_those_of_the_closed_forms(pp: int, dp: int, tp: int, zero: int, v: int) -> None:
+    schedule = "interleaved_1f1b" if v > 1 and pp > 1 else "1f1b"
+    one = step(pp=pp, dp=dp, tp=tp, zero_stage=zero, virtual_stages=v if pp > 1 else 1, schedule=schedule)
+    timeline = simulated(one).timeline
+    named = np.array(timeline.names)[timeline.name_code]
+    m = one.num_microbatches
+    for stage, weights in enumerate(stage_weights(one)):
+        mine = timeline.endpoint == stage
+        gradients = weights.total * one.precision.gradient_bytes * (m if zero == 2 else 1)
+        assert timeline.nbytes[mine & (named == "reduce")].sum() == pytest.approx(gradients, rel=1e-6)
+        back = weights.total * one.precision.weight_bytes if zero else 0.0
+        assert timeline.nbytes[mine & (named == "gather")].sum() == pytest.approx(back, rel=1e-6)
+        sent = traffic.sent_bytes(traffic.pipeline_parallel(message_bytes(one), stage, pp, one.virtual_stages, m))
+        assert timeline.nbytes[mine & (named == "send")].sum() == pytest.approx(sent, rel=1e-6)
