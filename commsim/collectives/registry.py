@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -49,7 +49,8 @@ class Entry:
     ``builder`` is called with (world_size, nbytes, itemsize=...) and those of the options ``root``,
     ``channels``, ``chunks`` and ``ranks_per_node`` that ``takes`` names; ``applicable(world_size,
     ranks_per_node)`` gives the reason why it cannot be built, or None. ``adds_in`` says what the endpoints beside the
-    ranks are: the NVSwitch of a node, switches of a network, a server; "" where there are none.
+    ranks are: the NVSwitch of a node, switches of a network, a server; "" where there are none. ``least_nodes``: on
+    how many nodes of a topology it runs at least; rows without a topology need no node.
     """
 
     summary: str
@@ -57,6 +58,7 @@ class Entry:
     takes: frozenset[str] = frozenset()
     applicable: Callable[[int, int | None], str | None] = _always
     adds_in: Place = ""
+    least_nodes: int = 1
 
 
 def _whole_nodes(world_size: int, ranks_per_node: int | None) -> str | None:
@@ -120,8 +122,9 @@ _ALL_REDUCE = {
     "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_all_reduce),
     "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_all_reduce, dims=3)),
     "nvls": _own("one switch adds and multicasts (NVLink SHARP)", nvls.nvls_all_reduce, adds_in="nvswitch"),
-    "nvls_tree": _plain(
-        "NVLS in each node, double tree over nodes", nvls.nvls_tree_all_reduce, NODES, adds_in="nvswitch"
+    "nvls_tree": replace(
+        _plain("NVLS in each node, double tree over nodes", nvls.nvls_tree_all_reduce, NODES, adds_in="nvswitch"),
+        least_nodes=2,
     ),
     "collnet_direct": _plain(
         "shares to local heads, network switch adds", collnet.collnet_direct_all_reduce, NODES, adds_in="network"

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from commsim.collectives import registry
 from commsim.collectives import traffic_forms as f
+from commsim.collectives import traffic_switches as sw
 from commsim.collectives.grid import usual_node
+from commsim.collectives.sharp import SwitchTree
 from commsim.collectives.swing import swing_partners
 from commsim.collectives.traffic_forms import Form, Int64, Place, each
 from commsim.errors import ScheduleError
@@ -31,6 +33,7 @@ def traffic(
     root: int = 0,
     *,
     ranks_per_node: int | None = None,
+    switches: SwitchTree | None = None,
 ) -> tuple[Int64, Int64]:
     """Bytes that each endpoint sends and receives, (endpoints,) each, whatever the channels and pieces.
 
@@ -42,7 +45,9 @@ def traffic(
     >>> traffic("all_reduce", "parameter_server", 4, 100)[1]   # the server is endpoint 4
     array([100, 100, 100, 100, 400])
     """
-    parts, sent, received = units(collective, algorithm, world_size, root, ranks_per_node=ranks_per_node)
+    parts, sent, received = units(
+        collective, algorithm, world_size, root, ranks_per_node=ranks_per_node, switches=switches
+    )
     if nbytes % parts:
         raise ScheduleError(
             f"traffic of {algorithm} {collective} is known for arrays of {parts} equal parts, found {nbytes} bytes"
@@ -51,9 +56,15 @@ def traffic(
 
 
 def units(
-    collective: str, algorithm: str, world_size: int, root: int = 0, *, ranks_per_node: int | None = None
+    collective: str,
+    algorithm: str,
+    world_size: int,
+    root: int = 0,
+    *,
+    ranks_per_node: int | None = None,
+    switches: SwitchTree | None = None,
 ) -> f.Units:
-    """The closed form in units of nbytes / parts."""
+    """The closed form in units of nbytes / parts; ``switches``: as in `registry.build`."""
     entry = registry.entry(collective, algorithm)
     reason = entry.applicable(world_size, ranks_per_node)
     if reason is not None:
@@ -61,7 +72,8 @@ def units(
     name = registry.canonical(collective, algorithm)
     # NCCL's tree has one rank per node unless told otherwise, as its builder.
     usual = 1 if name == "tree" else usual_node(world_size)
-    return FORMS[collective, name].form(Place(world_size, root, usual if ranks_per_node is None else ranks_per_node))
+    node = usual if ranks_per_node is None else ranks_per_node
+    return FORMS[collective, name].form(Place(world_size, root, node, switches))
 
 
 _chain = f.both(f.chain_reduce, f.chain_broadcast)
@@ -100,16 +112,18 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("all_reduce", "torus_2d"): Traffic(_torus(2, 2), _twice, "2*(n-1)"),
     ("all_reduce", "torus_3d"): Traffic(_torus(3, 2), _twice, "2*(n-1)"),
     ("all_reduce", "nvls"): Traffic(
-        f.both(f.nvls_reduce_scatter, f.back(f.nvls_reduce_scatter)), "1 + 1/n; switch n + 1", "2*(n+1)"
+        f.both(sw.nvls_reduce_scatter, f.back(sw.nvls_reduce_scatter)), "1 + 1/n; switch n + 1", "2*(n+1)"
     ),
     ("all_reduce", "nvls_tree"): Traffic(
-        f.nvls_tree, "1 + 1/g + 1/(2g) per neighbour node in each tree; switches g + 1", "2*n+2*M+2*(M-1)"
+        sw.nvls_tree, "1 + 1/g + 1/(2g) per neighbour node in each tree; switches g + 1", "2*n+2*M+2*(M-1)"
     ),
     ("all_reduce", "collnet_direct"): Traffic(
-        f.collnet_direct_all_reduce, "2(g-1)/g + 1/g; network switch M", "2*M*(g-1)+2*M"
+        sw.collnet_direct_all_reduce, "2(g-1)/g + 1/g; network switch M", "2*M*(g-1)+2*M"
     ),
-    ("all_reduce", "collnet_chain"): Traffic(f.collnet_chain, "2; end of a chain 1; network switch M", "2*n"),
-    ("all_reduce", "sharp"): Traffic(f.sharp_all_reduce, "1; switches children + 1, the top one children", "2*(n+s-1)"),
+    ("all_reduce", "collnet_chain"): Traffic(sw.collnet_chain, "2; end of a chain 1; network switch M", "2*n"),
+    ("all_reduce", "sharp"): Traffic(
+        sw.sharp_all_reduce, "1; switches children + 1, the top one children", "2*(n+s-1)"
+    ),
     ("all_reduce", "ring_stepwise"): Traffic(_whole, _twice, "2*(n-1)"),
     ("reduce_scatter", "ring"): Traffic(_half, _ring, "n-1"),
     ("reduce_scatter", "recursive_halving"): Traffic(_halving, _ring, "n-1"),
@@ -121,8 +135,8 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("reduce_scatter", "hierarchical_3"): Traffic(_half, _ring, "n-1"),
     ("reduce_scatter", "torus_2d"): Traffic(_torus(2, 1), _ring, "n-1"),
     ("reduce_scatter", "torus_3d"): Traffic(_torus(3, 1), _ring, "n-1"),
-    ("reduce_scatter", "nvls"): Traffic(f.nvls_reduce_scatter, "1; switch 1", "n+1"),
-    ("reduce_scatter", "collnet_direct"): Traffic(f.collnet_direct_reduce_scatter, "1; network switch 1", "n+1"),
+    ("reduce_scatter", "nvls"): Traffic(sw.nvls_reduce_scatter, "1; switch 1", "n+1"),
+    ("reduce_scatter", "collnet_direct"): Traffic(sw.collnet_direct_reduce_scatter, "1; network switch 1", "n+1"),
     ("reduce_scatter", "pat"): Traffic(_half, _ring, "n-1"),
     ("all_gather", "ring"): Traffic(_half, _ring, "n-1"),
     ("all_gather", "recursive_doubling"): Traffic(f.back(_halving), "(n-1)/n for a power of two", "n-1"),
@@ -134,9 +148,9 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("all_gather", "hierarchical_3"): Traffic(_half, _ring, "n-1"),
     ("all_gather", "torus_2d"): Traffic(_torus(2, 1), _ring, "n-1"),
     ("all_gather", "torus_3d"): Traffic(_torus(3, 1), _ring, "n-1"),
-    ("all_gather", "nvls"): Traffic(f.back(f.nvls_reduce_scatter), "1/n; switch n", "n+1"),
+    ("all_gather", "nvls"): Traffic(f.back(sw.nvls_reduce_scatter), "1/n; switch n", "n+1"),
     ("all_gather", "collnet_direct"): Traffic(
-        f.back(f.collnet_direct_reduce_scatter), "(g-1)/g + 1/n; network switch M", "n+1"
+        f.back(sw.collnet_direct_reduce_scatter), "(g-1)/g + 1/n; network switch M", "n+1"
     ),
     ("all_gather", "pat"): Traffic(_half, _ring, "n-1"),
     ("broadcast", "chain"): Traffic(f.chain_broadcast, "1; the last rank 0", "n-1"),
@@ -148,7 +162,7 @@ FORMS: dict[tuple[str, str], Traffic] = {
         f.both(f.knomial_scatter(2), _half), "(n-1)/n + ranks below it / n", "(n-1)+H2/n"
     ),
     ("broadcast", "hierarchical"): Traffic(f.hierarchical_broadcast, "children", "n-1"),
-    ("broadcast", "sharp"): Traffic(f.sharp_broadcast, "0; root 1; switches children", "some*(n-1+s)"),
+    ("broadcast", "sharp"): Traffic(sw.sharp_broadcast, "0; root 1; switches children", "some*(n-1+s)"),
     ("reduce", "chain"): Traffic(f.chain_reduce, "1; root 0", "n-1"),
     ("reduce", "binomial"): Traffic(f.back(f.knomial_broadcast(2)), "1; root 0", "n-1"),
     ("reduce", "knomial"): Traffic(f.back(f.knomial_broadcast(4)), "1; root 0", "n-1"),
@@ -158,7 +172,7 @@ FORMS: dict[tuple[str, str], Traffic] = {
         f.both(_halving, f.back(f.knomial_scatter(2))), "(n-1)/n + (ranks below it + 1) / n; root (n-1)/n", "(n-1)+H2/n"
     ),
     ("reduce", "hierarchical"): Traffic(f.back(f.hierarchical_broadcast), "1; root 0", "n-1"),
-    ("reduce", "sharp"): Traffic(f.sharp_reduce, "1; switches 1, those above the root 2, the top one 1", "n+s-1+P"),
+    ("reduce", "sharp"): Traffic(sw.sharp_reduce, "1; switches 1, those above the root 2, the top one 1", "n+s-1+P"),
     ("scatter", "chain"): Traffic(f.chain_scatter, "ranks after it / n", "(n-1)/2"),
     ("scatter", "binomial"): Traffic(f.knomial_scatter(2), "ranks below it / n", "H2/n"),
     ("scatter", "knomial"): Traffic(f.knomial_scatter(4), "ranks below it / n", "H4/n"),
@@ -187,7 +201,7 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("barrier", "binomial"): Traffic(_binomial, "1 + children; root children", "2*(n-1)"),
     ("barrier", "flat"): Traffic(_flat, "1; root n-1", "2*(n-1)"),
     ("barrier", "ring"): Traffic(_chain, "2; ends of the chain 1", "2*(n-1)"),
-    ("barrier", "sharp"): Traffic(f.sharp_all_reduce, "1; switches children + 1, the top one children", "2*(n+s-1)"),
+    ("barrier", "sharp"): Traffic(sw.sharp_all_reduce, "1; switches children + 1, the top one children", "2*(n+s-1)"),
 }
 
 

@@ -15,17 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.recursive import doubling_partners
+from commsim.collectives.sharp import SwitchTree
 
 Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a form depends on: ranks, root, ranks per node."""
+    """What a form depends on: ranks, root, ranks per node, and the tree of a fabric's switches where there is one."""
 
     n: int
     root: int
     g: int
+    switches: SwitchTree | None = None
 
     @property
     def M(self) -> int:
@@ -259,88 +261,3 @@ def bits_below(n: int) -> int:
 def rails(at: Place) -> int:
     """Blocks of a rank in an all-to-all through rails: M for each other local rank, g for each other node."""
     return at.M * (at.g - 1) + at.g * (at.M - 1)
-
-
-def _and_switches(
-    parts: int, sent: int | Int64, received: int | Int64, ranks: int, out: npt.ArrayLike, into: npt.ArrayLike
-) -> Units:
-    ends = [np.broadcast_to(np.asarray(v, np.int64), (ranks,)) for v in (sent, received)]
-    return Units(parts, np.append(ends[0], out).astype(np.int64), np.append(ends[1], into).astype(np.int64))
-
-
-def nvls_reduce_scatter(at: Place) -> Units:
-    n = at.n
-    return _and_switches(n, n, 1, n, n, n * n)
-
-
-def nvls_tree(at: Place) -> Units:
-    g = at.g
-    parent, first, second = (np.arange(at.M) > 0).astype(np.int64), *btree_children(at.M)
-    degree = parent + first + second
-    links = np.repeat(degree + second_tree(degree), g)
-    through = np.full(at.M, 2 * g + 2 * g * g)
-    return _and_switches(2 * g, 2 * g + links + 2, 2 * g + links + 2, at.n, through, through)
-
-
-def collnet_direct_all_reduce(at: Place) -> Units:
-    own = 2 * (at.g - 1) + 1
-    return _and_switches(at.g, own, own, at.n, at.n, at.n)
-
-
-def collnet_direct_reduce_scatter(at: Place) -> Units:
-    inside = (at.g - 1) * at.M
-    return _and_switches(at.n, inside + at.M, inside + 1, at.n, at.n, at.n * at.M)
-
-
-def collnet_chain(at: Place) -> Units:
-    local = np.arange(at.n) % at.g
-    own = 1 + (local < at.g - 1)
-    return _and_switches(1, own, own, at.n, at.M, at.M)
-
-
-def switch_levels(n: int, radix: int) -> list[Int64]:
-    """Children of each switch, level by level from below."""
-    levels, width = [], n
-    while width > 1:
-        above = -(-width // radix)
-        levels.append(np.minimum(radix, width - radix * np.arange(above)))
-        width = above
-    return levels
-
-
-def sharp_all_reduce(at: Place, radix: int = 8) -> Units:
-    levels = switch_levels(at.n, radix)
-    switches = np.concatenate([c + (k < len(levels) - 1) for k, c in enumerate(levels)] or [np.zeros(0, np.int64)])
-    return _and_switches(1, int(at.n > 1), int(at.n > 1), at.n, switches, switches)
-
-
-def sharp_broadcast(at: Place, radix: int = 8) -> Units:
-    """Every switch gets the array once and sends it to its children but the one it came from, and up from the root."""
-    levels, place = switch_levels(at.n, radix), at.root
-    sent = [np.zeros(0, np.int64)]
-    for k, children in enumerate(levels):
-        place //= radix
-        out = children.copy()
-        out[place] += (k < len(levels) - 1) - 1
-        sent.append(out)
-    rank = np.arange(at.n)
-    some = at.n > 1
-    out = np.concatenate(sent)
-    return _and_switches(1, (rank == at.root) * some, (rank != at.root) * some, at.n, out, np.ones_like(out))
-
-
-def sharp_reduce(at: Place, radix: int = 8) -> Units:
-    """Everything up to the top switch once, then down along the root's path alone."""
-    levels, place = switch_levels(at.n, radix), at.root
-    out, into = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for k, children in enumerate(levels):
-        place //= radix
-        top = k == len(levels) - 1
-        sent, received = np.full(children.size, int(not top)), children.copy()
-        sent[place] += 1
-        received[place] += not top
-        out.append(sent)
-        into.append(received)
-    some = int(at.n > 1)
-    got = (np.arange(at.n) == at.root) * some
-    return _and_switches(1, some, got, at.n, np.concatenate(out), np.concatenate(into))

@@ -1,9 +1,10 @@
 """Where the endpoints of a schedule that are no ranks lie on a topology, and their routes.
 
-* A switch of NVLS is the NVSwitch of the node whose ranks it serves; NVSwitches add from Hopper on.
-* A switch of SHARP or CollNet is a switch of an InfiniBand fabric: the nearest one to all leaves at which the ranks
-  that talk to it enter, or, for a switch that talks to switches only, to those below it. A tree that follows the
-  cabling (`commsim.topology.aggregation.SwitchTree`) so lies on itself.
+* A switch of NVLS is the NVSwitch of the node whose ranks it serves; NVSwitches add from Hopper on. NVLSTree needs two
+  nodes, as with NCCL (src/graph/tuning.cc): on one it would be NVLS on halves of each block.
+* A switch of SHARP or CollNet is a switch of a fabric that says that its switches add (``in_network_reduction``): the
+  nearest one to all leaves at which the ranks that talk to it enter, or, for a switch that talks to switches only, to
+  those below it. A tree that follows the cabling (`commsim.topology.aggregation.SwitchTree`) so lies on itself.
 * A parameter server runs on the first host CPU of node 0, which the ranks of the node reach over PCIe, and other nodes
   through its NICs.
 
@@ -38,7 +39,14 @@ def place(schedule: Schedule, topology: Topology) -> Int64:
     vertex[:n] = topology.rank_vertex[:n]
     if schedule.endpoints == n:
         return vertex
-    where = entry(schedule.collective, schedule.algorithm).adds_in
+    found = entry(schedule.collective, schedule.algorithm)
+    nodes = np.unique(topology.rank_node[:n]).size
+    if nodes < found.least_nodes:
+        raise ScheduleError(
+            f"{schedule.algorithm} {schedule.collective} is not applicable, because it runs on "
+            f"{found.least_nodes} nodes or more, and the ranks are on {nodes}"
+        )
+    where = found.adds_in
     placers = {"nvswitch": _nvswitch, "network": _network, "server": _server}
     if where not in placers:
         raise ScheduleError(

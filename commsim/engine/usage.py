@@ -116,7 +116,11 @@ def network_use(outcome: Outcome | Totals, topology: Topology, *, most: int = MO
     used = np.flatnonzero(nbytes)
     first = used[np.argsort(-busy[used], kind="stable")][:most]
     span = outcome.makespan_s or 1.0
-    times = (outcome.start_s, outcome.end_s) if isinstance(outcome, Outcome) else (np.zeros(1), np.full(1, span))
+    times = (
+        (outcome.start_s, outcome.end_s)
+        if isinstance(outcome, Outcome)
+        else (np.zeros(1), np.full(1, outcome.makespan_s))
+    )
     return Use(
         time_s=outcome.makespan_s,
         exposed_s=exposed_s(times, (np.zeros(0), np.zeros(0))),

@@ -16,6 +16,8 @@ def use_lines(item: Item) -> list[str]:
     use = item.use
     if use is None:
         return []
+    if not use.time_s:
+        return [f"# network at {format_bytes(item.use_bytes)}: {use.bottleneck}"]
     head = (
         f"# network at {format_bytes(item.use_bytes)}: {use.bottleneck}; exposed {format_time_us(use.exposed_s)} us "
         f"of {format_time_us(use.time_s)} us{f' (links of {use.part})' if use.part else ''}"

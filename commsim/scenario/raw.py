@@ -19,6 +19,7 @@ from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_
 from commsim.engine.family import Family, hierarchical_family, ring_family
 from commsim.engine.least import Least, least
 from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.engine.placement import place
 from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
 from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
@@ -187,6 +188,7 @@ class RawRows(RowPredictor):
         size = item * n * n << 24  # far more than there are chunks, in whole blocks
         try:
             whole = self.schedule(name, size, pieces=1)
+            place(whole, self.topology)
             messages = whole.rows * (MOST_PIECES if name in _PIPELINED else 1)
             if messages > MOST_MESSAGES:
                 self.warnings.append(f"auto passes over {name}: it sends more than {MOST_MESSAGES:,} messages")

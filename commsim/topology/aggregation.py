@@ -43,10 +43,15 @@ def needs_adding_switches(topology: Topology) -> None:
     """A TopologyError with the reason where the network has no switches that add."""
     if topology.fabric_routes is None:
         raise TopologyError(f"{topology.name} is one node, and this adds in the switches of a network")
-    if topology.network != "infiniband":
+    if topology.in_network_reduction:
+        return
+    if topology.network == "infiniband":
         raise TopologyError(
-            f"the switches of {topology.name} do not add: the network is {topology.network}, SHARP is InfiniBand's"
+            f"{topology.name} does not say that its switches add (SHARP): set fabric: {{in_network_reduction: true}}"
         )
+    raise TopologyError(
+        f"the switches of {topology.name} do not add: the network is {topology.network}, SHARP is InfiniBand's"
+    )
 
 
 class SwitchTree:

@@ -57,6 +57,7 @@ class Fabric:
 
     kind: str
     network: str
+    in_network_reduction: bool
     routing: str
     hash_seed: int
     routes: tuple[RouteSpec, ...]
@@ -124,6 +125,7 @@ def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabr
     fabric = Fabric(
         kind=kind,
         network=spec.network or "infiniband",
+        in_network_reduction=bool(spec.in_network_reduction),
         routing=routing,
         hash_seed=spec.hash_seed or 0,
         routes=tuple(spec.routes or ()),
@@ -166,6 +168,10 @@ def _check_fields(spec: FabricSpec, kind: str, name: str) -> None:
         for field in ("leaves_per_pod", "cores", "core_oversubscription"):
             if getattr(spec, field) is not None:
                 raise TopologyError(f"{name}: fabric.{field} belongs to a tree of levels: 3")
+    if spec.in_network_reduction and spec.network not in {"infiniband", None}:
+        raise TopologyError(
+            f"{name}: fabric.in_network_reduction is SHARP, of InfiniBand switches; found network {spec.network}"
+        )
     if kind == "single_switch" and (spec.oversubscription or 1) != 1:
         raise TopologyError(
             f"{name}: a single switch is never oversubscribed, found {spec.oversubscription:g}; "

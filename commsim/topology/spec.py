@@ -191,12 +191,16 @@ class FabricSpec(_Block):
     `dragonfly`: groups of `leaves_per_group` switches joined all to all, and groups joined all to all by
     `global_links` each. `torus`: a router per node, `dimensions` as sizes, or how many for a shape near a cube.
 
+    `in_network_reduction`: the switches add and multicast (SHARP on InfiniBand), and the jobs may have them do so; not
+    taken for granted, as it needs an aggregation manager, licences and a plugin.
+
     `routing`: `shortest` spreads over equal paths by place, `ecmp` by a hash, `spray` evenly (equal paths are merged),
     `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
     """
 
     kind: FabricKind | None = None
     network: Literal["infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet"] | None = None
+    in_network_reduction: Annotated[bool, Field(strict=True)] | None = None
     routing: Routing | None = None
     hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = None
     routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = None

@@ -25,8 +25,10 @@ _IN_SWITCHES = [key for key in names() if entry(*key).adds_in]
 
 
 @cache
-def machine(name: str, nodes: int = 1) -> Topology:
-    return load_preset(name, nodes=nodes)
+def machine(name: str, nodes: int = 1, nodes_per_leaf: int | None = None) -> Topology:
+    more = {} if nodes_per_leaf is None else {"nodes_per_leaf": nodes_per_leaf}
+    adds = {"fabric": {"in_network_reduction": True}} if name == "hgx-h100-ndr400" else {}
+    return load_preset(name, nodes=nodes, **more, **adds)
 
 
 def built(key: tuple[str, str], topology: Topology, nbytes: int, chunks: int = 1, root: int = 0) -> Schedule:
@@ -67,10 +69,10 @@ def test_nvls_in_pieces_comes_near_the_bytes_of_one_port(collective: str, whole:
 
 
 def test_a_tree_of_switches_follows_the_cables() -> None:
-    topology = machine("hgx-h100-ndr400", 64)
+    topology = machine("hgx-h100-ndr400", 4, 2)
     schedule = built(("all_reduce", "sharp"), topology, 1 << 20)
     check(schedule)
-    lies = [topology.vertex_name[v] for v in place(schedule, topology)[512:]]
+    lies = [topology.vertex_name[v] for v in place(schedule, topology)[32:]]
     assert lies == [f"leaf{g}.rail{r}" for g in range(2) for r in range(8)] + ["spine0"]
     # Every port and every link between leaf and spine carries the array once each way.
     for kind in (LinkKind.NETWORK, LinkKind.FABRIC):
@@ -78,7 +80,7 @@ def test_a_tree_of_switches_follows_the_cables() -> None:
 
 
 def test_sharp_in_pieces_takes_its_way_and_the_bytes_of_one_card() -> None:
-    topology, size = machine("hgx-h100-ndr400", 64), 64 << 20
+    topology, size = machine("hgx-h100-ndr400", 4, 2), 64 << 20
     one = evaluate(built(("all_reduce", "sharp"), topology, 0), topology).makespan_s
     slowest = 48e9  # PCIe and the card, as counted
     time = evaluate(built(("all_reduce", "sharp"), topology, size, chunks=32), topology).makespan_s
@@ -104,9 +106,9 @@ def test_a_parameter_server_runs_on_the_host_of_node_0() -> None:
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), _IN_SWITCHES)
-@pytest.mark.parametrize(("name", "nodes"), [("hgx-h100", 1), ("hgx-h100-ndr400", 2), ("hgx-h100-ndr400", 33)])
+@pytest.mark.parametrize(("name", "nodes"), [("hgx-h100", 1), ("hgx-h100-ndr400", 2), ("hgx-h100-ndr400", 5)])
 def test_no_switch_is_quicker_than_the_lower_bound(collective: str, algorithm: str, name: str, nodes: int) -> None:
-    topology = machine(name, nodes)
+    topology = machine(name, nodes, 2 if nodes > 2 else None)
     for nbytes, chunks in ((0, 1), (topology.world_size * 64, 1), (topology.world_size << 16, 3)):
         try:
             schedule = built((collective, algorithm), topology, nbytes, chunks)
@@ -126,6 +128,8 @@ def test_no_switch_is_quicker_than_the_lower_bound(collective: str, algorithm: s
         (("all_reduce", "sharp"), "hgx-h100", 1, "is one node"),
         (("all_reduce", "collnet_chain"), "gcp-a3-mega", 2, "the network is ethernet, SHARP is InfiniBand's"),
         (("reduce", "sharp"), "hgx-h100-ndr400", 2, "no switch is joined to all leaves"),
+        (("reduce", "sharp"), "hgx-h200-ndr400", 2, "does not say that its switches add .*in_network_reduction: true"),
+        (("all_reduce", "nvls_tree"), "hgx-h100", 1, "runs on 2 nodes or more, and the ranks are on 1"),
     ],
 )
 def test_where_there_is_no_such_switch_the_reason_is_given(
@@ -138,7 +142,7 @@ def test_where_there_is_no_such_switch_the_reason_is_given(
 
 
 def test_a_tree_that_does_not_follow_the_cables_has_a_place_too() -> None:
-    topology = machine("hgx-h100-ndr400", 33)
+    topology = machine("hgx-h100-ndr400", 5, 2)
     schedule = build("all_reduce", "sharp", topology.world_size, 1 << 10, ranks_per_node=8)
     vertices = place(schedule, topology)[topology.world_size :]
     assert (topology.vertex_kind[vertices] == VertexKind.SWITCH).all()
@@ -162,7 +166,10 @@ def test_ways_are_chains_of_links_and_the_way_back_is_the_same(name: str) -> Non
 
 
 def test_a_way_to_the_fabric_avoids_a_card_that_has_failed() -> None:
-    topology = load_preset("hgx-h100-ndr400", nodes=33, faults=[{"nic": [0, 3], "failed": True}])
+    adds = {"in_network_reduction": True}
+    topology = load_preset(
+        "hgx-h100-ndr400", nodes=5, nodes_per_leaf=2, fabric=adds, faults=[{"nic": [0, 3], "failed": True}]
+    )
     schedule = built(("all_reduce", "sharp"), topology, 1 << 10)
     carried = build_program(schedule, topology).link_bytes()
     assert topology.link_failed is not None
