@@ -120,7 +120,13 @@ FAMILIES = {
     "swing": Family(("swing", "swing_latency"), _REDUCE),
     "in-network": Family(
         ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "sharp", "parameter_server"),
-        ("all-reduce-8-h100", "all-reduce-512-gpus", "in-network-8-h100", "in-network-64-nodes"),
+        (
+            "all-reduce-8-h100",
+            "all-reduce-512-gpus",
+            "all-reduce-512-gpus-sharp",
+            "in-network-8-h100",
+            "in-network-64-nodes",
+        ),
     ),
     "pat": Family(("pat",), ("all-gather-64-nodes", "reduce-scatter-64-nodes")),
     "all-to-all": Family(

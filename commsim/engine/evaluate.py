@@ -15,6 +15,7 @@ from commsim.collectives.schedule import Schedule
 from commsim.engine.fair import QUANTUM, connections, simulate_fair
 from commsim.engine.family import Family, Totals, fits
 from commsim.engine.fold import fold, run_folded
+from commsim.engine.merging import Routes
 from commsim.engine.program import Int32, Program, build_program
 from commsim.engine.refine import simulate_folded
 from commsim.engine.simulate import Outcome, simulate
@@ -85,18 +86,19 @@ def evaluate(
     if isinstance(what, Family):
         return _family(what, topology, engine, contention, quantum)
     program = build_program(what, topology, block_rate=block_rate, joins=joins and contention == "fifo")
-    return evaluate_program(what, program, engine, contention=contention, quantum=quantum)
+    return evaluate_program(what, program, engine=engine, contention=contention, quantum=quantum)
 
 
 def evaluate_program(
     schedule: Schedule,
     program: Program,
+    routes: Routes | None = None,
     engine: Engine = "auto",
     *,
     contention: Contention = "fifo",
     quantum: float = QUANTUM,
 ) -> Outcome:
-    """`evaluate` for a schedule whose Program is already there."""
+    """`evaluate` for a schedule whose Program is already there, and perhaps its merged routes."""
     if engine == "wavefront":
         raise _not_here("wavefront", schedule, "it takes rings given as a family, without rows")
     if engine == "fold" and contention == "fifo":
@@ -110,7 +112,7 @@ def evaluate_program(
     if engine == "closed_form":
         raise _not_here("closed form", schedule, reason)
     if contention == "fifo":
-        return simulate(program, merge=True)
+        return simulate(program, merge=True, routes=routes)
     conn = connections(schedule)
     if engine in {"auto", "fold"}:
         folded = simulate_folded(program, conn, quantum=quantum)

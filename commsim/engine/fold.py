@@ -50,10 +50,6 @@ class Folded:
         """Number of representative ranks."""
         return int(self.to.shape[1])
 
-    def class_of(self, rank: Int64) -> Int64:
-        """The representative of each rank given."""
-        return np.asarray(rank % self.period // self.rail)
-
     def program(self) -> Program:
         """The messages of the representatives, one op each: (step, lane, sender) as in `Family`."""
         f = self.family
@@ -228,12 +224,6 @@ def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int
         link_bandwidth=links.bandwidth[stands],
         link_latency=links.latency[stands],
     )
-
-
-def folded_totals(family: Family, topology: Topology, period: int | None = None) -> Totals | str:
-    """The exact Totals of a family by folding, FIFO links, or the condition that does not hold."""
-    folded = fold(family, topology, period)
-    return folded if isinstance(folded, str) else run_folded(folded)
 
 
 def run_folded(folded: Folded) -> Totals:

@@ -80,6 +80,7 @@ def simulate(
     record: bool = False,
     in_order: bool = True,
     merge: bool = False,
+    routes: Routes | None = None,
     limit_bytes: int | None = None,
 ) -> Outcome:
     """The Outcome of a program that starts at time 0 on idle links.
@@ -87,15 +88,18 @@ def simulate(
     ``store_and_forward``: a link sends a message on only when all of it has arrived. ``record`` keeps what
     the critical path needs (16 bytes per op and hop), which saves a second run when it is asked for.
     ``in_order=False`` skips the attempt to do without a heap; the result is the same. ``merge`` leaves out hops that
-    cannot queue (see `merging`): quicker, and equal but for the last bits of sums. A cycle is a
-    ScheduleError that names rows on it; a run that would take more than ``limit_bytes`` (default: half of the
-    machine's memory) is an InfeasibleError before it starts.
+    cannot queue (see `merging`): quicker, and equal but for the last bits of sums; ``routes`` are the program's merged
+    ones where they are known. A cycle is a ScheduleError that names rows on it; a run that would take more than
+    ``limit_bytes`` (default: half of the machine's memory) is an InfeasibleError before it starts.
     """
     needed = RUN_BYTES_PER_ROW * program.rows
     if record:
         needed += RECORD_BYTES_PER_HOP * int(program.hops().sum()) + 20 * program.rows
     require_memory(needed, program.rows, limit_bytes=limit_bytes)
-    routes = Routes.merged(program) if merge and not (record or store_and_forward) else Routes.of(program)
+    if not merge or record or store_and_forward:
+        routes = Routes.of(program)
+    elif routes is None:
+        routes = Routes.merged(program)
     if in_order and not record and not program.joins:
         outcome = _in_order(program, routes, store_and_forward)
         if outcome is not None:

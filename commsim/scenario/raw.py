@@ -19,6 +19,7 @@ from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_
 from commsim.engine.family import Family, hierarchical_family, ring_family
 from commsim.engine.least import Least, least
 from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.engine.merging import Routes
 from commsim.engine.placement import place
 from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
@@ -133,6 +134,10 @@ class _Candidate:
     messages: int
     least: Least | None
 
+    def bound(self, size: int) -> float:
+        """Seconds that a long simulation cannot end before; 0 for a short one, which is not worth the question."""
+        return self.least.seconds(size) if self.least is not None and self.messages > FEW_MESSAGES else 0.0
+
 
 class RawRows(RowPredictor):
     """Rows of schedules on a topology, timed by the engine that the scenario asks for."""
@@ -147,7 +152,7 @@ class RawRows(RowPredictor):
         self._channels = work.channels or 1
         self._per_node = even_node(topology)
         self.use: Use | None = None
-        self._kept: dict[tuple[str, int], Program] = {}
+        self._kept: dict[tuple[str, int], tuple[Program, Routes]] = {}
         self._tree: SwitchTree | None = None
         self._candidates = [_Candidate(chosen, 0, None)]
         if chosen == "auto":
@@ -227,18 +232,20 @@ class RawRows(RowPredictor):
         if schedule.rows <= MOST_COMPARED or self._contention == "fair":
             outcome = evaluate(schedule, self.topology, self._engine, contention=self._contention)
         else:
-            outcome = evaluate_program(schedule, self._program(algorithm, schedule), self._engine)
+            outcome = evaluate_program(schedule, *self._program(algorithm, schedule), self._engine)
         return self._timed(algorithm, outcome)
 
-    def _program(self, algorithm: str, schedule: Schedule) -> Program:
-        """The Program of a schedule; routes and dependences do not depend on the size and are kept."""
+    def _program(self, algorithm: str, schedule: Schedule) -> tuple[Program, Routes]:
+        """The Program of a schedule and its merged routes; these and dependences do not depend on the size: kept."""
         kept = self._kept.get((algorithm, schedule.chunk_bytes.size))
         if kept is not None:
-            return replace(kept, nbytes=np.pad(schedule.payload_bytes(), (0, kept.joins)))
+            program, routes = kept
+            return replace(program, nbytes=np.pad(schedule.payload_bytes(), (0, program.joins))), routes
         program = build_program(schedule, self.topology, joins=True)
-        if sum(p.rows for p in self._kept.values()) + program.rows <= _MOST_KEPT:
-            self._kept[algorithm, schedule.chunk_bytes.size] = program
-        return program
+        routes = Routes.merged(program)
+        if sum(p.rows for p, _ in self._kept.values()) + program.rows <= _MOST_KEPT:
+            self._kept[algorithm, schedule.chunk_bytes.size] = program, routes
+        return program, routes
 
     def _timed(self, algorithm: str, outcome: Outcome | Totals) -> Timed:
         limit = _bottleneck(outcome, self.topology)
@@ -311,7 +318,8 @@ class RawRows(RowPredictor):
     def _race(self, size: int) -> tuple[list[Timed], list[tuple[str, float]], Timed]:
         """The algorithms by time, those that cannot be among the first two with their bounds, and the first in full.
 
-        Cheap simulations go first; a long one is left out when its bound is above the second time found so far.
+        Short simulations go first, then the long ones by their bounds; from the first on whose bound is above the
+        second time found so far, they are left out.
         """
         # Equal to nine digits is equal: then the first of the list, which is the better known one.
         order = {candidate.name: i for i, candidate in enumerate(self._candidates)}
@@ -322,13 +330,11 @@ class RawRows(RowPredictor):
         timed: list[Timed] = []
         left_out: list[tuple[str, float]] = []
         best: Timed | None = None
-        for candidate in sorted(self._candidates, key=lambda c: c.messages):
-            lengthy = candidate.messages > FEW_MESSAGES and self._variation is None
-            if lengthy and candidate.least is not None and len(timed) > 1:
-                bound = candidate.least.seconds(size)
-                if bound > sorted(t.seconds for t in timed)[1] * (1 + 1e-3):
-                    left_out.append((candidate.name, bound))
-                    continue
+        for bound, candidate in sorted(((c.bound(size), c) for c in self._candidates), key=lambda pair: pair[0]):
+            may_lose = bound > 0 and self._variation is None and len(timed) > 1
+            if may_lose and bound > sorted(t.seconds for t in timed)[1] * (1 + 1e-3):
+                left_out.append((candidate.name, bound))
+                continue
             found = self.time(candidate.name, size)
             if best is None or rank(found) < rank(best):
                 best = found

@@ -80,23 +80,18 @@ def runs(draw: st.DrawFn) -> Run:
         parts = units(collective, algorithm, n, root, ranks_per_node=node, switches=switches).parts
     except TopologyError:  # rails without spines have no switch above all ranks
         parts, switches = units(collective, algorithm, n, root, ranks_per_node=node).parts, None
-    nbytes = parts * channels * chunks * item * draw(st.integers(0, 3))
+    nbytes = parts * item * draw(st.integers(0, 9))
     options = {"itemsize": item, "ranks_per_node": node, "switches": switches}
     return Run(build(collective, algorithm, n, nbytes, root, channels, chunks, **options), node, switches)
 
 
 @given(run=runs())
-@settings(max_examples=250, deadline=None)
-def test_bytes_are_those_of_the_closed_form_whatever_the_channels_and_pieces(run: Run) -> None:
+@settings(max_examples=250)
+def test_it_is_correct_and_its_bytes_are_the_closed_forms_whatever_the_channels_and_pieces(run: Run) -> None:
     s = run.schedule
     form = traffic(
         s.collective, s.algorithm, s.world_size, s.nbytes, s.root or 0, ranks_per_node=run.node, switches=run.switches
     )
+    check(s)
     assert np.array_equal(s.sent_bytes(), form[0])
     assert np.array_equal(s.received_bytes(), form[1])
-
-
-@given(run=runs())
-@settings(max_examples=80, deadline=None)
-def test_every_schedule_is_correct(run: Run) -> None:
-    check(run.schedule)

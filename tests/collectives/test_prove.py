@@ -14,25 +14,25 @@ from commsim.collectives.star import flat_broadcast
 from commsim.errors import ScheduleError
 
 
-def test_every_algorithm_rank_count_root_and_node_size_up_to_ten() -> None:
-    rows = prove(range(1, 11), workers=1)
+def test_every_algorithm_rank_count_root_and_node_size_up_to_eight() -> None:
+    rows = prove(range(1, 9), workers=1)
     assert [(row.collective, row.algorithm) for row in rows] == names()
     assert not [fault for row in rows for fault in row.faults]
     assert not [row for row in rows if row.not_applicable]
     proven = {(row.collective, row.algorithm): row.proven for row in rows}
-    assert proven["all_reduce", "ring"] == 10
-    assert proven["broadcast", "chain"] == sum(range(1, 11))
-    divisors = [[d for d in range(1, n + 1) if n % d == 0] for n in range(1, 11)]
+    assert proven["all_reduce", "ring"] == 8
+    assert proven["broadcast", "chain"] == sum(range(1, 9))
+    divisors = [[d for d in range(1, n + 1) if n % d == 0] for n in range(1, 9)]
     assert proven["all_reduce", "hierarchical"] == sum(map(len, divisors))
     assert proven["broadcast", "hierarchical"] == sum(n * len(d) for n, d in enumerate(divisors, 1))
 
 
 def test_rank_counts_that_are_no_power_of_two_and_other_roots_are_proven() -> None:
-    rows = prove([3, 7, 13], workers=1) + prove([37], [0, 17, 36], workers=1)
+    rows = prove([7, 11], workers=1) + prove([37], [0, 17, 36], workers=1)
     assert all(row.proven and not row.faults for row in rows)
     takes = {key: registry.entry(*key).takes for key in names()}
     rooted = [row for row in rows if takes[row.collective, row.algorithm] == {"root", "channels", "chunks"}]
-    assert {row.proven for row in rooted} == {3 + 7 + 13, 3}
+    assert {row.proven for row in rooted} == {7 + 11, 3}
 
 
 def test_channels_and_pieces_are_proven_too() -> None:

@@ -14,7 +14,6 @@ from commsim.collectives.execute import verify
 from commsim.collectives.prove import proof_bytes
 from commsim.collectives.registry import ALGORITHMS, ALIASES, build, entry, names
 from commsim.collectives.semantics import COLLECTIVES, bandwidth_bytes, latency_steps
-from commsim.collectives.traffic import traffic, units
 from commsim.errors import ScheduleError
 
 IN_NETWORK = {"nvls", "nvls_tree", "collnet_direct", "collnet_chain", "sharp", "parameter_server"}
@@ -49,7 +48,7 @@ def test_aliases_lead_to_known_algorithms_and_hide_none() -> None:
 
 
 @given(where=combinations(), channels=st.integers(1, 3), chunks=st.integers(1, 3), size=st.integers(0, 200))
-@settings(max_examples=250)
+@settings(max_examples=150)
 def test_any_schedule_is_correct_at_any_size(where: dict[str, Any], channels: int, chunks: int, size: int) -> None:
     n, equal = where["world_size"], COLLECTIVES[where["collective"]].equal_blocks
     nbytes = 4 * (size - size % n if equal else size)
@@ -60,18 +59,6 @@ def test_any_schedule_is_correct_at_any_size(where: dict[str, Any], channels: in
     assert s.sent_bytes().sum() == s.received_bytes().sum()
 
 
-@given(where=combinations(), channels=st.integers(1, 3), chunks=st.integers(1, 3), per_part=st.integers(0, 9))
-@settings(max_examples=250)
-def test_bytes_equal_the_closed_form(where: dict[str, Any], channels: int, chunks: int, per_part: int) -> None:
-    place = (where["collective"], where["algorithm"], where["world_size"])
-    root, node = where.get("root", 0), where.get("ranks_per_node")
-    nbytes = per_part * units(*place, root, ranks_per_node=node).parts
-    s = build(**where, nbytes=nbytes, channels=channels, chunks=chunks)
-    sent, received = traffic(*place, nbytes, root, ranks_per_node=node)
-    assert np.array_equal(s.sent_bytes(), sent)
-    assert np.array_equal(s.received_bytes(), received)
-
-
 @given(
     where=combinations(12),
     channels=st.integers(1, 2),
@@ -80,7 +67,7 @@ def test_bytes_equal_the_closed_form(where: dict[str, Any], channels: int, chunk
     op=st.sampled_from(["sum", "max"]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=250)
+@settings(max_examples=150)
 def test_arrays_become_what_the_collective_promises(
     where: dict[str, Any], channels: int, chunks: int, kind: str, op: Any, seed: int
 ) -> None:
@@ -92,7 +79,7 @@ def test_arrays_become_what_the_collective_promises(
 
 
 @given(where=combinations(40), size=st.integers(1, 50))
-@settings(max_examples=250)
+@settings(max_examples=150)
 def test_no_schedule_beats_the_lower_bounds(where: dict[str, Any], size: int) -> None:
     collective, n = where["collective"], where["world_size"]
     nbytes = size * n * n

@@ -126,7 +126,7 @@ def test_random_traffic_keeps_time_and_repeats(seed: int, contention: Literal["f
 @pytest.mark.parametrize("contention", _MODES)
 def test_messages_started_at_one_moment_are_the_batch(contention: Literal["fifo", "fair"]) -> None:
     """Sends of different sizes that meet, each an event of its own, end as the rows of one schedule do."""
-    schedule = two_shot_all_reduce(16, 1 << 20)
+    schedule = two_shot_all_reduce(8, 1 << 20)
     first = schedule.take(np.flatnonzero(schedule.step == 0))
     first = first.edit(wire_bytes=np.random.default_rng(3).integers(1, 1 << 20, first.rows))
     assert first.wire_bytes is not None
