@@ -126,7 +126,7 @@ def test_no_switch_is_quicker_than_the_lower_bound(collective: str, algorithm: s
         (("all_reduce", "nvls"), "dgx-a100", 1, "do not add: the A100 .* is older than Hopper"),
         (("all_reduce", "nvls_tree"), "dgx-1v-edr100", 2, "have no NVSwitch"),
         (("all_reduce", "sharp"), "hgx-h100", 1, "is one node"),
-        (("all_reduce", "collnet_chain"), "gcp-a3-mega", 2, "the network is ethernet, SHARP is InfiniBand's"),
+        (("all_reduce", "collnet_chain"), "gcp-a3-mega", 2, "the network is tcpx, SHARP is InfiniBand's"),
         (("reduce", "sharp"), "hgx-h100-ndr400", 2, "no switch is joined to all leaves"),
         (("reduce", "sharp"), "hgx-h200-ndr400", 2, "does not say that its switches add .*in_network_reduction: true"),
         (("all_reduce", "nvls_tree"), "hgx-h100", 1, "runs on 2 nodes or more, and the ranks are on 1"),
