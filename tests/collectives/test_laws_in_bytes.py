@@ -81,8 +81,10 @@ def runs(draw: st.DrawFn) -> Run:
     except TopologyError:  # rails without spines have no switch above all ranks
         parts, switches = units(collective, algorithm, n, root, ranks_per_node=node).parts, None
     nbytes = parts * item * draw(st.integers(0, 9))
-    options = {"itemsize": item, "ranks_per_node": node, "switches": switches}
-    return Run(build(collective, algorithm, n, nbytes, root, channels, chunks, **options), node, switches)
+    schedule = build(
+        collective, algorithm, n, nbytes, root, channels, chunks, itemsize=item, ranks_per_node=node, switches=switches
+    )
+    return Run(schedule, node, switches)
 
 
 @given(run=runs())
