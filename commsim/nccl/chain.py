@@ -35,7 +35,7 @@ def chain_time(
     if system.nodes > 1:
         message = min(protocol.step_bytes, max(1, nbytes))
         across = network_hop(parameters.network, parameters.network.ring_hop, protocol, message)
-        inter = min(inter, message / message_turn(machine, parameters.network, call).seconds(message))
+        inter = min(inter, message / message_turn(machine, parameters, call).seconds(message))
         if not protocol.is_simple:  # the proxy sends a slot when it is full
             across += (message - piece) / inter
         hop = hop if system.ranks_per_node > 1 else across

@@ -286,18 +286,19 @@ def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_
     return hop.of(protocol.name) + late
 
 
-def message_turn(machine: Machine, network: Network, call: Call) -> Turn:
+def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     """How the messages of a call take turns."""
-    turns, name = channels_per_nic(machine, call.split.channels), call.protocol.name
-    check = turns / network.flag_rate if name == "LL" else 0.0
+    turns, name, network = channels_per_nic(machine, call.split.channels), call.protocol.name, parameters.network
+    check = turns / parameters.flag_rate if name == "LL" else 0.0
     return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
 
 
-def network_crossing(machine: Machine, network: Network, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
+def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
     """What the hops marked by `at` have in common as hops between nodes."""
+    network = parameters.network
     return Crossing(
         at=at,
-        turn=message_turn(machine, network, call),
+        turn=message_turn(machine, parameters, call),
         whole=not call.protocol.is_simple,
         wire_factor=call.protocol.wire_factor,
         eager_bytes=int(network.eager),
@@ -324,5 +325,5 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         unit_bytes=protocol.unit_bytes,
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,
-        crossing=network_crossing(machine, parameters.network, call, across) if system.nodes > 1 else None,
+        crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
     )

@@ -88,7 +88,6 @@ def p2p_time(
             # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
             uplink = machine.nic_gbps * 1e9 * nics / machine.oversubscription
             parts.append((senders * beyond * each / (uplink * share), "leaf uplinks"))
-        latency += 2 * parameters.network.tree_hop.Simple + parameters.network.peer_cost * (remote if many else 0)
+        latency += 2 * parameters.network.ring_hop.Simple + parameters.network.peer_cost * (remote if many else 0)
     busy, limit = max(parts)
-    joined = sum(t**4 for t, _ in parts) ** 0.25
-    return latency + joined, busy, limit, channels
+    return latency + busy, busy, limit, channels

@@ -103,7 +103,6 @@ class Network(_Frozen):
     rendezvous: Seconds  # what a message above `eager` waits for besides
     eager: Bytes  # largest message that is sent without asking
     message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
-    flag_rate: Bandwidth  # payload of LL whose flags a proxy checks before it sends a message
     connection_cost: PerProtocol  # time between two messages of one connection, however many there are
     peer_cost: Seconds  # each remote peer of an all_to_all
     channel_rate: Bandwidth  # payload bytes/s of one channel of a send to another node
@@ -121,6 +120,7 @@ class Parameters(_Frozen):
     channel_cost: Seconds  # each further channel
     channel_cost_before_2_22: Seconds  # the same while every channel had a work element of its own to enqueue
     block_rate: Rates
+    flag_rate: Bandwidth  # payload of LL whose flags a proxy of the hosts of this generation checks, in host memory
     copy_rate: Bandwidth  # of a copy from GPU memory to GPU memory: what a collective of one rank is
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
     ring_hop: Hops

@@ -181,6 +181,8 @@ class Predictor:
         p = self.parameters.launch
         one = self.options.launch == "one_process"
         launch = p.grouped_one_process * self.topology.ranks_per_node if one else p.grouped_process_per_gpu
+        if collective == "send_recv":  # one task per GPU and no group of many
+            launch = self._launch()
         return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels, busy, limit, "closed_form")
 
     def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:

@@ -171,7 +171,7 @@ class TreeTimer:
         """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""
         fill = max(0.0, message - piece) / parameters.block_rate.of(call.protocol.name)
         network = parameters.network
-        turn = message_turn(self.machine, network, call)
+        turn = message_turn(self.machine, parameters, call)
         others = turn.post_s + turn.check_s_per_byte * message - network.message_cost.of(call.protocol.name)
         return network_hop(network, network.tree_hop, call.protocol, message) + others + fill
 
@@ -194,7 +194,7 @@ class TreeTimer:
         more = nbytes / message - 1  # messages after the first, whose turn is in the hop
         if more <= 0:
             return np.asarray(share)
-        most = _PAIR * nbytes / (more * message_turn(self.machine, parameters.network, call).seconds(message))
+        most = _PAIR * nbytes / (more * message_turn(self.machine, parameters, call).seconds(message))
         return np.asarray(np.where(kind == LinkKind.NETWORK, np.minimum(share, most), share))
 
 
