@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, model
 from commsim.collectives import registry
 from commsim.document import Document, located
 from commsim.document.types import KeyPath, show, suggest
+from commsim.measure.run import ITEM_BYTES
 from commsim.scenario.claim import ClaimWork
 from commsim.scenario.jobs import JobsWork
 from commsim.scenario.nccl_env import value_faults
@@ -23,20 +24,6 @@ from commsim.units import format_bytes
 
 DEFAULT_NCCL_VERSION = "2.26.2"
 
-ITEM_BYTES = {
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "bfloat16": 2,
-    "float8_e4m3": 1,
-    "float8_e5m2": 1,
-}
 _OTHER_DTYPE_NAMES = {
     "float": "float32",
     "half": "float16",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +29,19 @@ def standing() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def can_stand() -> None:
-    """Skips where no testbed can stand; being root may not be enough, in a container."""
+def can_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Skips where no testbed can stand; being root may not be enough, in a container.
+
+    One testbed stands on a machine at a time, so workers that run these tests side by side take turns.
+    """
+    turn = tmp_path_factory.getbasetemp().parent / "commsim-testbed-turn"
+    with turn.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        _skip_unless_it_stands()
+        yield
+
+
+def _skip_unless_it_stands() -> None:
     reason = obstacle()
     if reason is None:
         try:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from commsim.errors import CommsimError, ScenarioError, TopologyError
+from commsim.measure.run import ITEM_BYTES
 from commsim.scenario.load import (
     build_topology,
     load_scenarios,
@@ -15,7 +16,7 @@ from commsim.scenario.load import (
     scenario_hash,
     scenario_warnings,
 )
-from commsim.scenario.schema import ITEM_BYTES, CollectiveWork, Library
+from commsim.scenario.schema import CollectiveWork, Library
 
 OK = sorted((Path(__file__).parent.parent / "data" / "ok").glob("*.yaml"))
 SHIPPED = sorted((Path(__file__).parent.parent.parent / "scenarios").glob("*.yaml"))
