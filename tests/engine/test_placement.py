@@ -141,6 +141,13 @@ def test_where_there_is_no_such_switch_the_reason_is_given(
         evaluate(schedule, topology)
 
 
+def test_only_infiniband_can_be_said_to_add() -> None:
+    with pytest.raises(
+        TopologyError, match=r"fabric.in_network_reduction is SHARP, of InfiniBand .* found network roce"
+    ):
+        load_preset("hgx-h100-roce400", nodes=2, fabric={"in_network_reduction": True})
+
+
 def test_a_tree_that_does_not_follow_the_cables_has_a_place_too() -> None:
     topology = machine("hgx-h100-ndr400", 5, 2)
     schedule = build("all_reduce", "sharp", topology.world_size, 1 << 10, ranks_per_node=8)

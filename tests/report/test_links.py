@@ -97,3 +97,11 @@ def test_the_folder_and_the_document(tmp_path: Path) -> None:
     use = json.loads((out / "result.json").read_text())["items"][0]["network_use"]
     assert {kind["kind"] for kind in use["kinds"]} == {"NVLink", "PCIe", "NIC", "fabric"}
     assert 0 < use["exposed_us"] <= use["time_us"] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "auto"])
+def test_one_rank_has_nothing_to_send_and_nothing_exposed(tmp_path: Path, algorithm: str) -> None:
+    (item,) = _run(tmp_path, algorithm, "topology.nodes=1", "topology.gpus_per_node=1").items
+    assert item.use is not None
+    assert item.use.exposed_s == item.use.time_s == 0.0
+    assert use_lines(item) == ["# network at 64 MiB: nothing to send"]
