@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from commsim.document import located
 from commsim.document.types import KeyPath
-from commsim.errors import CommsimError
+from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Bytes
 from commsim.scenario.strict import Strict
 from commsim.topology.graph import Topology
@@ -298,4 +298,8 @@ _PARTS = {
 def accelerator_of(topology: Topology) -> Accelerator:
     """The datasheet of the machine's GPU; CommsimError when it has none, and ``accelerator`` must name one."""
     name = topology.gpu.model
-    return accelerator(_PARTS.get(name, name.split(" ")[0]))
+    try:
+        return accelerator(_PARTS.get(name, name.split(" ")[0]))
+    except CommsimError:
+        text = f"accelerator = none, expected a datasheet such as H100: there is none of the machine's {name}"
+        raise ScenarioError(text) from None

@@ -156,6 +156,13 @@ def test_what_makes_no_sense_is_refused_at_its_place(tmp_path: Path, override: s
     assert message in str(found.value)
 
 
+def test_a_gpu_without_a_datasheet_needs_one(tmp_path: Path) -> None:
+    text = ["topology={preset: rtx3090}", f"{_AT}.mesh={{tp: 2}}"]
+    with pytest.raises(CommsimError, match="there is none of the machine's GeForce RTX 3090"):
+        run(_load(tmp_path, _TEXT, *text))
+    assert run(_load(tmp_path, _TEXT, *text, f"{_AT}.accelerator=A6000")).trainings
+
+
 def test_zero_3_with_a_pipeline_is_deepspeeds_fault(tmp_path: Path) -> None:
     with pytest.raises(CommsimError, match="whose pipeline needs zero_stage 0 or 1"):
         _load(tmp_path, _TEXT, f"{_AT}.zero_stage=3", f"{_AT}.framework=deepspeed")
