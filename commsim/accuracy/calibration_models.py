@@ -59,6 +59,9 @@ class Model(Protocol):
     def contact(self, x: Float64) -> Contact:
         """The planes at a point, over all sizes of all curves in order."""
 
+    def times(self, x: Float64) -> Float64:
+        """Predicted seconds of every size of every curve, in order."""
+
     def parameters(self, x: Float64) -> BaseModel:
         """The library's parameters at a point."""
 
@@ -187,6 +190,13 @@ class NcclModel:
         return Contact(
             *(np.concatenate([getattr(p, name) for p in parts]) for name in ("seconds", "constant", "slope"))
         )
+
+    def times(self, x: Float64) -> Float64:
+        from commsim.accuracy.planes import times
+
+        values = self.fields.values(x)
+        pairs = zip(self._cases, self._curves, strict=True)
+        return np.concatenate([times(case, [int(n) for n in c.size_bytes], values) for case, c in pairs])
 
 
 def model_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> Model:

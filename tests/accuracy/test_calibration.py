@@ -161,3 +161,12 @@ def test_the_command_names_every_file_that_does_not_fit(scenario: Scenario, tmp_
     assert "a.csv" in str(result.exception)
     assert "b.csv" in str(result.exception)
     assert not (tmp_path / "o.yaml").exists()
+
+
+def test_a_curve_of_two_states_gives_a_wide_band_and_no_absurd_one(scenario: Scenario) -> None:
+    curve = measured(scenario, "all_reduce", name="run")
+    time = curve.time_s * np.array([8.0, 8.0, 1.0, 8.0, 1.0, 1.0])
+    curve = dataclasses.replace(curve, time_s=time)
+    result = calibrate(model_of(scenario, build_topology(scenario), [curve]), [curve])
+    assert 1.0 < result.band[1] < 30
+    assert result.error(result.held_out_s) < 3
