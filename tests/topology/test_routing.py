@@ -171,7 +171,9 @@ def test_ranks_and_nics_outside() -> None:
 # -- laws -------------------------------------------------------------------
 
 # A torus has no leaf, and rails are changed at the source only: both have tests of their own.
-MACHINES = [p.name for p in list_presets() if p.gpus_per_node <= 16 and not {"torus", "ring", "only"} & {*p.name.split("-")}]
+MACHINES = [
+    p.name for p in list_presets() if p.gpus_per_node <= 16 and not {"torus", "ring", "only"} & {*p.name.split("-")}
+]
 
 
 @st.composite
