@@ -300,12 +300,18 @@ _OUR_FILES = (
     "result.csv",
     "comparison.csv",
     "jobs.csv",
+    "training.csv",
+    "memory.csv",
     "report.html",
     "links.csv",
     "bandwidth*.png",
     "bandwidth*.svg",
     "crossover*.png",
     "crossover*.svg",
+    "pipeline.png",
+    "pipeline.svg",
+    "pipeline-*.png",
+    "pipeline-*.svg",
 )
 
 

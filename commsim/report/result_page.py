@@ -6,6 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commsim.report.page import Cell, Code, Facts, Page, Part, Section, Text, picture, table
+from commsim.report.workload_sections import (
+    claims_answer,
+    claims_sections,
+    jobs_answer,
+    jobs_sections,
+    sureness,
+    training_answer,
+    training_sections,
+)
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
 
 if TYPE_CHECKING:
@@ -16,6 +25,11 @@ if TYPE_CHECKING:
 def result_page(result: Result, comparisons: Sequence[Comparison]) -> Page:
     """The page of a result and its comparisons with measured curves."""
     sections = [s for item in result.items for s in _item_sections(result, item, comparisons)]
+    sections += [s for jobs in result.jobs for s in jobs_sections(jobs)]
+    sections += [
+        s for training in result.trainings for s in training_sections(training, alone=len(result.trainings) == 1)
+    ]
+    sections += claims_sections(result.claims)
     sections += [
         Section("How sure this is", tuple(_accuracy(result, comparisons))),
         Section("Scenario", (Code(result.resolved),)),
@@ -23,12 +37,25 @@ def result_page(result: Result, comparisons: Sequence[Comparison]) -> Page:
     ]
     return Page(
         title=result.name,
-        question="What should these collectives do on this machine?",
-        answer=tuple(line for item in result.items for line in _answer(result, item, comparisons)),
+        question=_question(result),
+        answer=(
+            *(line for item in result.items for line in _answer(result, item, comparisons)),
+            *(line for jobs in result.jobs for line in jobs_answer(jobs)),
+            *(line for training in result.trainings for line in training_answer(training)),
+            *claims_answer(result.claims),
+        ),
         sections=tuple(sections),
         warnings=result.warnings,
         provenance=f"Scenario {result.scenario_hash}.",
     )
+
+
+def _question(result: Result) -> str:
+    if result.items:
+        return "What should these collectives do on this machine?"
+    if result.jobs:
+        return "How much do these jobs slow each other?"
+    return "What does a training step cost?" if result.trainings else "Is it so?"
 
 
 def _answer(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[str]:
@@ -111,7 +138,9 @@ def _size(nbytes: int) -> Cell:
 
 def _accuracy(result: Result, comparisons: Sequence[Comparison]) -> list[Part]:
     """What is known of the error: by the curves compared here, and by all curves of the kind."""
-    parts: list[Part] = []
+    parts = sureness(len(result.trainings), len(result.claims))
+    if not result.items and not result.jobs:
+        return parts
     if comparisons:
         rows = [(c.measured.name, c.n, 100 * c.mape, c.median_log_ratio) for c in comparisons]
         note = "MAPE: mean of |predicted - measured| / measured over the sizes. Median log ratio: 0.1 is 10 % too slow."

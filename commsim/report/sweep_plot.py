@@ -212,8 +212,9 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
         note = f"circle: from or up to here within {100 * SHARE:.0f} % of the curve's best"
         if left > 0:
             note += f"; {left} flatter curves are not drawn"
-        made.text(0.992, 0.006, note, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
-        made.legend(loc="outside right upper", fontsize=8)
+        # A label of the figure, so that the layout leaves it room: plain text ran over the name of the path.
+        made.supxlabel(note, x=0.992, ha="right", fontsize=7.5, color=style.MUTED)
+        made.legend(loc="outside right upper", fontsize=8, handlelength=3.2)
     return made
 
 
@@ -224,10 +225,16 @@ def knee_lines(points: Sequence[dict[str, Any]], path: str, figure: str) -> list
     for curve in curves(points, path, figure)[:MOST_CURVES]:
         bend = knee(curve, more)
         if max(curve.y) <= 1.001 * min(curve.y):
-            lines.append(f"{curve.label}: {path} changes nothing ({curve.y[0]:.4g} {label})")
+            lines.append(f"{curve.label}: {path} changes nothing ({_words(label, curve.y[0])})")
             continue
         lines.append(
-            f"{curve.label}: {path} {curve.name(bend.x)} reaches {bend.y:.4g} {label}, "
+            f"{curve.label}: {path} {curve.name(bend.x)} reaches {_words(label, bend.y)}, "
             f"{100 * (bend.y / bend.best if more else bend.best / bend.y):.0f} % of the best ({bend.best:.4g})"
         )
     return lines
+
+
+def _words(label: str, value: float) -> str:
+    """``bus bandwidth 21.4 GB/s`` of the label ``bus bandwidth (GB/s)``."""
+    name, _, unit = label.partition(" (")
+    return f"{name} {value:.4g} {unit.removesuffix(')')}".rstrip()

@@ -45,18 +45,22 @@ def training_table(item: TrainingItem, heading: Iterable[str] = (), width: int =
         "#",
         "# where the time goes (mean stage)",
     ]
-    for cause in CAUSES:
-        seconds = item.causes.get(cause, 0.0)
-        if abs(seconds) > 1e-9 * item.step_s:
-            lines.append(
-                f"  {cause:<10} {format_time(seconds):>12} {seconds / item.step_s:>7.1%}  {_MEANING.get(cause, '')}"
-            )
+    lines += [
+        f"  {cause:<10} {format_time(seconds):>12} {seconds / item.step_s:>7.1%}  {meaning}"
+        for cause, seconds, meaning in cause_meanings(item)
+    ]
     lines += ["#", *_memory_lines(item)]
     if item.task is not None:
         lines += ["#", *_task_lines(item)]
     lines += ["#", *gantt_lines(item, width)]
     lines += [f"# note: {note}" for note in item.notes]
     return "\n".join(lines) + "\n"
+
+
+def cause_meanings(item: TrainingItem) -> list[tuple[str, float, str]]:
+    """(cause, seconds of the mean stage, what it is) of the causes that take time."""
+    seconds = ((cause, item.causes.get(cause, 0.0)) for cause in CAUSES)
+    return [(cause, value, _MEANING.get(cause, "")) for cause, value in seconds if abs(value) > 1e-9 * item.step_s]
 
 
 def _memory_lines(item: TrainingItem) -> list[str]:

@@ -137,3 +137,43 @@ def test_screenshots_are_kept(report: str, tmp_path: Path, checkout: Path, width
     wide = re.search(r'data-wide="(\d+)"', _browse(page, tmp_path, f"--window-size={width},2400", "--dump-dom").stdout)
     assert wide is not None
     assert int(wide[1]) <= max(width, 500)  # headless windows are at least 500 pixels wide
+
+
+def workload_page(item: dict[str, object], library: str = "nccl") -> str:
+    topology = {"preset": "hgx-h100-ndr400", "nodes": 2}
+    scenario = {"name": "small", "topology": topology, "library": {"name": library}, "workload": [item]}
+    return html(result_page(run(scenario), []))
+
+
+def test_a_training_step_is_told_on_its_page() -> None:
+    step = {
+        "model": "llama-2-7b", "seq_len": 4096, "global_batch_size": 16, "micro_batch_size": 1,
+        "mesh": {"tp": 8, "pp": 1, "dp": 2}, "zero_stage": 1,
+    }  # fmt: skip
+    text = workload_page({"training": step})
+    answer = text[: text.index("<h2")]
+    assert "a step on 16 GPUs" in answer
+    assert "tokens/s per GPU" in answer
+    assert "of 74.5 GiB: it fits" in answer
+    assert "Where the time goes" in text[text.index("<h2") :]
+    assert "tensor parallelism, exposed" in text
+    assert text.count("<figure") == 1
+    assert "commsim validate training" in text
+
+
+def test_jobs_are_told_on_their_page() -> None:
+    jobs = [
+        {"name": n, "ranks": r, "collective": "all_reduce", "size": "1 MiB", "algorithm": "ring"}
+        for n, r in (("first", "0 .. 7"), ("second", "8 .. 15"))
+    ]
+    text = workload_page({"jobs": jobs}, "none")
+    assert "How much do these jobs slow each other?" in text
+    assert "first: all_reduce of 1 MiB on 8 ranks takes" in text
+    assert "slowdown" in text
+
+
+def test_claims_are_told_on_their_page() -> None:
+    text = html(result_page(run("seeds/pipeline-bubble"), []))
+    assert "5 of 5 claims hold." in text
+    assert text.count("reproduced") == 5
+    assert "Huang et al. 2019" in text

@@ -1,0 +1,129 @@
+"""Training steps, jobs and claims on the page of a run: the sentences that answer, and the sections under them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commsim.report.page import Cell, Code, Facts, Part, Section, Text, picture, table
+from commsim.units import format_bytes, format_time, microseconds
+
+if TYPE_CHECKING:
+    from commsim.scenario.claim_run import ClaimItem
+    from commsim.scenario.result import JobsItem
+    from commsim.scenario.training_result import TrainingItem
+
+GIB = 2.0**30
+
+
+def training_answer(item: TrainingItem) -> list[str]:
+    """The step, the memory of the fullest stage, and the task if there is one, in a sentence each."""
+    fullest = max(item.memory.stages, key=lambda stage: stage.peak)
+    fits = "it fits" if item.memory.fits else "it does not fit"
+    lines = [
+        f"{item.name}: {format_time(item.step_s)} a step on {item.step.world_size:,} GPUs, {item.mfu:.1%} MFU, "
+        f"{item.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
+        f"The fullest GPU (stage {fullest.stage}) needs {fullest.peak / GIB:.1f} of "
+        f"{item.memory.capacity / GIB:.1f} GiB: {fits}.",
+    ]
+    if item.task is not None:
+        price = "" if item.gpu_hour_usd is None else f", ${item.task.usd(item.gpu_hour_usd):,.0f}"
+        lines.append(
+            f"The task {item.task.name} takes {item.task.days:.1f} days, {item.task.gpu_hours:,.0f} GPU-hours{price}."
+        )
+    return lines
+
+
+def training_sections(item: TrainingItem, *, alone: bool) -> list[Section]:
+    """The causes of the time under the pipeline, the memory of every stage, then all that the terminal shows.
+
+    An item that is not alone on its page is named in the titles.
+    """
+    from commsim.report.gantt import plot_pipeline
+    from commsim.report.training import cause_meanings, training_table
+
+    before = "" if alone else f"{item.name}: "
+    causes = [(name, seconds, 100 * seconds / item.step_s, meaning) for name, seconds, meaning in cause_meanings(item)]
+    names = list(dict.fromkeys(name for stage in item.memory.stages for name, value in stage.parts.items() if value))
+    memory = [
+        (stage.stage, stage.peak / GIB, *(stage.parts.get(name, 0.0) / GIB for name in names))
+        for stage in item.memory.stages
+    ]
+    advice = [Text(f"It would fit with {hint}.") for hint in item.advice] if not item.memory.fits else []
+    return [
+        Section(
+            f"{before}Where the time goes",
+            (
+                picture(plot_pipeline(item), "What every stage does over the step."),
+                table(["cause", "time of the mean stage (s)", "share (%)", "what"], causes),
+            ),
+        ),
+        Section(
+            f"{before}Memory of one GPU, in GiB",
+            (table(["stage", "peak", *names], memory), *advice),
+        ),
+        Section(f"{before}All figures", (Code(training_table(item)),)),
+    ]
+
+
+def jobs_answer(item: JobsItem) -> list[str]:
+    """What each job loses to the others."""
+    return [
+        f"{row.job}: {row.collective} of {format_bytes(row.size_bytes)} on {row.n_ranks} ranks takes "
+        f"{format_time(row.together_s)} beside the others and {format_time(row.alone_s)} alone, "
+        f"{row.slowdown:.2f} times as long."
+        for row in item.rows
+    ]
+
+
+def jobs_sections(item: JobsItem) -> list[Section]:
+    """One row per job."""
+    spread = item.repeats > 1
+    columns = [
+        "job", "collective", "algorithm", "ranks", "size", "start (us)", "alone (us)", "together (us)",
+        *(["p99 (us)"] if spread else []), "slowdown", "meets on",
+    ]  # fmt: skip
+    rows = [
+        (
+            row.job, row.collective, row.algorithm, row.n_ranks, Cell(format_bytes(row.size_bytes), row.size_bytes),
+            microseconds(row.start_s), microseconds(row.alone_s), microseconds(row.together_s),
+            *([microseconds(row.p99_s or 0.0)] if spread else []), row.slowdown, row.meets_on or "no link",
+        )
+        for row in item.rows
+    ]  # fmt: skip
+    links = "FIFO links" if item.contention == "fifo" else "fair sharing"
+    note = f"{links}; slowdown: time together over time alone."
+    return [Section("Jobs beside each other", (table(columns, rows, note),))]
+
+
+def claims_answer(items: tuple[ClaimItem, ...]) -> list[str]:
+    """How many hold."""
+    return [f"{sum(item.holds for item in items)} of {len(items)} claims hold."] if items else []
+
+
+def claims_sections(items: tuple[ClaimItem, ...]) -> list[Section]:
+    """What is said, by whom, what comes out, and the verdict."""
+    parts: list[Part] = []
+    for item in items:
+        facts = (
+            ("source", item.source),
+            ("printed", f"{' to '.join(f'{v:.6g}' for v in item.printed)} {item.unit}".strip()),
+            ("computed", f"{item.value:.6g} {item.unit}".strip()),
+            ("verdict", item.verdict),
+        )
+        parts += [Text(item.text), Facts(facts)]
+    return [Section("Claims", tuple(parts))] if items else []
+
+
+def sureness(trainings: int, claims: int) -> list[Part]:
+    """Where the error of each kind is counted."""
+    parts: list[Part] = []
+    if trainings:
+        parts.append(
+            Text(
+                "How far off predicted training steps are, over published ones: page Accuracy of training steps "
+                "(docs/accuracy-training.md), counted by commsim validate training."
+            )
+        )
+    if claims:
+        parts.append(Text("A verdict is the computed value against the printed one, within the claim's tolerance."))
+    return parts
