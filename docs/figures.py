@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsim.collectives import registry
+from commsim.files import write_atomically
 from commsim.report.crossover import crossover_lines, plot_crossover
-from commsim.report.files import write_atomically
 from commsim.report.plots import figure_bytes
 from commsim.report.schedule_plot import plot_schedule
 from commsim.scenario.load import load_scenarios

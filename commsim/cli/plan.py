@@ -117,8 +117,8 @@ def _write(
     """Writes plan.json, the winner's scenario and the picture; returns the paths."""
     import os
 
+    from commsim.files import write_atomically
     from commsim.planner.plan import scenario_of
-    from commsim.report.files import write_atomically
     from commsim.report.plan_tables import plot_choices
     from commsim.report.plots import figure_bytes
     from commsim.scenario.load import plain_yaml

@@ -111,7 +111,7 @@ def run(
 
 def write_trace(prepared: Prepared, path: Path) -> list[str]:
     """Writes the Chrome trace of a scenario's moves; returns lines on what it shows."""
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
     from commsim.report.perfetto import chrome_trace
     from commsim.scenario.trace import traced
 
@@ -245,7 +245,7 @@ def write_files(
     """
     import json
 
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
     from commsim.report.tables import comparison_csv, result_csv
     from commsim.scenario.load import resolved_yaml
 
@@ -317,8 +317,8 @@ _OUR_FILES = (
 
 def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Path]:
     """Writes the bandwidth curves as PNG and SVG, one pair of files per item."""
+    from commsim.files import write_atomically
     from commsim.report.crossover import plot_crossover
-    from commsim.report.files import write_atomically
     from commsim.report.plots import figure_bytes, plot_bandwidth
 
     written = []

@@ -118,8 +118,8 @@ def merge(
 
 def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, Path] | None = None) -> dict[str, Any]:
     """Writes the sorted rows, and the page of a sweep (name, file); what was written and how many points failed."""
+    from commsim.files import write_atomically
     from commsim.planner.results import as_csv, as_parquet, merged
-    from commsim.report.files import write_atomically
 
     _, points = merged(journals)
     written = [write_atomically(folder / "rows.csv", as_csv(points))]

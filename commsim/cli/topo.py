@@ -106,7 +106,7 @@ def draw(
         nic_bandwidth=nic_bandwidth,
         oversubscription=oversubscription,
     )
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
     from commsim.report.plots import figure_bytes
     from commsim.report.topology_plot import plot_topology
 
@@ -160,7 +160,7 @@ def import_command(
     import yaml
 
     from commsim.errors import CommsimError
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
     from commsim.topology.imported import Given
     from commsim.topology.importing import checked, import_file
 

@@ -49,8 +49,8 @@ def collectives(
     from commsim.accuracy.validate import find_reasons, prepare, score, training_folder
     from commsim.accuracy.workers import Workers
     from commsim.errors import ScenarioError
+    from commsim.files import write_atomically
     from commsim.report.accuracy import summary, write_report
-    from commsim.report.files import write_atomically
 
     if mode not in (*MODES, "all"):
         raise ScenarioError(f"--mode: found {mode!r}, expected one of {', '.join(MODES)} or all")
@@ -105,7 +105,7 @@ def training(
     from commsim.accuracy.training_memory import memory_document, memory_of_steps, read_memory
     from commsim.accuracy.training_record import compare_sources, recorded
     from commsim.errors import ScenarioError
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
     from commsim.report.training_accuracy import summary, write_report
 
     if mode not in MODES:

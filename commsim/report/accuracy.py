@@ -15,8 +15,8 @@ import yaml
 from commsim.accuracy.record import record_path, to_record
 from commsim.accuracy.residuals import coverage, points, residual_record
 from commsim.accuracy.validate import Validation
+from commsim.files import write_atomically
 from commsim.nccl.uncertainty import RESIDUALS
-from commsim.report.files import write_atomically
 from commsim.resources import data_root
 from commsim.units import format_bytes
 

@@ -14,7 +14,7 @@ import numpy as np
 from commsim.accuracy.training import TrainingValidation, errors, group_of, per_group, with_one_row
 from commsim.accuracy.training_ablation import Progress, ablation
 from commsim.accuracy.training_record import bars, record_path
-from commsim.report.files import write_atomically
+from commsim.files import write_atomically
 from commsim.resources import data_root
 
 if TYPE_CHECKING:

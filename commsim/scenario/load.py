@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,15 +147,27 @@ def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
 
     File names are relative to ``folder``, where the text is to be saved; by default as they were written.
     """
+    if folder is None:
+        return plain_yaml(scenario.model_dump(mode="json", exclude_none=True))
+    return plain_yaml(_with_files(scenario, lambda path: _relative(path, folder)))
+
+
+def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, Any]:
+    """The scenario's plain values, the files that it reads named by ``name``."""
     data = scenario.model_dump(mode="json", exclude_none=True)
-    if folder is not None:
-        data["compare"] = [_relative(scenario.base_dir / name, folder) for name in scenario.compare]
-        if (params := scenario.params_path()) is not None:
-            data["params"] = _relative(params, folder)
-        topology = data.get("topology")
-        if isinstance(topology, dict) and isinstance(topology.get("path"), str):
-            topology["path"] = _relative(scenario.base_dir / topology["path"], folder)
-    return plain_yaml(data)
+    data["compare"] = [name(scenario.base_dir / file) for file in scenario.compare]
+    if (params := scenario.params_path()) is not None:
+        data["params"] = name(params)
+    topology = data.get("topology")
+    if isinstance(topology, dict) and isinstance(topology.get("path"), str):
+        topology["path"] = name(scenario.base_dir / topology["path"])
+    for item in data["workload"]:
+        training = item.get("training", {})
+        if "params" in training:
+            training["params"] = name(scenario.base_dir / training["params"])
+        if training.get("model", "").endswith(".json"):
+            training["model"] = name(scenario.base_dir / training["model"])
+    return data
 
 
 def plain_yaml(data: Any) -> str:
@@ -188,5 +200,19 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def scenario_hash(scenario: Scenario) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of the resolved scenario, as written and wherever it lies."""
-    return hashlib.sha256(resolved_yaml(scenario).encode()).hexdigest()[:12]
+    """Twelve hexadecimal digits of the SHA-256 of the resolved scenario, with what its files hold for their names.
+
+    So a scenario saved beside its result has the hash of the one it came from, and a changed file another one.
+    """
+    return hashlib.sha256(plain_yaml(_with_files(scenario, _content)).encode()).hexdigest()[:12]
+
+
+def _content(path: Path) -> str:
+    """The digest of a file; of what is no readable file (a folder of an earlier run) only the name."""
+    if not path.is_file():  # a device may have no end
+        return path.name
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return path.name

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,12 +79,25 @@ def test_leftovers_of_a_crash_are_removed_and_nothing_else() -> None:
     subprocess.run(["ip", "netns", "add", namespace(7)], check=True)
     sleeper = subprocess.Popen(["ip", "netns", "exec", namespace(7), "sleep", "100"])
     try:
+        wait_until_inside(namespace(7), sleeper)
         with Testbed(STAR):
             assert namespace(7) not in standing()
         assert sleeper.wait(5) == -signal.SIGKILL
         assert (Path("/run/netns") / other).exists()
     finally:
+        sleeper.kill()
+        sleeper.wait()
         subprocess.run(["ip", "netns", "del", other], check=True)
+
+
+def wait_until_inside(space: str, process: subprocess.Popen[bytes]) -> None:
+    """`ip netns exec` enters the namespace some time after it has started."""
+    for _ in range(1000):
+        inside = subprocess.run(["ip", "netns", "pids", space], check=True, capture_output=True, text=True).stdout
+        if str(process.pid) in inside.split():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {process.pid} has not entered {space} within 10 s")
 
 
 @needs_root

@@ -19,7 +19,8 @@ from commsim.scenario.load import (
 from commsim.scenario.schema import CollectiveWork, Library
 
 OK = sorted((Path(__file__).parent.parent / "data" / "ok").glob("*.yaml"))
-SHIPPED = sorted((Path(__file__).parent.parent.parent / "scenarios").glob("*.yaml"))
+SCENARIOS = Path(__file__).parent.parent.parent / "scenarios"
+SHIPPED = [path for folder in (SCENARIOS, SCENARIOS / "training") for path in sorted(folder.glob("*.yaml"))]
 
 BASE = """\
 name: test
@@ -27,6 +28,16 @@ topology: {preset: hgx-h100}
 workload:
   - collective: all_reduce
     sizes: 8 B .. 64 B x2
+"""
+
+TRAINING = """\
+name: test
+topology: {preset: hgx-h100}
+workload:
+  - training: {model: config.json, seq_len: 1024, global_batch_size: 8, micro_batch_size: 1}
+"""
+GPT2_CONFIG = """\
+{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_ctx": 1024, "n_positions": 1024, "vocab_size": 512}
 """
 
 
@@ -66,9 +77,9 @@ def test_what_is_shipped_loads_and_survives_its_resolved_form(path: Path, tmp_pa
     for before, after in zip(scenarios, load_scenarios(saved), strict=True):
         assert build_topology(before).world_size == build_topology(after).world_size
         assert [p.resolve() for p in after.compare_paths()] == [p.resolve() for p in before.compare_paths()]
+        assert scenario_hash(after) == scenario_hash(before)
         if not before.compare and before.topology.path is None:
             assert after == before
-            assert scenario_hash(after) == scenario_hash(before)
 
 
 def test_the_resolved_form_says_everything_and_is_plain_yaml(tmp_path: Path) -> None:
@@ -88,6 +99,24 @@ def test_the_hash_follows_the_meaning(tmp_path: Path) -> None:
     assert plain == same
     assert plain != other
     assert len(scenario_hash(plain)) == 12
+
+
+def test_the_hash_follows_what_files_hold(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("size_bytes,time_us\n8,1\n")
+    (before,) = load_scenarios(write(tmp_path, BASE + f"compare: [{log.name}]\n"))
+    once = scenario_hash(before)
+    log.write_text("size_bytes,time_us\n8,2\n")
+    assert scenario_hash(before) != once
+
+
+def test_files_of_a_training_step_are_found_from_the_saved_form(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(GPT2_CONFIG)
+    (before,) = load_scenarios(write(tmp_path, TRAINING))
+    away = tmp_path / "out" / "deep"
+    away.mkdir(parents=True)
+    (after,) = load_scenarios(write(away, resolved_yaml(before, away)))
+    assert scenario_hash(after) == scenario_hash(before)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def import_command(
     from commsim.collectives.check import check as prove_one
     from commsim.collectives.json_table import json_text
     from commsim.errors import ScheduleError
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
     from commsim.report.schedule_tables import heading
 
     if out.suffix.lower() != ".json":
@@ -81,7 +81,7 @@ def export(
     if out is None:
         typer.echo(text, nl=False)
         return
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
 
     write_atomically(out, text)
     typer.echo(f"wrote {out}", err=True)

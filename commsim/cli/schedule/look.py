@@ -94,7 +94,7 @@ def draw(
     if form not in {"png", "svg"}:
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .png or .svg")
     schedule = schedule_of(source, Wish(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
-    from commsim.report.files import write_atomically
+    from commsim.files import write_atomically
     from commsim.report.plots import figure_bytes
     from commsim.report.schedule_plot import plot_schedule
 

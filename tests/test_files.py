@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import CommsimError
-from commsim.report.files import write_atomically
+from commsim.files import write_atomically
 
 
 def test_it_writes_text_and_bytes_and_makes_folders(tmp_path: Path) -> None:
