@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["MPLBACKEND"] = "Agg"  # before anything imports matplotlib: a test machine has no display
+
+# A shell starts background jobs with SIGINT ignored, and so would every program be that tests start and interrupt.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Test workers that share two cores make a single example slow now and then: no deadline per example.
 # The examples are drawn from a fixed seed, so that a run on another machine meets the same ones.

@@ -65,13 +65,18 @@ def disturbed(
     started = subprocess.Popen(
         [*command, "--out", str(folder), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while table_rows(folder) < 2 and started.poll() is None:
-        time.sleep(0.05)
-    processes = rank_processes(started.pid)
-    before = time.monotonic()
-    act(started.pid, processes)
-    _, said = started.communicate(timeout=100)
-    seconds = time.monotonic() - before
+    try:
+        while table_rows(folder) < 2 and started.poll() is None:
+            time.sleep(0.05)
+        processes = rank_processes(started.pid)
+        before = time.monotonic()
+        act(started.pid, processes)
+        _, said = started.communicate(timeout=100)
+        seconds = time.monotonic() - before
+    finally:
+        if started.poll() is None:
+            started.kill()
+            started.communicate()
     until = time.monotonic() + 3  # a rank whose launcher was killed is killed by the kernel, a moment later
     while any(map(alive, processes.values())) and time.monotonic() < until:
         time.sleep(0.05)
