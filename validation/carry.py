@@ -15,7 +15,7 @@ import re
 import sys
 from pathlib import Path
 
-from commsim.report.files import write_atomically
+from commsim.files import write_atomically
 
 INDEXES = ("INDEX_single_node.csv", "INDEX_multi_node.csv")
 KEPT = (

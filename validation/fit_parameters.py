@@ -19,8 +19,8 @@ import yaml
 from commsim.accuracy.fields import Field, scope_of, space, start_parameters, walk
 from commsim.accuracy.validate import Validation, prepare, training_folder
 from commsim.accuracy.workers import Workers
+from commsim.files import write_atomically
 from commsim.nccl.parameters import GENERATIONS, NETWORKS
-from commsim.report.files import write_atomically
 
 TARGET = Path(__file__).resolve().parent.parent / "commsim" / "nccl"
 HEAD = "# Written by validation/fit_parameters.py --write; do not edit by hand.\n"

@@ -13,7 +13,7 @@ import re
 import sys
 
 from commsim.accuracy.training import shipped_fit
-from commsim.report.files import write_atomically
+from commsim.files import write_atomically
 from commsim.training.parameters import PATH, parameters
 
 

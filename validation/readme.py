@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison, compare
-from commsim.report.files import write_atomically
+from commsim.files import write_atomically
 from commsim.report.plots import figure_bytes, plot_bandwidth
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.result import Item
