@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FAST   := not slow and not benchmark_bar
 
-.PHONY: readme figures schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: readme figures reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -50,9 +50,11 @@ wheel-check: $(VENV)/.installed-dev ## build the wheel, install it elsewhere, ru
 readme: $(VENV)/.installed-dev ## write the figures and the picture of the README anew
 	$(BIN)/python validation/readme.py
 
+reference: $(VENV)/.installed-dev schema ## write what the reference pages take from the code anew
+	$(BIN)/python docs/reference_pages.py
+
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
-	$(BIN)/commsim schema scenario > docs/reference/scenario.schema.json
-	$(BIN)/commsim schema sweep > docs/reference/sweep.schema.json
+	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done
 
 figures: $(VENV)/.installed-dev ## write the pictures and figures of the pages on algorithms anew
 	$(BIN)/python docs/figures.py

@@ -36,13 +36,25 @@ def measure(
             show_default=False,
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Drop the rows of an earlier run in that folder.")] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Drop the rows of an earlier run in that folder; without it they are not measured again."
+        ),
+    ] = False,
     iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="Timed calls of each row.")] = 20,
     warmup: Annotated[int, typer.Option("--warmup", "-w", min=0, help="Calls before the timed ones.")] = 5,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="How often to go through all rows.")] = 1,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Check every element of the results.")] = True,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats", min=1, help="How often to go through all rows; more than once gives the curve a band."
+        ),
+    ] = 1,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare every element of the results with what it must be.")
+    ] = True,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for the others.")
+        float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for the others, to come and to answer.")
     ] = 15.0,
     schedule: Annotated[
         str,
@@ -67,13 +79,15 @@ def measure(
         typer.Option(
             "--testbed",
             metavar="TOPOLOGY",
-            help="Build this network on this machine first: a preset, a file, or 'scenario'. Linux, root.",
+            help="Build this network here first: a preset, a file, or 'scenario'; removed at the end. Linux, root.",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (a free one).", show_default=False),
+        typer.Option(
+            "--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Run the collectives of a scenario on real ranks, here or as one rank of torchrun or srun."""

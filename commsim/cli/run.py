@@ -28,23 +28,38 @@ def run(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).", show_default=False),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for the files (default: out/<name>); a folder in it for each of several scenarios.",
+            show_default=False,
+        ),
     ] = None,
     files: Annotated[bool, typer.Option("--files/--no-files", help="Whether to write files at all.")] = True,
     plot: Annotated[
         bool | None,
-        typer.Option("--plot/--no-plot", help="Draw bandwidth.png and .svg (default: as the scenario says)."),
+        typer.Option(
+            "--plot/--no-plot",
+            help="Draw bandwidth.png and .svg, of a training step pipeline.png (default: as the scenario says).",
+        ),
     ] = None,
     html: Annotated[
         bool | None,
         typer.Option("--html/--no-html", help="Write report.html, one file to mail (default: as the scenario says)."),
     ] = None,
     explain_choice: Annotated[
-        bool, typer.Option("--explain-choice", help="Print NCCL's graphs, its table of candidates and its choices.")
+        bool,
+        typer.Option(
+            "--explain-choice", help="Print NCCL's graphs, its table of candidates and its choices, as its log does."
+        ),
     ] = False,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", help="Write the moves of the largest size as a Chrome trace.", show_default=False),
+        typer.Option(
+            "--trace",
+            help="Write a training step, or with library none the moves of the largest size, as a Chrome trace.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""

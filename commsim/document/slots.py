@@ -71,11 +71,13 @@ def bounds(slots: Sequence[Slot]) -> str:
     return " and".join(dict.fromkeys(texts))
 
 
+def meaning(slots: Sequence[Slot]) -> str:
+    """What the field of a place is for: the first clause of its description, empty where it has none."""
+    return next((slot.description.partition(";")[0] for slot in slots if slot.description), "")
+
+
 def describe(slots: Sequence[Slot]) -> str:
-    """What to write at a place: the description of its field, else its type in plain words, else nothing."""
-    for slot in slots:
-        if slot.description:
-            return slot.description
+    """What to write at a place: its type in plain words, empty where they are not known."""
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     for slot in slots:
         if slot.kind in names and slot.metadata and not bounds([slot]):

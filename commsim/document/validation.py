@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from commsim.document.slots import Slot, bounds, describe, keys_of, slots_of, step
+from commsim.document.slots import Slot, bounds, describe, keys_of, meaning, slots_of, step
 from commsim.document.types import Document, FaultyError, KeyPath, raise_faults, show, suggest
 from commsim.errors import Fault, ScenarioError
 
@@ -157,10 +157,10 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
         message = f"found the unknown key {show(item.path[-1])}, {suggest(str(item.path[-1]), names)}"
         return document.fault(path, message, at_key=True)
     if item.kind == "missing":
-        what = describe(_slots(model, item.path, tags))
-        return document.fault(
-            path[:-1], f"found no key {str(item.path[-1])!r}, expected it{f' with {what}' if what else ''}"
-        )
+        slots = _slots(model, item.path, tags)
+        what, why = describe(slots), meaning(slots)
+        wanted = f"{f' with {what}' if what else ''}{f' ({why})' if why else ''}"
+        return document.fault(path[:-1], f"found no key {str(item.path[-1])!r}, expected it{wanted}")
     if item.kind == _LOCATED:
         return document.fault(path, str(item.context["text"]))
     if item.kind in ("value_error", "assertion_error"):

@@ -12,6 +12,7 @@ from commsim.document import apply_overrides, compose_documents, located, raise_
 from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
+from commsim.scenario.json_schema import schema_of
 from commsim.scenario.strict import Strict
 from commsim.topology.spec import TopologySpec
 from commsim.training.memory import Framework
@@ -26,25 +27,35 @@ def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-_LISTED = BeforeValidator(_listed)
-Counts = Annotated[tuple[Count, ...], _LISTED]
-Names = Annotated[tuple[str, ...], _LISTED]
-Stages = Annotated[tuple[Literal[0, 1, 2, 3], ...], _LISTED]
-Recompute = Annotated[tuple[Literal["none", "selective", "full"], ...], _LISTED]
-Flags = Annotated[tuple[bool, ...], _LISTED]
-Schedules = Annotated[tuple[Literal["1f1b", "interleaved_1f1b", "zb_h1", "gpipe", "dualpipe"], ...], _LISTED]
+def _one_or_more(kind: Any) -> BeforeValidator:
+    return BeforeValidator(_listed, json_schema_input_type=kind | list[kind])
+
+
+Stage = Literal[0, 1, 2, 3]
+Recomputed = Literal["none", "selective", "full"]
+Schedule = Literal["1f1b", "interleaved_1f1b", "zb_h1", "gpipe", "dualpipe"]
+Counts = Annotated[tuple[Count, ...], _one_or_more(Count)]
+Names = Annotated[tuple[str, ...], _one_or_more(str)]
+Stages = Annotated[tuple[Stage, ...], _one_or_more(Stage)]
+Recompute = Annotated[tuple[Recomputed, ...], _one_or_more(Recomputed)]
+Flags = Annotated[tuple[bool, ...], _one_or_more(bool)]
+Schedules = Annotated[tuple[Schedule, ...], _one_or_more(Schedule)]
 
 
 class Cluster(Strict):
     """A machine to choose, and its prices."""
 
-    topology: TopologySpec
-    name: str | None = Field(default=None, min_length=1, max_length=100)
-    accelerator: str | None = None
-    gpu_hour_usd: float = Field(default=0.0, ge=0)
-    nic_usd: float = Field(default=0.0, ge=0)
-    switch_usd: float = Field(default=0.0, ge=0)
-    years: float = Field(default=4.0, gt=0)
+    topology: TopologySpec = Field(description="a machine, as in a scenario")
+    name: str | None = Field(
+        default=None, min_length=1, max_length=100, description="what tables call it; left out: nodes and preset"
+    )
+    accelerator: str | None = Field(default=None, description="another datasheet than that of the topology's GPU")
+    gpu_hour_usd: float = Field(default=0.0, ge=0, description="price of a GPU-hour, in dollars")
+    nic_usd: float = Field(default=0.0, ge=0, description="price of a network card")
+    switch_usd: float = Field(default=0.0, ge=0, description="price of a switch of the network")
+    years: float = Field(
+        default=4.0, gt=0, description="over which cards and switches are written off, used around the clock"
+    )
 
     def title(self) -> str:
         """Its name, or its preset and number of nodes."""
@@ -57,44 +68,63 @@ class Failures(Strict):
     The storage's default is 1 GB/s per node: 2 TB/s, sustained, for Llama 3's 2,048 nodes (arXiv:2407.21783, 3.3.1).
     """
 
-    gpu_hours: float | None = Field(default=None, gt=0)
-    nic_hours: float | None = Field(default=None, gt=0)
-    host_hours: float | None = Field(default=None, gt=0)
-    restart: Seconds = 600.0
-    storage_bandwidth: Bandwidth | None = None
+    gpu_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="mean hours between failures of one GPU; left out: 79,000, of the Llama 3 405B run",
+    )
+    nic_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="of one network card with its cable and switch port; left out: 506,000, of the same run",
+    )
+    host_hours: float | None = Field(
+        default=None, gt=0, description="of one host with its software; left out: 24,000, of the same run"
+    )
+    restart: Seconds = Field(default=600.0, description="from a failure to the first new step")
+    storage_bandwidth: Bandwidth | None = Field(
+        default=None, description="what the storage takes from all nodes together; left out: 1 GB/s per node"
+    )
 
 
 class Search(Strict):
     """Values of axes; an axis left out takes all that the machine and the model allow."""
 
-    tp: Counts | None = None
-    pp: Counts | None = None
-    cp: Counts | None = None
-    ep: Counts | None = None
-    virtual_stages: Counts | None = None
-    micro_batch_size: Counts | None = None
-    zero_stage: Stages | None = None
-    recompute: Recompute | None = None
-    sequence_parallel: Flags | None = None
-    schedule: Schedules | None = None
+    tp: Counts | None = Field(default=None, description="tensor parallel")
+    pp: Counts | None = Field(default=None, description="pipeline stages")
+    cp: Counts | None = Field(default=None, description="context parallel")
+    ep: Counts | None = Field(default=None, description="expert parallel")
+    virtual_stages: Counts | None = Field(default=None, description="model chunks per stage")
+    micro_batch_size: Counts | None = Field(default=None, description="sequences of one pass")
+    zero_stage: Stages | None = Field(default=None, description="what is sharded")
+    recompute: Recompute | None = Field(default=None, description="what the backward pass computes again")
+    sequence_parallel: Flags | None = Field(default=None, description="norms and residuals cut over tp")
+    schedule: Schedules | None = Field(default=None, description="of the pipeline")
 
 
 class PlanSpec(Strict):
     """What is asked: how to train a model on one of several machines."""
 
-    model: str = Field(min_length=1)
-    clusters: tuple[Cluster, ...] = Field(min_length=1, max_length=64)
-    global_batch_size: Counts
-    seq_len: Counts | None = None
-    precision: Names = ("bf16",)
-    framework: Framework = "megatron"
-    stack: Literal["tuned", "compiled", "eager"] = "tuned"
-    flash_attention: bool = True
-    overlap_tp: bool = False
-    tokens: float = Field(default=0.0, ge=0, description="tokens to train on, such as 300.0e9")
-    search: Search = Field(default_factory=Search)
-    failures: Failures | None = None
-    best: Annotated[int, Field(ge=1, le=200)] = 10
+    model: str = Field(min_length=1, description="a preset of the training model")
+    clusters: tuple[Cluster, ...] = Field(min_length=1, max_length=64, description="machines to choose from")
+    global_batch_size: Counts = Field(description="sequences of one step; several are compared per token")
+    seq_len: Counts | None = Field(default=None, description="tokens of a sequence; left out: the model's")
+    precision: Names = Field(default=("bf16",), description="as in a training item")
+    framework: Framework = Field(
+        default="megatron", description="what memory holds, and whether ZeRO-2 and 3 go with a pipeline"
+    )
+    stack: Literal["tuned", "compiled", "eager"] = Field(default="tuned", description="class of the software's kernels")
+    flash_attention: bool = Field(default=True, description="attention is one fused kernel")
+    overlap_tp: bool = Field(
+        default=False, description="tensor parallel exchanges hide behind the products they belong to"
+    )
+    tokens: float = Field(default=0.0, ge=0, description="to train on, such as `300.0e+9`: for days and dollars")
+    search: Search = Field(
+        default_factory=Search,
+        description="values of the axes; an axis left out takes all that machine and model allow",
+    )
+    failures: Failures | None = Field(default=None, description="what stops the run: for checkpoints and goodput")
+    best: Annotated[int, Field(ge=1, le=200)] = Field(default=10, description="so many are simulated")
 
     @model_validator(mode="after")
     def _names_exist(self) -> PlanSpec:
@@ -118,8 +148,13 @@ class PlanSpec(Strict):
 class PlanFile(Strict):
     """The whole file."""
 
-    name: str = Field(min_length=1, max_length=200)
-    plan: PlanSpec
+    name: str = Field(min_length=1, max_length=200, description="what tables and plots are titled")
+    plan: PlanSpec = Field(description="the question")
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON Schema of plan files, by which editors complete and check them."""
+    return schema_of(PlanFile, "commsim plan")
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Document]:

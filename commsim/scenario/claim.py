@@ -40,14 +40,24 @@ QUANTITIES = (
 class ClaimSpec(Strict):
     """One statement. ``printed``: a value, or the two ends of a range; ``inputs``: what the quantity is asked for."""
 
-    text: str = Field(min_length=1)
-    source: str = Field(min_length=1)
-    quantity: str
-    printed: Annotated[tuple[float, ...], Field(min_length=1, max_length=2)]
-    unit: str = ""
-    tolerance: float = Field(default=0.1, ge=0, le=1)
-    inputs: dict[str, float | str] = Field(default_factory=dict)
-    training: TrainingSpec | None = None
+    text: str = Field(min_length=1, description="what is said")
+    source: str = Field(min_length=1, description="where")
+    quantity: str = Field(
+        description="what to compute: a name of `commsim/scenario/quantities.py`, such as `zero_gigabytes`"
+    )
+    printed: Annotated[tuple[float, ...], Field(min_length=1, max_length=2)] = Field(
+        description="the value that is said, or the two ends of a range"
+    )
+    unit: str = Field(default="", description="of the value")
+    tolerance: float = Field(
+        default=0.1, ge=0, le=1, description="relative distance up to which it counts as reproduced"
+    )
+    inputs: dict[str, float | str] = Field(
+        default_factory=dict, description="numbers and names that the quantity needs"
+    )
+    training: TrainingSpec | None = Field(
+        default=None, description="the step that it is computed on, where it needs one"
+    )
 
     @model_validator(mode="after")
     def _quantity_exists(self) -> ClaimSpec:
@@ -65,4 +75,4 @@ class ClaimSpec(Strict):
 class ClaimWork(Strict):
     """A workload item that is a claim."""
 
-    claim: ClaimSpec
+    claim: ClaimSpec = Field(description="a statement that is looked at")

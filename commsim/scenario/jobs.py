@@ -18,9 +18,17 @@ Rank = Annotated[int, Field(strict=True, ge=0)]
 class JobSpec(Strict):
     """One job's collective from some time on; rank i of the collective is the i-th of ``ranks``."""
 
-    name: str | None = Field(default=None, min_length=1, max_length=60)
-    ranks: Ranks | None = None
-    start: Seconds = 0.0
+    name: str | None = Field(
+        default=None, min_length=1, max_length=60, description="what its row is called; left out: `job 1`, `job 2` ..."
+    )
+    ranks: Ranks | None = Field(
+        default=None,
+        description=(
+            "`5`, `0 .. 31`, every eighth as `0 .. 63 +8`, or a list of these; rank i of the collective is the "
+            "i-th; left out: all"
+        ),
+    )
+    start: Seconds = Field(default=0.0, description="when it begins")
     collective: Literal[
         "all_reduce",
         "all_gather",
@@ -31,21 +39,25 @@ class JobSpec(Strict):
         "send_recv",
         "gather",
         "scatter",
-    ]
-    size: Bytes
-    algorithm: str | None = None
-    root: Rank | None = None
-    channels: int | None = Field(default=None, ge=1, le=64)
+    ] = Field(description="which one")
+    size: Bytes = Field(description="one size")
+    algorithm: str | None = Field(
+        default=None, description="a name that `commsim schedule list` shows; left out: the first of the list"
+    )
+    root: Rank | None = Field(default=None, description="counted within the job's ranks; left out: 0")
+    channels: int | None = Field(
+        default=None, ge=1, le=64, description="shares of the array that go side by side; left out: 1"
+    )
 
 
 class FlowSpec(Strict):
     """Background traffic between two ranks: ``size`` bytes once, or at a ``rate`` until all jobs have ended."""
 
-    src: Rank
-    dst: Rank
-    size: Bytes | None = None
-    rate: Bandwidth | None = None
-    start: Seconds = 0.0
+    src: Rank = Field(description="rank it comes from")
+    dst: Rank = Field(description="rank it goes to")
+    size: Bytes | None = Field(default=None, description="bytes, once")
+    rate: Bandwidth | None = Field(default=None, description="bytes a second, until all jobs have ended")
+    start: Seconds = Field(default=0.0, description="when it begins")
 
     @model_validator(mode="after")
     def _one_amount(self) -> FlowSpec:
@@ -60,8 +72,12 @@ class FlowSpec(Strict):
 class JobsWork(Strict):
     """Jobs that share the network, each beside the time it takes alone."""
 
-    jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1, max_length=256)]
-    background: Annotated[tuple[FlowSpec, ...], Field(max_length=4096)] = ()
+    jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1, max_length=256)] = Field(
+        description="collectives that share the network"
+    )
+    background: Annotated[tuple[FlowSpec, ...], Field(max_length=4096)] = Field(
+        default=(), description="flows between ranks beside them"
+    )
 
     def job_name(self, i: int) -> str:
         """What the i-th job is called: its name, or its place in the list, from 1."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from commsim.scenario.schema import Scenario
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -16,11 +18,11 @@ def scenario_schema() -> dict[str, Any]:
     YAML language servers know draft 7 and newer keywords in part, so fixed-length lists are written without
     ``prefixItems``, and titles that only repeat the key are left out.
     """
-    schema: dict[str, Any] = _plain(Scenario.model_json_schema(mode="validation"))
+    schema = schema_of(Scenario, "commsim scenario")
     short = schema["$defs"]["Library"]
     names = short["properties"]["name"]
     schema["$defs"]["Library"] = {"anyOf": [{k: names[k] for k in ("enum", "type") if k in names}, short]}
-    return {"$schema": DIALECT, "title": "commsim scenario", **schema}
+    return schema
 
 
 def sweep_schema() -> dict[str, Any]:
@@ -33,15 +35,32 @@ def sweep_schema() -> dict[str, Any]:
         "scenario": {"type": "string", "description": "the file of the scenario, if it is not written here"},
         "sweep": {
             "type": "object",
-            "description": "a list of values for each path, such as topology.nodes: [1, 2, 4]",
+            "description": "values for each path, such as `topology.nodes: [1, 2, 4]`; the last path varies fastest",
             "additionalProperties": {"type": "array", "minItems": 1, "uniqueItems": True},
         },
-        "include": {"type": "array", "description": "points beside the grid", "items": combination},
-        "exclude": {"type": "array", "description": "combinations to leave out", "items": combination},
-        "replicates": {"type": "integer", "minimum": 1, "description": "repeat each point with seeds 0, 1, ..."},
+        "include": {
+            "type": "array",
+            "description": "points beside the grid, each a mapping of paths to values",
+            "items": combination,
+        },
+        "exclude": {
+            "type": "array",
+            "description": "points to leave out: those that match a whole entry; a list matches any of its values",
+            "items": combination,
+        },
+        "replicates": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "so many points in place of each, with `variation.seed` 0, 1, ...",
+        },
     }
     schema["anyOf"] = [{"required": ["scenario"]}, {"required": schema.pop("required")}]
     return schema
+
+
+def schema_of(kind: type[BaseModel], title: str) -> dict[str, Any]:
+    """The schema of a kind of file as editors read it."""
+    return {"$schema": DIALECT, "title": title, **_plain(kind.model_json_schema(mode="validation"))}
 
 
 def _plain(node: Any) -> Any:

@@ -208,7 +208,11 @@ class JobsItem:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The answer to one scenario."""
+    """The answer to one scenario; a notebook shows it as a table.
+
+    `items` are the collectives of the workload with their rows, `jobs`, `trainings` and `claims` its other entries, in
+    order; `resolved` is the scenario as YAML with everything written out, and `scenario_hash` that of its content.
+    """
 
     scenario: Scenario
     scenario_hash: str

@@ -84,11 +84,27 @@ EnvValue = Annotated[str, BeforeValidator(_env_value, json_schema_input_type=str
 class Library(Strict):
     """Who runs the collective: NCCL or gloo with their own choices, or ``none`` for a raw schedule."""
 
-    name: Literal["nccl", "gloo", "none"] = "nccl"
-    version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = DEFAULT_NCCL_VERSION
-    env: dict[str, EnvValue] = Field(default_factory=dict)
-    launch_mode: Literal["one_process", "process_per_gpu"] = "process_per_gpu"
-    one_host: bool = Field(default=False, description="with gloo: all nodes share the cores of one computer")
+    name: Literal["nccl", "gloo", "none"] = Field(
+        default="nccl",
+        description=(
+            "whose collectives they are: NCCL's, gloo's as torch calls it, or `none` for raw schedules; the name "
+            "alone may stand in place of the block"
+        ),
+    )
+    version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = Field(
+        default=DEFAULT_NCCL_VERSION, description="of NCCL, three numbers: constants and rules differ by version"
+    )
+    env: dict[str, EnvValue] = Field(
+        default_factory=dict, description="the `NCCL_*` variables of the run; one that is not modelled gives a warning"
+    )
+    launch_mode: Literal["one_process", "process_per_gpu"] = Field(
+        default="process_per_gpu",
+        description="one GPU per process (torchrun, mpirun), or all GPUs of a node in one (nccl-tests `-g 8`); NCCL's",
+    )
+    one_host: bool = Field(
+        default=False,
+        description="with gloo: all nodes share the `cpu.cores` of one computer, as network namespaces do",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -125,14 +141,34 @@ class CollectiveWork(Strict):
         "send_recv",
         "gather",
         "scatter",
-    ]
-    sizes: Sizes | None = None
-    dtype: DType = "float32"
-    redop: Literal["sum", "prod", "max", "min", "avg"] = "sum"
-    algorithm: str | None = Field(default=None, description="with library none: its name, or auto for the quickest")
-    root: int | None = Field(default=None, ge=0)
-    protocol: Literal["LL", "LL128", "Simple"] | None = None
-    channels: int | None = Field(default=None, ge=1, le=64)
+    ] = Field(description="which one; `all_to_all_v` is not one of NCCL's own")
+    sizes: Sizes | None = Field(
+        default=None,
+        description=(
+            "one size, a list, or a range such as `8 B .. 8 GiB x2`; left out: those of the curves under `compare`"
+        ),
+    )
+    dtype: DType = Field(default="float32", description="type of an element")
+    redop: Literal["sum", "prod", "max", "min", "avg"] = Field(default="sum", description="how elements are combined")
+    algorithm: str | None = Field(
+        default=None,
+        description=(
+            "with library `none` only: a name that `commsim schedule list` shows for the collective, or `auto` for "
+            "the quickest of all that fit; left out: the first of the list"
+        ),
+    )
+    root: int | None = Field(
+        default=None, ge=0, description="rank of broadcast, reduce, gather and scatter; left out: 0"
+    )
+    protocol: Literal["LL", "LL128", "Simple"] | None = Field(
+        default=None, description="what `NCCL_PROTO` does, for this entry; left out: NCCL's choice"
+    )
+    channels: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="what `NCCL_MIN_NCHANNELS` and `NCCL_MAX_NCHANNELS` do; left out: the library's choice",
+    )
 
     @property
     def item_bytes(self) -> int:
@@ -143,24 +179,63 @@ class CollectiveWork(Strict):
 class Report(Strict):
     """What to write beside the table."""
 
-    plot: bool = False
-    html: bool = False
+    plot: bool = Field(default=False, description="write the bandwidth curve as PNG and SVG")
+    html: bool = Field(default=False, description="write the whole report as one file that loads nothing")
 
 
 class Scenario(Strict):
     """A topology and a workload, with how to predict it and what to compare it with."""
 
-    name: str = Field(min_length=1, max_length=200, description="a short text, the title of the results")
-    topology: TopologySpec
-    library: Library = Field(default_factory=Library)
-    workload: tuple[CollectiveWork | JobsWork | TrainingWork | ClaimWork, ...] = Field(min_length=1)
-    engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = "auto"
-    contention: Literal["fifo", "fair"] = "fifo"
-    variation: VariationSpec | None = None
-    mode: Literal["back_to_back", "single"] = "back_to_back"
-    compare: tuple[str, ...] = ()
-    params: str | None = Field(default=None, min_length=1, description="a file that `commsim calibrate` wrote")
-    report: Report = Field(default_factory=Report)
+    name: str = Field(
+        min_length=1,
+        max_length=200,
+        description=(
+            "what tables and plots are titled; in lower case, with words joined by `-`, the default output folder"
+        ),
+    )
+    topology: TopologySpec = Field(description="the machine")
+    library: Library = Field(
+        default_factory=Library, description="whose collectives, and in which version and environment"
+    )
+    workload: tuple[CollectiveWork | JobsWork | TrainingWork | ClaimWork, ...] = Field(
+        min_length=1, description="what is predicted, one table or answer per entry"
+    )
+    engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = Field(
+        default="auto",
+        description=(
+            "how times are computed; a level that does not apply says which of its conditions fails; `fold` only "
+            "with library `none`"
+        ),
+    )
+    contention: Literal["fifo", "fair"] = Field(
+        default="fifo",
+        description=(
+            "with library `none`: messages that meet on a link go one after the other, or side by side with a "
+            "max-min fair share each"
+        ),
+    )
+    variation: VariationSpec | None = Field(
+        default=None, description="with library `none`: what differs from run to run and from rank to rank"
+    )
+    mode: Literal["back_to_back", "single"] = Field(
+        default="back_to_back",
+        description=(
+            "`back_to_back`: calls follow each other, as in nccl-tests; `single`: one call that somebody waits "
+            "for, which pays launch and kernel"
+        ),
+    )
+    compare: tuple[str, ...] = Field(
+        default=(), description="measured curves beside the scenario file: CSV tables or logs"
+    )
+    params: str | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "a file of fitted parameters that `commsim calibrate` wrote, beside the scenario; as an override, from "
+            "where the program runs"
+        ),
+    )
+    report: Report = Field(default_factory=Report, description="what to write beside the table")
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("", None))
     _base_dir: Path = PrivateAttr(default_factory=Path)

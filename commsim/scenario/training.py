@@ -33,26 +33,30 @@ Count = Annotated[int, Field(ge=1, le=2**20)]
 class MeshSpec(Strict):
     """Sizes of the axes; dp left out is what the machine leaves."""
 
-    tp: Count = 1
-    pp: Count = 1
-    cp: Count = 1
-    dp: Count | None = None
-    ep: Count = 1
-    expert_tp: Count | None = None
-    order: tuple[str, ...] = Field(default=ORDER, description="innermost first")
+    tp: Count = Field(default=1, description="tensor parallel ranks")
+    pp: Count = Field(default=1, description="pipeline stages")
+    cp: Count = Field(default=1, description="context parallel ranks")
+    dp: Count | None = Field(default=None, description="data parallel replicas; left out: what the GPUs leave")
+    ep: Count = Field(default=1, description="expert parallel ranks, inside dp and tp")
+    expert_tp: Count | None = Field(
+        default=None, description="tensor parallel ranks of an expert; left out: tp where ep divides the rest"
+    )
+    order: tuple[str, ...] = Field(default=ORDER, description="axes, innermost first")
 
 
 class TaskSpec(Strict):
     """What the steps are for: tokens to see, and what a GPU-hour costs."""
 
-    kind: Literal["pretrain", "sft", "reward_model", "rlhf_ppo", "rl_verifiable"] = "pretrain"
-    tokens: float = Field(default=0.0, ge=0, description="tokens to train on, such as 1.4e12")
-    steps: Count | None = None
-    gpu_hour_usd: float | None = Field(default=None, ge=0)
-    prompt_len: Count = 256
-    answer_len: Count = 256
-    critic: str | None = None
-    generation_tp: Count = 1
+    kind: Literal["pretrain", "sft", "reward_model", "rlhf_ppo", "rl_verifiable"] = Field(
+        default="pretrain", description="what the steps are for"
+    )
+    tokens: float = Field(default=0.0, ge=0, description="to train on, such as `15.6e+12`; or give `steps`")
+    steps: Count | None = Field(default=None, description="number of steps; or give `tokens`")
+    gpu_hour_usd: float | None = Field(default=None, ge=0, description="price of a GPU-hour, in dollars")
+    prompt_len: Count = Field(default=256, description="tokens of a prompt (`rlhf_ppo`, `rl_verifiable`)")
+    answer_len: Count = Field(default=256, description="tokens of an answer (`rlhf_ppo`, `rl_verifiable`)")
+    critic: str | None = Field(default=None, description="the critic's model (`rlhf_ppo`); left out: the model itself")
+    generation_tp: Count = Field(default=1, description="tensor parallel ranks of generation")
 
     @model_validator(mode="after")
     def _has_an_end(self) -> TaskSpec:
@@ -68,52 +72,102 @@ class TaskSpec(Strict):
 class OffloadSpec(Strict):
     """ZeRO-Offload (optimizer) and ZeRO-Infinity (parameters); rates are those of a node."""
 
-    optimizer: bool = True
-    parameters: bool = False
-    host_memory_bandwidth: Bandwidth = 200e9
-    nvme_bandwidth: Bandwidth | None = None
+    optimizer: bool = Field(default=True, description="optimizer states lie on the host (ZeRO-Offload)")
+    parameters: bool = Field(default=False, description="parameters too (ZeRO-Infinity, with `zero_stage: 3`)")
+    host_memory_bandwidth: Bandwidth = Field(default=200e9, description="of a node")
+    nvme_bandwidth: Bandwidth | None = Field(default=None, description="of a node, where they lie on NVMe drives")
 
 
 class TrainingSpec(Strict):
     """One training step: model, batch, mesh, schedule, and what the software does."""
 
-    model: str = Field(min_length=1, description="a preset, or a config.json beside the scenario")
-    global_batch_size: Count
-    micro_batch_size: Count = 1
-    seq_len: Count | None = None
-    mesh: MeshSpec = Field(default_factory=MeshSpec)
-    virtual_stages: Count = 1
-    stage_layers: tuple[int, ...] | None = None
-    pipeline_schedule: str = "1f1b"
-    sequence_parallel: bool = False
-    context_parallel: Literal["ring", "all_gather", "ulysses"] = "ring"
-    zero_stage: Literal[0, 1, 2, 3] = 0
-    shard_ranks: Count | None = None
-    recompute: Literal["none", "selective", "layerwise", "full"] = "none"
-    precision: str = "bf16"
-    bytes_per_parameter: Literal[16, 18, 20] | None = None
-    optimizer: str = "adam"
-    accelerator: str | None = None
-    framework: Literal["megatron", "deepspeed", "fsdp2", "ddp"] = "megatron"
-    stack: Literal["tuned", "compiled", "eager"] = "tuned"
-    flash_attention: bool = True
-    attention_kernel: Literal["vendor", "open"] = "vendor"
-    cuda_graphs: bool = False
-    frozen_weights: bool = False
-    overlap_dp: bool = True
-    overlap_tp: bool = False
-    overlap_pp: bool = True
-    bucket_size: Bytes | None = None
-    capacity_factor: float | None = Field(default=None, gt=0)
-    imbalance: float = Field(default=1.0, ge=1.0)
-    slowdown: float = Field(default=1.0, ge=1.0, le=4.0)
-    stragglers: dict[int, float] = Field(default_factory=dict, description="pipeline stage: factor on its compute")
-    contention: bool = True
-    overlap_ep: bool | None = None
-    offload: OffloadSpec | None = None
-    task: TaskSpec | None = None
+    model: str = Field(min_length=1, description="a preset, or a Hugging Face `config.json` beside the scenario")
+    global_batch_size: Count = Field(description="sequences of one step")
+    micro_batch_size: Count = Field(default=1, description="sequences of one pass")
+    seq_len: Count | None = Field(default=None, description="tokens of a sequence; left out: the model's")
+    mesh: MeshSpec = Field(default_factory=MeshSpec, description="how the ranks are cut")
+    virtual_stages: Count = Field(default=1, description="model chunks per pipeline stage")
+    stage_layers: tuple[int, ...] | None = Field(
+        default=None,
+        description=(
+            "layers of every chunk in model order; left out: even, embedding and output counting as a layer where "
+            "that divides"
+        ),
+    )
+    pipeline_schedule: str = Field(
+        default="1f1b", description="`naive`, `gpipe`, `1f1b`, `interleaved_1f1b`, `zb_h1` or `dualpipe`"
+    )
+    sequence_parallel: bool = Field(default=False, description="cut norms and residuals over tp")
+    context_parallel: Literal["ring", "all_gather", "ulysses"] = Field(
+        default="ring", description="how cp exchanges keys and values"
+    )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        default=0,
+        description="what is sharded: 0 nothing (DDP), 1 the optimizer, 2 gradients too, 3 parameters too (FSDP)",
+    )
+    shard_ranks: Count | None = Field(
+        default=None, description="ranks that share one copy under `zero_stage` (HSDP); left out: all of dp and cp"
+    )
+    recompute: Literal["none", "selective", "layerwise", "full"] = Field(
+        default="none",
+        description=(
+            "what the backward pass computes again: `selective` the attention core, `layerwise` every second product"
+        ),
+    )
+    precision: str = Field(default="bf16", description="`bf16`, `fp16`, `fp8`, `tf32`, `fp32`, `pure-bf16` ...")
+    bytes_per_parameter: Literal[16, 18, 20] | None = Field(
+        default=None,
+        description="of weights, gradients and optimizer; 18 has fp32 gradients; left out: 18 with megatron, else 16",
+    )
+    optimizer: str = Field(
+        default="adam", description="`adam`, `adamw`, `sgd`, `sgd-momentum`, `adafactor`, `adam-8bit`"
+    )
+    accelerator: str | None = Field(default=None, description="another datasheet than that of the topology's GPU")
+    framework: Literal["megatron", "deepspeed", "fsdp2", "ddp"] = Field(
+        default="megatron",
+        description="bytes per parameter, and what goes together (deepspeed: no ZeRO-2 or 3 with a pipeline)",
+    )
+    stack: Literal["tuned", "compiled", "eager"] = Field(default="tuned", description="class of the software's kernels")
+    flash_attention: bool = Field(default=True, description="attention is one fused kernel")
+    attention_kernel: Literal["vendor", "open"] = Field(
+        default="vendor", description="of fused attention: cuDNN and FlashAttention-3, or FlashAttention-1 and -2"
+    )
+    cuda_graphs: bool = Field(default=False, description="kernels are launched by CUDA graphs: the host costs less")
+    frozen_weights: bool = Field(default=False, description="no gradients of the base weights (LoRA)")
+    overlap_dp: bool = Field(default=True, description="gradients and shards move while something is computed")
+    overlap_tp: bool = Field(
+        default=False, description="tensor parallel exchanges hide behind the products they belong to"
+    )
+    overlap_pp: bool = Field(default=True, description="activations between stages move while something is computed")
+    bucket_size: Bytes | None = Field(
+        default=None,
+        description=(
+            "of gradients, such as `25 MiB`; left out: Megatron's, 40 M gradients, or a million per dp rank if "
+            "that is more"
+        ),
+    )
+    capacity_factor: float | None = Field(
+        default=None, gt=0, description="tokens of an expert beyond it are dropped; left out: none are"
+    )
+    imbalance: float = Field(default=1.0, ge=1.0, description="tokens of the busiest expert rank over the mean")
+    slowdown: float = Field(default=1.0, ge=1.0, le=4.0, description="of compute while gradients move, a factor")
+    stragglers: dict[int, float] = Field(
+        default_factory=dict, description="pipeline stage to the factor on its compute, in a second replica"
+    )
+    contention: bool = Field(default=True, description="transfers that share links slow each other down")
+    overlap_ep: bool | None = Field(
+        default=None,
+        description="experts' exchanges hide behind another micro-batch's pass; left out: with `dualpipe` only",
+    )
+    offload: OffloadSpec | None = Field(default=None, description="states on the host or on drives")
+    task: TaskSpec | None = Field(default=None, description="what the steps are for: days and dollars")
     params: str | None = Field(
-        default=None, min_length=1, description="compute of this machine: a file that `commsim calibrate` wrote"
+        default=None,
+        min_length=1,
+        description=(
+            "compute of this machine, a file beside the scenario that `commsim calibrate` wrote from measured "
+            "steps; left out: the shipped values"
+        ),
     )
 
     @model_validator(mode="after")
@@ -147,7 +201,7 @@ class TrainingSpec(Strict):
 class TrainingWork(Strict):
     """A workload item that is a training step."""
 
-    training: TrainingSpec
+    training: TrainingSpec = Field(description="one training step")
 
     def place_faults(self, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
         """What does not go with the machine, each at its key."""

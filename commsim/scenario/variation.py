@@ -19,9 +19,13 @@ DEFAULT_REPEATS = 100
 class JitterSpec(Strict):
     """A random delay of every message."""
 
-    mean: Seconds
-    distribution: Literal["exponential", "uniform", "lognormal"] = "exponential"
-    sigma: Annotated[float, Field(gt=0, le=5, allow_inf_nan=False)] | None = None
+    mean: Seconds = Field(description="of the delay")
+    distribution: Literal["exponential", "uniform", "lognormal"] = Field(
+        default="exponential", description="of the delay; uniform: from 0 to twice the mean"
+    )
+    sigma: Annotated[float, Field(gt=0, le=5, allow_inf_nan=False)] | None = Field(
+        default=None, description="of the lognormal; left out: 1"
+    )
 
     @model_validator(mode="after")
     def _sigma_of_lognormal(self) -> JitterSpec:
@@ -35,9 +39,11 @@ class JitterSpec(Strict):
 class StragglerSpec(Strict):
     """Ranks that are slow by a factor or come late by a delay."""
 
-    ranks: Ranks
-    factor: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False)] | None = None
-    delay: Seconds | None = None
+    ranks: Ranks = Field(description="which, as in `jobs`")
+    factor: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False)] | None = Field(
+        default=None, description="the links at their GPUs take so many times as long for a byte"
+    )
+    delay: Seconds | None = Field(default=None, description="they come so late; nothing is sent by or to them before")
 
     @model_validator(mode="after")
     def _some_way(self) -> StragglerSpec:
@@ -49,10 +55,14 @@ class StragglerSpec(Strict):
 class VariationSpec(Strict):
     """What differs from run to run and from rank to rank."""
 
-    seed: Annotated[int, Field(strict=True, ge=0, le=2**32)] = 0
-    repeats: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
-    jitter: JitterSpec | None = None
-    stragglers: Annotated[tuple[StragglerSpec, ...], Field(max_length=4096)] = ()
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**32)] = Field(default=0, description="of the random draws")
+    repeats: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = Field(
+        default=None, description="runs, each with draws of its own; left out: 100 with jitter, else 1"
+    )
+    jitter: JitterSpec | None = Field(default=None, description="a random delay of every message")
+    stragglers: Annotated[tuple[StragglerSpec, ...], Field(max_length=4096)] = Field(
+        default=(), description="slow or late ranks"
+    )
 
     @model_validator(mode="after")
     def _something_varies(self) -> VariationSpec:

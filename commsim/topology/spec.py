@@ -60,9 +60,13 @@ class _Block(BaseModel):
 class GpuSpec(_Block):
     """The GPU of every rank; generation `cpu` for ranks that are processes without one, then `sm` is 0."""
 
-    model: Text | None = None
-    generation: Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cpu"] | None = None
-    sm: Annotated[int, Field(strict=True, ge=0, le=200)] | None = None
+    model: Text | None = Field(default=None, description="as the vendor calls it")
+    generation: Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cpu"] | None = Field(
+        default=None, description="of its architecture; `cpu` for ranks that are processes without a GPU"
+    )
+    sm: Annotated[int, Field(strict=True, ge=0, le=200)] | None = Field(
+        default=None, description="compute capability times ten, such as 90; 0 for `cpu`"
+    )
 
     @model_validator(mode="after")
     def _sm_of_a_gpu(self) -> GpuSpec:
@@ -74,10 +78,14 @@ class GpuSpec(_Block):
 class CpuSpec(_Block):
     """The host CPU; NCCL's tuner reads architecture and vendor, gloo's model the `cores` that a node's ranks share."""
 
-    arch: Literal["x86_64", "arm64", "ppc64"] | None = None
-    vendor: Literal["intel", "amd", "arm", "ibm"] | None = None
-    model: Text | None = None
-    cores: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = None
+    arch: Literal["x86_64", "arm64", "ppc64"] | None = Field(default=None, description="NCCL's choice depends on it")
+    vendor: Literal["intel", "amd", "arm", "ibm"] | None = Field(
+        default=None, description="NCCL's choice depends on it"
+    )
+    model: Text | None = Field(default=None, description="NCCL's choice depends on it")
+    cores: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = Field(
+        default=None, description="those that the ranks of a node share, for gloo"
+    )
 
 
 class NvlinkSpec(_Block):
@@ -88,10 +96,16 @@ class NvlinkSpec(_Block):
     wiring of 8 GPUs. `pairs`: bridges join GPUs 0-1, 2-3, ...
     """
 
-    kind: Literal["switch", "mesh", "cube_mesh", "pairs", "none"] | None = None
-    links: Links | None = None
-    bandwidth: Bandwidth | None = None
-    latency: Seconds | None = None
+    kind: Literal["switch", "mesh", "cube_mesh", "pairs", "none"] | None = Field(
+        default=None,
+        description=(
+            "how links are wired: to NVSwitches, shared evenly by the other GPUs, the DGX-1's, or bridges that "
+            "join 0-1, 2-3 ..."
+        ),
+    )
+    links: Links | None = Field(default=None, description="per GPU")
+    bandwidth: Bandwidth | None = Field(default=None, description="of one link, one direction")
+    latency: Seconds | None = Field(default=None, description="of one link")
 
 
 class PcieSpec(_Block):
@@ -101,21 +115,27 @@ class PcieSpec(_Block):
     boards of `linked_sockets` (default: all of them); boards are joined by NVLink only.
     """
 
-    bandwidth: Bandwidth | None = None
-    latency: Seconds | None = None
-    sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = None
-    gpus_per_switch: Annotated[int, Field(strict=True, ge=0, le=64)] | None = None
-    switch_bandwidth: Bandwidth | None = None
-    socket_bandwidth: Bandwidth | None = None
-    socket_latency: Seconds | None = None
-    linked_sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = None
+    bandwidth: Bandwidth | None = Field(default=None, description="of a GPU's link, one direction")
+    latency: Seconds | None = Field(default=None, description="of a link")
+    sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = Field(
+        default=None, description="CPUs, each a host bridge"
+    )
+    gpus_per_switch: Annotated[int, Field(strict=True, ge=0, le=64)] | None = Field(
+        default=None, description="0 for GPUs right under the host bridge"
+    )
+    switch_bandwidth: Bandwidth | None = Field(default=None, description="uplink of a switch; left out: `bandwidth`")
+    socket_bandwidth: Bandwidth | None = Field(default=None, description="between two sockets")
+    socket_latency: Seconds | None = Field(default=None, description="between two sockets")
+    linked_sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = Field(
+        default=None, description="sockets joined all to all on one board; left out: all"
+    )
 
 
 class C2cSpec(_Block):
     """NVLink-C2C from each GPU to its own CPU, instead of PCIe (superchips)."""
 
-    bandwidth: Bandwidth | None = None
-    latency: Seconds | None = None
+    bandwidth: Bandwidth | None = Field(default=None, description="of a GPU to its own CPU, one direction")
+    latency: Seconds | None = Field(default=None, description="of that link")
 
 
 class NicSpec(_Block):
@@ -125,35 +145,43 @@ class NicSpec(_Block):
     tree.
     """
 
-    count: Nics | None = None
-    bandwidth: Bandwidth | None = None
-    latency: Seconds | None = None
-    attach: Literal["switch", "host"] | None = None
-    pcie_bandwidth: Bandwidth | None = None
+    count: Nics | None = Field(default=None, description="per node")
+    bandwidth: Bandwidth | None = Field(default=None, description="of one card, one direction")
+    latency: Seconds | None = Field(default=None, description="of one card and its cable to the leaf")
+    attach: Literal["switch", "host"] | None = Field(
+        default=None, description="beside a GPU under its PCIe switch, or under its host"
+    )
+    pcie_bandwidth: Bandwidth | None = Field(
+        default=None, description="of the card's own PCIe link; left out: that of the PCIe tree"
+    )
 
 
 class LinkSpec(_Block):
     """One written-out link, both directions alike."""
 
-    ends: tuple[Name, Name]
-    kind: Literal["nvlink", "c2c", "pcie", "host"]
-    bandwidth: Bandwidth
-    latency: Seconds = 0.0
-    count: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    ends: tuple[Name, Name] = Field(description="two vertices")
+    kind: Literal["nvlink", "c2c", "pcie", "host"] = Field(description="what it is")
+    bandwidth: Bandwidth = Field(description="of one link, one direction")
+    latency: Seconds = Field(default=0.0, description="of one link")
+    count: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
+        default=1, description="links in parallel, which carry so many times as much"
+    )
 
 
 class NodeSpec(_Block):
     """One node: a pattern (`gpus`, `nvlink`, `pcie`, `c2c`), or `vertices` and `links`; and its NICs."""
 
-    gpus: Gpus | None = None
-    nvlink: NvlinkSpec | None = None
-    pcie: PcieSpec | None = None
-    c2c: C2cSpec | None = None
-    nic: NicSpec | None = None
+    gpus: Gpus | None = Field(default=None, description="how many")
+    nvlink: NvlinkSpec | None = Field(default=None, description="NVLink between them")
+    pcie: PcieSpec | None = Field(default=None, description="the PCIe tree")
+    c2c: C2cSpec | None = Field(default=None, description="NVLink-C2C to CPUs instead of PCIe (superchips)")
+    nic: NicSpec | None = Field(default=None, description="network cards")
     vertices: dict[Name, Literal["gpu", "nvswitch", "pcie_switch", "host", "nic"]] | None = Field(
-        default=None, max_length=2048
+        default=None, max_length=2048, description="written out: name to kind of every part, with `links`"
     )
-    links: Annotated[list[LinkSpec], Field(max_length=8192)] | None = None
+    links: Annotated[list[LinkSpec], Field(max_length=8192)] | None = Field(
+        default=None, description="written out: every link, with `vertices`"
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> NodeSpec:
@@ -173,9 +201,11 @@ Vertex = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*
 class RouteSpec(_Block):
     """A route between two switches or two NICs (`node0.nic3`), over the switches of `via` in order; and back."""
 
-    ends: tuple[Vertex, Vertex]
-    via: Annotated[list[Vertex], Field(max_length=64)] = []
-    one_way: Annotated[bool, Field(strict=True)] = False
+    ends: tuple[Vertex, Vertex] = Field(description="two switches, or two cards such as `node0.nic3`")
+    via: Annotated[list[Vertex], Field(max_length=64)] = Field(
+        default_factory=list, description="switches in order; and back"
+    )
+    one_way: Annotated[bool, Field(strict=True)] = Field(default=False, description="not back")
 
 
 class FabricSpec(_Block):
@@ -198,34 +228,59 @@ class FabricSpec(_Block):
     `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
     """
 
-    kind: FabricKind | None = None
-    network: Literal["infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet"] | None = None
-    in_network_reduction: Annotated[bool, Field(strict=True)] | None = None
-    routing: Routing | None = None
-    hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = None
-    routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = None
-    switch_latency: Seconds | None = None
-    cable_latency: Seconds | None = None
-    nodes_per_leaf: Nodes | None = None
-    oversubscription: Factor | None = None
-    spines: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
-    levels: Literal[2, 3] | None = None
-    leaves_per_pod: Count | None = None
-    cores: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = None
-    core_oversubscription: Factor | None = None
-    ports: Annotated[int, Field(strict=True, ge=2, le=1024)] | None = None
-    rails: Count | None = None
-    planes: Count | None = None
-    link_bandwidth: Bandwidth | None = None
-    leaves_per_group: Count | None = None
-    global_links: Count | None = None
-    global_bandwidth: Bandwidth | None = None
-    global_latency: Seconds | None = None
+    kind: FabricKind | None = Field(default=None, description="shape of the network")
+    network: Literal["infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet"] | None = Field(
+        default=None, description="what runs on it: NCCL's constants differ"
+    )
+    in_network_reduction: Annotated[bool, Field(strict=True)] | None = Field(
+        default=None, description="InfiniBand switches add for the job (SHARP); not taken for granted"
+    )
+    routing: Routing | None = Field(
+        default=None,
+        description=(
+            "how equal paths are used: by place, by a hash, evenly, changing rails inside a node, or as `routes` say"
+        ),
+    )
+    hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = Field(default=None, description="of `ecmp`")
+    routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = Field(default=None, description="for `static`")
+    switch_latency: Seconds | None = Field(default=None, description="of a switch")
+    cable_latency: Seconds | None = Field(default=None, description="of a cable between switches")
+    nodes_per_leaf: Nodes | None = Field(
+        default=None, description="nodes whose cards meet in one leaf switch (trees); nodes per switch (dragonfly)"
+    )
+    oversubscription: Factor | None = Field(
+        default=None, description="bandwidth towards the nodes over bandwidth towards the spines"
+    )
+    spines: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
+        default=None, description="switches above the leaves; one stands for a group of them"
+    )
+    levels: Literal[2, 3] | None = Field(default=None, description="of a tree")
+    leaves_per_pod: Count | None = Field(default=None, description="with three levels, per rail")
+    cores: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = Field(
+        default=None, description="switches above the pods"
+    )
+    core_oversubscription: Factor | None = Field(
+        default=None, description="bandwidth towards the leaves over bandwidth towards the cores"
+    )
+    ports: Annotated[int, Field(strict=True, ge=2, le=1024)] | None = Field(
+        default=None, description="of every switch: sets the other numbers of a tree"
+    )
+    rails: Count | None = Field(default=None, description="how many; left out: one per card")
+    planes: Count | None = Field(
+        default=None, description="copies of the tree that share the cards of a node and nothing else"
+    )
+    link_bandwidth: Bandwidth | None = Field(
+        default=None, description="of a link in a dragonfly's group or of a torus, one direction"
+    )
+    leaves_per_group: Count | None = Field(default=None, description="switches of a dragonfly's group")
+    global_links: Count | None = Field(default=None, description="per pair of groups")
+    global_bandwidth: Bandwidth | None = Field(default=None, description="of one of them")
+    global_latency: Seconds | None = Field(default=None, description="of one of them")
     dimensions: (
         Annotated[int, Field(strict=True, ge=1, le=6)]
         | Annotated[list[Nodes], Field(min_length=1, max_length=6)]
         | None
-    ) = None
+    ) = Field(default=None, description="of a torus: sizes, or how many for a shape near a cube")
 
 
 class FaultSpec(_Block):
@@ -236,13 +291,22 @@ class FaultSpec(_Block):
     bandwidth, `latency_factor` the latency; `failed` takes the links away.
     """
 
-    link: tuple[Vertex, Vertex] | None = None
-    nic: tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[int, Field(strict=True, ge=0)]] | None = None
-    node: Annotated[int, Field(strict=True, ge=0)] | None = None
-    switch: Vertex | None = None
-    bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = None
-    latency_factor: Annotated[float, Field(strict=True, ge=1, le=1e9, allow_inf_nan=False)] | None = None
-    failed: Annotated[bool, Field(strict=True)] = False
+    link: tuple[Vertex, Vertex] | None = Field(
+        default=None,
+        description="two neighbours by name, both directions: `[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`",
+    )
+    nic: tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[int, Field(strict=True, ge=0)]] | None = Field(
+        default=None, description="`[node, index]`: its port"
+    )
+    node: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="all its cards")
+    switch: Vertex | None = Field(default=None, description="all its links")
+    bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = Field(
+        default=None, description="on the bandwidth"
+    )
+    latency_factor: Annotated[float, Field(strict=True, ge=1, le=1e9, allow_inf_nan=False)] | None = Field(
+        default=None, description="on the latency"
+    )
+    failed: Annotated[bool, Field(strict=True)] = Field(default=False, description="the links are gone")
 
     @model_validator(mode="after")
     def _one_place_one_fault(self) -> FaultSpec:
@@ -258,21 +322,21 @@ class FaultSpec(_Block):
 class Machine(_Block):
     """The four blocks that describe a machine, all optional so that one description can extend another."""
 
-    gpu: GpuSpec | None = None
-    cpu: CpuSpec | None = None
-    node: NodeSpec | None = None
-    fabric: FabricSpec | None = None
+    gpu: GpuSpec | None = Field(default=None, description="the GPU of every rank")
+    cpu: CpuSpec | None = Field(default=None, description="the host")
+    node: NodeSpec | None = Field(default=None, description="what a node holds")
+    fabric: FabricSpec | None = Field(default=None, description="the network between nodes")
 
 
 class GroupSpec(Machine):
     """Some nodes of a cluster of different nodes: a preset, a path or a machine, and the knobs of its nodes."""
 
-    preset: Text | None = None
-    path: Text | None = None
-    nodes: Nodes = 1
-    gpus_per_node: Gpus | None = None
-    nics_per_node: Nics | None = None
-    nic_bandwidth: Bandwidth | None = None
+    preset: Text | None = Field(default=None, description="a shipped machine")
+    path: Text | None = Field(default=None, description="a description of your own")
+    nodes: Nodes = Field(default=1, description="how many such nodes")
+    gpus_per_node: Gpus | None = Field(default=None, description="use fewer GPUs than a node has")
+    nics_per_node: Nics | None = Field(default=None, description="network cards of a node")
+    nic_bandwidth: Bandwidth | None = Field(default=None, description="of one card")
 
     @model_validator(mode="after")
     def _one_source(self) -> GroupSpec:
@@ -295,12 +359,12 @@ class TopologyFile(Machine):
     Or a cluster: `groups` of nodes, and the `fabric` and `faults` of all.
     """
 
-    extends: Name | None = None
-    name: Name | None = None
-    description: Text | None = None
-    source: Text | list[Text] | None = None
-    groups: Groups | None = None
-    faults: Faults | None = None
+    extends: Name | None = Field(default=None, description="a preset that this file changes")
+    name: Name | None = Field(default=None, description="of the machine")
+    description: Text | None = Field(default=None, description="one sentence")
+    source: Text | list[Text] | None = Field(default=None, description="where the figures come from")
+    groups: Groups | None = Field(default=None, description="nodes of different kinds")
+    faults: Faults | None = Field(default=None, description="degraded or failed parts")
 
     @model_validator(mode="after")
     def _one_form(self) -> TopologyFile:
@@ -313,16 +377,21 @@ class TopologyFile(Machine):
 class TopologySpec(Machine):
     """What ``topology:`` in a scenario may hold: a preset, a path, a machine or `groups` of them, and the knobs."""
 
-    preset: Text | None = None
-    path: Text | None = None
-    nodes: Nodes = 1
-    gpus_per_node: Gpus | None = None
-    nics_per_node: Nics | None = None
-    nic_bandwidth: Bandwidth | None = None
-    oversubscription: Factor | None = None
-    nodes_per_leaf: Nodes | None = None
-    groups: Groups | None = None
-    faults: Faults | None = None
+    preset: Text | None = Field(default=None, description="a shipped machine: `commsim topo list` prints them")
+    path: Text | None = Field(default=None, description="a description of your own, relative to the scenario file")
+    nodes: Nodes = Field(default=1, description="how many")
+    gpus_per_node: Gpus | None = Field(default=None, description="use fewer GPUs than a node has")
+    nics_per_node: Nics | None = Field(default=None, description="network cards of a node; left out: as described")
+    nic_bandwidth: Bandwidth | None = Field(default=None, description="of one card; left out: as described")
+    oversubscription: Factor | None = Field(
+        default=None,
+        description="bandwidth towards the nodes over bandwidth towards the spines; left out: as described",
+    )
+    nodes_per_leaf: Nodes | None = Field(
+        default=None, description="nodes whose cards meet in one leaf switch; left out: as described"
+    )
+    groups: Groups | None = Field(default=None, description="nodes of different kinds, in place of `preset` or `path`")
+    faults: Faults | None = Field(default=None, description="degraded or failed parts")
 
     @model_validator(mode="after")
     def _one_source(self) -> TopologySpec:
