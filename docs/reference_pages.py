@@ -23,8 +23,8 @@ from pydantic import BaseModel
 
 from commsim import api
 from commsim.cli import app
+from commsim.files import write_atomically
 from commsim.planner.question import PlanFile
-from commsim.report.files import write_atomically
 from commsim.scenario.json_schema import sweep_schema
 from commsim.scenario.schema import Scenario
 from commsim.topology.spec import TopologyFile
