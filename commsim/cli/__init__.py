@@ -9,6 +9,7 @@ import typer
 
 from commsim.cli import calibrate as calibrate_command
 from commsim.cli import compare as compare_command
+from commsim.cli import explain as explain_command
 from commsim.cli import measure as measure_command
 from commsim.cli import plan as plan_command
 from commsim.cli import rates as rates_command
@@ -47,6 +48,7 @@ def _root(
 
 
 app.command("run")(run_command.run)
+app.command("explain")(explain_command.explain)
 app.command("measure")(measure_command.measure)
 app.command("rates")(rates_command.rates)
 app.command("calibrate")(calibrate_command.calibrate)

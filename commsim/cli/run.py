@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from commsim.accuracy.compare import Comparison
+    from commsim.planner.explain import Explanation
     from commsim.scenario.result import JobsItem, Result
     from commsim.scenario.run import Prepared
+
+T = TypeVar("T")
 
 
 def run(
@@ -53,6 +56,13 @@ def run(
             "--explain-choice", help="Print NCCL's graphs, its table of candidates and its choices, as its log does."
         ),
     ] = False,
+    explain: Annotated[
+        bool | None,
+        typer.Option(
+            "--explain/--no-explain",
+            help="Say what bounds it and, simulated, what each change would give (default: only in report.html).",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -76,8 +86,12 @@ def run(
     everything: list[Comparison] = []
     documents: list[dict[str, Any]] = []
     for one in scenarios:
-        with _Progress(json_output) as progress:
+        page = one.scenario.report.html if html is None else html
+        reasons: list[Explanation] = []
+        with Progress(json_output) as progress:
             result = run_scenario(one, progress)
+            if explain or (explain is None and page and files):
+                reasons = why(result, progress)
         comparisons = compare_items(result)
         everything += comparisons
         folder = None
@@ -89,7 +103,8 @@ def run(
                 comparisons,
                 folder,
                 plot=one.scenario.report.plot if plot is None else plot,
-                html=one.scenario.report.html if html is None else html,
+                html=page,
+                reasons=reasons,
             )
             if folder
             else []
@@ -97,18 +112,22 @@ def run(
         for warning in result.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if json_output:
-            documents.append(result.to_dict() | {"comparisons": [c.summary() for c in comparisons]})
+            documents.append(document(result, comparisons, reasons))
             continue
         if explain_choice:
-            from commsim.report.choice import explain
+            from commsim.report.choice import explain as choices
 
-            typer.echo(explain(one), nl=False)
+            typer.echo(choices(one), nl=False)
         typer.echo(tables(result), nl=False)
         for item in result.items:
             for line in (*use_lines(item), *crossover_lines(item)):
                 typer.echo(line)
         for comparison in comparisons:
             typer.echo(comparison_table(comparison), nl=False)
+        if explain:
+            from commsim.report.explain import text
+
+            typer.echo(text(result, reasons), nl=False)
         if written:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if trace is not None:
@@ -148,7 +167,7 @@ def write_trace(prepared: Prepared, path: Path) -> list[str]:
     return [head]
 
 
-class _Progress:
+class Progress:
     """A progress bar on stderr while sizes are predicted, only on a terminal and only if it takes a while."""
 
     def __init__(self, quiet: bool) -> None:
@@ -167,12 +186,27 @@ class _Progress:
         self._bar.start()
         return self._track
 
-    def _track(self, sizes: Iterable[int], label: str) -> Iterator[int]:
+    def _track(self, sizes: Iterable[T], label: str) -> Iterator[T]:
         yield from self._bar.track(list(sizes), description=label)
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def why(result: Result, progress: Any = None) -> list[Explanation]:
+    """What bounds every item of a result and what single changes give, under the bar of `Progress` if there is one."""
+    from commsim.planner.explain import explain
+
+    return explain(result, (), (lambda changes, title: progress(changes, f"what if: {title}")) if progress else None)
+
+
+def document(result: Result, comparisons: Sequence[Comparison], reasons: Sequence[Explanation] = ()) -> dict[str, Any]:
+    """The JSON document of a result: what `--json` prints and result.json holds."""
+    from commsim.report.explain import to_dict
+
+    found = result.to_dict() | {"comparisons": [c.summary() for c in comparisons]}
+    return found | {"explanations": [to_dict(reason) for reason in reasons]} if reasons else found
 
 
 def compare_items(result: Result) -> list[Comparison]:
@@ -252,7 +286,13 @@ def _levels(rows: Any) -> str:
 
 
 def write_files(
-    result: Result, comparisons: list[Comparison], folder: Path, *, plot: bool = False, html: bool = False
+    result: Result,
+    comparisons: list[Comparison],
+    folder: Path,
+    *,
+    plot: bool = False,
+    html: bool = False,
+    reasons: Sequence[Explanation] = (),
 ) -> list[Path]:
     """Writes result.csv, result.json, scenario.yaml, comparison.csv, the pictures and report.html; returns their paths.
 
@@ -269,12 +309,7 @@ def write_files(
     written += [
         write_atomically(
             folder / "result.json",
-            json.dumps(
-                result.to_dict() | {"comparisons": [c.summary() for c in comparisons]},
-                indent=2,
-                allow_nan=False,
-            )
-            + "\n",
+            json.dumps(document(result, comparisons, reasons), indent=2, allow_nan=False) + "\n",
         ),
         write_atomically(
             folder / "scenario.yaml",
@@ -303,7 +338,7 @@ def write_files(
         from commsim.report.page import html as page_text
         from commsim.report.result_page import result_page
 
-        written.append(write_atomically(folder / "report.html", page_text(result_page(result, comparisons))))
+        written.append(write_atomically(folder / "report.html", page_text(result_page(result, comparisons, reasons))))
     # What an earlier run left under our names would be read as this run's.
     for pattern in _OUR_FILES:
         for stale in set(folder.glob(pattern)) - set(written):

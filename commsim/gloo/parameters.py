@@ -34,6 +34,11 @@ class GlooParameters(BaseModel):
     memory_rate: Bandwidth = Field(gt=0)
     goodput: float = Field(gt=0, le=1)
 
+    def scaled(self, latency: float = 1.0, launch: float = 1.0) -> GlooParameters:
+        """The same with what a message costs and a call costs taking so many times as long; rates stay."""
+        update = {"message": latency * self.message, "wake": latency * self.wake, "call": launch * self.call}
+        return self.model_copy(update=update)
+
 
 @lru_cache(maxsize=1)
 def shipped_parameters() -> GlooParameters:

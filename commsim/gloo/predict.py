@@ -22,12 +22,17 @@ SETTLED = 1
 
 @dataclass(frozen=True)
 class GlooPrediction:
-    """What is predicted for one size; `bottleneck` is what is busy for most of the time, else ``latency``."""
+    """What is predicted for one size; `bottleneck` is what is busy for most of the time, else ``latency``.
+
+    `limit` is what is busy longest, for `share` of the time.
+    """
 
     nbytes: int
     time_s: float
     algorithm: str
     bottleneck: str
+    limit: str = ""
+    share: float = 0.0
 
 
 class GlooPredictor:
@@ -62,4 +67,5 @@ class GlooPredictor:
             time = float(ends[-1] - ends[SETTLED - 1]) / (calls - SETTLED)
         busiest, share = limiting_link(outcome, self.topology)
         limit = links.of(busiest) or kind_name(self.topology, busiest)
-        return GlooPrediction(nbytes, time, schedule.algorithm, limit if share >= 0.5 else "latency")
+        bottleneck = limit if share >= 0.5 else "latency"
+        return GlooPrediction(nbytes, time, schedule.algorithm, bottleneck, limit, share)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -21,6 +22,8 @@ GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 NETWORKS = ("infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet")
 
 _FOLDER = Path(__file__).parent
+
+B = TypeVar("B", bound=BaseModel)
 
 
 class _Frozen(BaseModel):
@@ -133,6 +136,30 @@ class Parameters(_Frozen):
     def channel_cost_of(self, version: tuple[int, int, int]) -> float:
         """Seconds for each channel after the first, for an NCCL version."""
         return float(self.channel_cost if version >= (2, 22, 0) else self.channel_cost_before_2_22)
+
+    def scaled(self, latency: float = 1.0, launch: float = 1.0) -> Parameters:
+        """The same with every hop, and what the host needs to launch, taking so many times as long; rates stay."""
+
+        def times(block: B, factor: float, *fields: str) -> B:
+            return block.model_copy(update={name: factor * float(getattr(block, name)) for name in fields})
+
+        def hop(block: PerProtocol) -> PerProtocol:
+            return times(block, latency, "LL", "LL128", "Simple")
+
+        def hops(block: Hops) -> Hops:
+            return block.model_copy(update={"nvlink": hop(block.nvlink), "pcie": hop(block.pcie)})
+
+        network = self.network.model_copy(
+            update={"ring_hop": hop(self.network.ring_hop), "tree_hop": hop(self.network.tree_hop)}
+        )
+        update = {
+            "ring_hop": hops(self.ring_hop),
+            "tree_hop": hops(self.tree_hop),
+            "nvls": times(self.nvls, latency, "latency", "tree_latency"),
+            "network": times(network, latency, "rendezvous"),
+            "launch": times(self.launch, launch, *Launch.model_fields),
+        }
+        return self.model_copy(update=update)
 
 
 @lru_cache(maxsize=64)

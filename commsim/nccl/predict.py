@@ -48,7 +48,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted for one size."""
+    """What is predicted for one size; ``busy_s``: for how long the kernel keeps ``limit``, its busiest part, busy."""
 
     nbytes: int
     time_s: float
@@ -59,6 +59,8 @@ class Prediction:
     channels: int
     bottleneck: str
     level: str
+    limit: str = ""
+    busy_s: float = 0.0
 
 
 class Predictor:
@@ -170,7 +172,7 @@ class Predictor:
         else:
             time = (launch**_OVERLAP_ORDER + kernel**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
         bottleneck = "launch" if launch > kernel else limit if busy >= 0.5 * kernel else "latency"
-        return Prediction(nbytes, time, kernel, launch, algorithm, protocol, channels, bottleneck, level)
+        return Prediction(nbytes, time, kernel, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
         if self.options.engine not in ("auto", "closed_form"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from commsim.report.explain import answer as explained
+from commsim.report.explain import why_sections
 from commsim.report.page import Cell, Code, Facts, Page, Part, Section, Text, picture, table
 from commsim.report.workload_sections import (
     claims_answer,
@@ -19,17 +21,19 @@ from commsim.units import format_bytes, format_time, gb_per_s, microseconds
 
 if TYPE_CHECKING:
     from commsim.accuracy.compare import Comparison
+    from commsim.planner.explain import Explanation
     from commsim.scenario.result import Item, Result, Row
 
 
-def result_page(result: Result, comparisons: Sequence[Comparison]) -> Page:
-    """The page of a result and its comparisons with measured curves."""
+def result_page(result: Result, comparisons: Sequence[Comparison], reasons: Sequence[Explanation] = ()) -> Page:
+    """The page of a result, its comparisons with measured curves, and what bounds it and would help."""
     sections = [s for item in result.items for s in _item_sections(result, item, comparisons)]
     sections += [s for jobs in result.jobs for s in jobs_sections(jobs)]
     sections += [
         s for training in result.trainings for s in training_sections(training, alone=len(result.trainings) == 1)
     ]
     sections += claims_sections(result.claims)
+    sections += why_sections(reasons)
     sections += [
         Section("How sure this is", tuple(_accuracy(result, comparisons))),
         Section("Scenario", (Code(result.resolved),)),
@@ -39,6 +43,7 @@ def result_page(result: Result, comparisons: Sequence[Comparison]) -> Page:
         title=result.name,
         question=_question(result),
         answer=(
+            *explained(reasons),
             *(line for item in result.items for line in _answer(result, item, comparisons)),
             *(line for jobs in result.jobs for line in jobs_answer(jobs)),
             *(line for training in result.trainings for line in training_answer(training)),

@@ -51,7 +51,7 @@ class Row:
     runner_up: str = ""  # with `algorithm: auto`: the next best, and every algorithm with its seconds, quickest first
     runner_up_s: float | None = None
     candidates: tuple[tuple[str, float], ...] = ()
-    busiest_link: str = ""  # with library none: the link held longest, and the share of the time
+    busiest_link: str = ""  # with library none the link held longest, else what is; and the share of the time
     busiest_share: float | None = None
     fifo_s: float | None = None  # where both views of contention were simulated
     fair_s: float | None = None

@@ -91,7 +91,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
     warnings = scenario_warnings(scenario)
     items = []
     for work in scenario.collectives:
-        predictor = _predictor(scenario, topology, work, cache)
+        predictor = row_predictor(scenario, topology, work, cache)
         curves = tuple(c for c in measured if c.collective == work.collective)
         sizes = work.sizes if work.sizes is not None else _sizes_of(curves)
         shown = progress(sizes, f"{scenario.name}: {work.collective}") if progress else sizes
@@ -210,6 +210,14 @@ def _at_measured(name: str, curve: Curve, predictor: RowPredictor, known: dict[i
     )
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How many times as long as on the machine itself hops (links, proxies) and launches take."""
+
+    latency: float = 1.0
+    launch: float = 1.0
+
+
 class RowPredictor:
     """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
 
@@ -222,6 +230,10 @@ class RowPredictor:
         self.provenance = ""
         self.use: Use | None = None  # of the network by the largest size, where links are simulated
         self._bound = lower_bound_s
+
+    def at_pace(self, pace: Pace) -> None:
+        """From now on hops and launches take as much longer."""
+        self.topology = replace(self.topology, link_latency=pace.latency * self.topology.link_latency)
 
     def row(
         self,
@@ -303,9 +315,15 @@ class _NcclRows(RowPredictor):
         if (scenario.topology.faults or topology.link_failed is not None) and note not in self.warnings:
             self.warnings.append(note)
         self.provenance = self.model.parameters.provenance
+        self._cache = cache
         # What was measured are runs back to back.
         self._link = link_kind(self.model.system, self.model.machine, topology.network)
         self._measured = scenario.mode == "back_to_back" and topology.world_size > 1
+
+    def at_pace(self, pace: Pace) -> None:
+        """Scales the parameters: the latencies of links are theirs."""
+        parameters = self.model.parameters.scaled(pace.latency, pace.launch)
+        self.model = self._cache.model(self.topology, self.model.options, parameters)
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size)
@@ -320,6 +338,8 @@ class _NcclRows(RowPredictor):
             bottleneck=p.bottleneck,
             level=p.level,
         )
+        share = p.busy_s / p.time_s if p.time_s else 0.0
+        row = replace(row, busiest_link=p.limit, busiest_share=min(share, 1.0) if p.limit else None)
         if self._own is not None:
             return replace(row, low_s=p.time_s * self._own[0], high_s=p.time_s * self._own[1])
         topology = self.topology
@@ -338,11 +358,20 @@ class _GlooRows(RowPredictor):
 
         super().__init__(work, topology)
         parameters, band = gloo_parameters(scenario)
-        self.model = GlooPredictor(topology, parameters, one_host=scenario.library.one_host, mode=scenario.mode)
+        self._one_host, self._mode = scenario.library.one_host, scenario.mode
+        self.model = GlooPredictor(topology, parameters, one_host=self._one_host, mode=self._mode)
         self.provenance = self.model.parameters.provenance
         self._band = band
         if topology.cpu.cores == 0:
             self.warnings.append("the topology does not say how many cores a node has; taken as enough for all ranks")
+
+    def at_pace(self, pace: Pace) -> None:
+        """Scales what messages and calls cost, and the latencies of links."""
+        from commsim.gloo.predict import GlooPredictor
+
+        super().at_pace(pace)
+        parameters = self.model.parameters.scaled(pace.latency, pace.launch)
+        self.model = GlooPredictor(self.topology, parameters, one_host=self._one_host, mode=self._mode)
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size, root=self.work.root or 0, itemsize=self.work.item_bytes)
@@ -357,9 +386,20 @@ class _GlooRows(RowPredictor):
             bottleneck=p.bottleneck,
             level="event",
         )
+        row = replace(row, busiest_link=p.limit, busiest_share=p.share if p.limit else None)
         if self._band is None:
             return row
         return replace(row, low_s=p.time_s * self._band[0], high_s=p.time_s * self._band[1])
+
+
+def row_predictor(
+    scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache, pace: Pace | None = None
+) -> RowPredictor:
+    """What predicts the rows of one workload item on a topology, at another pace than the machine's if one is given."""
+    predictor = _predictor(scenario, topology, work, cache)
+    if pace is not None:
+        predictor.at_pace(pace)
+    return predictor
 
 
 def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> RowPredictor:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from commsim.topology.spec import TopologySpec
 
 
-def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> tuple[TrainingItem, list[str]]:
-    """(item, warnings) of one training step on the scenario's machine."""
+def run_training(
+    scenario: Scenario, topology: Topology, spec: TrainingSpec, latency: float = 1.0
+) -> tuple[TrainingItem, list[str]]:
+    """(item, warnings) of one training step on the scenario's machine, its hops `latency` times as long."""
     step, mesh = step_of(spec, topology, scenario.base_dir), mesh_of_spec(spec, topology)
     values = values_of(spec, scenario.base_dir)
     comm = NcclTimes(
@@ -36,6 +38,7 @@ def run_training(scenario: Scenario, topology: Topology, spec: TrainingSpec) -> 
         parts_of(scenario.topology, scenario.base_dir, topology),
         _version(scenario),
         scenario.library.env,
+        latency,
     )
     offload = offload_of(spec, topology)
     plan = Plan(

@@ -28,6 +28,7 @@ class NcclTimes:
 
     ``part(nodes, gpus_per_node)`` builds that machine. A group that has a part of a node's GPUs has that part of its
     NICs, since the groups of the other GPUs use theirs at the same time. Every (collective, size, shape) is timed once.
+    Hops take ``latency`` times as long as the shipped parameters say.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class NcclTimes:
         part: Callable[[int, int], Topology],
         version: Version | None = None,
         env: dict[str, str] | None = None,
+        latency: float = 1.0,
     ) -> None:
         self.ranks_per_node, self.part = ranks_per_node, part
-        self._version, self._env = version, env or {}
+        self._version, self._env, self._latency = version, env or {}, latency
         self._known: dict[tuple[str, int, int, int], float] = {}
         self._predictors: dict[tuple[int, int, bool], Predictor] = {}
         self.warnings: list[str] = []
@@ -60,6 +62,8 @@ class NcclTimes:
         if key not in self._predictors:
             options = Options(version=self._version, env=self._env, mode="single", algorithm="ring" if ring else None)
             predictor = Predictor(self.part(nodes, per_node), options)
+            if self._latency != 1.0:
+                predictor = Predictor(predictor.topology, options, predictor.parameters.scaled(self._latency))
             self.warnings += [w for w in predictor.warnings if w not in self.warnings]
             self._predictors[key] = predictor
         return self._predictors[key]

@@ -1,0 +1,98 @@
+"""``commsim explain``: what bounds a saved result or a scenario, and what the next best change would give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from commsim.scenario.result import Result
+
+
+def explain(
+    result: Annotated[
+        str, typer.Argument(help="A folder that commsim run or plan wrote, a scenario file, or a shipped one's name.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes as key.path=value, such as topology.nodes=4.", metavar="[KEY=VALUE]..."),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option("--size", help="Message size to explain, such as '1 MiB' (default: smallest and largest)."),
+    ] = None,
+    what_if: Annotated[
+        bool, typer.Option("--what-if/--no-what-if", help="Simulate single changes, or only say what bounds it.")
+    ] = True,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
+    ] = False,
+) -> None:
+    """Say in plain sentences what bounds a run, and what each single change would give: every one is simulated."""
+    import json
+
+    from commsim.cli.run import Progress
+    from commsim.planner.explain import explain as reasons_of
+    from commsim.report.explain import text, to_dict
+    from commsim.scenario.load import load_scenarios
+    from commsim.scenario.run import prepare, run
+    from commsim.units import parse_bytes
+
+    path = _scenario_of(result)
+    sizes = [parse_bytes(one) for one in size or ()]
+    ready = [prepare(one) for one in load_scenarios(path, overrides or [])]
+    documents = []
+    for one in ready:
+        with Progress(json_output) as progress:
+            found = run(one, progress)
+            bar = (lambda changes, title: progress(changes, f"what if: {title}")) if progress else None
+            reasons = reasons_of(found, sizes, bar, what_if=what_if)
+        if not overrides:
+            for line in _differs(found, path.parent / "result.json"):
+                typer.echo(f"warning: {line}", err=True)
+        if json_output:
+            documents.append({"name": found.name, "explanations": [to_dict(reason) for reason in reasons]})
+        else:
+            typer.echo(text(found, reasons), nl=False)
+    if json_output:
+        typer.echo(json.dumps({"results": documents}, indent=2, allow_nan=False))
+
+
+def _scenario_of(name: str) -> Path:
+    """The scenario of a result's folder or file; a scenario is its own."""
+    from commsim.cli.find import find_scenario
+    from commsim.errors import CommsimError
+
+    path = Path(name)
+    folder = path if path.is_dir() else path.parent if path.name in ("result.json", "plan.json") else None
+    if folder is None:
+        return find_scenario(name)
+    for file in ("scenario.yaml", "best.yaml"):
+        if (folder / file).is_file():
+            return folder / file
+    raise CommsimError(f"{folder}: found neither scenario.yaml nor best.yaml, expected a folder of commsim run or plan")
+
+
+def _differs(result: Result, saved: Path) -> list[str]:
+    """A sentence if the saved times are not those of today's model."""
+    import json
+
+    if not saved.is_file():
+        return []
+    try:
+        held = json.loads(saved.read_text(encoding="utf-8"))
+        before = [row["time_us"] for item in held["items"] for row in item["rows"]]
+        before += [item["step_s"] * 1e6 for item in held["trainings"]]
+        by = held["provenance"]["commsim"]
+    except (ValueError, KeyError, TypeError, OSError, UnicodeDecodeError):
+        return [f"{saved} cannot be read; what is explained is the scenario beside it"]
+    now = [row.time_s * 1e6 for item in result.items for row in item.rows] + [t.step_s * 1e6 for t in result.trainings]
+    off = max((abs(b / a - 1) for a, b in zip(before, now, strict=False) if a), default=0.0)
+    if len(before) != len(now) or off > 1e-6:
+        return [
+            f"{saved} was predicted by commsim {by} and differs by up to {100 * off:.2g} % from this version, "
+            "whose times are explained"
+        ]
+    return []

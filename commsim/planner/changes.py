@@ -1,0 +1,177 @@
+"""What could be changed about a run: the machine, the library's choices, how a step is cut; each as scenario paths.
+
+A change names the values that it sets, so that `commsim run FILE PATH=VALUE` repeats it. Whether it can be built is for
+the scenario's own checks to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from commsim.collectives import registry
+from commsim.scenario.run import Pace
+from commsim.topology.kinds import LinkKind
+from commsim.training.pipeline_schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from commsim.scenario.schema import CollectiveWork, Scenario
+    from commsim.topology.graph import Topology
+    from commsim.training.spec import Step
+
+ITEM = "workload.0"
+"""The path of the item that is explained: it stands alone in its scenario."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change in words, the scenario paths that it sets, and the pace of hops and launches.
+
+    ``runs``: the (algorithm, protocol) that it must lead to; NCCL takes another where it has not the one asked for.
+    """
+
+    what: str
+    values: dict[str, Any] = field(default_factory=dict)
+    pace: Pace | None = None
+    runs: tuple[str, str] | None = None
+
+    @property
+    def overrides(self) -> str:
+        """What to write behind `commsim run FILE`; empty for a change that no path can say."""
+        said = (f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in self.values.items())
+        return " ".join(f"'{word}'" if " " in word else word for word in said)
+
+
+def machine_changes(topology: Topology) -> Iterator[Change]:
+    """Twice the rates, one more NIC, no oversubscription, half the latency: of parts that the machine has."""
+    if not topology.uniform:
+        return
+    nics = topology.nics_per_node
+    if topology.nodes > 1 and nics:
+        rate = topology.nic_bandwidth
+        faster = {"topology.nic_bandwidth": _gbps(2 * rate)}
+        yield Change(f"NICs of twice the rate ({_gbps(2 * rate)})", faster)
+        pcie = _rate(topology, LinkKind.PCIE)
+        if pcie:
+            both = faster | {"topology.node.pcie.bandwidth": _gb_per_s(2 * pcie)}
+            yield Change(f"NICs and PCIe of twice the rate ({_gbps(2 * rate)}, {_gb_per_s(2 * pcie)})", both)
+        yield Change(f"one more NIC per node ({nics + 1} instead of {nics})", {"topology.nics_per_node": nics + 1})
+        yield Change(f"twice the NICs per node ({2 * nics})", {"topology.nics_per_node": 2 * nics})
+        if topology.oversubscription > 1:
+            what = f"no oversubscription (1 instead of {topology.oversubscription:g})"
+            yield Change(what, {"topology.oversubscription": 1})
+    if topology.ranks_per_node > 1 and topology.nvlink_links:
+        rate = topology.nvlink_link_bandwidth
+        yield Change("NVLinks of twice the rate", {"topology.node.nvlink.bandwidth": _gb_per_s(2 * rate)})
+    elif topology.ranks_per_node > 1 and (pcie := _rate(topology, LinkKind.PCIE)):
+        what = f"PCIe of twice the rate ({_gb_per_s(2 * pcie)})"
+        yield Change(what, {"topology.node.pcie.bandwidth": _gb_per_s(2 * pcie)})
+    if topology.world_size > 1:
+        yield Change("half the latency of every hop", pace=Pace(latency=0.5))
+
+
+def _rate(topology: Topology, kind: LinkKind) -> float:
+    """Bytes/s of the links of a kind that leave the first GPU; 0.0 if it has none."""
+    mine = (topology.link_src == topology.rank_vertex[0]) & (topology.link_kind == kind)
+    return float(topology.link_bandwidth[mine].max(initial=0.0))
+
+
+def _gbps(bytes_per_s: float) -> str:
+    return f"{8 * bytes_per_s / 1e9:g} Gb/s"
+
+
+def _gb_per_s(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:g} GB/s"
+
+
+def collective_changes(scenario: Scenario, topology: Topology, work: CollectiveWork) -> Iterator[Change]:
+    """What the library could do differently; what the scenario fixes may be changed too."""
+    library = scenario.library.name
+    if library == "nccl":
+        yield from _nccl_changes(scenario, work)
+        yield Change("launches in half the time (CUDA graphs, a faster host)", pace=Pace(launch=0.5))
+    elif library == "gloo":
+        yield Change("calls from Python in half the time", pace=Pace(launch=0.5))
+        if topology.cpu.cores:
+            yield Change(f"twice the cores ({2 * topology.cpu.cores})", {"topology.cpu.cores": 2 * topology.cpu.cores})
+    else:
+        names = [a for c, a in registry.names() if c == work.collective]
+        if work.algorithm != "auto":  # which has tried them all
+            own = work.algorithm or names[0]
+            yield from (Change(f"algorithm {a}", {f"{ITEM}.algorithm": a}) for a in names if a != own)
+        channels = 2 * (work.channels or 1)
+        if channels <= 64:
+            yield Change(f"{channels} channels", {f"{ITEM}.channels": channels})
+
+
+_NCCL_ALGORITHMS = {"Ring": "ring", "Tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
+
+
+def _nccl_changes(scenario: Scenario, work: CollectiveWork) -> Iterator[Change]:
+    """Every algorithm with every protocol, and other numbers of channels."""
+    if work.collective in ("all_to_all", "all_to_all_v", "send_recv", "gather", "scatter"):
+        return
+    for algorithm, name in _NCCL_ALGORITHMS.items():
+        protocols = ("Simple",) if algorithm.startswith("NVLS") else ("LL", "LL128", "Simple")
+        for protocol in protocols:
+            env = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
+            values: dict[str, Any] = {f"library.env.{name}": value for name, value in env.items()}
+            if work.protocol is not None:
+                values[f"{ITEM}.protocol"] = protocol
+            yield Change(f"NCCL runs {algorithm} with {protocol}", values, runs=(name, protocol))
+    for channels in (4, 8, 16, 32):
+        if channels != work.channels:
+            yield Change(f"{channels} channels", {f"{ITEM}.channels": channels})
+
+
+def step_changes(step: Step) -> Iterator[Change]:
+    """Other batches, schedules, recomputation, overlap, and cuts of the model, each a single change of a step."""
+
+    def say(what: str, **values: Any) -> Change:
+        return Change(what, {f"{ITEM}.training.{name}": value for name, value in values.items()})
+
+    def cut(what: str, **sizes: int) -> Change:
+        mesh = {"tp": step.tp, "pp": step.pp, "cp": step.cp, "dp": step.dp} | sizes
+        return Change(what, {f"{ITEM}.training.mesh.{axis}": size for axis, size in mesh.items()})
+
+    size = step.micro_batch_size
+    yield say(f"micro-batches of {2 * size} instead of {size}", micro_batch_size=2 * size)
+    if size > 1:
+        yield say(f"micro-batches of {size // 2} instead of {size}", micro_batch_size=size // 2)
+    if step.pp > 1:
+        for name in SCHEDULES:
+            if name not in (step.schedule, "naive"):
+                chunks = max(2, step.virtual_stages) if name == "interleaved_1f1b" else 1
+                yield say(f"schedule {name}", pipeline_schedule=name, virtual_stages=chunks)
+        if step.schedule == "interleaved_1f1b":
+            for chunks in (2 * step.virtual_stages, step.virtual_stages // 2):
+                if chunks > 1:
+                    yield say(f"{chunks} chunks per stage instead of {step.virtual_stages}", virtual_stages=chunks)
+    for name in ("none", "selective", "full"):
+        if name != step.recompute:
+            yield say(f"recompute {name}", recompute=name)
+    for flag, what in (
+        ("overlap_dp", "gradients move during the backward pass"),
+        ("overlap_tp", "tensor-parallel sends move during the products"),
+        ("overlap_pp", "stages send while they compute"),
+        ("flash_attention", "fused attention"),
+        ("cuda_graphs", "CUDA graphs"),
+    ):
+        if not getattr(step, flag) and (flag != "overlap_tp" or step.tp > 1) and (flag != "overlap_pp" or step.pp > 1):
+            yield say(what, **{flag: True})
+    if step.tp > 1 and not step.sequence_parallel:
+        yield say("sequence parallelism", sequence_parallel=True)
+    yield from (say(f"ZeRO {z}", zero_stage=z) for z in (0, 1, 2, 3) if z != step.zero_stage and step.dp > 1)
+    if "bf16" in step.precision.name or "fp16" in step.precision.name:
+        yield say("fp8 products", precision="fp8")
+    yield from _cuts(step, cut)
+
+
+def _cuts(step: Step, cut: Any) -> Iterator[Change]:
+    """Two ranks of one axis moved to another."""
+    for source in ("tp", "pp", "cp", "dp"):
+        for target in ("tp", "pp", "cp", "dp"):
+            few, many = getattr(step, source), getattr(step, target)
+            if source != target and few % 2 == 0 and (target != "tp" or 2 * many <= step.gpus_per_node):
+                yield cut(f"{source} {few // 2}, {target} {2 * many}", **{source: few // 2, target: 2 * many})

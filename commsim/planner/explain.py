@@ -1,0 +1,212 @@
+"""Why a run takes as long as it does, and what each single change would give: every change is simulated."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commsim.document import Document, raise_faults, with_values
+from commsim.errors import CommsimError
+from commsim.planner.changes import ITEM, Change, collective_changes, machine_changes, step_changes
+from commsim.scenario.load import check_document
+from commsim.scenario.run import Cache, Pace, Prepared, prepare, row_predictor
+from commsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from commsim.engine.usage import Use
+    from commsim.scenario.result import Item, Result, Row
+    from commsim.scenario.schema import Scenario
+    from commsim.scenario.training_result import TrainingItem
+
+Progress = Callable[[Sequence[Change], str], Iterable[Change]]
+"""Wraps the changes that are about to be tried, to show how far it is."""
+
+GIB = 2.0**30
+
+NOTHING = 1e-3
+"""Share of the time below which a change changes nothing."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change gives: the time with it, the seconds saved, and what to write on the command line to repeat it.
+
+    ``misses`` says what it lacks where it cannot be had (memory); ``choice`` the algorithm and protocol it then runs.
+    """
+
+    what: str
+    seconds: float
+    saved_s: float
+    overrides: str = ""
+    misses: str = ""
+    choice: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """One size of a collective, or one step, with the changes tried, best first; ``refused``: (change, why not).
+
+    ``place`` counts the items of the workload. ``row`` and ``use`` are of the collective, ``step`` of the step.
+    """
+
+    place: int
+    title: str
+    seconds: float
+    gains: tuple[Gain, ...]
+    refused: tuple[tuple[str, str], ...]
+    row: Row | None = None
+    use: Use | None = None
+    step: TrainingItem | None = None
+
+    @property
+    def best(self) -> tuple[Gain, ...]:
+        """The changes that can be had and save time, best first."""
+        return tuple(g for g in self.gains if not g.misses and g.saved_s > NOTHING * self.seconds)
+
+    @property
+    def barred(self) -> tuple[Gain, ...]:
+        """The changes that would save time but lack something."""
+        return tuple(g for g in self.gains if g.misses and g.saved_s > NOTHING * self.seconds)
+
+
+def explain(
+    result: Result, sizes: Sequence[int] = (), progress: Progress | None = None, *, what_if: bool = True
+) -> list[Explanation]:
+    """Every collective at its smallest and largest size (or at `sizes`), and every training step of a result.
+
+    Without `what_if` nothing is changed: only what bounds them. Jobs beside each other and claims explain themselves.
+    """
+    cache = Cache()
+    scenario = result.scenario
+    places = [i for i, work in enumerate(scenario.workload) if work in scenario.collectives]
+    found = [
+        _collective(scenario, place, size, cache, progress, what_if)
+        for item, place in zip(result.items, places, strict=True)
+        for size in sizes or ends(item)
+    ]
+    steps = [i for i, work in enumerate(scenario.workload) if work in scenario.trainings]
+    found += [
+        _step(scenario, place, training, cache, progress, what_if)
+        for training, place in zip(result.trainings, steps, strict=True)
+    ]
+    return found
+
+
+def ends(item: Item) -> list[int]:
+    """The smallest and the largest size of an item."""
+    sizes = [row.size_bytes for row in item.rows]
+    return sorted({min(sizes), max(sizes)}) if sizes else []
+
+
+def _collective(
+    scenario: Scenario, place: int, size: int, cache: Cache, progress: Progress | None, what_if: bool
+) -> Explanation:
+    base = _alone(scenario, place, size)
+    ready = _built(base, scenario, {}, cache)
+    row, use = _row(ready, size, cache, None)
+    work = ready.scenario.collectives[0]
+    gains: list[Gain] = []
+    refused: list[tuple[str, str]] = []
+    if what_if:
+        if work.algorithm == "auto":  # tried anew for every change it would take minutes
+            base = with_values(base, {f"{ITEM}.algorithm": row.algorithm})
+        changes = [*machine_changes(ready.topology), *collective_changes(ready.scenario, ready.topology, work)]
+        title = f"{work.collective} of {format_bytes(size)}"
+        changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
+        for change in progress(changes, title) if progress else changes:
+            try:
+                changed = _built(base, scenario, change.values, cache)
+                other, _ = _row(changed, size, cache, change.pace)
+            except CommsimError as error:
+                refused.append((change.what, _first_line(error)))
+                continue
+            if change.runs not in (None, (other.algorithm, other.protocol)):
+                refused.append((change.what, f"NCCL takes {other.algorithm}/{other.protocol} instead"))
+                continue
+            choice = "/".join(part for part in (other.algorithm, other.protocol) if part)
+            overrides = _overrides(change, place, scenario)
+            gains.append(Gain(change.what, other.time_s, row.time_s - other.time_s, overrides, choice=choice))
+    gains.sort(key=lambda gain: gain.seconds)
+    return Explanation(
+        place,
+        f"{work.collective} of {format_bytes(size)} on {ready.topology.world_size} ranks",
+        row.time_s,
+        tuple(gains),
+        tuple(refused),
+        row=row,
+        use=use,
+    )
+
+
+def _step(
+    scenario: Scenario, place: int, item: TrainingItem, cache: Cache, progress: Progress | None, what_if: bool
+) -> Explanation:
+    from commsim.scenario.training_run import run_training
+
+    base = _alone(scenario, place, None)
+    gains: list[Gain] = []
+    refused: list[tuple[str, str]] = []
+    if what_if:
+        ready = _built(base, scenario, {}, cache)
+        changes = [*machine_changes(ready.topology), *step_changes(item.step)]
+        for change in progress(changes, item.name) if progress else changes:
+            try:
+                changed = _built(base, scenario, change.values, cache)
+                latency = change.pace.latency if change.pace else 1.0
+                other, _ = run_training(
+                    changed.scenario, changed.topology, changed.scenario.trainings[0].training, latency
+                )
+            except CommsimError as error:
+                refused.append((change.what, _first_line(error)))
+                continue
+            peak, capacity = other.memory.fullest.peak / GIB, other.memory.capacity / GIB
+            misses = "" if other.memory.fits else f"needs {peak:.1f} GiB of {capacity:.1f} GiB"
+            saved = item.step_s - other.step_s
+            gains.append(Gain(change.what, other.step_s, saved, _overrides(change, place, scenario), misses))
+    gains.sort(key=lambda gain: gain.seconds)
+    return Explanation(place, item.name, item.step_s, tuple(gains), tuple(refused), step=item)
+
+
+def _alone(scenario: Scenario, place: int, size: int | None) -> Document:
+    """The scenario with one item of its workload, of one size, and nothing to compare with."""
+    written = scenario.document
+    data = copy.deepcopy(written.data) or scenario.model_dump(mode="json", exclude_none=True)
+    data = {key: value for key, value in data.items() if key not in ("compare", "report")}
+    data["workload"] = [data["workload"][place]]
+    if size is not None:
+        data["workload"][0]["sizes"] = [f"{size} B"]
+    if isinstance(data.get("library"), str):  # the short form has no fields to set
+        data["library"] = {"name": data["library"]}
+    return replace(written, data=data, marks={}, key_marks={})
+
+
+def _built(base: Document, scenario: Scenario, values: dict[str, object], cache: Cache) -> Prepared:
+    """The scenario with some values changed and its topology; CommsimError where they cannot be."""
+    changed, faults = check_document(with_values(base, values), scenario.base_dir)
+    if changed is None or faults:
+        raise_faults(faults)
+    return prepare(changed, cache)
+
+
+def _row(ready: Prepared, size: int, cache: Cache, pace: Pace | None) -> tuple[Row, Use | None]:
+    predictor = row_predictor(ready.scenario, ready.topology, ready.scenario.collectives[0], cache, pace)
+    return predictor(size), predictor.use
+
+
+def _overrides(change: Change, place: int, scenario: Scenario) -> str:
+    """The change as words for the scenario as it was written: a library named in short has no fields to set."""
+    values = dict(change.values)
+    written = scenario.document.data
+    env = {name: values[name] for name in values if name.startswith("library.env.")}
+    if env and isinstance(written, dict) and isinstance(written.get("library"), str):
+        said = ", ".join(f"{name.removeprefix('library.env.')}: {value}" for name, value in env.items())
+        values = {k: v for k, v in values.items() if k not in env} | {"library": f"{{name: nccl, env: {{{said}}}}}"}
+    return replace(change, values=values).overrides.replace(f"{ITEM}.", f"workload.{place}.")
+
+
+def _first_line(error: CommsimError) -> str:
+    """What a refused change lacks, without the place in a file that it was never in."""
+    faults = getattr(error, "faults", ())
+    return str(faults[0].message if faults else error).splitlines()[0]

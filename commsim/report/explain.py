@@ -1,0 +1,236 @@
+"""What bounds a run, and what the next best change would give, in plain sentences with figures; as JSON too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from commsim.planner.explain import GIB, NOTHING, Explanation, Gain
+from commsim.report.page import Cell, Part, Section, Text, table
+from commsim.units import format_bytes, format_time, microseconds
+
+if TYPE_CHECKING:
+    from commsim.scenario.result import Item, JobsItem, Result, Row
+    from commsim.scenario.training_result import TrainingItem
+
+MOST_GAINS = 8
+"""Changes listed by name; the JSON has all."""
+
+_CAUSES = {
+    "compute": "computing",
+    "tp": "waiting for tensor parallelism",
+    "cp": "waiting for context parallelism",
+    "ep": "waiting for experts' dispatch and combine",
+    "dp": "waiting for gradients and parameters",
+    "offload": "waiting for parameters from the host",
+    "pp": "waiting for sends between stages",
+    "bubble": "the bubble of the pipeline",
+    "optimizer": "the update",
+}
+_RESOURCES = {"thread block": "the thread blocks of the kernel", "cores": "the cores of a host"}
+
+
+def bound_words(explanation: Explanation) -> list[str]:
+    """What bounds it, in one to three sentences."""
+    if explanation.step is not None:
+        return _step_words(explanation.step)
+    assert explanation.row is not None
+    return _row_words(explanation.title, explanation.row, explanation.use.bottleneck if explanation.use else "")
+
+
+def _row_words(title: str, row: Row, path: str) -> list[str]:
+    share = row.busiest_share or 0.0
+    busiest = _RESOURCES.get(row.busiest_link, row.busiest_link)
+    busy = f"{busiest} {'are' if busiest.startswith('the ') else 'is'} busy {_percent(share)} of the time"
+    if row.bottleneck == "launch":
+        why = f"the launch: the host needs {format_time(row.launch_s)} per call, the kernel {format_time(row.kernel_s)}"
+    elif row.bottleneck == "latency":
+        why = f"latency: hops that wait for each other; {busy}" if busiest else "latency"
+    else:
+        why = _RESOURCES.get(row.bottleneck, row.bottleneck or "nothing named")
+        why += f": {busy}" if busiest and busiest != why else f", busy {_percent(share)} of the time" if share else ""
+    lines = [f"{title}: {format_time(row.time_s)}, bound by {why}."]
+    if "most of it over" in path:  # of the critical path
+        lines.append(f"On the critical path: {path}.")
+    if row.lower_bound_s and row.time_s:
+        part = row.lower_bound_s / row.time_s
+        lines.append(f"No algorithm takes less than {format_time(row.lower_bound_s)} here, {_percent(part)} of that.")
+    return lines
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 else "less than 1 %"
+
+
+def _step_words(item: TrainingItem) -> list[str]:
+    shares = {name: seconds / item.step_s for name, seconds in item.causes.items() if seconds > 5e-4 * item.step_s}
+    ordered = sorted(shares, key=lambda name: -shares[name])
+    first = ordered[0]
+    rest = ", ".join(f"{100 * shares[name]:.1f} % {_CAUSES.get(name, name)}" for name in ordered[1:])
+    lines = [
+        f"{item.name}: {format_time(item.step_s)} a step, bound by {_bound_name(first)}: {100 * shares[first]:.1f} % "
+        f"of the step is {_CAUSES.get(first, first)}{f', {rest}' if rest else ''}."
+    ]
+    if shares.get("compute"):
+        reached = item.hfu / shares["compute"]
+        lines.append(
+            f"While a GPU computes it reaches {100 * reached:.0f} % of its peak; over the step {item.mfu:.1%} MFU."
+        )
+    memory, peak = item.memory, item.memory.fullest.peak
+    held = f"{peak / GIB:.1f} of {memory.capacity / GIB:.1f} GiB"
+    if memory.fits:
+        lines.append(f"Memory does not bind: the fullest GPU holds {held}.")
+    else:
+        lines.insert(0, f"{item.name} does not run, bound by memory: the fullest GPU needs {held}.")
+    return lines
+
+
+def _bound_name(cause: str) -> str:
+    return {"compute": "compute", "bubble": "the bubble of the pipeline", "optimizer": "the update"}.get(
+        cause, f"communication ({cause})"
+    )
+
+
+def next_best(explanation: Explanation) -> str:
+    """The best change in a sentence; empty where none was tried."""
+    if not explanation.gains and not explanation.refused:
+        return ""
+    best = explanation.best
+    if not best:
+        tried = len(explanation.gains)
+        return f"None of {tried} changes that were simulated saves as much as {100 * NOTHING:g} % of the time."
+    return f"The next best change, simulated: {_gain_words(best[0], explanation.seconds)}."
+
+
+def _gain_words(gain: Gain, seconds: float) -> str:
+    return (
+        f"{gain.what}, {format_time(gain.seconds)} instead of {format_time(seconds)} "
+        f"({format_time(gain.saved_s)} or {100 * gain.saved_s / seconds:.1f} % less)"
+    )
+
+
+def explain_lines(explanation: Explanation) -> list[str]:
+    """All that is said of one size or step: what bounds it, changes that help, best first, and those that do not."""
+    lines = [*bound_words(explanation)]
+    first = next_best(explanation)
+    if not first:
+        return lines
+    lines.append(first)
+    lines += [f"  then {_gain_words(gain, explanation.seconds)}" for gain in explanation.best[1:MOST_GAINS]]
+    more = len(explanation.best) - MOST_GAINS
+    if more > 0:
+        lines.append(f"  and {more} more that save less")
+    lines += [
+        f"  barred: {_gain_words(gain, explanation.seconds)}, but it {gain.misses}" for gain in explanation.barred[:3]
+    ]
+    idle = [g.what for g in explanation.gains if abs(g.saved_s) <= NOTHING * explanation.seconds]
+    if idle:
+        lines.append(f"  no change from: {', '.join(idle[:10])}{', ...' if len(idle) > 10 else ''}")
+    if explanation.best and explanation.best[0].overrides:
+        lines.append(f"  to repeat the best: commsim run FILE {explanation.best[0].overrides}")
+    return lines
+
+
+def stretches(item: Item) -> str:
+    """What bounds which sizes, in a sentence; empty for one size."""
+    if len(item.rows) < 2:
+        return ""
+    parts = []
+    for name, group in groupby(item.rows, key=lambda row: row.bottleneck or "nothing named"):
+        rows = list(group)
+        low, high = format_bytes(rows[0].size_bytes), format_bytes(rows[-1].size_bytes)
+        parts.append(f"{name} {low}" if len(rows) == 1 else f"{name} {low} to {high}")
+    return f"{item.collective} by size: {', '.join(parts)}."
+
+
+def jobs_words(item: JobsItem) -> list[str]:
+    """What each job loses and where it meets the others."""
+    lines = []
+    for row in item.rows:
+        where = f"it meets others on {row.meets_on}" if row.meets_on else "it shares no link"
+        lost = format_time(row.together_s - row.alone_s)
+        lines.append(
+            f"{row.job}: {row.collective} of {format_bytes(row.size_bytes)} takes {format_time(row.together_s)}, "
+            f"{lost} more than alone; {where} ({row.shared_links} links shared)."
+        )
+    return lines
+
+
+def text(result: Result, explanations: Sequence[Explanation]) -> str:
+    """The explanations as lines for a terminal; ends with a newline."""
+    lines = [f"# why: {result.name}"]
+    lines += [line for item in result.items if (line := stretches(item))]
+    for one in explanations:
+        lines += explain_lines(one)
+    for jobs in result.jobs:
+        lines += jobs_words(jobs)
+    return "\n".join(lines) + "\n"
+
+
+def answer(explanations: Sequence[Explanation]) -> list[str]:
+    """The first lines of a page: what bounds each, and its next best change; of a collective the largest size only."""
+    last = {one.place: one for one in explanations}
+    return [line for one in last.values() for line in (bound_words(one)[0], next_best(one)) if line]
+
+
+def why_sections(explanations: Sequence[Explanation]) -> list[Section]:
+    """A table of all changes for each size and step, under what bounds it."""
+    sections = []
+    columns = ["change", "time", "saved", "saved (%)", "note", "to repeat"]
+    for one in explanations:
+        rows = [
+            (
+                g.what, Cell(format_time(g.seconds), g.seconds), Cell(_signed(g.saved_s), g.saved_s),
+                100 * g.saved_s / one.seconds, g.misses or g.choice, g.overrides,
+            )
+            for g in one.gains
+        ]  # fmt: skip
+        rest = f"Not to be had here: {', '.join(what for what, _ in one.refused)}." if one.refused else ""
+        parts: list[Part] = [Text(" ".join(bound_words(one)))]
+        if rows:
+            parts.append(table(columns, rows, f"Every line is a simulation of its own. {rest}".strip()))
+        sections.append(Section(f"What if: {one.title}", tuple(parts)))
+    return sections
+
+
+def _signed(seconds: float) -> str:
+    return f"-{format_time(-seconds)}" if seconds < 0 else format_time(seconds)
+
+
+def to_dict(explanation: Explanation) -> dict[str, Any]:
+    """Plain values, times in microseconds."""
+    row, step = explanation.row, explanation.step
+    found: dict[str, Any] = {
+        "title": explanation.title,
+        "time_us": microseconds(explanation.seconds),
+        "sentences": bound_words(explanation) + [s for s in (next_best(explanation),) if s],
+    }
+    if row is not None:
+        found |= {
+            "size_bytes": row.size_bytes,
+            "bound_by": row.bottleneck,
+            "busiest": row.busiest_link,
+            "busy_share": row.busiest_share,
+        }
+    if step is not None:
+        causes = {name: seconds / step.step_s for name, seconds in step.causes.items()}
+        found |= {
+            "bound_by": "memory" if not step.memory.fits else max(causes, key=lambda name: causes[name]),
+            "shares": causes,
+        }
+    return found | {
+        "changes": [
+            {
+                "what": g.what,
+                "time_us": microseconds(g.seconds),
+                "saved_us": microseconds(g.saved_s),
+                "saved_percent": 100 * g.saved_s / explanation.seconds,
+                "overrides": g.overrides,
+                "misses": g.misses,
+                "choice": g.choice,
+            }
+            for g in explanation.gains
+        ],
+        "refused": [{"what": what, "why": why} for what, why in explanation.refused],
+    }
