@@ -26,7 +26,7 @@ from commsim.training.model import model
 from commsim.training.parameters import shipped_values
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
-from commsim.training.step_run import simulate_step
+from commsim.training.step_run import Plan, simulate_step
 from commsim.training.utilisation import model_flops, peak_flop_per_s
 
 KEPT = 64
@@ -234,7 +234,14 @@ def _nccl_times(machine: Machine, base_dir: Path) -> NcclTimes:
 
 def _simulated(spec: PlanSpec, machine: Machine, ranked: Ranked, comm: NcclTimes) -> Choice:
     step = machine.space.step(ranked.places)
-    run = simulate_step(step, compute_time(step), comm, optimizer_s=optimizer_time(step), topology=machine.topology)
+    run = simulate_step(
+        step,
+        compute_time(step),
+        comm,
+        optimizer_s=optimizer_time(step),
+        topology=machine.topology,
+        plan=Plan(slowdown=shipped_values()["slowdown"]),
+    )
     choice = Choice(
         machine, ranked, step, step_memory(step, spec.framework), run.step_s, run.breakdown(), simulated=True
     )

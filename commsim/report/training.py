@@ -49,7 +49,7 @@ def training_table(item: TrainingItem, heading: Iterable[str] = (), width: int =
         f"  {cause:<10} {format_time(seconds):>12} {seconds / item.step_s:>7.1%}  {meaning}"
         for cause, seconds, meaning in cause_meanings(item)
     ]
-    lines += ["#", *_memory_lines(item)]
+    lines += ["#", *_traffic_lines(item), *_memory_lines(item)]
     if item.task is not None:
         lines += ["#", *_task_lines(item)]
     lines += ["#", *gantt_lines(item, width)]
@@ -61,6 +61,15 @@ def cause_meanings(item: TrainingItem) -> list[tuple[str, float, str]]:
     """(cause, seconds of the mean stage, what it is) of the causes that take time."""
     seconds = ((cause, item.causes.get(cause, 0.0)) for cause in CAUSES)
     return [(cause, value, _MEANING.get(cause, "")) for cause, value in seconds if abs(value) > 1e-9 * item.step_s]
+
+
+def _traffic_lines(item: TrainingItem) -> list[str]:
+    sent = item.sent_bytes
+    if not sent:
+        return []
+    lines = ["# what one GPU sends per step (of the stage that sends most)"]
+    lines += [f"  {axis:<10} {nbytes / 1e9:>9.3f} GB" for axis, nbytes in sent.items()]
+    return [*lines, "#"]
 
 
 def _memory_lines(item: TrainingItem) -> list[str]:

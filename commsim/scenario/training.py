@@ -105,6 +105,10 @@ class TrainingSpec(Strict):
         default=0,
         description="what is sharded: 0 nothing (DDP), 1 the optimizer, 2 gradients too, 3 parameters too (FSDP)",
     )
+    gradients: Literal["all_reduce", "parameter_server"] = Field(
+        default="all_reduce",
+        description="without ZeRO, how gradients are summed: between the ranks, or by one process on the first host",
+    )
     shard_ranks: Count | None = Field(
         default=None, description="ranks that share one copy under `zero_stage` (HSDP); left out: all of dp and cp"
     )
@@ -150,7 +154,12 @@ class TrainingSpec(Strict):
         default=None, gt=0, description="tokens of an expert beyond it are dropped; left out: none are"
     )
     imbalance: float = Field(default=1.0, ge=1.0, description="tokens of the busiest expert rank over the mean")
-    slowdown: float = Field(default=1.0, ge=1.0, le=4.0, description="of compute while gradients move, a factor")
+    slowdown: float | None = Field(
+        default=None,
+        ge=1.0,
+        le=4.0,
+        description="of compute while communication runs, a factor; left out: 1.1, or that of `params`",
+    )
     stragglers: dict[int, float] = Field(
         default_factory=dict, description="pipeline stage to the factor on its compute, in a second replica"
     )
@@ -184,7 +193,11 @@ class TrainingSpec(Strict):
         if self.offload is not None and self.offload.parameters and self.zero_stage < 3:
             text = "found offloaded parameters without zero_stage 3, which cuts them"
             faults.append((("offload", "parameters"), text))
-        refused = refuse_sharded_gradients(self.zero_stage, self.mesh.pp, self.framework)
+        mesh = self.mesh
+        if self.gradients == "parameter_server" and (self.zero_stage or mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1):
+            text = "found parameter_server, expected all_reduce: a server is for zero_stage 0 and a mesh of dp only"
+            faults.append((("gradients",), text))
+        refused = refuse_sharded_gradients(self.zero_stage, mesh.pp, self.framework)
         if refused:
             faults.append((("zero_stage",), refused))
         if sorted(self.mesh.order) != sorted(ORDER):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from commsim.engine.timeline import Timeline
 from commsim.training.memory import StepMemory
 from commsim.training.spec import Step
+from commsim.training.step_traffic import AXES
 from commsim.training.tasks import TaskCost
 from commsim.training.utilisation import hardware_flops, model_flops, peak_flop_per_s
 
@@ -33,6 +34,7 @@ class TrainingItem:
     advice: tuple[str, ...]
     timeline: Timeline
     contended: bool
+    traffic: tuple[dict[str, float], ...] = ()  # of each stage: bytes that one GPU sends per step, by axis
     task: TaskCost | None = None
     gpu_hour_usd: float | None = None
     parameters: str = ""
@@ -80,6 +82,12 @@ class TrainingItem:
         kept = parts["activations"] / max(float(held.max(initial=0.0)), 1.0)
         return times[order], sum(parts.values()) - parts["activations"] + held * kept
 
+    @property
+    def sent_bytes(self) -> dict[str, float]:
+        """By axis what one GPU sends per step, on the stage that sends most along it."""
+        axes = dict.fromkeys(axis for stage in self.traffic for axis in stage)
+        return {axis: max(stage.get(axis, 0.0) for stage in self.traffic) for axis in axes}
+
     def record(self) -> dict[str, Any]:
         """One row of plain values, units in the names."""
         step = self.step
@@ -103,6 +111,7 @@ class TrainingItem:
             "hfu": self.hfu,
         }
         row |= {f"{cause}_s": self.causes.get(cause, 0.0) for cause in CAUSES}
+        row |= {f"{axis}_sent_bytes": self.sent_bytes.get(axis, 0.0) for axis in AXES}
         row |= {"peak_memory_GiB": self.memory.peak / 2**30, "fits": self.memory.fits}
         if self.task is not None:
             row |= {"task": self.task.name, "task_tokens": self.task.tokens, "days": self.task.days}
@@ -119,6 +128,7 @@ class TrainingItem:
             "parameters": self.parameters,
             "notes": list(self.notes),
             "advice": list(self.advice),
+            "sent_bytes": [{"stage": s, **by_axis} for s, by_axis in enumerate(self.traffic)],
             "memory": [
                 {
                     "stage": s.stage,

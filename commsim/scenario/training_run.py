@@ -17,6 +17,8 @@ from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.spec import Step
 from commsim.training.step_run import Plan, simulate_step
+from commsim.training.step_traffic import step_traffic
+from commsim.training.traffic import server_bytes
 from commsim.training.utilisation import model_flops
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ def run_training(
         context=spec.context_parallel,
         capacity_factor=spec.capacity_factor,
         bucket_bytes=spec.bucket_size,
-        slowdown=spec.slowdown,
+        parameter_server=spec.gradients == "parameter_server",
+        slowdown=values["slowdown"] if spec.slowdown is None else spec.slowdown,
         stragglers=spec.stragglers or None,
         contention=spec.contention,
         overlap_ep=spec.overlap_ep,
@@ -80,11 +83,21 @@ def run_training(
         memory=memory,
         advice=hints,
         timeline=run.timeline,
+        traffic=tuple(step_traffic(step, plan)),
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
+        notes=_server_notes(step, plan),
     )
     return item, warnings
+
+
+def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
+    if not plan.parameter_server:
+        return ()
+    each = step.model.parameters() * step.precision.gradient_bytes
+    received, sent = server_bytes(each, each, step.dp)
+    return (f"the parameter server receives {received / 1e9:.3f} GB and sends {sent / 1e9:.3f} GB per step",)
 
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:

@@ -46,7 +46,7 @@ class Machine:
     overlap_pp: bool = True
     every_micro_batch: bool = False  # gradients leave after each micro-batch: ZeRO-2, DDP without no_sync
     inside: Mapping[tuple[int, int, str], Flow] = field(default_factory=dict)
-    slowdown: float = 1.0  # of compute while gradients move: SMs and memory are shared
+    slowdown: float = 1.0  # of compute while communication runs: SMs and memory are shared
     topology: Any = None  # where contended flows run; None when none is
 
 
@@ -113,10 +113,13 @@ class _Simulation:
         self._rows: list[tuple[float, float, int, int, int, int]] = []
         self._arrived: dict[tuple[int, int, Action], Any] = {}
         self._joined: dict[Any, tuple[list[int], Any]] = {}
-        self._dp_busy = [0] * order.stages
+        self._dp_until = [0.0] * order.stages  # when the gradients that are under way will be summed
+        self._slowed_s = np.zeros(order.stages)  # compute is longer by that beside gradients
         self._last = _last_of(order)
         self._seconds = {
-            (place, kind): work.of(kind).seconds() for place, work in works.items() for kind in ("F", "B", "I", "W")
+            (place, kind): work.of(kind).seconds(machine.slowdown)
+            for place, work in works.items()
+            for kind in ("F", "B", "I", "W")
         }
         self.pipeline_end = 0.0
         self.gradients_end = 0.0
@@ -161,7 +164,7 @@ class _Simulation:
             if self._to_reduce(stage, action):
                 yield from self._backward_with_buckets(replica, stage, action, seconds)
             else:
-                yield env.timeout(seconds)
+                yield env.timeout(seconds + self._slowed(replica, stage, seconds))
             if flow is not None:
                 yield from self._held_up(start + seconds, flow, beside)
             self._write(start, replica, stage, 0, action.kind)
@@ -213,10 +216,18 @@ class _Simulation:
         total = sum(flow.nbytes for flow in flows) or 1.0
         for i, flow in enumerate(flows):
             piece = seconds * flow.nbytes / total
-            if self._dp_busy[stage] and self.machine.overlap_dp:
-                piece *= self.machine.slowdown
-            yield self.env.timeout(piece)
+            yield self.env.timeout(piece + self._slowed(replica, stage, piece))
             self._join((stage, action, i), replica)
+            if self.machine.overlap_dp and replica == 0:
+                self._dp_until[stage] = max(self.env.now, self._dp_until[stage]) + flow.seconds
+
+    def _slowed(self, replica: int, stage: int, seconds: float) -> float:
+        """Seconds by which a pass is longer since gradients move beside it: they take SMs and memory bandwidth."""
+        beside = min(max(self._dp_until[stage] - self.env.now, 0.0), seconds * self.machine.slowdown)
+        longer = beside * (1.0 - 1.0 / self.machine.slowdown)
+        if replica == 0:
+            self._slowed_s[stage] += longer
+        return longer
 
     def _join(self, key: Any, replica: int) -> None:
         present, event = self._joined.setdefault(key, ([], self._event(self.env)))
@@ -242,9 +253,7 @@ class _Simulation:
                 if not event.processed:
                     yield event
                 start = self.env.now
-                self._dp_busy[stage] += 1
                 yield from flow.carry(self.env)
-                self._dp_busy[stage] -= 1
                 self._write(start, 0, stage, 5, "reduce", flow.nbytes)
 
     def _update(self, stages: list[Any], reduced: list[Any]) -> Process:
@@ -283,17 +292,19 @@ class _Simulation:
                 compute[stage] += work.compute * factors[stage]
                 for exchange in work.exchanges:
                     axis = "ep" if exchange.axis == "etp" else exchange.axis
-                    exposed.setdefault(axis, np.zeros(order.stages))[stage] += exchange.exposed()
+                    exposed.setdefault(axis, np.zeros(order.stages))[stage] += exchange.exposed(self.machine.slowdown)
         busy = compute + sum(exposed.values(), start=np.zeros(order.stages))
         update = max(self.machine.optimizer_s, default=0.0)
+        # What gradients slow compute by is theirs, up to what it makes the pipeline longer.
+        slowed = min(float(self._slowed_s.max()), self.pipeline_end - quiet.makespan_s)
         return StepRun(
             step_s=self.end,
             timeline=_timeline(self._rows),
             compute_s=compute,
             exposed_s=exposed,
             bubble_s=quiet.makespan_s - busy,
-            pp_s=self.pipeline_end - quiet.makespan_s,
-            dp_s=self.end - self.pipeline_end - update,
+            pp_s=self.pipeline_end - quiet.makespan_s - slowed,
+            dp_s=self.end - self.pipeline_end - update + slowed,
             optimizer_s=update,
             contended=("pp", "dp") if self.contended else (),
             ends={"pipeline": self.pipeline_end, "gradients": self.gradients_end, "step": self.end},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from commsim.errors import InfeasibleError
 from commsim.training.communicators import CommTime
 from commsim.training.flows import Flow, FlowBuilder
 from commsim.training.mesh import ORDER, Mesh
@@ -31,7 +32,8 @@ class Plan:
     context: ContextKind = "ring"
     capacity_factor: float | None = None
     bucket_bytes: float | None = None  # None: Megatron-LM's
-    slowdown: float = 1.0  # of compute while gradients move
+    parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
+    slowdown: float = 1.0  # of compute while communication runs
     stragglers: Mapping[int, float] | None = None
     contention: bool = True
     overlap_ep: bool | None = None  # None: with DualPipe, which pairs passes for that
@@ -50,9 +52,12 @@ def order_of_step(step: Step) -> Order:
     return build(name, step.pp, step.num_microbatches, step.virtual_stages)
 
 
-def dual(step: Step, chunks: Sequence[Chunk]) -> list[Chunk]:
-    """DualPipe's places: every stage also holds, as chunk 1, the layers of the stage opposite."""
-    return [Chunk(step.pp - 1 - c.stage, 1, c.first, c.last, c.embeds, c.outputs) for c in chunks]
+def places_of(step: Step, layers: Sequence[int] | None = None) -> list[Chunk]:
+    """The chunks of every stage; under DualPipe a stage also holds, as chunk 1, the layers of the stage opposite."""
+    chunks = chunks_of(step, layers)
+    if step.schedule != "dualpipe":
+        return chunks
+    return [*chunks, *(Chunk(step.pp - 1 - c.stage, 1, c.first, c.last, c.embeds, c.outputs) for c in chunks)]
 
 
 def simulate_step(
@@ -68,8 +73,7 @@ def simulate_step(
     """Run one step; without a topology no two transfers contend."""
     plan, mesh = plan or Plan(), mesh or mesh_of(step)
     order = order_of_step(step)
-    chunks = chunks_of(step, plan.layers)
-    places = [*chunks, *dual(step, chunks)] if step.schedule == "dualpipe" else chunks
+    places = places_of(step, plan.layers)
     known: dict[tuple[int, bool, bool, int], ChunkWork] = {}
     works: dict[tuple[int, int], ChunkWork] = {}
     for chunk in places:
@@ -93,7 +97,7 @@ def simulate_step(
     )
     machine = Machine(
         sends=_sends(step, builder, order),
-        reduces=_reduces(step, builder, places, plan),
+        reduces=_reduces(step, builder, places, plan, topology),
         gathers=_gathers(step, builder, places),
         optimizer_s=_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
         overlap_dp=step.overlap_dp,
@@ -174,7 +178,9 @@ def _sends(step: Step, builder: FlowBuilder, order: Order) -> dict[tuple[int, in
     return {(a, b): builder.send(a, b, nbytes) for x, y in sorted(pairs) for a, b in ((x, y), (y, x))}
 
 
-def _reduces(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: Plan) -> list[list[list[Flow]]]:
+def _reduces(
+    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: Plan, topology: Topology | None
+) -> list[list[list[Flow]]]:
     """Buckets of every chunk's gradients; none under ZeRO-3, whose passes carry them."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
     if step.frozen_weights:
@@ -188,9 +194,23 @@ def _reduces(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: Pl
         for parameters, axes in _groups(step, builder.mesh, weights.dense, weights.expert):
             nbytes = parameters * step.precision.gradient_bytes
             number = max(1, round(nbytes / bucket))
-            flow = builder.collective(collective, nbytes / number, chunk.stage, *axes)
+            if plan.parameter_server:
+                flow = _served(step, topology, nbytes / number)
+            else:
+                flow = builder.collective(collective, nbytes / number, chunk.stage, *axes)
             per_stage[chunk.stage][chunk.chunk] += [flow] * number
     return per_stage
+
+
+def _served(step: Step, topology: Topology | None, nbytes: float) -> Flow:
+    """A bucket of every worker to the one server and the new parameters back, over the bare links to its host."""
+    from commsim.collectives.star import parameter_server_all_reduce
+    from commsim.engine.evaluate import evaluate
+
+    if topology is None:
+        raise InfeasibleError("a parameter server is timed on links: it needs a topology")
+    schedule = parameter_server_all_reduce(step.dp, max(1, round(nbytes)))
+    return Flow(nbytes, evaluate(schedule, topology).makespan_s)
 
 
 def _replicated(

@@ -196,3 +196,23 @@ def test_dualpipe_hides_what_experts_exchange(tmp_path: Path) -> None:
     shown = run(_load(tmp_path, _TEXT, *text, f"{_AT}.global_batch_size=64", f"{_AT}.overlap_ep=false")).trainings[0]
     assert hidden.causes["ep"] < shown.causes["ep"]
     assert hidden.step_s < shown.step_s
+
+
+def test_what_is_sent_is_said_for_every_stage_and_axis(tmp_path: Path) -> None:
+    item = run(_load(tmp_path)).trainings[0]
+    data = item.to_dict()
+    assert [row["stage"] for row in data["sent_bytes"]] == [0, 1, 2, 3]
+    for axis in ("tp", "dp", "pp"):
+        assert data[f"{axis}_sent_bytes"] == max(row[axis] for row in data["sent_bytes"]) > 0
+    assert data["ep_sent_bytes"] == 0
+
+
+def test_a_parameter_server_says_what_it_carries_and_needs_whole_models(tmp_path: Path) -> None:
+    plain = _TEXT.replace(
+        "mesh: {tp: 4, pp: 4}\n      sequence_parallel: true\n      zero_stage: 1", "gradients: parameter_server"
+    )
+    item = run(_load(tmp_path, plain.replace("llama3-8b", "gpt2-124m").replace("4096", "1024"))).trainings[0]
+    carried = 32 * item.sent_bytes["dp"] / 1e9
+    assert f"receives {carried:.3f} GB" in item.notes[0]
+    with pytest.raises(CommsimError, match="gradients: found parameter_server, expected all_reduce"):
+        _load(tmp_path, plain, "workload.0.training.mesh.tp=2")

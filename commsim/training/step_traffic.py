@@ -1,0 +1,64 @@
+"""What one GPU of each stage sends in a step, by axis: the bytes behind a simulated step.
+
+What it is not: it says nothing about links or time; a call's bytes are those of `commsim.training.traffic`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from commsim.training import traffic
+from commsim.training.spec import Step
+from commsim.training.stages import Weights, chunk_weights
+from commsim.training.step_run import Plan, message_bytes, order_of_step, places_of
+from commsim.training.work import chunk_calls
+
+AXES = ("tp", "cp", "ep", "etp", "dp", "pp")
+
+
+def step_traffic(step: Step, plan: Plan) -> list[dict[str, float]]:
+    """Bytes that a GPU of each stage sends per step, by axis; an axis along which nothing moves is left out."""
+    sent: list[dict[str, float]] = [{} for _ in range(step.pp)]
+    order = order_of_step(step)
+    passes = {(c.stage, c.chunk): 0 for c in places_of(step, plan.layers)}
+    for route in order.routes:
+        for place in route:
+            passes[place] += 1
+        for (a, _), (b, _) in pairwise(route):
+            if a != b:
+                for stage in (a, b):  # an activation there, its gradient back
+                    sent[stage]["pp"] = sent[stage].get("pp", 0.0) + message_bytes(step)
+    for chunk in places_of(step, plan.layers):
+        mine = sent[chunk.stage]
+        inside = chunk_calls(step, chunk, plan.context, plan.capacity_factor)
+        here = [(call, float(passes[chunk.stage, chunk.chunk])) for call in inside]
+        here += [(call, 1.0) for call in gradient_calls(step, chunk_weights(step, chunk), plan)]
+        for call, times in here:
+            if call.sent_bytes:
+                mine[call.axis] = mine.get(call.axis, 0.0) + times * call.sent_bytes
+    return [{axis: mine[axis] for axis in AXES if axis in mine} for mine in sent]
+
+
+def gradient_calls(step: Step, weights: Weights, plan: Plan) -> tuple[traffic.Call, ...]:
+    """Gradients and parameters of a chunk in one step, dense ones over dp and cp, experts over what is left of them."""
+    calls: tuple[traffic.Call, ...] = ()
+    for parameters, ranks in ((weights.dense, step.dp * step.cp), (weights.expert, step.expert_dp)):
+        parameter_bytes = parameters * step.precision.weight_bytes
+        gradient_bytes = 0.0 if step.frozen_weights else parameters * step.precision.gradient_bytes
+        m = step.num_microbatches
+        if step.zero_stage == 3 and ranks == step.dp * step.cp and step.shards < ranks:
+            calls += traffic.hybrid_shard(parameter_bytes, gradient_bytes, step.shards, ranks // step.shards, m)
+            continue
+        if step.frozen_weights and step.zero_stage < 3:
+            continue
+        calls += traffic.data_parallel(_scheme(step, plan), parameter_bytes, gradient_bytes, ranks, m)
+    return tuple(
+        traffic.Call("dp", c.collective, c.nbytes, c.ranks, c.count) for c in calls if c.collective != "receive"
+    )
+
+
+def _scheme(step: Step, plan: Plan) -> traffic.Scheme:
+    if plan.parameter_server:
+        return "parameter_server"
+    schemes: tuple[traffic.Scheme, ...] = ("ddp", "zero1", "zero2", "zero3")
+    return schemes[step.zero_stage]

@@ -1,0 +1,106 @@
+"""What a simulated step says it sends, against the closed forms of each axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsim.topology.presets import load_preset
+from commsim.training import traffic
+from commsim.training.accelerator import accelerator
+from commsim.training.model import model
+from commsim.training.precision import precision
+from commsim.training.spec import Step
+from commsim.training.stages import chunk_weights, chunks_of
+from commsim.training.step_run import Plan, message_bytes, simulate_step
+from commsim.training.step_traffic import step_traffic
+from commsim.training.work import ChunkSeconds
+
+
+def step(**changes: Any) -> Step:
+    fields: dict[str, Any] = {
+        "model": model("llama3-8b"),
+        "accelerator": accelerator("H100"),
+        "precision": precision("bf16"),
+        "seq_len": 4096,
+        "micro_batch_size": 1,
+        "global_batch_size": 64,
+    }
+    return Step(**(fields | changes))
+
+
+@pytest.mark.parametrize(("zero", "scheme"), [(0, "ddp"), (1, "zero1"), (2, "zero2"), (3, "zero3")])
+@given(dp=st.sampled_from([1, 2, 4, 16]))
+def test_gradients_and_parameters_are_those_of_the_papers(zero: int, scheme: traffic.Scheme, dp: int) -> None:
+    one = step(dp=dp, zero_stage=zero)
+    (sent,) = step_traffic(one, Plan())
+    n = sum(chunk_weights(one, c).total for c in chunks_of(one))
+    gradients, weights = n * one.precision.gradient_bytes, n * one.precision.weight_bytes
+    calls = traffic.data_parallel(scheme, weights, gradients, dp, one.num_microbatches)
+    assert sent.get("dp", 0.0) == pytest.approx(traffic.sent_bytes(calls))
+
+
+@pytest.mark.parametrize("v", [1, 2])
+def test_sends_between_stages_are_those_of_the_closed_form(v: int) -> None:
+    one = step(pp=4, virtual_stages=v, schedule="interleaved_1f1b" if v > 1 else "1f1b")
+    for stage, sent in enumerate(step_traffic(one, Plan())):
+        calls = traffic.pipeline_parallel(message_bytes(one), stage, 4, v, one.num_microbatches)
+        assert sent["pp"] == pytest.approx(traffic.sent_bytes(calls))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1", "dualpipe"])
+def test_every_pipeline_schedule_sends_what_its_timeline_shows(schedule: str) -> None:
+    one = step(pp=4, schedule=schedule)
+    run = simulate_step(one, lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1), lambda *_: 1e-6, optimizer_s=[0.0] * 4)
+    t = run.timeline
+    for stage, sent in enumerate(step_traffic(one, Plan())):
+        shown = t.nbytes[(t.endpoint == stage) & (t.stream == 4)].sum()
+        assert sent["pp"] == pytest.approx(float(shown))
+
+
+def test_micro_batches_of_tensor_parallelism_add_up() -> None:
+    few, many = (step_traffic(step(tp=4, global_batch_size=b), Plan())[0]["tp"] for b in (8, 64))
+    assert many == pytest.approx(8 * few)
+
+
+def test_a_parameter_server_is_a_hot_spot_and_a_ring_is_not() -> None:
+    """The server's time grows with the workers; a ring's hardly does (twice (N-1)/N of the gradients each)."""
+    seconds = {}
+    for nodes in (1, 4):
+        topology = load_preset("hgx-h100-ndr400", nodes=nodes)
+        one = step(model=model("gpt2-350m"), dp=8 * nodes, seq_len=1024)
+        run = simulate_step(
+            one,
+            lambda chunk: ChunkSeconds(1e-3, 1e-3, 1e-3, 1e-4),
+            lambda *_: 0.0,
+            optimizer_s=[0.0],
+            topology=topology,
+            plan=Plan(parameter_server=True),
+        )
+        seconds[nodes] = run.breakdown()["dp"]
+    assert 3.0 < seconds[4] / seconds[1] < 4.5
+
+
+def test_compute_is_slower_beside_gradients_and_that_is_theirs() -> None:
+    one = step(dp=8)
+    runs = {
+        slowdown: simulate_step(
+            one,
+            lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1),
+            lambda *_: 1e-3,
+            optimizer_s=[0.0],
+            plan=Plan(slowdown=slowdown),
+        )
+        for slowdown in (1.0, 1.1)
+    }
+    plain, slowed = (runs[s].breakdown() for s in (1.0, 1.1))
+    t = runs[1.0].timeline
+    gradients_s = float((t.end_s - t.start_s)[t.stream == 5].sum())
+    assert plain["compute"] == slowed["compute"]
+    assert max(abs(plain["pp"]), abs(slowed["pp"])) < 1e-9
+    extra = runs[1.1].step_s - runs[1.0].step_s
+    assert 0 < extra <= 0.1 * gradients_s + 1e-9
+    assert slowed["dp"] - plain["dp"] == pytest.approx(extra)
