@@ -227,7 +227,7 @@ class _Simulation:
         longer = beside * (1.0 - 1.0 / self.machine.slowdown)
         if replica == 0:
             self._slowed_s[stage] += longer
-        return longer
+        return float(longer)
 
     def _join(self, key: Any, replica: int) -> None:
         present, event = self._joined.setdefault(key, ([], self._event(self.env)))
