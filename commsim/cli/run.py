@@ -71,6 +71,12 @@ def run(
             show_default=False,
         ),
     ] = None,
+    export_chakra: Annotated[
+        Path | None,
+        typer.Option(
+            "--export-chakra", help="Write the training step as Chakra traces into a folder.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
     from commsim.cli.find import find_scenario
@@ -83,6 +89,11 @@ def run(
 
     path = find_scenario(scenario)
     scenarios = [prepare(one) for one in load_scenarios(path, overrides or [])]
+    if export_chakra is not None:
+        from commsim.scenario.chakra_export import export_traces
+
+        for line in export_traces(scenarios[0], export_chakra):
+            typer.echo(line, err=json_output)
     everything: list[Comparison] = []
     documents: list[dict[str, Any]] = []
     for one in scenarios:
@@ -149,6 +160,16 @@ def write_trace(prepared: Prepared, path: Path) -> list[str]:
     from commsim.report.perfetto import chrome_trace
     from commsim.scenario.trace import traced
 
+    if prepared.scenario.traces:
+        from commsim.chakra import simulate as replay
+        from commsim.scenario.chakra_run import run_trace
+
+        replayed, _ = run_trace(
+            prepared.scenario, prepared.topology, prepared.scenario.traces[0].trace, prepared.traces[0]
+        )
+        title = f"{replayed.name}: {replayed.nodes:,} nodes of {len(replayed.ranks)} ranks"
+        write_atomically(path, chrome_trace(replayed.timeline, title, streams=replay.STREAMS))
+        return [f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"]
     if prepared.scenario.trainings:
         from commsim.scenario.training_run import run_training
         from commsim.training.simulate import STREAMS
@@ -248,6 +269,11 @@ def tables(result: Result) -> str:
 
         head = f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})"
         text += [claim_table(item, [head]) for item in result.claims]
+    if result.traces:
+        from commsim.report.chakra import trace_table
+
+        head = f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})"
+        text += [trace_table(item, [head, _machine_words(result.topology)]) for item in result.traces]
     return "\n".join(text)
 
 
@@ -330,6 +356,11 @@ def write_files(
 
         written.append(write_atomically(folder / "training.csv", training_csv(result.trainings)))
         written.append(write_atomically(folder / "memory.csv", memory_csv(result.trainings)))
+    if result.traces:
+        from commsim.report.chakra import calls_csv, ranks_csv
+
+        written.append(write_atomically(folder / "trace_ranks.csv", ranks_csv(result.traces)))
+        written.append(write_atomically(folder / "trace_calls.csv", calls_csv(result.traces)))
     if comparisons:
         written.append(write_atomically(folder / "comparison.csv", comparison_csv(comparisons)))
     if plot:
@@ -352,6 +383,8 @@ _OUR_FILES = (
     "jobs.csv",
     "training.csv",
     "memory.csv",
+    "trace_ranks.csv",
+    "trace_calls.csv",
     "report.html",
     "links.csv",
     "bandwidth*.png",

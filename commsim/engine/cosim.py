@@ -88,6 +88,24 @@ class Template:
             np.zeros(1, np.int32),
         )
 
+    @staticmethod
+    def at_once(src: Int64, dst: Int64) -> tuple[Template, tuple[int, ...]]:
+        """(template, its ranks): one byte from each source to each destination, all started together."""
+        group, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
+        first, second = np.split(place.reshape(-1).astype(np.int64), 2)
+        rows = src.size
+        template = Template(
+            ranks=group.size,
+            total_bytes=rows,
+            nbytes=np.ones(rows, np.int64),
+            pair=first * group.size + second,
+            line=np.arange(rows, dtype=np.int32),
+            succ_ptr=np.zeros(rows + 1, np.int64),
+            succ_idx=np.zeros(0, np.int32),
+            indeg=np.zeros(rows, np.int32),
+        )
+        return template, tuple(group.tolist())
+
     def require_group(self, group: Sequence[int]) -> None:
         """Raise a ScheduleError unless the template has messages and one local rank per rank of the group."""
         if len(group) != self.ranks:

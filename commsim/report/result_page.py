@@ -14,6 +14,8 @@ from commsim.report.workload_sections import (
     jobs_answer,
     jobs_sections,
     sureness,
+    traces_answer,
+    traces_sections,
     training_answer,
     training_sections,
 )
@@ -33,6 +35,7 @@ def result_page(result: Result, comparisons: Sequence[Comparison], reasons: Sequ
         s for training in result.trainings for s in training_sections(training, alone=len(result.trainings) == 1)
     ]
     sections += claims_sections(result.claims)
+    sections += [s for replayed in result.traces for s in traces_sections(replayed)]
     sections += why_sections(reasons)
     sections += [
         Section("How sure this is", tuple(_accuracy(result, comparisons))),
@@ -48,6 +51,7 @@ def result_page(result: Result, comparisons: Sequence[Comparison], reasons: Sequ
             *(line for jobs in result.jobs for line in jobs_answer(jobs)),
             *(line for training in result.trainings for line in training_answer(training)),
             *claims_answer(result.claims),
+            *(line for replayed in result.traces for line in traces_answer(replayed)),
         ),
         sections=tuple(sections),
         warnings=result.warnings,
@@ -60,6 +64,8 @@ def _question(result: Result) -> str:
         return "What should these collectives do on this machine?"
     if result.jobs:
         return "How much do these jobs slow each other?"
+    if result.traces:
+        return "How long do these traces take on this machine?"
     return "What does a training step cost?" if result.trainings else "Is it so?"
 
 

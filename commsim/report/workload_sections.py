@@ -1,4 +1,4 @@
-"""Training steps, jobs and claims on the page of a run: the sentences that answer, and the sections under them."""
+"""Training steps, jobs, claims and traces on the page of a run: sentences that answer, and the sections under them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from commsim.report.page import Cell, Code, Facts, Part, Section, Text, picture,
 from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
+    from commsim.scenario.chakra_result import TraceItem
     from commsim.scenario.claim_run import ClaimItem
     from commsim.scenario.result import JobsItem
     from commsim.scenario.training_result import TrainingItem
@@ -112,6 +113,41 @@ def claims_sections(items: tuple[ClaimItem, ...]) -> list[Section]:
         )
         parts += [Text(item.text), Facts(facts)]
     return [Section("Claims", tuple(parts))] if items else []
+
+
+def traces_answer(item: TraceItem) -> list[str]:
+    """The time, what it is spent on, and what limits it."""
+    exposed = item.mean("exposed") / item.seconds if item.seconds else 0.0
+    return [
+        f"{item.name}: {format_time(item.seconds)} on {len(item.ranks)} ranks; exposed communication takes "
+        f"{exposed:.1%} of the mean rank's time.",
+        f"Bottleneck: {item.bottleneck}.",
+    ]
+
+
+def traces_sections(item: TraceItem) -> list[Section]:
+    """Where the time of the mean rank goes, the critical path, the calls, and every rank."""
+    from commsim.report.chakra import MEANINGS
+
+    total = item.seconds or 1.0
+    parts = [(name, microseconds(item.mean(p)), 100 * item.mean(p) / total, meaning) for name, p, meaning in MEANINGS]
+    path = [(what, microseconds(s), 100 * s / total, count) for what, s, count in item.path]
+    calls = [
+        (row.call, row.ranks, Cell(format_bytes(row.nbytes), row.nbytes), row.count, microseconds(row.mean),
+         microseconds(row.most), microseconds(row.total))
+        for row in item.calls
+    ]  # fmt: skip
+    ranks = [
+        (row.rank, *(microseconds(v) for v in (row.compute, row.communication, row.exposed, row.idle, row.end)))
+        for row in item.ranks
+    ]
+    return [
+        Section("Where the time goes", (table(["part", "mean rank (us)", "share (%)", "what"], parts),)),
+        Section("Critical path", (table(["what", "time (us)", "share (%)", "operations"], path),)),
+        Section("Calls", (table(["call", "ranks", "size", "calls", "mean (us)", "longest (us)", "all (us)"], calls),)),
+        Section("Ranks", (table(["rank", "compute (us)", "communication (us)", "exposed (us)", "idle (us)",
+                                 "end (us)"], ranks),)),
+    ]  # fmt: skip
 
 
 def sureness(trainings: int, claims: int) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -167,6 +168,8 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
             training["params"] = name(scenario.base_dir / training["params"])
         if training.get("model", "").endswith(".json"):
             training["model"] = name(scenario.base_dir / training["model"])
+        traces = item.get("trace", {})
+        traces |= {key: name(scenario.base_dir / traces[key]) for key in ("path", "groups") if key in traces}
     return data
 
 
@@ -208,9 +211,12 @@ def scenario_hash(scenario: Scenario) -> str:
 
 
 def _content(path: Path) -> str:
-    """The digest of a file; of what is no readable file (a folder of an earlier run) only the name."""
+    """The digest of a file, of a prefix or folder of traces that of all; of what is no readable file (a folder of an
+    earlier run) only the name."""
     if not path.is_file():  # a device may have no end
-        return path.name
+        traces = [*path.parent.glob(f"{glob.escape(path.name)}.*.et"), *path.glob("*.et")]
+        contents = "".join(_content(file) for file in sorted(traces) if file.is_file())
+        return hashlib.sha256(contents.encode()).hexdigest() if contents else path.name
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

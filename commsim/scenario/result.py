@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commsim.engine.usage import Use
+    from commsim.scenario.chakra_result import TraceItem
     from commsim.scenario.claim_run import ClaimItem
     from commsim.scenario.schema import Scenario
     from commsim.scenario.training_result import TrainingItem
@@ -222,6 +223,7 @@ class Result:
     jobs: tuple[JobsItem, ...] = ()
     trainings: tuple[TrainingItem, ...] = ()
     claims: tuple[ClaimItem, ...] = ()
+    traces: tuple[TraceItem, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
 
@@ -231,9 +233,10 @@ class Result:
         return self.scenario.name
 
     def records(self) -> list[dict[str, Any]]:
-        """All rows of all items as plain values: one per size of a collective, one per training step."""
+        """All rows of all items as plain values: one per size of a collective, one per training step or trace."""
         rows = [record for item in self.items for record in item.records()]
-        return rows + [item.record() for item in self.trainings]
+        rows += [item.record() for item in self.trainings]
+        return rows + [item.record() for item in self.traces]
 
     def to_frame(self) -> pd.DataFrame:
         """All rows as a data frame, units in the column names."""
@@ -265,6 +268,7 @@ class Result:
             "jobs": [item.to_dict() for item in self.jobs],
             "trainings": [item.to_dict() for item in self.trainings],
             "claims": [item.to_dict() for item in self.claims],
+            "traces": [item.to_dict() for item in self.traces],
         }
 
     def _repr_html_(self) -> str:

@@ -15,6 +15,7 @@ from commsim.measure.records import Curve, busbw_factor
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import parse_version
+from commsim.scenario.chakra import TraceFiles, TraceWork
 from commsim.scenario.jobs import JobsWork
 from commsim.scenario.load import build_topology, resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.result import Item, Result, Row
@@ -44,6 +45,7 @@ class Prepared:
     scenario: Scenario
     topology: Topology
     measured: tuple[Curve, ...]
+    traces: tuple[TraceFiles, ...] = ()
 
 
 class Cache:
@@ -77,7 +79,7 @@ def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:
     """Builds and reads what a scenario names; every fault is a CommsimError located in the file."""
     topology = (cache or Cache()).topology(scenario)
     _check_places(scenario, topology)
-    return Prepared(scenario, topology, tuple(_measured(scenario, topology)))
+    return Prepared(scenario, topology, tuple(_measured(scenario, topology)), _trace_files(scenario, topology))
 
 
 def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: Cache | None = None) -> Result:
@@ -133,6 +135,13 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         from commsim.scenario.claim_run import run_claim
 
         claims.append(run_claim(scenario, topology, stated.claim))
+    traces = []
+    for replayed, files in zip(scenario.traces, ready.traces, strict=True):
+        from commsim.scenario.chakra_run import run_trace
+
+        traced, notes = run_trace(scenario, topology, replayed.trace, files)
+        traces.append(traced)
+        warnings += [w for w in notes if w not in warnings]
     return Result(
         scenario=scenario,
         scenario_hash=scenario_hash(scenario),
@@ -142,6 +151,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         jobs=tuple(jobs),
         trainings=tuple(trainings),
         claims=tuple(claims),
+        traces=tuple(traces),
         warnings=tuple(warnings),
         provenance={"commsim": commsim.__version__, "source": scenario.source},
     )
@@ -158,6 +168,11 @@ def _check_places(scenario: Scenario, topology: Topology) -> None:
         (("workload", i), work.place_faults(topology, scenario.base_dir))
         for i, work in enumerate(scenario.workload)
         if isinstance(work, TrainingWork)
+    ]
+    parts += [
+        (("workload", i), work.place_faults(topology.world_size))
+        for i, work in enumerate(scenario.workload)
+        if isinstance(work, TraceWork)
     ]
     if scenario.variation is not None:
         parts.append((("variation",), scenario.variation.place_faults(topology.world_size)))
@@ -192,6 +207,24 @@ def _measured(scenario: Scenario, topology: Topology) -> list[Curve]:
     if faults:
         raise ScenarioError(faults)
     return curves
+
+
+def _trace_files(scenario: Scenario, topology: Topology) -> tuple[TraceFiles, ...]:
+    """What the files of every ``trace:`` item hold; every file that cannot be read is a fault at the item."""
+    found, faults = [], []
+    for i, work in enumerate(scenario.workload):
+        if not isinstance(work, TraceWork):
+            continue
+        try:
+            _check_alike(scenario, topology)
+            found.append(TraceFiles(work.trace, scenario.base_dir, topology.world_size))
+        except CommsimError as error:
+            faults += [
+                scenario.document.fault(("workload", i, "trace", "path"), text) for text in str(error).split("\n")
+            ]
+    if faults:
+        raise ScenarioError(faults)
+    return tuple(found)
 
 
 def _sizes_of(curves: Iterable[Curve]) -> tuple[int, ...]:

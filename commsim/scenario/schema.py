@@ -12,6 +12,7 @@ from commsim.collectives import registry
 from commsim.document import Document, located
 from commsim.document.types import KeyPath, show, suggest
 from commsim.measure.run import ITEM_BYTES
+from commsim.scenario.chakra import TraceWork
 from commsim.scenario.claim import ClaimWork
 from commsim.scenario.jobs import JobsWork
 from commsim.scenario.nccl_env import value_faults
@@ -183,6 +184,10 @@ class Report(Strict):
     html: bool = Field(default=False, description="write the whole report as one file that loads nothing")
 
 
+_NEED_NCCL = {TrainingWork: ("training", "training"), ClaimWork: ("claim", "a claim"), TraceWork: ("trace", "a trace")}
+"""Key and words of the items that only the model of NCCL times."""
+
+
 class Scenario(Strict):
     """A topology and a workload, with how to predict it and what to compare it with."""
 
@@ -197,7 +202,7 @@ class Scenario(Strict):
     library: Library = Field(
         default_factory=Library, description="whose collectives, and in which version and environment"
     )
-    workload: tuple[CollectiveWork | JobsWork | TrainingWork | ClaimWork, ...] = Field(
+    workload: tuple[CollectiveWork | JobsWork | TrainingWork | ClaimWork | TraceWork, ...] = Field(
         min_length=1, description="what is predicted, one table or answer per entry"
     )
     engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = Field(
@@ -280,6 +285,11 @@ class Scenario(Strict):
         """The workload items that are claims."""
         return tuple(work for work in self.workload if isinstance(work, ClaimWork))
 
+    @property
+    def traces(self) -> tuple[TraceWork, ...]:
+        """The workload items that are execution traces."""
+        return tuple(work for work in self.workload if isinstance(work, TraceWork))
+
     def compare_paths(self) -> list[Path]:
         """The measured files, from where the program runs."""
         return [self.base_dir / name for name in self.compare]
@@ -314,9 +324,9 @@ class Scenario(Strict):
         for i, work in enumerate(self.workload):
             if isinstance(work, CollectiveWork):
                 faults += self._item_faults(i, work)
-            elif isinstance(work, (TrainingWork, ClaimWork)):
+            elif isinstance(work, (TrainingWork, ClaimWork, TraceWork)):
                 if library != "nccl":
-                    key, what = ("training", "training") if isinstance(work, TrainingWork) else ("claim", "a claim")
+                    key, what = _NEED_NCCL[type(work)]
                     text = f"found {what} with library {library}, expected library nccl"
                     faults.append((("workload", i, key), text))
             elif library != "none":

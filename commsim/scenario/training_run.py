@@ -15,8 +15,9 @@ from commsim.training.communicators import NcclTimes
 from commsim.training.memory import advice, step_memory
 from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
+from commsim.training.simulate import simulate
 from commsim.training.spec import Step
-from commsim.training.step_run import Plan, simulate_step
+from commsim.training.step_run import Plan, Program, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
 from commsim.training.utilisation import model_flops
@@ -33,38 +34,10 @@ def run_training(
     scenario: Scenario, topology: Topology, spec: TrainingSpec, latency: float = 1.0
 ) -> tuple[TrainingItem, list[str]]:
     """(item, warnings) of one training step on the scenario's machine, its hops `latency` times as long."""
-    step, mesh = step_of(spec, topology, scenario.base_dir), mesh_of_spec(spec, topology)
-    values = values_of(spec, scenario.base_dir)
-    comm = NcclTimes(
-        topology.ranks_per_node,
-        parts_of(scenario.topology, scenario.base_dir, topology),
-        _version(scenario),
-        scenario.library.env,
-        latency,
-    )
-    offload = offload_of(spec, topology)
-    plan = Plan(
-        layers=spec.stage_layers,
-        context=spec.context_parallel,
-        capacity_factor=spec.capacity_factor,
-        bucket_bytes=spec.bucket_size,
-        parameter_server=spec.gradients == "parameter_server",
-        slowdown=values["slowdown"] if spec.slowdown is None else spec.slowdown,
-        stragglers=spec.stragglers or None,
-        contention=spec.contention,
-        overlap_ep=spec.overlap_ep,
-        offload=offload,
-        pcie_bytes_per_s=host_bandwidth(topology) if offload else 25e9,
-    )
-    run = simulate_step(
-        step,
-        compute_time(step, values),
-        comm,
-        optimizer_s=optimizer_time(step, values),
-        topology=topology,
-        mesh=mesh,
-        plan=plan,
-    )
+    comm = nccl_times(scenario, topology, latency)
+    program = training_program(scenario, topology, spec, comm)
+    step, plan, offload = program.step, program.plan, program.plan.offload
+    run = simulate(program.order, program.works, program.machine, plan.stragglers)
     memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
     warnings = list(comm.warnings)
     hints = tuple(advice(step, memory, spec.framework))
@@ -98,6 +71,42 @@ def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
     each = step.model.parameters() * step.precision.gradient_bytes
     received, sent = server_bytes(each, each, step.dp)
     return (f"the parameter server receives {received / 1e9:.3f} GB and sends {sent / 1e9:.3f} GB per step",)
+
+
+def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: NcclTimes) -> Program:
+    """What a ``training:`` item runs on the scenario's machine."""
+    step = step_of(spec, topology, scenario.base_dir)
+    values = values_of(spec, scenario.base_dir)
+    offload = offload_of(spec, topology)
+    plan = Plan(
+        layers=spec.stage_layers,
+        context=spec.context_parallel,
+        capacity_factor=spec.capacity_factor,
+        bucket_bytes=spec.bucket_size,
+        parameter_server=spec.gradients == "parameter_server",
+        slowdown=values["slowdown"] if spec.slowdown is None else spec.slowdown,
+        stragglers=spec.stragglers or None,
+        contention=spec.contention,
+        overlap_ep=spec.overlap_ep,
+        offload=offload,
+        pcie_bytes_per_s=host_bandwidth(topology) if offload else 25e9,
+    )
+    return step_program(
+        step,
+        compute_time(step, values),
+        comm,
+        optimizer_s=optimizer_time(step, values),
+        topology=topology,
+        mesh=mesh_of_spec(spec, topology),
+        plan=plan,
+    )
+
+
+def nccl_times(scenario: Scenario, topology: Topology, latency: float = 1.0) -> NcclTimes:
+    """The seconds of collectives on groups of the scenario's machine, as its library runs them, its hops `latency`
+    times as long."""
+    parts = parts_of(scenario.topology, scenario.base_dir, topology)
+    return NcclTimes(topology.ranks_per_node, parts, _version(scenario), scenario.library.env, latency)
 
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:

@@ -8,7 +8,7 @@ takes beside others. Only streams that share a link with another stream are put 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ _SHARE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
 class Flow:
     """One transfer: ``seconds`` alone, by the NCCL model; ``nbytes`` of one rank.
 
-    With a template it also runs on the network: ``rest`` seconds are what NCCL takes beyond the bare links.
+    With a template it also runs on the network: ``rest`` seconds are what NCCL takes beyond the bare links. ``what``:
+    of a collective its name, its axes, and of the ranks along them every how many take part.
     """
 
     nbytes: float
@@ -47,6 +48,7 @@ class Flow:
     group: tuple[int, ...] = ()
     wire_bytes: int = 0
     rest: float = 0.0
+    what: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1)
 
     def carry(self, env: Any) -> Generator[Any, Any, None]:
         """Wait, in a simpy process, until the transfer is through."""
@@ -106,7 +108,8 @@ class FlowBuilder:
     def collective(self, name: str, nbytes: float, stage: int, *axes: str) -> Flow:
         """A gradient or parameter collective over the axes, of the group of the representative of a stage."""
         group = self.mesh.group_of(self.mesh.rank(pp=stage), *axes)
-        return self._flow((name, stage, *axes), nbytes, self.comm(name, nbytes, group))
+        flow = self._flow((name, stage, *axes), nbytes, self.comm(name, nbytes, group))
+        return replace(flow, what=(name, axes, 1))
 
     def inside(self, nbytes: float, seconds: float, stage: int, *axes: str) -> Flow | None:
         """What passes of a stage exchange over an axis that crosses nodes; ``nbytes`` over the card of one rank.
@@ -175,12 +178,7 @@ class FlowBuilder:
         return sum(len(links) for links in held.values()) == len(set().union(*held.values())) if held else True
 
     def _links(self, hops: Hops) -> Int64:
-        if self.topology is None or not hops.src.size:
-            return np.zeros(0, np.int64)
-        routes = self.topology.routes(hops.src, hops.dst)
-        length = np.diff(routes.ptr)[routes.index]
-        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        return np.asarray(routes.link[np.repeat(routes.ptr[routes.index], length) + within], np.int64)
+        return np.zeros(0, np.int64) if self.topology is None else held_links(self.topology, hops.src, hops.dst)
 
     def _hops(self, key: tuple[Any, ...]) -> Hops:
         """The hops of a stream that are simulated: where lanes never meet, those of the first one stand for all."""
@@ -207,11 +205,11 @@ class FlowBuilder:
         if n < 2:
             none = np.zeros(0, np.int64)
             return Hops(none, none, none, 0.0)
-        src, dst, rings = _rings(groups, self.ranks_per_node)
+        src, dst, ways = rings(groups, self.ranks_per_node)
         if src.size > MOST_ROWS:
             near = np.isin(src // self.ranks_per_node, here) | np.isin(dst // self.ranks_per_node, here)
             src, dst = src[near], dst[near]
-        return Hops(src, dst, self._lane[src], _SHARE[name] * (n - 1) / n / rings)
+        return Hops(src, dst, self._lane[src], _SHARE[name] * (n - 1) / n / ways)
 
     def _nodes(self, stage: int) -> Int64:
         """The nodes of the representative replica's ranks of a stage."""
@@ -231,22 +229,9 @@ class FlowBuilder:
 
             assert self.topology is not None
             hops = self._hops(key)
-            group, place = np.unique(np.concatenate([hops.src, hops.dst]), return_inverse=True)
-            src, dst = np.split(place.reshape(-1).astype(np.int64), 2)
             load = np.bincount(self._links(hops), minlength=self.topology.link_bandwidth.size)
-            rows = hops.src.size
-            template = Template(
-                ranks=group.size,
-                total_bytes=rows,
-                nbytes=np.ones(rows, np.int64),
-                pair=src * group.size + dst,
-                line=np.arange(rows, dtype=np.int32),
-                succ_ptr=np.zeros(rows + 1, np.int64),
-                succ_idx=np.zeros(0, np.int32),
-                indeg=np.zeros(rows, np.int32),
-            )
             slowest = float((load / self.topology.link_bandwidth).max()) * hops.share
-            self._templates[key] = (template, tuple(group.tolist()), slowest)
+            self._templates[key] = (*Template.at_once(hops.src, hops.dst), slowest)
         return self._templates[key]
 
 
@@ -262,7 +247,17 @@ def _next_node(groups: Int64, ranks_per_node: int) -> Int64:
     return np.roll(groups, -min(per_node, groups.shape[1] - 1), axis=1)
 
 
-def _rings(groups: Int64, ranks_per_node: int) -> tuple[Int64, Int64, int]:
+def held_links(topology: Topology, src: Int64, dst: Int64) -> Int64:
+    """Links on the routes between sources and destinations, a link as often as routes take it."""
+    if not src.size:
+        return np.zeros(0, np.int64)
+    routes = topology.routes(src, dst)
+    length = np.diff(routes.ptr)[routes.index]
+    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+    return np.asarray(routes.link[np.repeat(routes.ptr[routes.index], length) + within], np.int64)
+
+
+def rings(groups: Int64, ranks_per_node: int) -> tuple[Int64, Int64, int]:
     """Hops (sources, destinations) of NCCL's rings over groups (G, n), and how many rings each group has.
 
     One ring per rank that a group has on a node, each leaving the node at another rank; one where nodes differ.
@@ -275,5 +270,5 @@ def _rings(groups: Int64, ranks_per_node: int) -> tuple[Int64, Int64, int]:
     if not even or groups.shape[1] == per_node:
         return groups.ravel(), np.roll(groups, -1, axis=1).ravel(), 1
     parts = groups.reshape(len(groups), -1, per_node)
-    rings = np.stack([np.roll(parts, -i, axis=2).reshape(groups.shape) for i in range(per_node)])
-    return rings.ravel(), np.roll(rings, -1, axis=2).ravel(), per_node
+    made = np.stack([np.roll(parts, -i, axis=2).reshape(groups.shape) for i in range(per_node)])
+    return made.ravel(), np.roll(made, -1, axis=2).ravel(), per_node

@@ -66,6 +66,16 @@ class Order:
         after, further = route[at + 1]
         return [*own, (after, Action(self.backward_kind(after, m, further), m, further))]
 
+    def goes_to(self, stage: int, action: Action) -> int | None:
+        """The stage that what an action made goes to; None when it stays."""
+        if action.kind == "W":
+            return None
+        route, at = self.routes[action.micro_batch], self.places[action.micro_batch][stage, action.chunk]
+        to = at + 1 if action.kind == "F" else at - 1
+        if not 0 <= to < len(route) or route[to][0] == stage:
+            return None
+        return route[to][0]
+
     def backward_kind(self, stage: int, micro_batch: int, chunk: int) -> Kind:
         """Whether a stage does a micro-batch's backward whole (B) or split (I)."""
         return "B" if Action("B", micro_batch, chunk) in self._whole[stage] else "I"

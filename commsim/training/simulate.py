@@ -64,6 +64,7 @@ class StepRun:
     optimizer_s: float
     contended: tuple[str, ...] = ()
     ends: dict[str, float] = field(default_factory=dict)
+    slowed_s: dict[tuple[int, Action], list[float]] = field(default_factory=dict)  # passes, bucket by bucket, longer by
 
     def breakdown(self) -> dict[str, float]:
         """Seconds by cause, of the mean stage; they add up to the step."""
@@ -114,8 +115,8 @@ class _Simulation:
         self._arrived: dict[tuple[int, int, Action], Any] = {}
         self._joined: dict[Any, tuple[list[int], Any]] = {}
         self._dp_until = [0.0] * order.stages  # when the gradients that are under way will be summed
-        self._slowed_s = np.zeros(order.stages)  # compute is longer by that beside gradients
-        self._last = _last_of(order)
+        self._slowed: dict[tuple[int, Action], list[float]] = {}  # compute is longer by that beside gradients
+        self._last = last_of(order)
         self._seconds = {
             (place, kind): work.of(kind).seconds(machine.slowdown)
             for place, work in works.items()
@@ -164,12 +165,12 @@ class _Simulation:
             if self._to_reduce(stage, action):
                 yield from self._backward_with_buckets(replica, stage, action, seconds)
             else:
-                yield env.timeout(seconds + self._slowed(replica, stage, seconds))
+                yield env.timeout(seconds + self._longer(replica, stage, action, seconds))
             if flow is not None:
                 yield from self._held_up(start + seconds, flow, beside)
             self._write(start, replica, stage, 0, action.kind)
             done.add(action)
-            peer = self._peer(stage, action)
+            peer = self.order.goes_to(stage, action)
             if peer is None:
                 self._arrival(replica, stage, action).succeed()
             else:
@@ -185,16 +186,6 @@ class _Simulation:
         if late > 0:
             yield self.env.timeout(late)
 
-    def _peer(self, stage: int, action: Action) -> int | None:
-        """The stage that what an action made goes to; None when it stays."""
-        if action.kind == "W":
-            return None
-        route, at = self.order.routes[action.micro_batch], self.order.places[action.micro_batch][stage, action.chunk]
-        to = at + 1 if action.kind == "F" else at - 1
-        if not 0 <= to < len(route) or route[to][0] == stage:
-            return None
-        return route[to][0]
-
     def _send(self, replica: int, stage: int, peer: int, action: Action) -> Process:
         start = self.env.now
         flow = self.machine.sends[stage, peer]
@@ -203,12 +194,7 @@ class _Simulation:
         self._arrival(replica, stage, action).succeed()
 
     def _to_reduce(self, stage: int, action: Action) -> bool:
-        """Whether an action completes gradients that are then summed."""
-        if not self.machine.reduces[stage][action.chunk]:
-            return False
-        if self.machine.every_micro_batch:
-            return action.kind in ("B", "W")
-        return action in self._last[stage]
+        return completes_gradients(self.machine, self._last, stage, action)
 
     def _backward_with_buckets(self, replica: int, stage: int, action: Action, seconds: float) -> Process:
         """A backward whose buckets fill one after the other; each joins those of the other replicas."""
@@ -216,18 +202,18 @@ class _Simulation:
         total = sum(flow.nbytes for flow in flows) or 1.0
         for i, flow in enumerate(flows):
             piece = seconds * flow.nbytes / total
-            yield self.env.timeout(piece + self._slowed(replica, stage, piece))
+            yield self.env.timeout(piece + self._longer(replica, stage, action, piece))
             self._join((stage, action, i), replica)
             if self.machine.overlap_dp and replica == 0:
                 self._dp_until[stage] = max(self.env.now, self._dp_until[stage]) + flow.seconds
 
-    def _slowed(self, replica: int, stage: int, seconds: float) -> float:
+    def _longer(self, replica: int, stage: int, action: Action, seconds: float) -> float:
         """Seconds by which a pass is longer since gradients move beside it: they take SMs and memory bandwidth."""
         beside = min(max(self._dp_until[stage] - self.env.now, 0.0), seconds * self.machine.slowdown)
         longer = beside * (1.0 - 1.0 / self.machine.slowdown)
         if replica == 0:
-            self._slowed_s[stage] += longer
-        return float(longer)
+            self._slowed.setdefault((stage, action), []).append(longer)
+        return longer
 
     def _join(self, key: Any, replica: int) -> None:
         present, event = self._joined.setdefault(key, ([], self._event(self.env)))
@@ -296,7 +282,10 @@ class _Simulation:
         busy = compute + sum(exposed.values(), start=np.zeros(order.stages))
         update = max(self.machine.optimizer_s, default=0.0)
         # What gradients slow compute by is theirs, up to what it makes the pipeline longer.
-        slowed = min(float(self._slowed_s.max()), self.pipeline_end - quiet.makespan_s)
+        of_stage = np.zeros(order.stages)
+        for (stage, _), longer in self._slowed.items():
+            of_stage[stage] += sum(longer)
+        slowed = min(float(of_stage.max()), self.pipeline_end - quiet.makespan_s)
         return StepRun(
             step_s=self.end,
             timeline=_timeline(self._rows),
@@ -308,10 +297,20 @@ class _Simulation:
             optimizer_s=update,
             contended=("pp", "dp") if self.contended else (),
             ends={"pipeline": self.pipeline_end, "gradients": self.gradients_end, "step": self.end},
+            slowed_s=self._slowed,
         )
 
 
-def _last_of(order: Order) -> list[set[Action]]:
+def completes_gradients(machine: Machine, last: list[set[Action]], stage: int, action: Action) -> bool:
+    """Whether an action completes gradients that are then summed; ``last`` from `last_of`."""
+    if not machine.reduces[stage][action.chunk]:
+        return False
+    if machine.every_micro_batch:
+        return action.kind in ("B", "W")
+    return action in last[stage]
+
+
+def last_of(order: Order) -> list[set[Action]]:
     """Per stage the actions after which a chunk's gradients are complete: its last B or W."""
     last = []
     for mine in order.actions:

@@ -60,6 +60,19 @@ def places_of(step: Step, layers: Sequence[int] | None = None) -> list[Chunk]:
     return [*chunks, *(Chunk(step.pp - 1 - c.stage, 1, c.first, c.last, c.embeds, c.outputs) for c in chunks)]
 
 
+@dataclass(frozen=True)
+class Program:
+    """A step made ready to be simulated, or exported: ``works[stage, chunk]`` are the passes of ``places``."""
+
+    step: Step
+    mesh: Mesh
+    plan: Plan
+    order: Order
+    places: Sequence[Chunk]
+    works: Mapping[tuple[int, int], ChunkWork]
+    machine: Machine
+
+
 def simulate_step(
     step: Step,
     compute: ComputeTime,
@@ -71,6 +84,21 @@ def simulate_step(
     plan: Plan | None = None,
 ) -> StepRun:
     """Run one step; without a topology no two transfers contend."""
+    program = step_program(step, compute, comm, optimizer_s=optimizer_s, topology=topology, mesh=mesh, plan=plan)
+    return simulate(program.order, program.works, program.machine, program.plan.stragglers)
+
+
+def step_program(
+    step: Step,
+    compute: ComputeTime,
+    comm: CommTime,
+    *,
+    optimizer_s: Sequence[float],
+    topology: Topology | None = None,
+    mesh: Mesh | None = None,
+    plan: Plan | None = None,
+) -> Program:
+    """What a step runs: passes with the seconds of what they exchange, sends, gradients, updates."""
     plan, mesh = plan or Plan(), mesh or mesh_of(step)
     order = order_of_step(step)
     places = places_of(step, plan.layers)
@@ -107,7 +135,7 @@ def simulate_step(
         slowdown=plan.slowdown,
         topology=topology,
     )
-    return simulate(order, works, machine, plan.stragglers)
+    return Program(step, mesh, plan, order, places, works, machine)
 
 
 def _fetch(plan: Plan) -> Callable[[float], float] | None:
@@ -222,7 +250,9 @@ def _replicated(
     for chunk in chunks:
         group = builder.mesh.group_of(builder.mesh.rank(pp=chunk.stage), "dp", "cp")[:: step.shards]
         nbytes = chunk_weights(step, chunk).dense * step.precision.gradient_bytes / step.shards
-        per_stage[chunk.stage][chunk.chunk].append(Flow(nbytes, builder.comm("all_reduce", nbytes, group)))
+        seconds = builder.comm("all_reduce", nbytes, group)
+        flow = Flow(nbytes, seconds, what=("all_reduce", ("dp", "cp"), step.shards))
+        per_stage[chunk.stage][chunk.chunk].append(flow)
     return per_stage
 
 

@@ -1,0 +1,1 @@
+"""Chakra execution traces: read from files, simulated on a machine, and written from steps of our own."""

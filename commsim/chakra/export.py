@@ -1,0 +1,198 @@
+"""A training step as execution traces, one per rank, which simulate to the step's own time.
+
+A pass is its compute with the calls that stand in it between equal pieces; what hides behind compute (ring attention,
+ZeRO-3's shards, overlapped tensor parallelism) is in the pieces, as seconds, and so is what gradients slow compute by.
+Gradients leave bucket by bucket as the last backward fills them. A four-byte all_reduce over the pipeline is the gradient norm, for which every update waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from commsim.chakra.trace import Node
+from commsim.errors import InfeasibleError
+from commsim.training.pipeline import Action
+from commsim.training.simulate import StepRun, completes_gradients, last_of
+from commsim.training.step_run import Program, message_bytes
+from commsim.training.work import chunk_calls
+
+MOST_NODES = 2_000_000
+_CALLS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+NORM_BYTES = 4
+
+Axes = tuple[tuple[str, ...], int]
+"""Axes of a group, and of the ranks along them every how many take part."""
+
+
+class StepTraces:
+    """Traces of a step that was run, by rank, made as they are asked for; ``groups``: members by the name in the traces.
+
+    InfeasibleError for what a trace cannot say, and for more than `MOST_NODES`.
+    """
+
+    def __init__(self, program: Program, run: StepRun) -> None:
+        self.program = program
+        plan, mesh = program.plan, program.mesh
+        for name, wrong in (("stragglers", bool(plan.stragglers)), ("a parameter server", plan.parameter_server)):
+            if wrong:
+                raise InfeasibleError(f"found {name}, which a trace cannot say; expected a step without, to export it")
+        self._stages = [_Stage(program, stage, run.slowed_s) for stage in range(program.step.pp)]
+        total = sum(len(s.nodes) for s in self._stages) * mesh.world_size // len(self._stages)
+        if total > MOST_NODES:
+            raise InfeasibleError(
+                f"the traces of {mesh.world_size:,} ranks would have {total:,} nodes, expected at most {MOST_NODES:,}; "
+                "fewer ranks (mesh.dp) or micro-batches (global_batch_size) would fit"
+            )
+        names: dict[tuple[int, ...], str] = {}
+        self._name: dict[tuple[int, Axes], str] = {}
+        for axes, every in dict.fromkeys(axes for stage in self._stages for axes in stage.groups.values()):
+            for row in mesh.groups(*axes).tolist():
+                for first in range(every):
+                    members = tuple(row[first::every])
+                    name = names.setdefault(members, str(len(names) + 1))
+                    self._name |= {(rank, (axes, every)): name for rank in members}
+        self.groups = {name: members for members, name in names.items()}
+
+    def ranks(self) -> Iterator[tuple[int, list[Node]]]:
+        """(rank, nodes) of every rank."""
+        mesh = self.program.mesh
+        coordinates = mesh.coordinates()
+        for rank in range(mesh.world_size):
+            at = {axis: int(column[rank]) for axis, column in coordinates.items()}
+            stage = self._stages[at["pp"]]
+            peers = [mesh.rank(**{**at, "pp": other}) for other in range(mesh.pp)]
+            yield rank, [self._of(node, rank, stage, peers) for node in stage.nodes]
+
+    def _of(self, node: Node, rank: int, stage: _Stage, peers: Sequence[int]) -> Node:
+        """A node of a stage as one of its ranks has it."""
+        if node.kind == "collective":
+            return replace(node, group=self._name[rank, stage.groups[node.id]])
+        return replace(node, peer=peers[node.peer]) if node.peer >= 0 else node
+
+
+class _Stage:
+    """The nodes of a rank of a stage; peers are stages, and ``groups`` says of a collective's id over which axes."""
+
+    def __init__(self, program: Program, stage: int, slowed: Mapping[tuple[int, Action], Sequence[float]]) -> None:
+        self.program, self.stage, self._slowed = program, stage, slowed
+        self.nodes: list[Node] = []
+        self.groups: dict[int, Axes] = {}
+        self._last = last_of(program.order)
+        self._calls = {
+            place.chunk: chunk_calls(program.step, place, program.plan.context, program.plan.capacity_factor)
+            for place in program.places
+            if place.stage == stage
+        }
+        self._reduced: list[int] = []  # the gradients' last call, on which the next waits
+        self._late: list[tuple[Action, int]] = []  # buckets that wait for the last pass
+        before: list[int] = []
+        for action in program.order.actions[stage]:
+            before = self._action(action, before)
+        self._finish(before)
+
+    def _add(self, name: str, kind: str, deps: Sequence[int], **rest: object) -> int:
+        index = len(self.nodes)
+        self.nodes.append(Node(index, name, kind, tuple(dict.fromkeys(deps)), **rest))  # type: ignore[arg-type]
+        return index
+
+    def _call(self, name: str, collective: str, nbytes: float, axes: Axes, deps: Sequence[int]) -> int:
+        """A collective; its size is that of one rank's input."""
+        size = self.program.mesh.size(*axes[0]) // axes[1]
+        each = nbytes / size if collective == "all_gather" else nbytes
+        index = self._add(name, "collective", deps, collective=collective, nbytes=max(1, round(each)))
+        self.groups[index] = axes
+        return index
+
+    def _action(self, action: Action, before: list[int]) -> list[int]:
+        """One pass; returns what the next one waits for."""
+        program, order, stage = self.program, self.program.order, self.stage
+        label = f"{action.kind} {action.micro_batch}" + (f" chunk {action.chunk}" if order.chunks > 1 else "")
+        nbytes = round(message_bytes(program.step))
+        arrived = [
+            self._add(f"receive for {label}", "recv", (), nbytes=nbytes, peer=other, tag=self._tag(needed))
+            for other, needed in order.needs(stage, action)
+            if other != stage
+        ]
+        reduces = completes_gradients(program.machine, self._last, stage, action)
+        flows = program.machine.reduces[stage][action.chunk] if reduces else ()
+        total = sum(flow.nbytes for flow in flows)
+        fractions = np.cumsum([flow.nbytes for flow in flows]) / total if flows else np.zeros(0)
+        pieces = self._pieces(action)
+        whole = sum(seconds for _, seconds, _ in pieces)
+        longer = self._slowed.get((stage, action), [0.0])  # per bucket, or of the pass
+        at, last, filled = 0.0, [*before, *arrived], 0
+        for i, (kind, seconds, call) in enumerate(pieces):
+            if kind == "call":
+                assert call is not None
+                last = [self._call(f"{call[0]} of {label}", call[0], call[1], call[2], last)]
+                at += seconds
+                continue
+            end = at + seconds
+            # Buckets that fill within this piece cut it; one that fills within a call leaves after it.
+            while filled < len(flows) - 1 and fractions[filled] * whole < end:
+                cut = max(fractions[filled] * whole - at, 0.0)
+                if cut + longer[filled] > 0:
+                    last = [self._add(label, "compute", last, seconds=cut + longer[filled])]
+                    at += cut
+                self._bucket(action, filled, last)
+                filled += 1
+            rest = max(end - at, 0.0) + (longer[-1] if i + 1 == len(pieces) else 0.0)
+            last = [self._add(label, "compute", last, seconds=rest)]
+            at = end
+        for bucket in range(filled, len(flows)):
+            self._bucket(action, bucket, last)
+        peer = order.goes_to(stage, action)
+        if peer is None:
+            return last
+        send = self._add(f"send {label}", "send", last, nbytes=nbytes, peer=peer, tag=self._tag(action))
+        return last if program.machine.overlap_pp else [*last, send]
+
+    def _pieces(self, action: Action) -> list[tuple[str, float, tuple[str, float, Axes] | None]]:
+        """(compute or call, seconds, (collective, bytes, axes)) of a pass, in order, ending with compute."""
+        work = self.program.works[self.stage, action.chunk].of(action.kind)
+        back = action.kind in ("B", "I")
+        calls = [c for c in self._calls[action.chunk] if (c.phase == "backward") == back and action.kind != "W"]
+        folded, standing = 0.0, []
+        for i, exchange in enumerate(work.exchanges):
+            call = calls[i] if i < len(calls) else None
+            if call is None or exchange.window or call.collective not in _CALLS or call.ranks == 1:
+                folded += exchange.exposed(self.program.machine.slowdown)
+            else:
+                count = max(1, round(call.count))
+                axes: Axes = ((call.axis,), 1)
+                standing += [("call", exchange.seconds / count, (call.collective, call.nbytes, axes))] * count
+        piece = (work.compute + folded) / (len(standing) + 1)
+        found: list[tuple[str, float, tuple[str, float, Axes] | None]] = []
+        for one in standing:
+            found += [("compute", piece, None), one]
+        return [*found, ("compute", piece, None)]
+
+    def _bucket(self, action: Action, i: int, last: list[int]) -> None:
+        if not self.program.machine.overlap_dp:
+            self._late.append((action, i))
+        else:
+            self._reduce(action, i, last)
+
+    def _reduce(self, action: Action, i: int, last: list[int]) -> None:
+        flow = self.program.machine.reduces[self.stage][action.chunk][i]
+        name, axes, every = flow.what
+        self._reduced = [self._call(f"gradients {i}", name, flow.nbytes, (axes, every), [*last, *self._reduced])]
+
+    def _finish(self, last: list[int]) -> None:
+        machine, mesh = self.program.machine, self.program.mesh
+        for action, i in self._late:
+            self._reduce(action, i, last)
+        ready = [*last, *self._reduced]
+        if mesh.pp > 1:
+            ready = [self._call("gradient norm", "all_reduce", NORM_BYTES, (("pp",), 1), ready)]
+        done = [self._add("optimizer", "compute", ready, seconds=machine.optimizer_s[self.stage])]
+        for flow in machine.gathers[self.stage]:
+            name, axes, every = flow.what
+            done = [self._call("parameters", name, flow.nbytes, (axes, every), done)]
+
+    def _tag(self, action: Action) -> int:
+        """One number per message: the micro-batch, the chunk and the way."""
+        return (action.micro_batch * self.program.order.chunks + action.chunk) * 2 + (action.kind != "F")

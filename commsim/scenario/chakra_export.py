@@ -1,0 +1,57 @@
+"""A ``training:`` item as Chakra traces, with the scenario that replays them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import commsim
+from commsim.chakra.export import StepTraces
+from commsim.chakra.writing import trace_bytes
+from commsim.errors import ScenarioError
+from commsim.files import write_atomically
+from commsim.scenario.chakra import TraceSpec, TraceWork
+from commsim.scenario.load import resolved_yaml
+from commsim.scenario.training_run import nccl_times, training_program
+from commsim.training.simulate import simulate
+
+if TYPE_CHECKING:
+    from commsim.scenario.run import Prepared
+
+
+def export_traces(prepared: Prepared, folder: Path) -> list[str]:
+    """Writes ``NAME.RANK.et`` per rank, ``groups.json`` and ``replay.yaml``; returns lines on what is there.
+
+    ScenarioError without a ``training:`` item; InfeasibleError for a step that traces cannot say.
+    """
+    scenario, topology = prepared.scenario, prepared.topology
+    if not scenario.trainings:
+        text = "found no training item, expected one to export as Chakra traces"
+        raise ScenarioError([scenario.document.fault(("workload",), text)])
+    spec = scenario.trainings[0].training
+    program = training_program(scenario, topology, spec, nccl_times(scenario, topology))
+    traces = StepTraces(program, simulate(program.order, program.works, program.machine))
+    stem = folder / scenario.slug
+    about = {"made_by": f"commsim {commsim.__version__}", "workload": scenario.name}
+    ranks = nodes = 0
+    for rank, made in traces.ranks():
+        write_atomically(folder / f"{scenario.slug}.{rank}.et", trace_bytes(made, **about))
+        ranks, nodes = ranks + 1, nodes + len(made)
+    write_atomically(folder / "groups.json", json.dumps(traces.groups) + "\n")
+    replay = scenario.model_copy(
+        update={
+            "name": f"{scenario.name[:180]}, replayed",
+            "workload": (TraceWork(trace=_replayed(stem, folder, contention=spec.contention)),),
+            "compare": (),
+        }
+    )
+    write_atomically(folder / "replay.yaml", resolved_yaml(replay, folder))
+    return [
+        f"# wrote {nodes:,} nodes of {ranks:,} ranks as {stem}.*.et; replay them with commsim run {folder}/replay.yaml"
+    ]
+
+
+def _replayed(stem: Path, folder: Path, *, contention: bool) -> TraceSpec:
+    files = {"path": str(stem.resolve()), "groups": str((folder / "groups.json").resolve())}
+    return TraceSpec(**files, contention=contention)  # type: ignore[arg-type]
