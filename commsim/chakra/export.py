@@ -2,7 +2,8 @@
 
 A pass is its compute with the calls that stand in it between equal pieces; what hides behind compute (ring attention,
 ZeRO-3's shards, overlapped tensor parallelism) is in the pieces, as seconds, and so is what gradients slow compute by.
-Gradients leave bucket by bucket as the last backward fills them. A four-byte all_reduce over the pipeline is the gradient norm, for which every update waits.
+Gradients leave bucket by bucket as the last backward fills them. A four-byte all_reduce over the pipeline is the
+gradient norm, for which every update waits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Axes = tuple[tuple[str, ...], int]
 
 
 class StepTraces:
-    """Traces of a step that was run, by rank, made as they are asked for; ``groups``: members by the name in the traces.
+    """Traces of a step that was run, by rank, made as they are asked for; ``groups``: members by their name there.
 
     InfeasibleError for what a trace cannot say, and for more than `MOST_NODES`.
     """

@@ -212,8 +212,8 @@ class _Simulation:
         beside = min(max(self._dp_until[stage] - self.env.now, 0.0), seconds * self.machine.slowdown)
         longer = beside * (1.0 - 1.0 / self.machine.slowdown)
         if replica == 0:
-            self._slowed.setdefault((stage, action), []).append(longer)
-        return longer
+            self._slowed.setdefault((stage, action), []).append(float(longer))
+        return float(longer)
 
     def _join(self, key: Any, replica: int) -> None:
         present, event = self._joined.setdefault(key, ([], self._event(self.env)))
