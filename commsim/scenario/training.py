@@ -18,6 +18,7 @@ from commsim.scenario.strict import Strict
 from commsim.topology.graph import Topology
 from commsim.training.accelerator import Accelerator, accelerator
 from commsim.training.compute import Values
+from commsim.training.finetune import Kind
 from commsim.training.mesh import ORDER, Mesh
 from commsim.training.model import Model, model
 from commsim.training.parameters import read_values, shipped_values
@@ -76,6 +77,18 @@ class OffloadSpec(Strict):
     parameters: bool = Field(default=False, description="parameters too (ZeRO-Infinity, with `zero_stage: 3`)")
     host_memory_bandwidth: Bandwidth = Field(default=200e9, description="of a node")
     nvme_bandwidth: Bandwidth | None = Field(default=None, description="of a node, where they lie on NVMe drives")
+
+
+class FineTuneSpec(Strict):
+    """Training few weights beside a frozen base, on ranks that all hold the whole model or its shards."""
+
+    kind: Kind = Field(description="`lora`, `qlora` (a 4-bit base), `adapters`, `prefix` or `prompt`")
+    rank: Count = Field(default=16, description="of LoRA's matrices")
+    targets: tuple[Literal["q", "k", "v", "o", "up", "gate", "down"], ...] = Field(
+        default=("q", "v"), min_length=1, description="the matrices that LoRA stands beside"
+    )
+    bottleneck: Count = Field(default=64, description="inner width of adapters")
+    length: Count = Field(default=20, description="positions of a prefix or prompt")
 
 
 class TrainingSpec(Strict):
@@ -137,7 +150,8 @@ class TrainingSpec(Strict):
         default="vendor", description="of fused attention: cuDNN and FlashAttention-3, or FlashAttention-1 and -2"
     )
     cuda_graphs: bool = Field(default=False, description="kernels are launched by CUDA graphs: the host costs less")
-    frozen_weights: bool = Field(default=False, description="no gradients of the base weights (LoRA)")
+    frozen_weights: bool = Field(default=False, description="no gradients of the base weights; `finetune` implies it")
+    finetune: FineTuneSpec | None = Field(default=None, description="few weights trained beside a frozen base")
     overlap_dp: bool = Field(default=True, description="gradients and shards move while something is computed")
     overlap_tp: bool = Field(
         default=False, description="tensor parallel exchanges hide behind the products they belong to"
@@ -197,6 +211,12 @@ class TrainingSpec(Strict):
         if self.gradients == "parameter_server" and (self.zero_stage or mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1):
             text = "found parameter_server, expected all_reduce: a server is for zero_stage 0 and a mesh of dp only"
             faults.append((("gradients",), text))
+        if self.finetune is not None and mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1:
+            faults.append((("finetune",), "found a mesh with tp, pp, cp or ep, expected dp only"))
+        if self.finetune is not None and self.zero_stage in (1, 2):
+            faults.append((("finetune",), f"found zero_stage {self.zero_stage}, expected 0, or 3, which cuts the base"))
+        if self.finetune is not None and self.offload is not None:
+            faults.append((("finetune",), "found offload as well, expected one of them"))
         refused = refuse_sharded_gradients(self.zero_stage, mesh.pp, self.framework)
         if refused:
             faults.append((("zero_stage",), refused))
@@ -337,7 +357,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         shard_ranks=spec.shard_ranks or 0,
         recompute=spec.recompute,
         optimizer=spec.optimizer,
-        frozen_weights=spec.frozen_weights,
+        frozen_weights=spec.frozen_weights or spec.finetune is not None,
         stack=spec.stack,
         flash_attention=spec.flash_attention,
         attention_kernel=spec.attention_kernel,

@@ -12,6 +12,14 @@ from commsim.topology.presets import load_topology
 from commsim.training import tasks
 from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.communicators import NcclTimes
+from commsim.training.finetune import (
+    FineTune,
+    beside_base,
+    fine_tune,
+    finetune_advice,
+    finetune_step_memory,
+    update_seconds,
+)
 from commsim.training.memory import advice, step_memory
 from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
@@ -38,9 +46,13 @@ def run_training(
     program = training_program(scenario, topology, spec, comm)
     step, plan, offload = program.step, program.plan, program.plan.offload
     run = simulate(program.order, program.works, program.machine, plan.stragglers)
-    memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
+    tune = finetune_of(spec, step)
+    if tune is not None:
+        memory, hints = finetune_step_memory(step, tune), tuple(finetune_advice(step, tune))
+    else:
+        memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
+        hints = tuple(advice(step, memory, spec.framework))
     warnings = list(comm.warnings)
-    hints = tuple(advice(step, memory, spec.framework))
     if not memory.fits:
         fullest = memory.fullest
         warnings.append(
@@ -60,9 +72,26 @@ def run_training(
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
-        notes=_server_notes(step, plan),
+        notes=(*_server_notes(step, plan), *_tune_notes(step, tune)),
     )
     return item, warnings
+
+
+def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
+    """What is trained beside a frozen base; None where everything is."""
+    told = spec.finetune
+    if told is None:
+        return None
+    return fine_tune(
+        step, told.kind, rank=told.rank, targets=told.targets, bottleneck=told.bottleneck, length=told.length
+    )
+
+
+def _tune_notes(step: Step, tune: FineTune | None) -> tuple[str, ...]:
+    if tune is None:
+        return ()
+    share = tune.trainable / step.model.parameters()
+    return (f"{tune.trainable:,.0f} parameters are trained, {share:.2g} of the base's",)
 
 
 def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
@@ -77,12 +106,13 @@ def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec,
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
-    offload = offload_of(spec, topology)
+    offload, tune = offload_of(spec, topology), finetune_of(spec, step)
     plan = Plan(
         layers=spec.stage_layers,
         context=spec.context_parallel,
         capacity_factor=spec.capacity_factor,
         bucket_bytes=spec.bucket_size,
+        trainable=tune.trainable if tune is not None else 0.0,
         parameter_server=spec.gradients == "parameter_server",
         slowdown=values["slowdown"] if spec.slowdown is None else spec.slowdown,
         stragglers=spec.stragglers or None,
@@ -91,11 +121,15 @@ def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec,
         offload=offload,
         pcie_bytes_per_s=host_bandwidth(topology) if offload else 25e9,
     )
+    compute, update_s = compute_time(step, values), optimizer_time(step, values)
+    if tune is not None:
+        rate = step.accelerator.memory_bytes_per_s * values["hbm"]
+        compute, update_s = beside_base(compute, step, tune, rate), [update_seconds(tune, rate)]
     return step_program(
         step,
-        compute_time(step, values),
+        compute,
         comm,
-        optimizer_s=optimizer_time(step, values),
+        optimizer_s=update_s,
         topology=topology,
         mesh=mesh_of_spec(spec, topology),
         plan=plan,

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Literal
 
+from commsim.training.memory import GIB, StageMemory, StepMemory
 from commsim.training.spec import Step
+from commsim.training.stages import Chunk
+from commsim.training.work import ChunkSeconds, ComputeTime
+
+Kind = Literal["lora", "qlora", "adapters", "prefix", "prompt"]
 
 NF4_BYTES = 0.5 + 4.0 / 64  # 4 bits, and a fp32 constant per block of 64 (Dettmers et al. 2023, section 3)
 NF4_DOUBLE_BYTES = 0.5 + 1.0 / 64 + 4.0 / (64 * 256)  # the constants quantised to 8 bits: 0.127 bits per parameter
@@ -13,18 +20,26 @@ NF4_DOUBLE_BYTES = 0.5 + 1.0 / 64 + 4.0 / (64 * 256)  # the constants quantised 
 
 def lora_parameters(step: Step, rank: int, targets: Sequence[str] = ("q", "v")) -> int:
     """Trainable parameters of LoRA: rank times (inputs + outputs) of every targeted matrix (Hu et al. 2021)."""
+    return step.model.layers * rank * sum(sum(pair) for pair in _widths(step, targets))
+
+
+TARGETS = ("q", "k", "v", "o", "up", "gate", "down")
+
+
+def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
+    """(inputs, outputs) of the targeted matrices of one layer; a gate only where the MLP has one."""
     model = step.model
-    f = model.ffn_hidden
+    h, f = model.hidden, model.ffn_hidden
     widths = {
-        "q": (model.hidden, model.q_width),
-        "k": (model.hidden, model.kv_width),
-        "v": (model.hidden, model.kv_width),
-        "o": (model.q_width, model.hidden),
-        "up": (model.hidden, f),
-        "gate": (model.hidden, f if model.gated_mlp else 0),
-        "down": (f, model.hidden),
+        "q": (h, model.q_width),
+        "k": (h, model.kv_width),
+        "v": (h, model.kv_width),
+        "o": (model.q_width, h),
+        "up": (h, f),
+        "gate": (h, f if model.gated_mlp else 0),
+        "down": (f, h),
     }
-    return model.layers * rank * sum(sum(widths[t]) for t in targets if all(widths[t]))
+    return [widths[t] for t in targets if all(widths[t])]
 
 
 def adapter_parameters(step: Step, bottleneck: int) -> int:
@@ -45,11 +60,103 @@ def prompt_parameters(step: Step, length: int) -> int:
 
 @dataclass(frozen=True)
 class FineTune:
-    """Frozen base weights and few trainable ones. ``base_bytes`` per frozen parameter: 2, or `NF4_BYTES`."""
+    """Frozen base weights and few trainable ones. ``base_bytes`` per frozen parameter: 2, or `NF4_BYTES`.
+
+    ``moved_bytes``: what the trainable products beside the base read and write per token in a forward.
+    """
 
     trainable: float
     base_bytes: float = 2.0
     state_bytes: float = 16.0
+    moved_bytes: float = 0.0
+
+
+def fine_tune(
+    step: Step,
+    kind: Kind,
+    *,
+    rank: int = 16,
+    targets: Sequence[str] = ("q", "v"),
+    bottleneck: int = 64,
+    length: int = 20,
+) -> FineTune:
+    """What a method trains, and what its own products move: 16-bit inputs and outputs, and the sum with the base's.
+
+    Prefixes and prompts have no products of their own; the few positions that they add are not timed.
+    """
+    if kind in ("lora", "qlora"):
+        moved = step.model.layers * sum(2.0 * n_in + 8.0 * n_out for n_in, n_out in _widths(step, targets))
+        base = NF4_DOUBLE_BYTES if kind == "qlora" else 2.0
+        return FineTune(lora_parameters(step, rank, targets), base, moved_bytes=moved)
+    if kind == "adapters":
+        moved = step.model.layers * 2 * 10.0 * step.model.hidden
+        return FineTune(adapter_parameters(step, bottleneck), moved_bytes=moved)
+    if kind == "prefix":
+        return FineTune(prefix_parameters(step, length))
+    return FineTune(prompt_parameters(step, length))
+
+
+def beside_base(compute: ComputeTime, step: Step, tune: FineTune, memory_bytes_per_s: float) -> ComputeTime:
+    """The passes with what a method adds: its products are bound by memory, once forward and twice backward, and a
+    quantised base is read in 4 bits and written in 16 before every pass's products (bitsandbytes dequantises)."""
+    inside = step.model.parameters() - _wide_parameters(step)
+    forward = tune.moved_bytes * step.rank_tokens
+    unpack = inside * (tune.base_bytes + 2.0) if tune.base_bytes < 2.0 else 0.0
+    again = forward + unpack if step.recompute == "full" else 0.0
+
+    def seconds(chunk: Chunk) -> ChunkSeconds:
+        base, share = compute(chunk), chunk.layers / step.model.layers / memory_bytes_per_s
+        return replace(
+            base,
+            forward=base.forward + share * (forward + unpack),
+            backward_input=base.backward_input + share * (2.0 * forward + unpack + again),
+        )
+
+    return seconds
+
+
+def update_seconds(tune: FineTune, memory_bytes_per_s: float) -> float:
+    """The optimizer's pass over the trainable weights: about 38 bytes each, as for all others."""
+    return 38.0 * tune.trainable / memory_bytes_per_s
+
+
+def finetune_step_memory(step: Step, tune: FineTune) -> StepMemory:
+    """`finetune_memory` as the one stage of a step; the base is cut over the ranks with ZeRO-3."""
+    parts = finetune_memory(step, tune, ranks=step.shards if step.zero_stage == 3 else 1)
+    stage = StageMemory(0, parts, {"backward of a micro-batch": sum(parts.values())})
+    return StepMemory((stage,), float(step.accelerator.memory_bytes))
+
+
+def finetune_advice(step: Step, tune: FineTune) -> list[str]:
+    """Changes after which it fits, as few as possible, most harmless first; empty when it fits already."""
+    if finetune_step_memory(step, tune).fits:
+        return []
+    single: list[tuple[str, dict[str, Any]]] = []
+    if step.zero_stage < 3 and step.dp > 1:
+        single.append(("zero_stage: 3", {"zero_stage": 3}))
+    if step.recompute != "full":
+        single.append(("recompute: full", {"recompute": "full"}))
+    if step.micro_batch_size > 1:
+        single.append(("micro_batch_size: 1", {"micro_batch_size": 1}))
+    if tune.base_bytes == 2.0:
+        single.append(("kind: qlora", {}))
+    for number in range(1, len(single) + 1):
+        found = []
+        for changes in combinations(single, number):
+            names = [name for name, _ in changes]
+            other = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if "kind: qlora" in names else tune
+            memory = finetune_step_memory(replace(step, **{k: v for _, d in changes for k, v in d.items()}), other)
+            if memory.fits:
+                found.append(f"{', '.join(names)}: {memory.peak / GIB:.1f} GiB")
+        if found:
+            return found
+    return []
+
+
+def _wide_parameters(step: Step) -> int:
+    """Embeddings, output and norms: they stay in 16 bit when the rest is quantised."""
+    model = step.model
+    return model.embedding_parameters + model.output_parameters + (2 * model.layers + 1) * model.norm_parameters
 
 
 def finetune_memory(step: Step, tune: FineTune, tokens: int | None = None, ranks: int = 1) -> dict[str, float]:
@@ -62,7 +169,7 @@ def finetune_memory(step: Step, tune: FineTune, tokens: int | None = None, ranks
     """
     model = step.model
     tokens = step.rank_tokens if tokens is None else tokens
-    wide = model.embedding_parameters + model.output_parameters + (2 * model.layers + 1) * model.norm_parameters
+    wide = _wide_parameters(step)
     inside = model.parameters() - wide
     quantised = tune.base_bytes < 2.0
     one = eager_bytes(step) + (6.0 * model.hidden + 2.0 * model.ffn_hidden if quantised else 0.0)

@@ -32,6 +32,7 @@ class Plan:
     context: ContextKind = "ring"
     capacity_factor: float | None = None
     bucket_bytes: float | None = None  # None: Megatron-LM's
+    trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
     parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
     slowdown: float = 1.0  # of compute while communication runs
     stragglers: Mapping[int, float] | None = None
@@ -212,6 +213,9 @@ def _reduces(
     """Buckets of every chunk's gradients; none under ZeRO-3, whose passes carry them."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
     if step.frozen_weights:
+        nbytes = plan.trainable * step.precision.gradient_bytes
+        if nbytes and step.dp > 1:
+            per_stage[0][0].append(builder.collective("all_reduce", nbytes, 0, "dp", "cp"))
         return per_stage
     if step.zero_stage == 3:
         return _replicated(step, builder, chunks, per_stage)

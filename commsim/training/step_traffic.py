@@ -52,6 +52,8 @@ def gradient_calls(step: Step, weights: Weights, plan: Plan) -> tuple[traffic.Ca
         if step.frozen_weights and step.zero_stage < 3:
             continue
         calls += traffic.data_parallel(_scheme(step, plan), parameter_bytes, gradient_bytes, ranks, m)
+    if plan.trainable:
+        calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
     return tuple(
         traffic.Call("dp", c.collective, c.nbytes, c.ranks, c.count) for c in calls if c.collective != "receive"
     )

@@ -189,5 +189,6 @@ def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime) -> tuple[floa
     gather = scatter = 0.0
     for parameters, group in ((weights.dense, dense), (weights.expert, mesh.group_of(rank, "edp"))):
         gather += layers * comm("all_gather", parameters * step.precision.weight_bytes / layers, group)
-        scatter += layers * comm("reduce_scatter", parameters * step.precision.gradient_bytes / layers, group)
+        if not step.frozen_weights:
+            scatter += layers * comm("reduce_scatter", parameters * step.precision.gradient_bytes / layers, group)
     return gather, scatter

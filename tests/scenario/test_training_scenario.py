@@ -216,3 +216,50 @@ def test_a_parameter_server_says_what_it_carries_and_needs_whole_models(tmp_path
     assert f"receives {carried:.3f} GB" in item.notes[0]
     with pytest.raises(CommsimError, match="gradients: found parameter_server, expected all_reduce"):
         _load(tmp_path, plain, "workload.0.training.mesh.tp=2")
+
+
+_TUNED = """
+name: Tuned
+topology: {preset: dgx-a100, nodes: 1}
+workload:
+  - training:
+      model: llama-7b
+      global_batch_size: 64
+      micro_batch_size: 2
+      framework: ddp
+      finetune: {kind: lora}
+"""
+
+
+@pytest.mark.parametrize("kind", ["lora", "qlora", "adapters", "prefix", "prompt"])
+def test_fine_tuning_trains_little_and_needs_less_of_everything(kind: str, tmp_path: Path) -> None:
+    whole = run(_load(tmp_path, _TUNED.replace("      finetune: {kind: lora}\n", ""))).trainings[0]
+    tuned = run(_load(tmp_path, _TUNED, f"workload.0.training.finetune.kind={kind}")).trainings[0]
+    assert tuned.memory.peak < 0.5 * whole.memory.peak
+    assert 0.6 * whole.step_s < tuned.step_s < 0.8 * whole.step_s  # no weight gradients: two thirds of the products
+    assert 0 < tuned.sent_bytes["dp"] < 0.02 * whole.sent_bytes["dp"]
+    assert "parameters are trained" in tuned.notes[0]
+
+
+def test_a_quantised_base_is_smaller_and_slower(tmp_path: Path) -> None:
+    lora, qlora = (
+        run(_load(tmp_path, _TUNED, f"workload.0.training.finetune.kind={k}")).trainings[0] for k in ("lora", "qlora")
+    )
+    assert qlora.memory.stages[0].parts["weights"] < 0.35 * lora.memory.stages[0].parts["weights"]
+    assert qlora.step_s > lora.step_s
+
+
+def test_a_fine_tune_that_does_not_fit_says_what_would(tmp_path: Path) -> None:
+    item = run(_load(tmp_path, _TUNED.replace("llama-7b", "llama-65b"))).trainings[0]
+    assert not item.memory.fits
+    changes = item.advice[0].rsplit(":", 1)[0].split(", ")
+    assert changes == ["zero_stage: 3", "recompute: full"]
+    overrides = [f"workload.0.training.{change.replace(': ', '=')}" for change in changes]
+    assert run(_load(tmp_path, _TUNED.replace("llama-7b", "llama-65b"), *overrides)).trainings[0].memory.fits
+
+
+def test_fine_tuning_refuses_what_it_is_not_for(tmp_path: Path) -> None:
+    with pytest.raises(CommsimError, match="finetune: found a mesh with tp, pp, cp or ep, expected dp only"):
+        _load(tmp_path, _TUNED, "workload.0.training.mesh.tp=2")
+    with pytest.raises(CommsimError, match="found zero_stage 1, expected 0, or 3"):
+        _load(tmp_path, _TUNED, "workload.0.training.zero_stage=1")
