@@ -49,15 +49,17 @@ def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequen
     return [run_scenario(one) for one in load_scenarios(find_scenario(str(scenario)), overrides)]
 
 
-def plot(result: Result, item: int = 0) -> Figure:
-    """The bandwidth of one workload item over its sizes, with the measured curves it was compared with.
+def plot(result: Result, kind: str = "bandwidth", item: int = 0) -> Figure:
+    """One picture of a result: ``bandwidth``, ``accuracy``, ``crossover``, ``links``, or of a training step
+    ``breakdown``, ``memory``, ``pipeline``; a CommsimError names those that it can show.
 
-    A matplotlib Figure: ``plot(result).savefig("bandwidth.svg")``; notebooks show it.
+    `item` counts what can be drawn so from 0. A matplotlib Figure: ``plot(result).savefig("bandwidth.svg")``; notebooks
+    show it. Bandwidths stand beside the measured curves that they were compared with, where there are any.
     """
-    from commsim.accuracy.compare import compare
-    from commsim.report.plots import plot_bandwidth
+    from commsim.report.kinds import Wish, kinds_of, pictures
+    from commsim.report.saved import saved_of
 
-    shown = result.items[item]
-    comparisons = [compare(p, m) for m, p in zip(shown.measured, shown.at_measured, strict=True)]
-    provenance = f"commsim {result.provenance['commsim']}, scenario {result.scenario_hash}"
-    return plot_bandwidth([shown.curve()], list(shown.measured), result.name, comparisons, provenance)
+    saved = saved_of(result)
+    compared = kind == "bandwidth" and "accuracy" in kinds_of(saved) and bool(result.items[item].measured)
+    one = sum(bool(other.measured) for other in result.items[:item]) if compared else item
+    return pictures(saved, "accuracy" if compared else kind, Wish(item=one + 1))[0][1]

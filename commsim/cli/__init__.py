@@ -12,6 +12,7 @@ from commsim.cli import compare as compare_command
 from commsim.cli import explain as explain_command
 from commsim.cli import measure as measure_command
 from commsim.cli import plan as plan_command
+from commsim.cli import plot as plot_command
 from commsim.cli import rates as rates_command
 from commsim.cli import run as run_command
 from commsim.cli import schema as schema_command
@@ -54,6 +55,7 @@ app.command("rates")(rates_command.rates)
 app.command("calibrate")(calibrate_command.calibrate)
 app.command("compare")(compare_command.compare)
 app.command("plan")(plan_command.plan)
+app.command("plot")(plot_command.plot)
 app.command("sweep")(sweep_command.sweep)
 app.command("merge")(sweep_command.merge)
 app.command("schema")(schema_command.schema)

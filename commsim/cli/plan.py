@@ -119,7 +119,7 @@ def _write(
 
     from commsim.files import write_atomically
     from commsim.planner.plan import scenario_of
-    from commsim.report.plan_tables import plot_choices
+    from commsim.report.plan_tables import plot_choices, rows
     from commsim.report.plots import figure_bytes
     from commsim.scenario.load import plain_yaml
 
@@ -128,7 +128,7 @@ def _write(
     if "path" in data["topology"]:
         data["topology"]["path"] = os.path.relpath(data["topology"]["path"], folder)
     scenario = plain_yaml(data)
-    figure = plot_choices(answer, name)
+    figure = plot_choices(rows(answer), name)
     written = [
         write_atomically(folder / "plan.json", _json(answer, name, seconds, around, changes) + "\n"),
         write_atomically(

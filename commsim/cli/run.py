@@ -352,10 +352,11 @@ def write_files(
 
         written.append(write_atomically(folder / "jobs.csv", jobs_csv(result.jobs)))
     if result.trainings:
-        from commsim.report.training import memory_csv, training_csv
+        from commsim.report.training import memory_csv, timeline_csv, training_csv
 
         written.append(write_atomically(folder / "training.csv", training_csv(result.trainings)))
         written.append(write_atomically(folder / "memory.csv", memory_csv(result.trainings)))
+        written.append(write_atomically(folder / "timeline.csv", timeline_csv(result.trainings)))
     if result.traces:
         from commsim.report.chakra import calls_csv, ranks_csv
 
@@ -383,6 +384,7 @@ _OUR_FILES = (
     "jobs.csv",
     "training.csv",
     "memory.csv",
+    "timeline.csv",
     "trace_ranks.csv",
     "trace_calls.csv",
     "report.html",
@@ -419,9 +421,10 @@ def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Pa
             ]
     for i, training in enumerate(result.trainings):
         from commsim.report.gantt import plot_pipeline
+        from commsim.report.steps import figures_of
 
         provenance = f"commsim {result.provenance['commsim']}, scenario {result.scenario_hash}"
-        picture = plot_pipeline(training, provenance)
+        picture = plot_pipeline(figures_of(training), provenance)
         file = "pipeline" if len(result.trainings) == 1 else f"pipeline-{i + 1}"
         written += [write_atomically(folder / f"{file}.{form}", figure_bytes(picture, form)) for form in ("png", "svg")]
     return written

@@ -68,7 +68,7 @@ def sweep(
         return
     folder = out or Path("out") / _slug(plan.name)
     name = "journal.jsonl" if parts == 1 else f"journal-{part}-of-{parts}.jsonl"
-    with Journal(folder / name, plan.identity, len(points), restart) as journal:
+    with Journal(folder / name, plan.identity, len(points), restart, plan.name) as journal:
         ahead = [p for p in mine if p.number not in journal.done]
         found = len(mine) - len(ahead)
         answers: Iterator[list[Answer]] = iter(())

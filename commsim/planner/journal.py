@@ -24,8 +24,8 @@ FORMAT = 1
 class Journal:
     """A journal open for appending, by one process at a time. `done` are the numbers of the points it holds."""
 
-    def __init__(self, path: Path, identity: str, points: int, restart: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, identity: str, points: int, restart: bool = False, name: str = "") -> None:
+        self.path, self._name = path, name
         self._header = {"commsim_sweep": FORMAT, "identity": identity, "points": points}
         self.done: set[int] = set()
         try:
@@ -62,7 +62,7 @@ class Journal:
         self._stream.truncate(end)
         self._stream.seek(end)
         if header is None:
-            self._write(self._header | {"commsim": commsim.__version__})
+            self._write(self._header | {"commsim": commsim.__version__, "name": self._name})
 
     def append(self, answers: list[Answer]) -> None:
         """Adds the answers that are not there yet; they survive the end of this process."""

@@ -13,6 +13,7 @@ from commsim.units import format_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from commsim.report.steps import StepFigures
     from commsim.scenario.training_result import TrainingItem
 
 COLOURS = {
@@ -70,14 +71,19 @@ def _letters(timeline: Timeline, stage: int, edges: Any) -> str:
     return "".join(line.tolist())
 
 
-def plot_pipeline(item: TrainingItem, provenance: str = "") -> Figure:
-    """Boxes per stage over time: compute above, gradients and sends as thin bars below."""
+def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
+    """Boxes per stage over time: compute above, gradients and sends as thin bars below.
+
+    A ValueError where the step has no timeline.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    timeline, step = item.timeline, item.step
+    timeline = item.timeline
+    if timeline is None:
+        raise ValueError(f"{item.name}: found no timeline to draw")
     rows = min(int(timeline.endpoint.max(initial=0)) + 1, _MOST_STAGES)
     scale, unit = (1.0, "s") if item.step_s >= 1.0 else (1e3, "ms")
     with mpl.rc_context(cast("Any", style.RC)):
@@ -107,20 +113,19 @@ def plot_pipeline(item: TrainingItem, provenance: str = "") -> Figure:
                         edgecolor="white" if few else "none",
                         linewidth=0.3 if few else 0.0,
                     )
-        axes.set_yticks([rows - 0.5 - s for s in range(rows)], [_row_name(s, step.pp) for s in range(rows)])
+        axes.set_yticks([rows - 0.5 - s for s in range(rows)], [_row_name(s, item.stages) for s in range(rows)])
         axes.set_xlim(0, item.step_s * scale)
         axes.set_ylim(0, rows)
         axes.set_xlabel(f"time ({unit})")
         axes.set_title(
-            f"{item.name}: {item.schedule}, pp {step.pp}"
-            + (f" x {step.virtual_stages}" if step.virtual_stages > 1 else "")
-            + f", {step.num_microbatches} micro-batches, step {format_time(item.step_s)}"
+            f"{item.name}: {item.schedule}, pp {item.stages}"
+            + (f" x {item.virtual_stages}" if item.virtual_stages > 1 else "")
+            + f", {item.micro_batches} micro-batches, step {format_time(item.step_s)}"
         )
         axes.grid(visible=False)
         handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, "send")) for n in COLOURS if n in seen]
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), borderaxespad=0.4)
-        if provenance:
-            figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
+        style.sign(figure, provenance)
     return figure
 
 

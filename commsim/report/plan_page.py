@@ -20,7 +20,7 @@ def plan_page(
     """The page of an answer; `scenario` is the file of the winner."""
     listed = rows(answer)
     causes = list(dict.fromkeys(cause for r in listed for cause in r["causes_s"]))
-    shown = [key for key in listed[0] if key not in ("causes_s", "simulated")]
+    shown = [key for key in listed[0] if key not in ("causes_s", "simulated", "tokens")]
     choices = table(shown, [[r[key] for key in shown] for r in listed])
     by_cause = table(
         ["rank", *(f"{c} (s)" for c in causes)], [[r["rank"], *(r["causes_s"].get(c) for c in causes)] for r in listed]
@@ -30,7 +30,7 @@ def plan_page(
         question="Which configuration trains this model fastest?",
         answer=tuple(headline(answer.best)),
         sections=(
-            Section("Choices", (picture(plot_choices(answer, name), "Time against memory."), choices)),
+            Section("Choices", (picture(plot_choices(listed, name), "Time against memory."), choices)),
             Section("Where the time goes", (by_cause,)),
             Section("What binds the best one", tuple(Text(line) for line in reasons(found, changes))),
             Section("What was looked at", (Code("\n".join(counted(answer, seconds))),)),

@@ -84,6 +84,7 @@ def rows(answer: Answer) -> list[dict[str, Any]]:
             "cluster": c.machine.title,
             "gpus": c.step.world_size,
             "step_s": c.seconds,
+            "tokens": c.ranked.tokens,
             "slower_percent": 100 * (c.seconds / c.ranked.tokens / (winner.seconds / winner.ranked.tokens) - 1),
             "mfu_percent": 100 * c.mfu,
             "memory_GiB": c.memory.peak / GIB,
@@ -139,42 +140,49 @@ def reasons(found: Sequence[Neighbour], changes: Sequence[Sensitivity]) -> list[
     return lines
 
 
-def plot_choices(answer: Answer, title: str) -> Figure:
-    """Seconds per million tokens against memory of every choice, the Pareto front joined, the winner named."""
+def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str = "") -> Figure:
+    """Seconds per million tokens against memory of every choice, the Pareto front joined, the winner named.
+
+    ``listed`` are `rows`, best first, as plan.json holds them.
+    """
     import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     from commsim.report import style
 
+    def time(r: dict[str, Any]) -> float:
+        return 1e6 * float(r["step_s"]) / float(r["tokens"])
+
     with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.4, 4.4), layout="constrained")
+        figure = Figure(figsize=(8.4, 4.8), layout="constrained")
+        FigureCanvasAgg(figure)
         axes = figure.subplots()
-        clusters = list(dict.fromkeys(c.machine.title for c in answer.choices))
+        clusters = list(dict.fromkeys(r["cluster"] for r in listed))
         colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
         for k, cluster in enumerate(clusters):
-            mine = [c for c in answer.choices if c.machine.title == cluster]
+            mine = [r for r in listed if r["cluster"] == cluster]
             axes.plot(
-                [c.memory.peak / GIB for c in mine],
-                [1e6 * c.seconds / c.ranked.tokens for c in mine],
+                [r["memory_GiB"] for r in mine],
+                [time(r) for r in mine],
                 linestyle="none",
                 marker=style.MEASURED_MARKERS[k % len(style.MEASURED_MARKERS)],
                 color=colours[k % len(colours)],
                 label=cluster,
             )
-        front = sorted(answer.pareto(), key=lambda c: c.memory.peak)
+        front = sorted((r for r in listed if r["pareto"]), key=lambda r: float(r["memory_GiB"]))
         axes.plot(
-            [c.memory.peak / GIB for c in front],
-            [1e6 * c.seconds / c.ranked.tokens for c in front],
+            [r["memory_GiB"] for r in front],
+            [time(r) for r in front],
             color=style.MUTED,
             linewidth=1.0,
             zorder=1,
             label="no other is quicker, leaner, smaller and cheaper",
         )
-        best = answer.choices[0]
-        mesh = best.mesh()
+        best = listed[0]
         axes.annotate(
-            f"tp {mesh['tp']}, pp {mesh['pp']}, dp {mesh['dp']}",
-            (best.memory.peak / GIB, 1e6 * best.seconds / best.ranked.tokens),
+            f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}",
+            (best["memory_GiB"], time(best)),
             textcoords="offset points",
             xytext=(0, -14),
             ha="center",
@@ -184,5 +192,6 @@ def plot_choices(answer: Answer, title: str) -> Figure:
         axes.set_xlabel("memory of the fullest GPU (GiB)")
         axes.set_ylabel("seconds per million tokens")
         axes.set_title(title)
-        axes.legend(loc="best")
+        figure.legend(loc="outside lower left", ncols=2)
+        style.sign(figure, provenance)
     return figure

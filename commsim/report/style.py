@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe & Ito's palette, distinguishable with every common colour vision (jfly.uni-koeln.de/color, 2008).
 # Predictions and measurements take colours in order, each from its own list: neither changes with the other.
@@ -72,6 +73,12 @@ def size_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_locator(FixedLocator(size_ticks(low, high)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+
+
+def sign(figure: Figure, provenance: str) -> None:
+    """Where the figure comes from, small at its lower right."""
+    if provenance:
+        figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=MUTED)
 
 
 def colours(palette: Sequence[str], count: int) -> list[str]:

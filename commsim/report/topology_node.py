@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from commsim.topology.graph import LinkKind, Topology, VertexKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from commsim.report.link_heat import Heat
 
 _MOST_GPUS = 16  # of a node drawn in full; of a larger one (a rack) the first eight
 
@@ -120,8 +122,24 @@ def _arcs(
     return [(v, w, rate) for v in gpus for w, kind, rate in near[v] if kind == LinkKind.NVLINK and w in gpus and v < w]
 
 
-def draw_node(ax: Axes, t: Topology, d: NodeDrawing) -> None:
-    near = _neighbours(t)
+def _ends(t: Topology) -> dict[tuple[int, int], list[int]]:
+    """The links of node 0 between two vertices, both directions, by the vertices in order."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for i in range(int(t.node_first_link[1])):
+        a, b = int(t.link_src[i]), int(t.link_dst[i])
+        found.setdefault((min(a, b), max(a, b)), []).append(i)
+    return found
+
+
+def draw_node(ax: Axes, t: Topology, d: NodeDrawing, heat: Heat | None = None) -> None:
+    """Lines and boxes of one node; lines in the colours of `heat` if it is given."""
+    near, ends = _neighbours(t), _ends(t)
+
+    def look(v: int, w: int, kind: LinkKind, thick: float) -> dict[str, Any]:
+        if heat is None:
+            return {"color": LINE[kind], "linewidth": thick}
+        return heat.look(ends[min(v, w), max(v, w)], max(thick, 2.6))
+
     ax.set_xlim(d.left, d.right)
     ax.set_ylim(d.bottom, d.top)
     ax.axis("off")
@@ -132,10 +150,10 @@ def draw_node(ax: Axes, t: Topology, d: NodeDrawing) -> None:
                 target = (x, far[1]) if t.vertex_kind[w] == VertexKind.NVSWITCH else far
                 start = (far[0], y) if t.vertex_kind[v] == VertexKind.NVSWITCH else (x, y)
                 if kind == LinkKind.HOST:
-                    _host_link(ax, d, t, (v, w))
+                    _host_link(ax, d, t, (v, w), look(v, w, kind, 1.8))
                     continue
                 thick = 3.2 if kind in {LinkKind.NVLINK, LinkKind.C2C} else 1.8
-                ax.plot(*zip(start, target, strict=True), color=LINE[kind], linewidth=thick, zorder=1)
+                ax.plot(*zip(start, target, strict=True), zorder=1, **look(v, w, kind, thick))
     arcs = _arcs(d, t, near)
     for v, w, rate in arcs:
         _arc(
@@ -144,6 +162,7 @@ def draw_node(ax: Axes, t: Topology, d: NodeDrawing) -> None:
             d.place[w][0],
             rate / t.group_of(0).nvlink_link_bandwidth,
             most=max(a[2] for a in arcs) / rate,
+            colour=look(v, w, LinkKind.NVLINK, 2.6)["color"],
         )
     for v, (x, y) in d.place.items():
         sort = VertexKind(int(t.vertex_kind[v]))
@@ -161,7 +180,7 @@ def draw_node(ax: Axes, t: Topology, d: NodeDrawing) -> None:
         ax.text(d.left + 0.1, d.top - 0.1, "one node", fontsize=10, style="italic", color="#566573", va="top")
 
 
-def _host_link(ax: Axes, d: NodeDrawing, t: Topology, ends: tuple[int, int]) -> None:
+def _host_link(ax: Axes, d: NodeDrawing, t: Topology, ends: tuple[int, int], look: dict[str, Any]) -> None:
     """A line between neighbouring CPUs, otherwise an arch over the CPUs in between."""
     (x0, y0), (x1, y1) = sorted(d.place[v] for v in ends)
     hosts = [d.place[v] for v in d.place if t.vertex_kind[v] == VertexKind.HOST]
@@ -169,7 +188,7 @@ def _host_link(ax: Axes, d: NodeDrawing, t: Topology, ends: tuple[int, int]) -> 
     along = np.linspace(0, 1, 41)
     lift = 4 * min(0.16 + 0.13 * between, 0.5) * along * (1 - along) + 0.25 if between else 0.0 * along
     y = y0 + (y1 - y0) * along + lift
-    ax.plot(x0 + (x1 - x0) * along, y, color=LINE[LinkKind.HOST], lw=1.8, zorder=1)
+    ax.plot(x0 + (x1 - x0) * along, y, zorder=1, **look)
 
 
 _WIDTH = {
@@ -193,7 +212,7 @@ def _label(t: Topology, v: int) -> str:
     return (words.get(stem, f"{stem} ") + name[len(stem) :]).strip()
 
 
-def _arc(ax: Axes, a: float, b: float, count: float, most: float) -> None:
+def _arc(ax: Axes, a: float, b: float, count: float, most: float, colour: Any) -> None:
     """An NVLink arc below the GPU row; double links are drawn twice as thick as single ones."""
     from matplotlib.patches import Arc
 
@@ -207,7 +226,7 @@ def _arc(ax: Axes, a: float, b: float, count: float, most: float) -> None:
             theta1=180,
             theta2=360,
             lw=width,
-            color=LINE[LinkKind.NVLINK],
+            color=colour,
         )
     )
     ax.text(

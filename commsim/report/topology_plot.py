@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.report.link_heat import Heat, colour_bar, node_heat
 from commsim.report.topology_fabric import draw_fabric
 from commsim.report.topology_node import draw_node, node_drawing
 from commsim.report.topology_shapes import INK, LINE, LINK_NAME, NETWORK_NAME
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot_topology(topology: Topology) -> Figure:
-    """The picture as a matplotlib Figure; writes nothing."""
+def plot_topology(topology: Topology, heat: Heat | None = None, title: str = "") -> Figure:
+    """The picture as a matplotlib Figure; writes nothing. With `heat` links are coloured by how busy they were."""
     from matplotlib.figure import Figure
 
     drawing = node_drawing(topology)
@@ -46,10 +47,13 @@ def plot_topology(topology: Topology) -> Figure:
         hspace=0.12,
     )
     if several:
-        draw_fabric(figure.add_subplot(grid[0]), topology)
-    draw_node(figure.add_subplot(grid[-1]), topology, drawing)
-    _headline(figure, topology)
-    _legend(figure, topology)
+        draw_fabric(figure.add_subplot(grid[0]), topology, heat)
+    draw_node(figure.add_subplot(grid[-1]), topology, drawing, None if heat is None else node_heat(topology, heat))
+    _headline(figure, topology, title)
+    if heat is None:
+        _legend(figure, topology)
+    else:
+        colour_bar(figure, sum(heights) + 1.9)
     return figure
 
 
@@ -61,7 +65,8 @@ def _levels(t: Topology) -> int:
     return 1 + (fabric.shape.spines > 0) + (fabric.shape.pods > 1)
 
 
-def _headline(figure: Any, t: Topology) -> None:
+def _headline(figure: Any, t: Topology, said: str = "") -> None:
+    """The machine's title above its figures, or what was `said` above the machine's title."""
     height = figure.get_size_inches()[1]
     counts = np.bincount(t.node_group)
     sorts = dict[str, int]()
@@ -73,6 +78,7 @@ def _headline(figure: Any, t: Topology) -> None:
     if len({(g.nics_per_node, g.nic_bandwidth) for g in t.groups}) == 1 and t.nics_per_node:
         rate = f"{t.nic_bandwidth * 8 / 1e9:g} Gb/s"
         title += f", {t.nics_per_node} x {rate} {NETWORK_NAME.get(t.network, t.network)}"
+    line, title = title, said or title
     figure.suptitle(
         title,
         y=1 - 0.22 / height,
@@ -81,10 +87,10 @@ def _headline(figure: Any, t: Topology) -> None:
         weight="bold",
         va="top",
     )
-    facts = []
+    facts = [line] if said else []
     if t.nodes > 1:
         facts.append(fabric_words(t))
-    if t.world_size > 1:
+    if t.world_size > 1 and not said:
         facts.append(f"bisection {format_bandwidth(t.bisection_bandwidth())} one direction")
     figure.text(0.5, 1 - 0.6 / height, "; ".join(facts), ha="center", va="top", fontsize=10, color="#566573")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from commsim.report.gantt import gantt_lines
 from commsim.scenario.training_result import CAUSES, TrainingItem
+from commsim.training.simulate import STREAMS
 from commsim.units import format_time
 
 GIB = 2.0**30
@@ -118,6 +119,28 @@ def memory_csv(items: Iterable[TrainingItem]) -> str:
         for name, value in [*stage.parts.items(), ("peak", stage.peak)]
     ]
     return _csv(rows)
+
+
+MOST_TIMELINE_ROWS = 200_000
+"""Longer timelines are not saved: 20 MB of text."""
+
+
+def timeline_csv(items: Iterable[TrainingItem]) -> str:
+    """What every stage does from when to when: a row per pass and transfer, items counted from 1.
+
+    Items with more than `MOST_TIMELINE_ROWS` rows are left out.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["item", "stage", "stream", "name", "start_s", "end_s"])
+    for number, item in enumerate(items, 1):
+        t = item.timeline
+        if t.rows > MOST_TIMELINE_ROWS:
+            continue
+        columns = (t.endpoint, t.stream, t.name_code, t.start_s, t.end_s)
+        for stage, on, code, start, end in zip(*(column.tolist() for column in columns), strict=True):
+            writer.writerow([number, stage, STREAMS[on], t.names[code], f"{start:.9g}", f"{end:.9g}"])
+    return stream.getvalue()
 
 
 def _csv(records: list[dict[str, object]]) -> str:

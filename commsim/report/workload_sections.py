@@ -40,8 +40,10 @@ def training_sections(item: TrainingItem, *, alone: bool) -> list[Section]:
     An item that is not alone on its page is named in the titles.
     """
     from commsim.report.gantt import plot_pipeline
+    from commsim.report.steps import figures_of, plot_breakdown, plot_memory
     from commsim.report.training import cause_meanings, training_table
 
+    figures = figures_of(item)
     before = "" if alone else f"{item.name}: "
     causes = [(name, seconds, 100 * seconds / item.step_s, meaning) for name, seconds, meaning in cause_meanings(item)]
     names = list(dict.fromkeys(name for stage in item.memory.stages for name, value in stage.parts.items() if value))
@@ -54,13 +56,18 @@ def training_sections(item: TrainingItem, *, alone: bool) -> list[Section]:
         Section(
             f"{before}Where the time goes",
             (
-                picture(plot_pipeline(item), "What every stage does over the step."),
+                picture(plot_breakdown([(item.schedule, item.causes)], item.name), "Time of the mean stage by cause."),
+                picture(plot_pipeline(figures), "What every stage does over the step."),
                 table(["cause", "time of the mean stage (s)", "share (%)", "what"], causes),
             ),
         ),
         Section(
             f"{before}Memory of one GPU, in GiB",
-            (table(["stage", "peak", *names], memory), *advice),
+            (
+                picture(plot_memory(figures), "What fills one GPU of every stage."),
+                table(["stage", "peak", *names], memory),
+                *advice,
+            ),
         ),
         Section(f"{before}All figures", (Code(training_table(item)),)),
     ]

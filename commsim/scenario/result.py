@@ -110,6 +110,27 @@ class Item:
             "kinds": [vars(kind) for kind in self.use.kinds],
         }
 
+    def candidates_dict(self) -> dict[str, dict[str, float]]:
+        """With `algorithm: auto`: microseconds of every algorithm by size in bytes."""
+        return {
+            str(row.size_bytes): {name: microseconds(seconds) for name, seconds in row.candidates}
+            for row in self.rows
+            if row.candidates
+        }
+
+    def measured_dicts(self) -> list[dict[str, Any]]:
+        """The measured curves with the prediction at their sizes, as plain values."""
+        return [
+            {
+                "name": curve.name,
+                "n_ranks": curve.n_ranks,
+                "size_bytes": [int(size) for size in curve.size_bytes],
+                "time_us": [microseconds(float(t)) for t in curve.time_s],
+                "predicted_us": [microseconds(float(t)) for t in at.time_s],
+            }
+            for curve, at in zip(self.measured, self.at_measured, strict=True)
+        ]
+
     def records(self) -> list[dict[str, Any]]:
         """The rows as plain values with units in the names: what CSV, JSON and data frames hold."""
         return [
@@ -262,6 +283,8 @@ class Result:
                     "parameters": item.parameters,
                     "network_use": item.use_dict(),
                     "rows": item.records(),
+                    "candidates_us": item.candidates_dict(),
+                    "measured": item.measured_dicts(),
                 }
                 for item in self.items
             ],

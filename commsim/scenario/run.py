@@ -12,6 +12,7 @@ import commsim
 from commsim.document import KeyPath, raise_faults
 from commsim.errors import CommsimError, ScenarioError
 from commsim.measure.records import Curve, busbw_factor
+from commsim.nccl import p2p
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import parse_version
@@ -302,6 +303,11 @@ class RowPredictor:
             level=level,
         )
 
+    def choose(self, size: int) -> tuple[str, ...]:
+        """What runs at one size: the algorithm, and the protocol where there is one."""
+        row = self(size)
+        return (row.algorithm, row.protocol) if row.protocol else (row.algorithm,)
+
     def __call__(self, size: int) -> Row:
         """The prediction for one size in bytes."""
         raise NotImplementedError
@@ -357,6 +363,12 @@ class _NcclRows(RowPredictor):
         """Scales the parameters: the latencies of links are theirs."""
         parameters = self.model.parameters.scaled(pace.latency, pace.launch)
         self.model = self._cache.model(self.topology, self.model.options, parameters)
+
+    def choose(self, size: int) -> tuple[str, ...]:
+        """NCCL's choice, which needs no time."""
+        if self.work.collective in p2p.COLLECTIVES:
+            return super().choose(size)
+        return self.model.choose(self.work.collective, size)
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size)

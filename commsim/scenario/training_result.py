@@ -127,6 +127,7 @@ class TrainingItem:
             "contention": self.contended,
             "parameters": self.parameters,
             "notes": list(self.notes),
+            "capacity_GiB": self.memory.capacity / 2**30,
             "advice": list(self.advice),
             "sent_bytes": [{"stage": s, **by_axis} for s, by_axis in enumerate(self.traffic)],
             "memory": [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from commsim.report.gantt import gantt_lines, plot_pipeline
 from commsim.report.plots import figure_bytes
+from commsim.report.steps import figures_of
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
 from commsim.scenario.training_result import TrainingItem
@@ -37,7 +38,7 @@ def test_letters_show_forwards_then_backwards(tmp_path: Path) -> None:
 
 
 def test_the_picture_has_a_row_per_stage(tmp_path: Path) -> None:
-    figure = plot_pipeline(_item(tmp_path), "where it came from")
+    figure = plot_pipeline(figures_of(_item(tmp_path)), "where it came from")
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [f"stage {i}" for i in range(4)]
     assert "time" in axes.get_xlabel()

@@ -1,0 +1,120 @@
+"""How a step or a collective scales with the machine: strong (the same work) and weak (the same work per rank)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from commsim.report import style
+from commsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_LINES = 8
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One curve: ranks, the rate there (tokens/s, or bytes/s of algorithm bandwidth), and what a perfect machine has.
+
+    ``kind`` is ``strong``, ``weak`` or ``fixed size``; ``efficiency`` is the rate per rank over that of the smallest
+    (of a collective: its busbw over that of the smallest).
+    """
+
+    label: str
+    kind: str
+    ranks: tuple[int, ...]
+    rate: tuple[float, ...]
+    efficiency: tuple[float, ...]
+
+
+def scalings(rows: Iterable[dict[str, Any]]) -> list[Scaling]:
+    """The curves that rows of a sweep hold; several rows of one size stand for the best of them."""
+    listed = [row for row in rows if not row.get("error")]
+    steps = [row for row in listed if row.get("step_s") and row.get("gpus")]
+    return _of_steps(steps) if steps else _of_collectives(listed)
+
+
+def _of_steps(rows: Sequence[dict[str, Any]]) -> list[Scaling]:
+    found: dict[tuple[str, str, int], dict[int, float]] = {}
+    for row in rows:
+        gpus, rate = int(row["gpus"]), float(row["tokens_per_s_per_gpu"]) * int(row["gpus"])
+        tokens = rate * float(row["step_s"])
+        for kind, amount in (("strong", tokens), ("weak", tokens / gpus)):
+            at = found.setdefault((str(row["model"]), kind, round(amount)), {})
+            at[gpus] = max(rate, at.get(gpus, 0.0))
+    made = []
+    for (model, kind, amount), line in found.items():
+        if len(line) < 2:
+            continue
+        ranks = sorted(line)
+        each = [line[n] / n for n in ranks]
+        what = f"{amount:,} tokens a step" if kind == "strong" else f"{amount:,} tokens a GPU a step"
+        label = f"{kind}: {what}" + (f", {model}" if len({m for m, _, _ in found}) > 1 else "")
+        rates = tuple(line[n] for n in ranks)
+        made.append(Scaling(label, kind, tuple(ranks), rates, tuple(e / each[0] for e in each)))
+    return made
+
+
+def _of_collectives(rows: Sequence[dict[str, Any]]) -> list[Scaling]:
+    found: dict[tuple[str, int], dict[int, tuple[float, float]]] = {}
+    for row in rows:
+        if not row.get("busbw_GBps") or not row.get("n_ranks"):
+            continue
+        at = found.setdefault((str(row["collective"]), int(row["size_bytes"])), {})
+        n, busbw = int(row["n_ranks"]), float(row["busbw_GBps"])
+        if n not in at or busbw > at[n][0]:
+            at[n] = busbw, float(row["algbw_GBps"])
+    made = []
+    for (collective, size), line in sorted(found.items(), key=lambda pair: (pair[0][0], -pair[0][1])):
+        if len(line) < 2:
+            continue
+        ranks = sorted(line)
+        rates = tuple(line[n][0] for n in ranks)
+        relative = tuple(rate / rates[0] for rate in rates)
+        made.append(Scaling(f"{collective} of {format_bytes(size)}", "fixed size", tuple(ranks), rates, relative))
+    return made
+
+
+def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") -> Figure:
+    """Rate against ranks with the ideal dashed, and below it the efficiency in percent of the smallest machine."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown, left = list(curves[:MOST_LINES]), len(curves) - MOST_LINES
+    steps = shown[0].kind != "fixed size"
+    colours = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS), len(shown))
+    with mpl.rc_context(cast("Any", style.RC)):
+        figure = Figure(figsize=(8.6, 5.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        top, bottom = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.6, 1.0]})
+        for curve, colour in zip(shown, colours, strict=True):
+            look: dict[str, Any] = {"color": colour, "marker": "s" if curve.kind == "weak" else "o", "markersize": 4}
+            top.plot(curve.ranks, curve.rate, label=curve.label, **look)
+            bottom.plot(curve.ranks, [100 * e for e in curve.efficiency], **look)
+            if steps:
+                ideal = [curve.rate[0] / curve.ranks[0] * n for n in curve.ranks]
+                top.plot(curve.ranks, ideal, color=colour, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+        ranks = sorted({n for curve in shown for n in curve.ranks})
+        bottom.set_xscale("log", base=2)
+        bottom.set_xticks(ranks, [f"{n:,}" for n in ranks])
+        bottom.minorticks_off()
+        if steps:
+            top.set_yscale("log")
+        else:
+            top.set_ylim(bottom=0)
+        bottom.set_ylim(0, max(105.0, 105 * max(e for curve in shown for e in curve.efficiency)))
+        bottom.axhline(100, color=style.MUTED, linewidth=0.8, zorder=0.5)
+        top.set_ylabel("tokens/s (dashed: ideal)" if steps else "bus bandwidth (GB/s)")
+        bottom.set_ylabel("of the smallest (%)")
+        bottom.set_xlabel("GPUs" if steps else "ranks")
+        top.set_title(title)
+        if left > 0:
+            bottom.text(0.99, 0.04, f"{left} more curves are not drawn", transform=bottom.transAxes, ha="right",
+                        fontsize=7.5, color=style.MUTED)  # fmt: skip
+        figure.legend(loc="outside lower left", ncols=2)
+        style.sign(figure, provenance)
+    return figure

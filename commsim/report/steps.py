@@ -1,0 +1,184 @@
+"""A training step as pictures: where its time goes, and what fills the memory of its stages.
+
+`StepFigures` is what they need of a step, from a run in this process or from a saved one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from commsim.engine.timeline import Timeline
+from commsim.report import style
+from commsim.scenario.training_result import CAUSES
+from commsim.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from commsim.scenario.training_result import TrainingItem
+
+GIB = 2.0**30
+
+CAUSE_NAMES = {
+    "compute": "compute",
+    "tp": "exposed tp",
+    "cp": "exposed cp",
+    "ep": "exposed ep",
+    "dp": "exposed dp",
+    "offload": "exposed offload",
+    "pp": "exposed pp",
+    "bubble": "bubble",
+    "optimizer": "update",
+}
+
+# Okabe & Ito's colours (style.py); what is computed in blues, what is waited for in the warm ones.
+CAUSE_COLOURS = {
+    "compute": "#0072B2",
+    "tp": "#D55E00",
+    "cp": "#E69F00",
+    "ep": "#8C510A",
+    "dp": "#CC79A7",
+    "offload": "#000000",
+    "pp": "#009E73",
+    "bubble": "#BBBBBB",
+    "optimizer": "#56B4E9",
+}
+
+_PARTS = ("weights", "gradients", "optimizer", "activations")
+MOST_BARS = 24
+
+
+@dataclass(frozen=True, eq=False)
+class StepFigures:
+    """One step: seconds by cause, bytes of every stage by part under the capacity of a GPU, and its timeline."""
+
+    name: str
+    schedule: str
+    step_s: float
+    stages: int
+    virtual_stages: int
+    micro_batches: int
+    causes: dict[str, float]
+    memory: tuple[dict[str, float], ...]
+    capacity: float
+    timeline: Timeline | None = None
+
+
+def figures_of(item: TrainingItem) -> StepFigures:
+    """Those of a step that was just simulated."""
+    return StepFigures(
+        item.name,
+        item.schedule,
+        item.step_s,
+        item.step.pp,
+        item.step.virtual_stages,
+        item.step.num_microbatches,
+        item.causes,
+        tuple(stage.parts for stage in item.memory.stages),
+        item.memory.capacity,
+        item.timeline,
+    )
+
+
+def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, provenance: str = "") -> Figure:
+    """A bar per (label, seconds by cause): compute, what is exposed of each axis, the bubble, the update."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown, left = bars[:MOST_BARS], len(bars) - MOST_BARS
+    total = [sum(causes.values()) for _, causes in shown]
+    scale, unit = (1.0, "s") if max(total) >= 1.0 else (1e3, "ms")
+    with mpl.rc_context(cast("Any", style.RC)):
+        figure = Figure(figsize=(9.0, 2.0 + 0.42 * len(shown)), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        ends = [0.0] * len(shown)
+        for cause in CAUSES:
+            widths = [scale * max(causes.get(cause, 0.0), 0.0) for _, causes in shown]
+            if max(widths) <= 1e-4 * scale * max(total):
+                continue
+            axes.barh(
+                range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause],
+                edgecolor="white", linewidth=0.6, label=CAUSE_NAMES[cause],
+            )  # fmt: skip
+            for i, (start, width) in enumerate(zip(ends, widths, strict=True)):
+                share = width / (scale * max(total))
+                if share > 0.055:
+                    ink = "white" if cause in ("compute", "tp", "ep", "pp", "offload") else style.INK
+                    text = f"{100 * width / (scale * total[i]):.0f} %"
+                    axes.text(start + width / 2, i, text, ha="center", va="center", fontsize=8, color=ink)
+            ends = [a + b for a, b in zip(ends, widths, strict=True)]
+        for i, end in enumerate(ends):
+            axes.text(end, i, f" {format_time(total[i])}", ha="left", va="center", fontsize=8.5)
+        axes.set_yticks(range(len(shown)), [label for label, _ in shown])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.12 * max(ends))
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(f"time of the mean stage ({unit})" + (f"; {left} more are not drawn" if left > 0 else ""))
+        axes.set_title(title)
+        figure.legend(loc="outside lower left", ncols=6, columnspacing=1.4)
+        style.sign(figure, provenance)
+    return figure
+
+
+def _few_parts(memory: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """The parts in one order, those that are small on every stage as one."""
+    largest: dict[str, float] = {}
+    for parts in memory:
+        for name, value in parts.items():
+            largest[name] = max(value, largest.get(name, 0.0))
+    rest = sorted((n for n in largest if n not in _PARTS), key=lambda n: -largest[n])
+    most = max(sum(parts.values()) for parts in memory)
+    small = {name for i, name in enumerate(rest) if i >= 3 or largest[name] < 0.02 * most}
+    kept = [name for name in (*_PARTS, *rest) if largest.get(name) and name not in small]
+    few = [{name: parts.get(name, 0.0) for name in kept} for parts in memory]
+    if small:
+        few = [made | {"other": sum(parts.get(n, 0.0) for n in small)} for made, parts in zip(few, memory, strict=True)]
+    return few
+
+
+def plot_memory(step: StepFigures, provenance: str = "") -> Figure:
+    """A bar per stage: what fills one GPU, under the line of what it holds."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    memory = _few_parts(step.memory)
+    names = list(dict.fromkeys(name for parts in memory for name in parts))
+    palette = ("#0072B2", "#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#8C510A", "#999999")
+    peaks = [sum(parts.values()) / GIB for parts in memory]
+    capacity = step.capacity / GIB
+    with mpl.rc_context(cast("Any", style.RC)):
+        figure = Figure(figsize=(min(14.0, 6.4 + 0.25 * len(peaks)), 4.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        ends = [0.0] * len(peaks)
+        for i, name in enumerate(names):
+            heights = [parts.get(name, 0.0) / GIB for parts in memory]
+            axes.bar(
+                range(len(peaks)), heights, bottom=ends, width=0.75, label=name, edgecolor="white", linewidth=0.6,
+                color=palette[i % len(palette)],
+            )  # fmt: skip
+            ends = [a + b for a, b in zip(ends, heights, strict=True)]
+        if len(peaks) <= 32:
+            for i, peak in enumerate(peaks):
+                axes.text(i, peak, f"{peak:.1f}", ha="center", va="bottom", fontsize=8)
+        axes.axhline(capacity, color=style.INK, linewidth=1.2, linestyle=(0, (5, 3)), zorder=3)
+        axes.text(
+            0.995, capacity, f"a GPU holds {capacity:.1f} GiB", ha="right", va="bottom", fontsize=8.5,
+            transform=axes.get_yaxis_transform(),
+        )  # fmt: skip
+        axes.set_ylim(0, 1.14 * max(*peaks, capacity))
+        every = max(1, len(peaks) // 16)
+        axes.set_xticks(range(0, len(peaks), every))
+        axes.set_xlim(-0.6, len(peaks) - 0.4)
+        axes.grid(visible=False, axis="x")
+        axes.set_xlabel("pipeline stage")
+        axes.set_ylabel("memory of one GPU (GiB)")
+        axes.set_title(f"{step.name}: memory by stage")
+        figure.legend(loc="outside right upper")
+        style.sign(figure, provenance)
+    return figure
