@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_plot_of_the_api_draws_the_same(folders: Path) -> None:
         cs.plot(cs.run(STEP), "links")
 
 
-_DAMAGE = {
+_DAMAGE: dict[str, Callable[[str], str]] = {
     "not JSON": lambda text: text[: len(text) // 2],
     "a list": lambda text: "[1, 2]",
     "rows without times": lambda text: text.replace('"time_us"', '"time"'),
