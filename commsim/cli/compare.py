@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commsim.accuracy.compare import Comparison
     from commsim.accuracy.verdict import Verdict
     from commsim.accuracy.whatif import Tried
     from commsim.measure.records import Curve
@@ -40,9 +43,19 @@ def compare(
         ),
     ] = None,
     plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw comparison.png and .svg.")] = True,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Write the verdict as one HTML file to mail: answer, tables that sort, pictures, provenance.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
     if parse_only:
+        if html is not None:
+            raise typer.BadParameter("found it with --parse-only, which compares nothing", param_hint="--html")
         _parse_only(files, json_output)
         return
     predictions, measured = _sorted(files)
@@ -62,6 +75,14 @@ def compare(
         written = _write([v for v, _ in results], folder, plot)
         if not json_output:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+    if html is not None:
+        from commsim.files import write_atomically
+        from commsim.report.compare_page import compare_page
+        from commsim.report.page import html as page_text
+
+        write_atomically(html, page_text(compare_page(results, _title([v.comparison for v, _ in results]))))
+        if not json_output:
+            typer.echo(f"# wrote {html}")
 
 
 @dataclass(frozen=True)
@@ -181,13 +202,18 @@ def _write(verdicts: list[Verdict], folder: Path, plot: bool) -> list[Path]:
 
         shown = list({id(c.predicted): c.predicted for c in comparisons}.values())
         curves = list({id(c.measured): c.measured for c in comparisons}.values())
-        names = list(dict.fromkeys(c.name for c in shown))
-        title = names[0] if len(names) == 1 else f"{len(names)} predictions, {len(curves)} measured curves"
-        figure = plot_bandwidth(shown, curves, title, comparisons)
+        figure = plot_bandwidth(shown, curves, _title(comparisons), comparisons)
         written += [
             write_atomically(folder / f"comparison.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
         ]
     return written
+
+
+def _title(comparisons: Sequence[Comparison]) -> str:
+    """The prediction's name, or how many there are of both."""
+    names = dict.fromkeys(c.predicted.name for c in comparisons)
+    curves = {id(c.measured) for c in comparisons}
+    return next(iter(names)) if len(names) == 1 else f"{len(names)} predictions, {len(curves)} measured curves"
 
 
 def _parse_only(files: list[Path], json_output: bool) -> None:

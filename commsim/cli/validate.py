@@ -37,6 +37,14 @@ def collectives(
     report: Annotated[
         bool, typer.Option("--report", help="Write docs/accuracy.md, its pictures, the medians.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Write the outcome as one HTML file to mail: errors of every log, pictures.",
+            show_default=False,
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")] = False,
     only: Annotated[str | None, typer.Option(help="Score logs of these slugs only: shell patterns, commas.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at work.")] = 2,
@@ -66,6 +74,12 @@ def collectives(
     if json_path is not None and str(json_path) != "-":
         write_atomically(json_path, text)
     typer.echo(text if str(json_path) == "-" else summary(found), nl=False)
+    if html is not None:
+        from commsim.report.page import html as page_text
+        from commsim.report.validation_page import collectives_page
+
+        write_atomically(html, page_text(collectives_page(validation, found)))
+        typer.echo(f"# wrote {html}", err=True)
     if report:
         for path in write_report(validation, found):
             typer.echo(f"# wrote {path}", err=True)
@@ -96,6 +110,14 @@ def training(
     report: Annotated[
         bool, typer.Option("--report", help="Write docs/accuracy-training.md, its pictures, the record; with ablation.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Write the outcome as one HTML file to mail: errors of every row, pictures.",
+            show_default=False,
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")] = False,
 ) -> None:
     """Predict published training steps and say how far off the predictions are."""
@@ -121,6 +143,12 @@ def training(
     if json_path is not None and str(json_path) != "-":
         write_atomically(json_path, text)
     typer.echo(text if str(json_path) == "-" else summary(validation, found), nl=False)
+    if html is not None:
+        from commsim.report.page import html as page_text
+        from commsim.report.validation_page import training_page
+
+        write_atomically(html, page_text(training_page(validation, found)))
+        typer.echo(f"# wrote {html}", err=True)
     if report:
         for path in write_report(validation, _progress):
             typer.echo(f"# wrote {path}", err=True)

@@ -23,8 +23,8 @@ from commsim.units import format_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLUMNS = (("mape", "all"), ("mape_small", "<= 32 KiB"), ("mape_mid", "to 16 MiB"), ("mape_large", "> 16 MiB"))
-_BASELINES = {
+COLUMNS = (("mape", "all"), ("mape_small", "<= 32 KiB"), ("mape_mid", "to 16 MiB"), ("mape_large", "> 16 MiB"))
+BASELINES = {
     "alpha_beta": "datasheet line",
     "tuner": "NCCL's tuner",
     "tuner_or_launch": "max(tuner, launch)",
@@ -41,18 +41,18 @@ def summary(found: Mapping[str, Any]) -> str:
         lines += _text_table(mode["medians"]["by_class"])
     lines += ["baselines, medians over logs | over systems, %"]
     for name, part in found["baselines"].items():
-        lines += [f"  {_BASELINES[name]}", *_text_table(part["by_class"])]
+        lines += [f"  {BASELINES[name]}", *_text_table(part["by_class"])]
     lines += [f"worst logs, {found['mode']}"]
     lines += [f"  {row['mape']:7.1f}  {row['slug']}: {row['reason']}" for row in found["worst"]]
     return "\n".join(lines) + "\n"
 
 
 def _text_table(by_class: Mapping[str, Any]) -> list[str]:
-    head = f"  {'':28s}{'logs':>5s}" + "".join(f"{label:>17s}" for _, label in _COLUMNS)
+    head = f"  {'':28s}{'logs':>5s}" + "".join(f"{label:>17s}" for _, label in COLUMNS)
     lines = [head]
     for name, part in by_class.items():
         cells = "".join(
-            f"{_percent(part['logs'][key]):>8s} |{_percent(part['systems'][key]):>7s}" for key, _ in _COLUMNS
+            f"{_percent(part['logs'][key]):>8s} |{_percent(part['systems'][key]):>7s}" for key, _ in COLUMNS
         )
         lines.append(f"  {name:28s}{part['n_logs']:5d}{cells}")
     return lines
@@ -112,7 +112,7 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
         lines += [f"## {name}", "", *_markdown(mode["medians"]["by_class"]), ""]
     lines += ["## Baselines", "", "On the same logs.", ""]
     for name, part in found["baselines"].items():
-        lines += [f"**{_BASELINES[name]}**", "", *_markdown(part["by_class"]), ""]
+        lines += [f"**{BASELINES[name]}**", "", *_markdown(part["by_class"]), ""]
     lines += [
         "## By collective, zero-shot",
         "",
@@ -156,11 +156,11 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
 
 def _markdown(parts: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| | logs | systems | " + " | ".join(label for _, label in _COLUMNS) + " |",
-        "|---|--:|--:|" + "--:|" * len(_COLUMNS),
+        "| | logs | systems | " + " | ".join(label for _, label in COLUMNS) + " |",
+        "|---|--:|--:|" + "--:|" * len(COLUMNS),
     ]
     for name, part in parts.items():
-        cells = " | ".join(f"{_percent(part['logs'][k])} / {_percent(part['systems'][k])}" for k, _ in _COLUMNS)
+        cells = " | ".join(f"{_percent(part['logs'][k])} / {_percent(part['systems'][k])}" for k, _ in COLUMNS)
         lines.append(f"| {name} | {part['n_logs']} | {part['n_systems']} | {cells} |")
     return lines
 

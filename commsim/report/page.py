@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"
 
+_REM_PER_INCH = 60 / 8.4  # the usual figure fills the page; smaller ones keep its size of letters
+
 
 @dataclass(frozen=True)
 class Text:
@@ -48,10 +50,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG drawing and the sentence below it."""
+    """An SVG drawing, the sentence below it, and how wide it is shown at most."""
 
     svg: Any
     caption: str
+    width_rem: float = 60.0
     kind: ClassVar[str] = "picture"
 
 
@@ -133,11 +136,15 @@ def picture(figure: Figure, caption: str) -> Picture:
     text = re.sub(r'\bid="([^"]+)"', rf'id="{own}-\1"', text)
     text = re.sub(r'href="#([^"]+)"', rf'href="#{own}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{own}-\1)", text)
-    return Picture(Markup(text), caption)  # drawn by matplotlib, which escapes the texts in it
+    width_rem = _REM_PER_INCH * figure.get_figwidth()
+    return Picture(Markup(text), caption, round(width_rem, 1))  # drawn by matplotlib, which escapes the texts in it
 
 
 def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], note: str = "") -> Table:
-    """A table of plain values: numbers are shown with three to four digits and sort as numbers."""
+    """A table of plain values: numbers are shown with three to four digits, under a head in % with one after the point.
+
+    They sort as numbers.
+    """
     listed = [tuple(row) for row in rows]
     named = tuple(
         column
@@ -145,7 +152,16 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], note: 
         else Column(column, number=any(isinstance(row[i], (int, float)) for row in listed))
         for i, column in enumerate(columns)
     )
-    return Table(named, tuple(tuple(cell(value) for value in row) for row in listed), note)
+    rates = [column.name.endswith("(%)") for column in named]
+    cells = tuple(
+        tuple(_percent(value) if rate else cell(value) for value, rate in zip(row, rates, strict=True))
+        for row in listed
+    )
+    return Table(named, cells, note)
+
+
+def _percent(value: Any) -> Cell:
+    return Cell(f"{value:,.1f}", value) if isinstance(value, float) else cell(value)
 
 
 def cell(value: Any) -> Cell:

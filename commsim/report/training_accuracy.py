@@ -228,7 +228,9 @@ def _svg(figure: Figure) -> bytes:
     return re.sub(rb"[ \t]+\n", b"\n", buffer.getvalue())
 
 
-def sources_figure(found: TrainingValidation, predicted: Any) -> Figure:
+def sources_figure(
+    found: TrainingValidation, predicted: Any, title: str = "Time per training step, without the rows of the source"
+) -> Figure:
     """The signed errors of every group of rows: a dot per row, a bar from the first to the third quartile."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -262,11 +264,13 @@ def sources_figure(found: TrainingValidation, predicted: Any) -> Figure:
         axes.set_xlabel(
             "(predicted - measured) / measured, %: dot a row, bar its quartiles, cross the null model's median"
         )
-        axes.set_title("Time per training step, without the rows of the source")
+        axes.set_title(title)
     return figure
 
 
-def measured_figure(found: TrainingValidation, predicted: Any) -> Figure:
+def measured_figure(
+    found: TrainingValidation, predicted: Any, title: str = "Predicted without the row's source"
+) -> Figure:
     """Predicted against measured seconds per step, both logarithmic."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -300,6 +304,6 @@ def measured_figure(found: TrainingValidation, predicted: Any) -> Figure:
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         axes.set_xlabel("measured time per step, s")
         axes.set_ylabel("predicted, s (band: 25 %)")
-        axes.set_title("Predicted without the row's source")
+        axes.set_title(title)
         axes.legend(loc="upper left")
     return figure

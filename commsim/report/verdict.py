@@ -17,10 +17,11 @@ def answer_line(verdict: Verdict, tried: Sequence[Tried]) -> str:
     """The verdict in one line, with the what-if that fits best."""
     # Causes that fit alike cannot be told apart by this curve.
     alike = [t for t in tried if t.score <= 1.25 * tried[0].score and t.cause != AS_PREDICTED][:3]
-    return verdict.sentence(f"{', or '.join(t.cause for t in alike)} ({_fit(tried[0])})" if tried else "")
+    return verdict.sentence(f"{', or '.join(t.cause for t in alike)} ({fit(tried[0])})" if tried else "")
 
 
-def _fit(tried: Tried) -> str:
+def fit(tried: Tried) -> str:
+    """How far the curve is from a what-if, as a mean factor in percent."""
     return f"fits to {100 * np.expm1(tried.score):.0f} %"
 
 
@@ -47,7 +48,7 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = ()) -> str:
     lines.append(summary_line(c))
     if verdict.assumed:
         lines.append(f"# the prediction has no band of its own; {100 * DEFAULT_BAND:.0f} % either way is taken")
-    lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {_fit(t)}" for t in tried]
+    lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {fit(t)}" for t in tried]
     if c.outside:
         lines.append(f"# not compared: {c.outside} measured sizes outside the predicted range")
     if c.measured.skipped_lines:

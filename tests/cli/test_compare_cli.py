@@ -56,6 +56,29 @@ def test_a_curve_as_predicted_is_as_expected(scenario: Path, tmp_path: Path) -> 
     assert {p.name for p in (tmp_path / "o").iterdir()} == {"comparison.csv", "comparison.png", "comparison.svg"}
 
 
+def test_the_page_says_what_the_terminal_says(scenario: Path, tmp_path: Path) -> None:
+    curve = predicted_curve(load_scenarios(scenario)[0], "all_reduce", SIZES)
+    log = _measured(tmp_path / "log.csv", curve, 50.0)
+    page = tmp_path / "deep" / "c.html"
+    result = compare(scenario, log, "--no-plot", "--no-what-if", "--html", page)
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    answer = result.stdout.splitlines()[0]
+    assert answer.startswith("log: slower than expected: x50.00 at 8 of 8 sizes")
+    assert f"<p>{answer}</p>" in text[: text.index("<h2")]
+    assert text.count(">slower x50.00</td>") == 8
+    assert text.count("<svg") == 1
+    assert "How sure this is" in text
+    assert str(log) in text
+
+
+def test_a_page_of_nothing_compared_is_refused(tmp_path: Path, checkout: Path) -> None:
+    log = checkout / "tests" / "data" / "logs" / "all_reduce_one_process.log"
+    result = compare("--parse-only", log, "--html", tmp_path / "c.html")
+    assert result.exit_code == 2
+    assert not (tmp_path / "c.html").exists()
+
+
 def test_one_nic_in_use_is_found(scenario: Path, tmp_path: Path) -> None:
     one = load_scenarios(scenario)[0]
     cause = next(w for w in what_ifs(one) if w.cause == "one NIC of 8 in use")

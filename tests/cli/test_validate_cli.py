@@ -41,6 +41,7 @@ def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_a_folder_never_seen(folder: Path) -> None:
     target = folder / "out.json"
     arguments = ["validate", "collectives", "--data", str(folder), "--json", str(target), "--workers", "1"]
+    arguments += ["--html", str(folder / "v.html")]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     found = json.loads(target.read_text())
@@ -58,6 +59,11 @@ def test_a_folder_never_seen(folder: Path) -> None:
     assert {"all", "by_class", "by_collective", "by_system"} <= set(found["medians"])
     assert set(found["baselines"]) == {"alpha_beta", "tuner", "tuner_or_launch", "three_lines"}
     assert "one node" in result.stdout
+    page = (folder / "v.html").read_text()
+    answer = page[: page.index("<h2")]
+    assert f"{rows['new_a']['mape']:.1f} % median error over 1 logs" in answer
+    assert "Not scored" in page
+    assert "MI300X" in page[page.index('">Not scored</h2>') :]
 
 
 def test_few_sizes_of_a_curve_leave_the_others(folder: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +10,6 @@ from commsim.api import run
 from commsim.report.page import Cell, Code, Facts, Page, Section, Text, cell, html, number, picture, table
 from commsim.report.result_page import result_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr"),
-]
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
 
 
@@ -93,50 +85,6 @@ def test_cells_sort_by_their_value() -> None:
     assert cell(1234567) == Cell("1,234,567", 1234567.0)
     assert cell(None) == Cell("")
     assert cell(True) == Cell("yes")
-
-
-def _browse(path: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    assert CHROMIUM is not None
-    command = [CHROMIUM, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", *options, path.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_in_a_browser_tables_sort_and_the_console_is_quiet(report: str, tmp_path: Path) -> None:
-    """Two clicks on the header of the first column turn the order of the sizes round."""
-    probe = """<script>
-    var button = document.querySelector("thead button"); button.click(); button.click();
-    var sizes = Array.from(document.querySelector("tbody").rows).map(function (r) { return r.cells[0].textContent; });
-    document.body.setAttribute("data-sizes", sizes.join("|"));
-    </script></body>"""
-    page = tmp_path / "report.html"
-    page.write_text(report.replace("</body>", probe), encoding="utf-8")
-    shown = _browse(page, tmp_path, "--dump-dom")
-    found = re.search(r'data-sizes="([^"]*)"', shown.stdout)
-    assert found is not None
-    assert found[1].split("|")[0] == "1 GiB"
-    assert found[1].split("|")[-1] == "1 KiB"
-    assert "CONSOLE" not in shown.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-@pytest.mark.parametrize("width", [1200, 390])
-def test_screenshots_are_kept(report: str, tmp_path: Path, checkout: Path, width: int) -> None:
-    """Under out/screenshots, for a person to look at; a phone shows no page wider than itself."""
-    probe = """<script>document.body.setAttribute("data-wide", document.documentElement.scrollWidth);</script></body>"""
-    page = tmp_path / "report.html"
-    page.write_text(report.replace("</body>", probe), encoding="utf-8")
-    folder = checkout / "out" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-    picture_file = folder / f"report-{width}.png"
-    picture_file.unlink(missing_ok=True)
-    _browse(page, tmp_path, f"--window-size={width},2400", f"--screenshot={picture_file}")
-    assert picture_file.stat().st_size > 10_000
-    wide = re.search(r'data-wide="(\d+)"', _browse(page, tmp_path, f"--window-size={width},2400", "--dump-dom").stdout)
-    assert wide is not None
-    assert int(wide[1]) <= max(width, 500)  # headless windows are at least 500 pixels wide
 
 
 def workload_page(item: dict[str, object], library: str = "nccl") -> str:
