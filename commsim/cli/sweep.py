@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from commsim.planner.evaluate import Answer
 
 _SAY_EVERY_S = 30.0
+_MOST_ANSWERED = 20_000  # points: the rows of more are for other tools
 
 
 def sweep(
@@ -133,10 +134,17 @@ def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, 
         text = html(sweep_page(points, name, file.read_text(encoding="utf-8")))
         written.append(write_atomically(folder / "report.html", text))
     failed = [p for p in points if p["error"]]
+    answers = []
+    if len(failed) < len(points) and len(points) <= _MOST_ANSWERED:
+        from commsim.report.fabric_answer import enough_lines
+        from commsim.report.sweep_plot import figure_of
+
+        answers = enough_lines(points, figure_of(points))
     return {
         "points": len(points),
         "rows": sum(len(p["rows"]) for p in points),
         "failed": len(failed),
+        "answers": answers,
         "first_error": failed[0]["error"] if failed else None,
         "files": [str(p) for p in written],
     }
@@ -157,6 +165,8 @@ def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
     if "files" in summary:
         failed = f", {summary['failed']:,} points failed" if summary["failed"] else ""
         typer.echo(f"# {summary['rows']:,} rows{failed}: {', '.join(summary['files'])}")
+        for line in summary["answers"]:
+            typer.echo(f"# {line}")
         if summary["first_error"]:
             typer.echo(f"# first error: {summary['first_error']}")
 

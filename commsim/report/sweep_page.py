@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from commsim.report.fabric_answer import FABRIC, enough_lines
 from commsim.report.page import Code, Page, Part, Section, Text, picture, table
 from commsim.report.sweep_plot import SHARE, curves, figure_of, knee_lines, numeric_paths, plot_sweep
 
 MOST_ROWS = 2_000
+MOST_LINES = 3  # knees of one path among the first lines
 
 
 def sweep_page(points: Sequence[dict[str, Any]], name: str, base: str) -> Page:
@@ -17,12 +19,14 @@ def sweep_page(points: Sequence[dict[str, Any]], name: str, base: str) -> Page:
 
     figure = figure_of(points)
     sections = []
-    answer = []
+    answer = enough_lines(points, figure)
+    answered = bool(answer)
     for path in numeric_paths(points):
         if not curves(points, path, figure):
             continue
         lines = knee_lines(points, path, figure)
-        answer += lines[:1]
+        if not answered or path not in FABRIC:
+            answer += lines[:MOST_LINES]
         parts: list[Part] = [picture(plot_sweep(points, path, figure, name), f"{figure} along {path}.")]
         sections.append(Section(f"Along {path}", (*parts, *map(Text, lines))))
     rows = list(flat_rows(points))

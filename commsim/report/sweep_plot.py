@@ -22,10 +22,10 @@ SHARE = 0.95
 FIGURES = {
     "busbw_GBps": ("bus bandwidth (GB/s)", True),
     "algbw_GBps": ("algorithm bandwidth (GB/s)", True),
+    "step_s": ("step time (s)", False),
     "tokens_per_s_per_gpu": ("tokens/s per GPU", True),
     "mfu": ("MFU", True),
     "time_us": ("time (us)", False),
-    "step_s": ("step (s)", False),
 }
 """Columns worth drawing: their label, and whether more is better. The first that a sweep has is drawn."""
 
@@ -92,15 +92,23 @@ def numeric_paths(points: Sequence[dict[str, Any]]) -> list[str]:
     values: dict[str, set[float]] = {}
     for point in points:
         for name, value in point["values"].items():
-            number = _number(value)
+            number = quantity(value)
             if number is None:
                 values.setdefault(name, set()).add(math.nan)
             else:
                 values.setdefault(name, set()).add(number)
-    return [n for n, found in values.items() if len(found) > 1 and not any(map(math.isnan, found))]
+    found = [n for n, seen in values.items() if len(seen) > 1 and not any(map(math.isnan, seen))]
+    # Of paths that go together one stands for all.
+    return [n for i, n in enumerate(found) if not any(follows(points, n, other) for other in found[:i])]
 
 
-def _number(value: Any) -> float | None:
+def follows(points: Iterable[dict[str, Any]], name: str, path: str) -> bool:
+    """Whether a path's value is settled by that of another, and the other way round: they go together."""
+    pairs = {(str(p["values"].get(name)), str(p["values"].get(path))) for p in points}
+    return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) > 1
+
+
+def quantity(value: Any) -> float | None:
     """A number, or a quantity in SI units."""
     from commsim.errors import UnitError
     from commsim.units import parse_bandwidth, parse_bytes, parse_time
@@ -117,14 +125,17 @@ def _number(value: Any) -> float | None:
 
 def curves(points: Iterable[dict[str, Any]], path: str, figure: str) -> list[SweepCurve]:
     """The curves along a path: one per combination of the other paths, collective and size; equal ones are one."""
+    points = list(points)
+    names = {name for point in points for name in point["values"]} - {path}
+    together = {name for name in names if follows(points, name, path)}
     found: dict[tuple[tuple[str, Any], ...], dict[float, float]] = {}
     written: dict[float, str] = {}
     for row in flat_rows(points):
-        value, at = row.get(figure), _number(row.get(path))
+        value, at = row.get(figure), quantity(row.get(path))
         if value is None or at is None or row.get("error"):
             continue
         written[at] = str(row[path])
-        swept = [(n, v) for n, v in row.items() if "." in n and n != path]
+        swept = [(n, v) for n, v in row.items() if "." in n and n != path and n not in together]
         what = [(n, row[n]) for n in ("collective", "size_bytes", "model") if n in row]
         found.setdefault((*swept, *what), {})[at] = float(value)
     constant = _constant(found)
@@ -225,16 +236,16 @@ def knee_lines(points: Sequence[dict[str, Any]], path: str, figure: str) -> list
     for curve in curves(points, path, figure)[:MOST_CURVES]:
         bend = knee(curve, more)
         if max(curve.y) <= 1.001 * min(curve.y):
-            lines.append(f"{curve.label}: {path} changes nothing ({_words(label, curve.y[0])})")
+            lines.append(f"{curve.label}: {path} changes nothing ({figure_words(label, curve.y[0])})")
             continue
         lines.append(
-            f"{curve.label}: {path} {curve.name(bend.x)} reaches {_words(label, bend.y)}, "
+            f"{curve.label}: {path} {curve.name(bend.x)} reaches {figure_words(label, bend.y)}, "
             f"{100 * (bend.y / bend.best if more else bend.best / bend.y):.0f} % of the best ({bend.best:.4g})"
         )
     return lines
 
 
-def _words(label: str, value: float) -> str:
+def figure_words(label: str, value: float) -> str:
     """``bus bandwidth 21.4 GB/s`` of the label ``bus bandwidth (GB/s)``."""
     name, _, unit = label.partition(" (")
     return f"{name} {value:.4g} {unit.removesuffix(')')}".rstrip()

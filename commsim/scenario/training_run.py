@@ -164,8 +164,11 @@ def parts_of(spec: TopologySpec, base_dir: Path, topology: Topology) -> Callable
         knobs: dict[str, object] = {"nodes": nodes, "faults": None}
         if per_node < topology.ranks_per_node:
             knobs["gpus_per_node"] = per_node
-            if nodes > 1:
-                knobs["nics_per_node"] = max(1, topology.nics_per_node * per_node // topology.ranks_per_node)
+            share = topology.nics_per_node * per_node / topology.ranks_per_node
+            if nodes > 1 and share:
+                knobs["nics_per_node"] = max(1, int(share))
+                if share < 1:  # groups take turns at a NIC
+                    knobs["nic_bandwidth"] = share * topology.nic_bandwidth
         return load_topology(spec.model_copy(update=knobs), base_dir)
 
     return part

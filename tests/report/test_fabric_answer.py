@@ -1,0 +1,88 @@
+"""How much fabric is enough: by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commsim as cs
+from commsim.planner.sweep import read_sweep
+from commsim.report.fabric_answer import enough, enough_lines
+from commsim.report.sweep_plot import curves, follows, numeric_paths
+
+SHIPPED = sorted((Path(__file__).resolve().parents[2] / "scenarios" / "sweep").glob("*.yaml"))
+
+
+def _points(rows: list[tuple[dict[str, Any], float]], figure: str = "busbw_GBps") -> list[dict[str, Any]]:
+    return [
+        {"number": i, "values": values, "rows": [{"collective": "all_reduce", "size_bytes": 2**30, figure: value}],
+         "error": None}
+        for i, (values, value) in enumerate(rows)
+    ]  # fmt: skip
+
+
+NIC, OVER = "topology.nic_bandwidth", "topology.oversubscription"
+
+
+def test_the_least_fabric_within_95_percent_is_named() -> None:
+    points = _points(
+        [
+            ({NIC: "800 Gb/s", OVER: 1}, 100.0),
+            ({NIC: "400 Gb/s", OVER: 1}, 99.0),
+            ({NIC: "400 Gb/s", OVER: 2}, 96.0),
+            ({NIC: "200 Gb/s", OVER: 1}, 94.0),  # as much fabric, but too slow
+        ]
+    )
+    (found,) = enough(points, "busbw_GBps")
+    assert found.least == {NIC: "400 Gb/s", OVER: 2}
+    assert found.part == pytest.approx(1 / 4)
+    (line,) = enough_lines(points, "busbw_GBps")
+    assert "nic_bandwidth 400 Gb/s, oversubscription 2 is enough, 1/4 of the most that was tried" in line
+    assert "bus bandwidth 96 GB/s, 96 % of the best (100)" in line
+
+
+def test_of_times_the_smallest_is_the_ideal() -> None:
+    points = _points([({NIC: "100 Gb/s"}, 2.0), ({NIC: "200 Gb/s"}, 1.0), ({NIC: "400 Gb/s"}, 0.9)], "step_s")
+    (found,) = enough(points, "step_s")
+    assert found.best == 0.9
+    assert found.least == {NIC: "400 Gb/s"}
+    assert "all of the fabric is needed" in enough_lines(points, "step_s")[0]
+
+
+def test_without_a_fabric_there_is_no_answer() -> None:
+    assert enough(_points([({"topology.nodes": 1}, 1.0), ({"topology.nodes": 2}, 2.0)]), "busbw_GBps") == []
+
+
+def test_paths_that_go_together_are_one_curve() -> None:
+    sizes = [(4, 18), (8, 9), (72, 1)]
+    points = _points([({"topology.gpus_per_node": g, "topology.nodes": n}, float(g)) for g, n in sizes])
+    assert follows(points, "topology.nodes", "topology.gpus_per_node")
+    assert numeric_paths(points) == ["topology.gpus_per_node"]
+    (curve,) = curves(points, "topology.gpus_per_node", "busbw_GBps")
+    assert curve.x == (4.0, 8.0, 72.0)
+    grid = _points([({"topology.nodes": n, OVER: o}, 1.0 * n * o) for n in (1, 2) for o in (1, 2)])
+    assert not follows(grid, OVER, "topology.nodes")
+    assert len(curves(grid, "topology.nodes", "busbw_GBps")) == 2
+
+
+def test_shipped_sweeps_cover_every_question_about_fabrics() -> None:
+    paths = {path for file in SHIPPED for path in read_sweep(file).paths}
+    assert {
+        "topology.nic_bandwidth", "topology.nics_per_node", "topology.oversubscription", "topology.fabric.kind",
+        "topology.gpus_per_node", "workload.0.sizes", "topology.nodes",
+    } <= paths  # fmt: skip
+    assert all(sum(1 for _ in read_sweep(file).points()) <= 64 for file in SHIPPED)
+
+
+def test_groups_that_share_a_nic_share_its_bandwidth() -> None:
+    """One NIC for a node's four data-parallel groups is a quarter of a NIC each."""
+    step = {"model": "llama-3-8b", "global_batch_size": 16, "mesh": {"tp": 2, "dp": 8}}
+    base = {"name": "x", "topology": {"preset": "hgx-h100-ndr400", "nodes": 2}, "workload": [{"training": step}]}
+    one, slow, all_ = (
+        cs.run(base, word).trainings[0].causes["dp"]
+        for word in ("topology.nics_per_node=1", "topology.nic_bandwidth=50 Gb/s", "topology.nics_per_node=8")
+    )
+    assert one > 2 * all_
+    assert one == pytest.approx(slow, rel=0.35)
