@@ -78,7 +78,15 @@ def test_what_is_printed_and_written(tmp_path: Path) -> None:
         assert words in shown.output
     lines = [line for line in shown.output.splitlines() if not line.startswith(("# wrote", "# trace"))]
     assert max(map(len, lines)) <= 120
-    files = ["memory.csv", "pipeline.png", "pipeline.svg", "result.json", "scenario.yaml", "training.csv"]
+    files = [
+        "memory.csv",
+        "pipeline.png",
+        "pipeline.svg",
+        "result.json",
+        "scenario.yaml",
+        "timeline.csv",
+        "training.csv",
+    ]
     assert sorted(p.name for p in out.iterdir()) == files
     row = next(csv.DictReader((out / "training.csv").read_text().splitlines()))
     data = json.loads((out / "result.json").read_text())["trainings"][0]
