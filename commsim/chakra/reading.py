@@ -18,9 +18,11 @@ from commsim.chakra.messages import COLLECTIVES, NODE_TYPES, attribute_value, me
 from commsim.chakra.trace import MOST_FAULTS, Kind, Node, Trace
 from commsim.errors import Fault, ScenarioError
 
-MOST_MESSAGE_BYTES = 16 << 20
+MOST_MESSAGE_BYTES = 4 << 20
+"""A decoded message takes up to some eighty times as much memory: two bytes may be an object."""
 MOST_NODES = 2_000_000
 MOST_DEPS = 16_000_000
+MOST_NODE_DEPS = 1_000_000
 MOST_NAME = 200
 BARRIER_BYTES = 4
 """torch's barrier is an all_reduce of one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
@@ -158,6 +160,8 @@ def _parse(data: bytes, offset: int, path: Path, *, first: bool) -> Any:
 
 def _node(message: Any, offset: int) -> Node:
     """The Node of a message; ValueError for what makes no sense."""
+    if len(message.ctrl_deps) + len(message.data_deps) > MOST_NODE_DEPS:
+        raise ValueError(f"found over {MOST_NODE_DEPS:,} dependencies of one node")
     if not 0 < message.type < len(NODE_TYPES):
         known = ", ".join(f"{i} ({name})" for i, name in enumerate(NODE_TYPES) if i)
         raise ValueError(f"found type {message.type}, expected one of {known}")

@@ -85,10 +85,12 @@ def _differs(result: Result, saved: Path) -> list[str]:
         held = json.loads(saved.read_text(encoding="utf-8"))
         before = [row["time_us"] for item in held["items"] for row in item["rows"]]
         before += [item["step_s"] * 1e6 for item in held["trainings"]]
+        before += [item["time_us"] for item in held.get("traces", [])]
         by = held["provenance"]["commsim"]
     except (ValueError, KeyError, TypeError, OSError, UnicodeDecodeError):
         return [f"{saved} cannot be read; what is explained is the scenario beside it"]
     now = [row.time_s * 1e6 for item in result.items for row in item.rows] + [t.step_s * 1e6 for t in result.trainings]
+    now += [item.seconds * 1e6 for item in result.traces]
     off = max((abs(b / a - 1) for a, b in zip(before, now, strict=False) if a), default=0.0)
     if len(before) != len(now) or off > 1e-6:
         return [

@@ -76,7 +76,8 @@ def explain(
 ) -> list[Explanation]:
     """Every collective at its smallest and largest size (or at `sizes`), and every training step of a result.
 
-    Without `what_if` nothing is changed: only what bounds them. Jobs beside each other and claims explain themselves.
+    Without `what_if` nothing is changed: only what bounds them. Jobs beside each other, claims and traces explain
+    themselves.
     """
     cache = Cache()
     scenario = result.scenario

@@ -11,6 +11,7 @@ from commsim.report.page import Cell, Part, Section, Text, table
 from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
+    from commsim.scenario.chakra_result import TraceItem
     from commsim.scenario.result import Item, JobsItem, Result, Row
     from commsim.scenario.training_result import TrainingItem
 
@@ -157,15 +158,29 @@ def jobs_words(item: JobsItem) -> list[str]:
     return lines
 
 
+def traces_words(item: TraceItem) -> list[str]:
+    """What bounds replayed traces."""
+    if not item.seconds:
+        return [f"{item.name}: the traces take no time."]
+    computes, exposed, idle = (item.mean(part) / item.seconds for part in ("compute", "exposed", "idle"))
+    return [
+        f"{item.name}: {format_time(item.seconds)}, bound by {item.bottleneck} to the end of rank {item.longest}.",
+        f"The mean rank computes {_percent(computes)} of the time, stands still for transfers {_percent(exposed)} and "
+        f"waits for others {_percent(idle)}.",
+    ]
+
+
 def text(result: Result, explanations: Sequence[Explanation]) -> str:
     """The explanations as lines for a terminal; ends with a newline."""
-    lines = [f"# why: {result.name}"]
-    lines += [line for item in result.items if (line := stretches(item))]
+    lines = [line for item in result.items if (line := stretches(item))]
     for one in explanations:
         lines += explain_lines(one)
     for jobs in result.jobs:
         lines += jobs_words(jobs)
-    return "\n".join(lines) + "\n"
+    for traces in result.traces:
+        lines += traces_words(traces)
+    lines = lines or ["# claims explain themselves"]
+    return "\n".join([f"# why: {result.name}", *lines]) + "\n"
 
 
 def answer(explanations: Sequence[Explanation]) -> list[str]:

@@ -115,6 +115,14 @@ def test_ranks_that_do_not_match_are_named(folder: Path) -> None:
     assert "call 1 on a group of 8 ranks (0, 1, 2, 3, 4, 5, 6, 7) is all_gather of 64 bytes on rank 3" in found
 
 
+def test_a_replay_is_explained(folder: Path) -> None:
+    result = _cli(folder / "replay.yaml", "--out", folder / "out", "--explain")
+    assert "bound by compute (99% of the critical path) to the end of rank 0." in result.output
+    again = CliRunner().invoke(app, ["explain", str(folder / "out")])
+    assert "The mean rank computes 99 % of the time" in again.output
+    assert "differs" not in again.output
+
+
 @pytest.mark.parametrize("library", ["gloo", "none"])
 def test_traces_need_nccl(folder: Path, library: str) -> None:
     assert f"found a trace with library {library}" in _said(folder / "replay.yaml", f"library={library}", "--no-files")

@@ -153,11 +153,19 @@ def test_hostile_bytes_are_faults_or_traces(tmp_path_factory: pytest.TempPathFac
     assert "x.0.et" in said
 
 
+def test_a_node_of_too_many_dependencies_is_refused(tmp_path: Path) -> None:
+    deps = b"\x01" * 1_000_001
+    body = b"\x18\x04\x2a" + bytes([len(deps) & 0x7F | 0x80, len(deps) >> 7 & 0x7F | 0x80, len(deps) >> 14]) + deps
+    varint = bytes([len(body) & 0x7F | 0x80, len(body) >> 7 & 0x7F | 0x80, len(body) >> 14])
+    with pytest.raises(ScenarioError, match="found over 1,000,000 dependencies"):
+        _read(tmp_path, b"\x00" + varint + body)
+
+
 def test_a_large_message_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """A length that promises more than may be: nothing of that size is allocated or read."""
     length = MOST_MESSAGE_BYTES + 1
     varint = bytes([length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14 & 0x7F | 0x80, length >> 21])
-    with pytest.raises(ScenarioError, match="expected at most 16,777,216"):
+    with pytest.raises(ScenarioError, match="expected at most 4,194,304"):
         _read(tmp_path, b"\x00" + varint)
 
 
