@@ -94,6 +94,9 @@ def run(
 
         for line in export_traces(scenarios[0], export_chakra):
             typer.echo(line, err=json_output)
+    if trace is not None:  # before all else: what cannot be traced is said before files are written
+        for line in write_trace(scenarios[0], trace):
+            typer.echo(line, err=json_output)
     everything: list[Comparison] = []
     documents: list[dict[str, Any]] = []
     for one in scenarios:
@@ -141,9 +144,6 @@ def run(
             typer.echo(text(result, reasons), nl=False)
         if written:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
-    if trace is not None:
-        for line in write_trace(scenarios[0], trace):
-            typer.echo(line, err=json_output)
     if len(everything) > 1 and not json_output:
         typer.echo("# summary")
         for comparison in everything:

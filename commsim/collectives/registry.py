@@ -273,6 +273,9 @@ def entry(collective: str, algorithm: str) -> Entry:
     if collective not in COLLECTIVES:
         raise ScheduleError(f"unknown collective {collective!r}{choice(collective, list(COLLECTIVES))}")
     known = [name for _, name in names(collective)]
+    if algorithm in COLLECTIVES:
+        own = ", ".join(name for _, name in names(algorithm))
+        raise ScheduleError(f"{algorithm} is a collective, expected one of its algorithms, such as {own}")
     raise ScheduleError(f"unknown algorithm {algorithm!r} of {collective}{choice(algorithm, known)}")
 
 

@@ -106,6 +106,11 @@ def _key(key: str | int) -> str:
 def suggest(name: str, names: Sequence[str]) -> str:
     """``did you mean 'ring'?`` for a near name, else the names expected."""
     lower = {n.lower(): n for n in reversed(names)}
+    parts = sorted(
+        (n for n in names if len(name) > 2 and name.lower() in n.lower()), key=len
+    )  # h100: hgx-h100, not h800
+    if parts and name.lower() not in lower:
+        return f"did you mean {' or '.join(repr(n) for n in parts[:3])}?"
     close = difflib.get_close_matches(name[:80].lower(), list(lower), n=1, cutoff=0.6)
     if close:
         return f"did you mean {lower[close[0]]!r}?"

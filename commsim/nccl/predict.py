@@ -7,7 +7,7 @@ power mean of order 6 describes. A single call (what a training step waits for) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
@@ -131,7 +131,13 @@ class Predictor:
         return [f"{c.algorithm}/{c.protocol}" for c in table if c.algorithm in MODELLED]
 
     def predict(self, collective: str, nbytes: int) -> Prediction:
-        """The predicted time of one call of `nbytes` (the nccl-tests size)."""
+        """The predicted time of one call of `nbytes` (the nccl-tests size).
+
+        all_to_all_v, whose size is what all ranks send together, is no call of NCCL's but sends and receives, as
+        all_to_all is; all counts are taken as equal.
+        """
+        if collective == "all_to_all_v":
+            return replace(self.predict("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
         launch = self._launch()
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,9 @@ from commsim.training.parameters import read_values, shipped_values
 from commsim.training.pipeline_schedules import SCHEDULES, misfit
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
-from commsim.training.stages import chunks_of
+from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.traffic import refuse_sharded_gradients
+from commsim.units import format_bytes
 
 Count = Annotated[int, Field(ge=1, le=2**20)]
 
@@ -266,6 +268,9 @@ def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> l
     wrong = mesh.misfit(topology.world_size)
     if wrong:
         return [(("mesh",), wrong)]
+    unread = _said(partial(model_of, spec), base_dir, ("model",))
+    if unread:
+        return unread
     try:
         step = step_of(spec, topology, base_dir)
     except CommsimError as error:
@@ -273,6 +278,7 @@ def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> l
     faults: list[tuple[KeyPath, str]] = []
     if spec.params is not None:
         faults += _said(partial(values_of, spec), base_dir, ("params",))
+    faults += _bucket_faults(spec, step)
     late = misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages)
     if late:
         faults.append((("pipeline_schedule",), late))
@@ -285,6 +291,23 @@ def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> l
     if wrong_stage is not None:
         faults.append((("stragglers",), f"found stage {wrong_stage}, expected 0 to {step.pp - 1}"))
     return faults
+
+
+def _bucket_faults(spec: TrainingSpec, step: Step) -> list[tuple[KeyPath, str]]:
+    """Buckets so small that a simulation of each would never end."""
+    if spec.bucket_size is None:
+        return []
+    held = [chunk_weights(step, chunk) for chunk in chunks_of(step)]
+    gradients = max(max(w.dense, w.expert) for w in held) * step.precision.gradient_bytes
+    least = math.ceil(gradients / MOST_BUCKETS / 1e3) * 1000
+    if spec.bucket_size >= least:
+        return []
+    text = f"found {format_bytes(int(spec.bucket_size))}, which makes over {MOST_BUCKETS:,} buckets of gradients"
+    return [(("bucket_size",), f"{text}; expected at least {least // 1000} kB here")]
+
+
+MOST_BUCKETS = 10_000
+"""Of a chunk; a few hundred are usual."""
 
 
 def values_of(spec: TrainingSpec, base_dir: Path) -> Values:

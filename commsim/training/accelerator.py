@@ -42,7 +42,7 @@ class Accelerator:
         rate = dict(self.flop_per_s).get(dtype)
         if rate is None:
             supported = ", ".join(t for t, r in self.flop_per_s if r is not None)
-            raise ScenarioError(f"{self.name} ({self.generation}) has no {dtype} rate; it supports {supported}")
+            raise ScenarioError(f"{self.name} ({self.generation}) has no {dtype} rate, it supports {supported}")
         return rate
 
     def supports(self, dtype: str) -> bool:

@@ -137,7 +137,7 @@ class Step:
         try:
             self.precision.check(self.accelerator)
         except ScenarioError as exc:
-            yield str(exc)
+            yield f"precision = {self.precision.name!r}: {exc}"
 
     def _batch_faults(self) -> Iterator[str]:
         part = self.micro_batch_size * self.dp

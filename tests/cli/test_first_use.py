@@ -1,0 +1,104 @@
+"""What people try first, and what goes wrong with it."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from commsim import __main__ as program
+from commsim.cli import app
+from commsim.document.types import suggest
+from commsim.errors import CommsimError
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.run import run
+
+TRAINING = """name: step
+topology: {preset: hgx-h100-ndr400}
+library: {name: nccl, version: 2.26.2}
+workload:
+  - training: {model: llama-2-7b, seq_len: 4096, global_batch_size: 8}
+"""
+
+
+def _said(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert isinstance(result.exception, CommsimError), result.output
+    return str(result.exception)
+
+
+def test_what_cannot_be_traced_is_said_before_files_are_written(tmp_path: Path) -> None:
+    said = _said("run", "allreduce-8-h100", "--trace", str(tmp_path / "t.json"), "--out", str(tmp_path / "out"))
+    assert "expected none for a trace of moves" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("bucket_size=1 B", "training.bucket_size: found 1 B, which makes over 10,000 buckets"),
+        (
+            "accelerator=V100",
+            "training.precision: precision = 'bf16-fp32': V100-SXM2-32GB (volta) has no bf16 rate, it",
+        ),
+        ("model=nowhere.json", "workload.0.training.model: "),
+    ],
+)
+def test_faults_of_a_step_stand_at_their_key(tmp_path: Path, change: str, says: str) -> None:
+    file = tmp_path / "step.yaml"
+    file.write_text(TRAINING)
+    said = _said("run", str(file), f"workload.0.training.{change}", "--no-files")
+    assert says in said
+    assert len(said.splitlines()) == 1
+
+
+def test_the_smallest_bucket_that_is_said_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "step.yaml"
+    file.write_text(TRAINING)
+    least = _said("run", str(file), "workload.0.training.bucket_size=1 B").split("at least ")[1].removesuffix(" here")
+    assert load_scenarios(file, [f"workload.0.training.bucket_size={least}"])
+    assert "trainings" in run(load_scenarios(file, [f"workload.0.training.bucket_size={least}"])[0]).to_dict()
+
+
+def test_all_to_all_v_is_sends_and_receives(tmp_path: Path) -> None:
+    """Its size is that of all ranks together: 16 ranks and 16 MiB take what an all_to_all of 1 MiB takes."""
+    times = {}
+    for name, size in (("all_to_all", "1 MiB"), ("all_to_all_v", "16 MiB")):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(
+            "name: x\ntopology: {preset: hgx-h100-ndr400, nodes: 2}\nlibrary: {name: nccl, version: 2.26.2}\n"
+            f"workload:\n  - {{collective: {name}, sizes: {size}}}\n"
+        )
+        (times[name],) = run(load_scenarios(file)[0]).items[0].rows
+    assert times["all_to_all_v"].time_s == times["all_to_all"].time_s
+    assert times["all_to_all_v"].algorithm == "send_recv"
+    assert times["all_to_all_v"].busbw == pytest.approx(times["all_to_all"].busbw)
+
+
+def test_a_part_of_a_name_is_understood() -> None:
+    assert suggest("h100", ["h800", "azure-h100", "hgx-h100"]) == "did you mean 'hgx-h100' or 'azure-h100'?"
+    assert suggest("rign", ["ring", "tree"]) == "did you mean 'ring'?"
+
+
+def test_a_collective_where_an_algorithm_is_meant() -> None:
+    assert "all_reduce is a collective, expected one of its algorithms, such as ring" in _said(
+        "schedule", "show", "all_reduce"
+    )
+
+
+def test_interrupted_while_it_loads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    load = builtins.__import__
+
+    def interrupted(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "commsim.cli":
+            raise KeyboardInterrupt
+        return load(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as left:
+        program.main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "commsim: error: interrupted\n"
