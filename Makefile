@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FAST   := not slow and not benchmark_bar
 
-.PHONY: readme figures reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: readme figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -55,6 +55,9 @@ reference: $(VENV)/.installed-dev schema ## write what the reference pages take 
 
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
 	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done
+
+examples: $(VENV)/.installed-dev ## execute the guides whose code is executed, write what it prints and draws
+	MPLBACKEND=Agg $(BIN)/python docs/examples.py
 
 figures: $(VENV)/.installed-dev ## write the pictures and figures of the pages on algorithms anew
 	$(BIN)/python docs/figures.py

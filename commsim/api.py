@@ -1,4 +1,4 @@
-"""What ``import commsim as cs`` offers: run a scenario, look at its result."""
+"""What ``import commsim as cs`` offers: the questions of the command line, with answers as objects."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.cli.find import find_scenario
 from commsim.document.types import Document
 from commsim.errors import ScenarioError
+from commsim.report.answers import Compared, Planned, Swept
 from commsim.scenario.load import check_document, load_scenarios
 from commsim.scenario.result import Result
 from commsim.scenario.run import run as run_scenario
@@ -16,7 +17,19 @@ from commsim.scenario.run import run as run_scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Result", "plot", "run", "run_all"]
+__all__ = [
+    "Compared",
+    "Planned",
+    "Result",
+    "Swept",
+    "compare",
+    "plan",
+    "plot",
+    "run",
+    "run_all",
+    "sweep",
+    "write_report",
+]
 
 
 def run(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Result:
@@ -49,17 +62,100 @@ def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequen
     return [run_scenario(one) for one in load_scenarios(find_scenario(str(scenario)), overrides)]
 
 
-def plot(result: Result, kind: str = "bandwidth", item: int = 0) -> Figure:
-    """One picture of a result: ``bandwidth``, ``accuracy``, ``crossover``, ``links``, or of a training step
-    ``breakdown``, ``memory``, ``pipeline``; a CommsimError names those that it can show.
+def compare(prediction: Result | str | Path, *measured: str | Path, what_if: bool = True) -> Compared:
+    """Whether measured curves are as they should be: a result or a scenario against logs, tables or run folders.
 
-    `item` counts what can be drawn so from 0. A matplotlib Figure: ``plot(result).savefig("bandwidth.svg")``; notebooks
-    show it. Bandwidths stand beside the measured curves that they were compared with, where there are any.
+    A scenario is predicted at the measured sizes. With `what_if`, causes are looked for where a curve is not as
+    expected, by simulating them. Raises LogFormatError where a file cannot be read or fits no prediction.
+    """
+    from commsim.accuracy.judge import Source, judged, pairs, sort_files
+    from commsim.measure.parsers import read_measured
+
+    if isinstance(prediction, Result):
+        sources = [Source(Path(prediction.name), Path(), None, prediction.scenario)]
+        curves = [curve for file in measured for curve in read_measured(Path(file))]
+    else:
+        place = Path(prediction) if Path(prediction).exists() else find_scenario(str(prediction))
+        sources, curves = sort_files([place, *map(Path, measured)])
+    return Compared(tuple(judged(source, verdict, what_if) for source, verdict in pairs(sources, curves)))
+
+
+def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
+    """The best ways to cut a model over one of several machines, of a plan file or the name of a shipped one.
+
+    Every configuration is ranked in closed form; the best are simulated unless `simulate` is False.
+    """
+    from time import process_time
+
+    from commsim.planner import plan as planner
+    from commsim.planner.question import read_plan
+    from commsim.scenario.load import plain_yaml
+
+    path = find_scenario(str(file))
+    question, document = read_plan(path, overrides)
+    spec = question.plan
+    machines = planner.machines(spec, document, path.parent)
+    found = planner.Answer()
+    begun = process_time()
+    planner.rank(spec, machines, found)
+    seconds = process_time() - begun
+    chosen = planner.shortlist(spec, machines, found)
+    if simulate:
+        planner.simulate(spec, chosen, path.parent, found)
+    else:
+        planner.ranked_choices(spec, chosen, found)
+    best = found.best
+    around, changes = planner.neighbours(spec, best), planner.sensitivity(best)
+    scenario = plain_yaml(planner.scenario_of(best, spec, question.name))
+    return Planned(question.name, found, scenario, seconds, around, changes)
+
+
+def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
+    """A scenario over grids of values, of a sweep file or the name of a shipped one, held in memory.
+
+    With several `workers`, processes are started: call it under ``if __name__ == "__main__":`` then. The command
+    line keeps a journal and goes on where it was; this does not.
+    """
+    from commsim.planner.sweep import read_sweep
+    from commsim.planner.workers import run_local
+
+    path = find_scenario(str(file))
+    asked = read_sweep(path, list(overrides))
+    answers = sorted((a for some in run_local(asked, list(asked.points()), workers) for a in some), key=_number)
+    return Swept(asked.name, tuple(vars(a) for a in answers), path.read_text(encoding="utf-8"))
+
+
+def _number(answer: Any) -> int:
+    return int(answer.number)
+
+
+def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int = 0, path: str = "") -> Figure:
+    """A picture of an answer: `kind` as ``commsim plot`` lists them, by default the first that it can show.
+
+    `item` is the place of a workload item, from 0; `path` that of a sweep. A matplotlib Figure:
+    ``plot(result).savefig("bandwidth.svg")``; notebooks show it. Raises CommsimError, naming the kinds that there are.
     """
     from commsim.report.kinds import Wish, kinds_of, pictures
     from commsim.report.saved import saved_of
 
-    saved = saved_of(result)
-    compared = kind == "bandwidth" and "accuracy" in kinds_of(saved) and bool(result.items[item].measured)
-    one = sum(bool(other.measured) for other in result.items[:item]) if compared else item
-    return pictures(saved, "accuracy" if compared else kind, Wish(item=one + 1))[0][1]
+    if isinstance(answer, Compared):
+        return answer.plot()
+    saved = saved_of(answer) if isinstance(answer, Result) else answer.saved()
+    default = "knees" if isinstance(answer, Swept) and not kind else ""
+    wanted = kind or default or next(iter(kinds_of(saved)), "")
+    return pictures(saved, wanted, Wish(item + 1 if isinstance(answer, Result) else None, path or None))[0][1]
+
+
+def write_report(answer: Result | Compared | Planned | Swept, file: str | Path) -> Path:
+    """Writes an answer as one HTML file that loads nothing; returns its path."""
+    from commsim.accuracy.compare import compare as compare_curves
+    from commsim.files import write_atomically
+    from commsim.report.page import html
+    from commsim.report.result_page import result_page
+
+    if isinstance(answer, Result):
+        pairs = [pair for i in answer.items for pair in zip(i.at_measured, i.measured, strict=True)]
+        page = result_page(answer, [compare_curves(p, m) for p, m in pairs])
+    else:
+        page = answer.page()
+    return write_atomically(Path(file), html(page))

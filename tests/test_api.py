@@ -38,6 +38,58 @@ def test_plot_draws_the_predicted_curve() -> None:
     assert any(np.size(line.get_xdata()) == 4 for axes in figure.axes for line in axes.lines)
 
 
+def test_a_log_is_judged_as_on_the_command_line(checkout: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from commsim.cli import app
+
+    log = checkout / "tests" / "data" / "logs" / "all_reduce_one_process.log"
+    scenario = checkout / "scenarios" / "allreduce-8-h100.yaml"
+    printed = CliRunner().invoke(app, ["compare", str(scenario), str(log), "--no-plot", "--no-what-if"]).stdout
+    of_file = cs.compare(scenario, log, what_if=False)
+    of_result = cs.compare(cs.run(scenario, "workload.0.sizes=1 MiB"), log, what_if=False)
+    assert of_file.answer == of_result.answer == (printed.splitlines()[0],)
+    assert of_file.to_frame().equals(of_result.to_frame())
+    assert of_file.answer[0] in of_file._repr_html_()
+    assert cs.plot(of_file).axes
+    page = cs.write_report(of_file, tmp_path / "c.html").read_text()
+    assert of_file.answer[0] in page
+
+
+def test_a_sweep_has_the_rows_of_the_command_line(tmp_path: Path) -> None:
+    import yaml
+    from typer.testing import CliRunner
+
+    from commsim.cli import app
+
+    path = tmp_path / "s.yaml"
+    sweep = {"topology.nodes": [1, 2, 4]}
+    path.write_text(yaml.safe_dump({**SCENARIO, "sweep": sweep}))
+    swept = cs.sweep(path)
+    CliRunner().invoke(app, ["sweep", str(path), "--out", str(tmp_path), "-j", "1"], catch_exceptions=False)
+    assert swept.to_frame().to_csv(index=False) == (tmp_path / "rows.csv").read_text()
+    assert all("topology.nodes" in line for line in swept.answer)
+    assert cs.plot(swept).axes
+    assert "<svg" in cs.write_report(swept, tmp_path / "s.html").read_text()
+
+
+def test_a_plan_answers_in_sentences_rows_and_a_scenario(tmp_path: Path) -> None:
+    import yaml
+
+    axes = ("tp=[8]", "pp=[8]", "virtual_stages=[1]", "micro_batch_size=[1]", "recompute=[none]", "schedule=[1f1b]")
+    words = [f"plan.search.{a}" for a in axes]
+    planned = cs.plan("plan/gpt3-175b-1024-a100", *words, "plan.best=2", simulate=False)
+    frame = planned.to_frame()
+    assert list(frame["rank"]) == list(range(1, len(frame) + 1))
+    assert frame["step_s"][0] == planned.best.seconds
+    assert f"{planned.best.seconds:.3g} s a step" in planned.answer[0]
+    assert planned.reasons
+    mesh = yaml.safe_load(planned.scenario)["workload"][0]["training"]["mesh"]
+    assert (mesh["tp"], mesh["pp"]) == (8, 8)
+    assert cs.plot(planned).axes
+    assert "Which configuration trains" in cs.write_report(planned, tmp_path / "p.html").read_text()
+
+
 def test_faults_of_a_mapping_name_its_path() -> None:
     with pytest.raises(ScenarioError, match=r"topology\.nodes: found 'two'"):
         cs.run({**SCENARIO, "topology": {"preset": "hgx-h100-ndr400", "nodes": "two"}})

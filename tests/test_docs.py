@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import examples
 import pytest
 import typer.main
 
@@ -111,7 +112,11 @@ def test_docstring_examples_run(name: str) -> None:
     assert failed == 0
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(_blocks(p, "python", "pycon"))], ids=_title)
+# Pages of `make examples` have a test of their own.
+CODE = [p for p in PAGES if any(_blocks(p, "python", "pycon")) and p not in examples.EXECUTED]
+
+
+@pytest.mark.parametrize("page", CODE, ids=_title)
 def test_page_examples_run(page: Path) -> None:
     source = "\n".join(_blocks(page, "python", "pycon"))
     example = doctest.DocTestParser().get_doctest(source, {}, _title(page), str(page), 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from commsim.accuracy.verdict import Verdict
     from commsim.accuracy.whatif import Tried
     from commsim.measure.records import Curve
-    from commsim.scenario.schema import Scenario
 
 
 def compare(
@@ -58,10 +56,11 @@ def compare(
             raise typer.BadParameter("found it with --parse-only, which compares nothing", param_hint="--html")
         _parse_only(files, json_output)
         return
-    predictions, measured = _sorted(files)
-    pairs = _pairs(predictions, measured)
+    from commsim.accuracy.judge import judged, pairs, sort_files
+
+    predictions, measured = sort_files(files)
     folder = out or predictions[0].folder
-    results = [_judged(p, verdict, what_if) for p, verdict in pairs]
+    results = [judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)]
     if json_output:
         import json
 
@@ -83,100 +82,6 @@ def compare(
         write_atomically(html, page_text(compare_page(results, _title([v.comparison for v, _ in results]))))
         if not json_output:
             typer.echo(f"# wrote {html}")
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A predicted curve, or a scenario that can predict one; and the folder it lies in."""
-
-    path: Path
-    folder: Path
-    curve: Curve | None
-    scenario: Scenario | None
-
-    def collectives(self) -> set[str]:
-        """What it predicts."""
-        if self.curve is not None:
-            return {self.curve.collective}
-        return {w.collective for w in self.scenario.collectives} if self.scenario else set()
-
-
-def _sorted(files: list[Path]) -> tuple[list[_Source], list[Curve]]:
-    """Predictions and measured curves; every file that cannot be read is a fault."""
-    from commsim.errors import CommsimError, LogFormatError
-    from commsim.measure.parsers import read_measured
-    from commsim.scenario.load import load_scenarios
-
-    predictions: list[_Source] = []
-    measured: list[Curve] = []
-    faults: list[str] = []
-    for path in files:
-        try:
-            if path.suffix in (".yaml", ".yml"):
-                folder = Path("out") / path.stem
-                predictions += [_Source(path, folder, None, s) for s in load_scenarios(path)]
-                continue
-            folder = path if path.is_dir() else path.parent
-            beside = folder / "scenario.yaml"
-            scenario: Scenario | None = None
-            for curve in read_measured(path):
-                if curve.kind == "measured":
-                    measured.append(curve)
-                    continue
-                if scenario is None and beside.is_file():
-                    scenario = next((s for s in load_scenarios(beside) if s.name == curve.name), None)
-                predictions.append(_Source(path, folder, curve, scenario))
-        except CommsimError as error:
-            faults.append(str(error))
-    if not faults and not predictions:
-        faults = ["found no prediction, expected a folder that `commsim run` wrote, or a scenario file"]
-    elif not faults and not measured:
-        faults = ["found predictions only, expected a measured curve as well: a log, a CSV table, or a folder"]
-    if faults:
-        raise LogFormatError("\n".join(faults))
-    return predictions, measured
-
-
-def _pairs(predictions: list[_Source], measured: list[Curve]) -> list[tuple[_Source, Verdict]]:
-    """Every measured curve with every prediction of its collective; a curve that fits none is a fault."""
-    from commsim.accuracy.compare import compare as compare_curves
-    from commsim.accuracy.verdict import verdict
-    from commsim.accuracy.whatif import predicted_curve
-    from commsim.errors import CommsimError, LogFormatError
-
-    pairs, faults = [], []
-    for curve in measured:
-        matching = [p for p in predictions if curve.collective in p.collectives()]
-        if not matching:
-            held = ", ".join(sorted(set().union(*(p.collectives() for p in predictions)))) or "nothing"
-            names = ", ".join(dict.fromkeys(str(p.path) for p in predictions))
-            faults.append(f"{curve.source or curve.name} measures {curve.collective}, but {names} predicts {held}")
-            continue
-        found, why = [], []
-        for source in matching:
-            try:
-                line = source.curve
-                if line is None and source.scenario is not None:
-                    line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes])
-                if line is not None:
-                    found.append((source, verdict(compare_curves(line, curve))))
-            except CommsimError as error:
-                why.append(str(error))
-        faults += why if not found else []
-        pairs += found
-    if faults:
-        raise LogFormatError("\n".join(dict.fromkeys(faults)))
-    return pairs
-
-
-def _judged(source: _Source, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:
-    from commsim.accuracy.verdict import FAR
-    from commsim.accuracy.whatif import likely
-
-    # A wide band holds much: a curve within it, but far from its middle, is looked at as well.
-    if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
-        return verdict, []
-    return verdict, likely(source.scenario, verdict.comparison.measured)
 
 
 def _print(results: list[tuple[Verdict, list[Tried]]]) -> None:

@@ -295,4 +295,10 @@ class Result:
         }
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False, float_format=lambda v: f"{v:.4g}"))
+        """The rows without the columns that hold nothing, below the name and the warnings."""
+        from html import escape
+
+        head = f"<p><b>{escape(self.name)}</b></p>" + "".join(f"<p>{escape(text)}</p>" for text in self.warnings)
+        frame = self.to_frame()
+        shown = frame[[name for name in frame if not frame[name].isin(["", None]).all()]].dropna(axis=1, how="all")
+        return head + str(shown.to_html(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}"))

@@ -271,3 +271,20 @@ def test_fine_tuning_refuses_what_it_is_not_for(tmp_path: Path) -> None:
         _load(tmp_path, _TUNED, "workload.0.training.mesh.tp=2")
     with pytest.raises(CommsimError, match="found zero_stage 1, expected 0, or 3"):
         _load(tmp_path, _TUNED, "workload.0.training.zero_stage=1")
+
+
+def test_groups_that_share_a_card_have_their_part_of_it() -> None:
+    """Eight groups of ranks exchange gradients at once: four slow cards are worth one that is four times as fast."""
+    import commsim as cs
+
+    step = {
+        "model": "llama-2-7b", "seq_len": 4096, "global_batch_size": 16, "mesh": {"tp": 8, "dp": 2}, "zero_stage": 1,
+    }  # fmt: skip
+    times = {}
+    for cards, rate in ((1, 100), (1, 400), (4, 100), (8, 50)):
+        topology = {"preset": "hgx-h100-ndr400", "nodes": 2, "nics_per_node": cards, "nic_bandwidth": f"{rate} Gb/s"}
+        result = cs.run({"name": "cards", "topology": topology, "workload": [{"training": step}]})
+        times[cards, rate] = result.trainings[0].step_s
+    assert times[1, 400] == pytest.approx(times[4, 100], rel=0.01)
+    assert times[1, 400] == pytest.approx(times[8, 50], rel=0.01)
+    assert times[1, 100] > 1.1 * times[1, 400]

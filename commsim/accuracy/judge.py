@@ -1,0 +1,100 @@
+"""Files to verdicts: which are predictions, which are measured curves, and what is to be said of each pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from commsim.accuracy.compare import compare
+from commsim.accuracy.verdict import FAR, Verdict, verdict
+from commsim.accuracy.whatif import Tried, likely, predicted_curve
+from commsim.errors import CommsimError, LogFormatError
+from commsim.measure.parsers import read_measured
+from commsim.measure.records import Curve
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.schema import Scenario
+
+
+@dataclass(frozen=True)
+class Source:
+    """A predicted curve, or a scenario that can predict one; and the folder it lies in."""
+
+    path: Path
+    folder: Path
+    curve: Curve | None
+    scenario: Scenario | None
+
+    def collectives(self) -> set[str]:
+        """What it predicts."""
+        if self.curve is not None:
+            return {self.curve.collective}
+        return {w.collective for w in self.scenario.collectives} if self.scenario else set()
+
+
+def sort_files(files: list[Path]) -> tuple[list[Source], list[Curve]]:
+    """Predictions and measured curves; every file that cannot be read is a fault."""
+    predictions: list[Source] = []
+    measured: list[Curve] = []
+    faults: list[str] = []
+    for path in files:
+        try:
+            if path.suffix in (".yaml", ".yml"):
+                folder = Path("out") / path.stem
+                predictions += [Source(path, folder, None, s) for s in load_scenarios(path)]
+                continue
+            folder = path if path.is_dir() else path.parent
+            beside = folder / "scenario.yaml"
+            scenario: Scenario | None = None
+            for curve in read_measured(path):
+                if curve.kind == "measured":
+                    measured.append(curve)
+                    continue
+                if scenario is None and beside.is_file():
+                    scenario = next((s for s in load_scenarios(beside) if s.name == curve.name), None)
+                predictions.append(Source(path, folder, curve, scenario))
+        except CommsimError as error:
+            faults.append(str(error))
+    if not faults and not predictions:
+        faults = ["found no prediction, expected a folder that `commsim run` wrote, or a scenario file"]
+    elif not faults and not measured:
+        faults = ["found predictions only, expected a measured curve as well: a log, a CSV table, or a folder"]
+    if faults:
+        raise LogFormatError("\n".join(faults))
+    return predictions, measured
+
+
+def pairs(predictions: list[Source], measured: list[Curve]) -> list[tuple[Source, Verdict]]:
+    """Every measured curve with every prediction of its collective; a curve that fits none is a fault."""
+    found_pairs: list[tuple[Source, Verdict]] = []
+    faults: list[str] = []
+    for curve in measured:
+        matching = [p for p in predictions if curve.collective in p.collectives()]
+        if not matching:
+            held = ", ".join(sorted(set().union(*(p.collectives() for p in predictions)))) or "nothing"
+            names = ", ".join(dict.fromkeys(str(p.path) for p in predictions))
+            faults.append(f"{curve.source or curve.name} measures {curve.collective}, but {names} predicts {held}")
+            continue
+        found, why = [], []
+        for source in matching:
+            try:
+                line = source.curve
+                if line is None and source.scenario is not None:
+                    line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes])
+                if line is not None:
+                    found.append((source, verdict(compare(line, curve))))
+            except CommsimError as error:
+                why.append(str(error))
+        faults += why if not found else []
+        found_pairs += found
+    if faults:
+        raise LogFormatError("\n".join(dict.fromkeys(faults)))
+    return found_pairs
+
+
+def judged(source: Source, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:
+    """The verdict with the what-ifs that fit, tried where the curve is not as expected or far from the middle."""
+
+    # A wide band holds much: a curve within it, but far from its middle, is looked at as well.
+    if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
+        return verdict, []
+    return verdict, likely(source.scenario, verdict.comparison.measured)

@@ -1,0 +1,177 @@
+"""The answers to a comparison, a plan and a sweep as a notebook takes them: sentences, a table, a page, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsim.accuracy.verdict import Verdict
+from commsim.accuracy.whatif import Tried
+from commsim.planner.plan import Answer, Choice, Neighbour, Sensitivity
+from commsim.report.plan_tables import headline, reasons, rows
+from commsim.report.saved import Saved
+from commsim.report.verdict import answer_line, verdict_dict
+from commsim.units import gb_per_s
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from commsim.report.page import Page
+
+
+MOST_LINES = 4
+"""Sentences for each path of a sweep; more curves are in the table and on the page."""
+
+
+class _Shown:
+    """What all answers share: a notebook shows the sentences, then the table."""
+
+    @property
+    def answer(self) -> tuple[str, ...]:
+        """The answer in sentences."""
+        raise NotImplementedError
+
+    def to_frame(self) -> pd.DataFrame:
+        """All rows as a data frame, units in the column names."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        sentences = "".join(f"<p>{escape(line)}</p>" for line in self.answer)
+        table = self.to_frame().dropna(axis=1, how="all")
+        return sentences + str(table.to_html(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}"))
+
+
+@dataclass(frozen=True, eq=False)
+class Compared(_Shown):
+    """Measured curves beside what was predicted: a verdict for each pair, with the what-ifs that fit better."""
+
+    verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
+
+    @property
+    def answer(self) -> tuple[str, ...]:
+        """A sentence for every pair: as expected, slower or faster, and the likely cause."""
+        return tuple(answer_line(verdict, tried) for verdict, tried in self.verdicts)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every size of every pair: times, bus bandwidth, and the verdict."""
+        import pandas as pd
+
+        records = []
+        for verdict, tried in self.verdicts:
+            c = verdict.comparison
+            factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
+            for size in verdict_dict(verdict, tried)["sizes"]:
+                busbw = float(gb_per_s(size["size_bytes"] * factor / (size["measured_us"] / 1e6)))
+                size |= {"expected_low_us": size["predicted_us"] * size.pop("low")}
+                size |= {"expected_high_us": size["predicted_us"] * size.pop("high")}
+                said = {"measured": c.measured.name, "collective": c.measured.collective}
+                records.append({**said, **size, "measured_busbw_GBps": busbw})
+        return pd.DataFrame(records)
+
+    def plot(self) -> Figure:
+        """Bus bandwidth over message size, measured and predicted, with the error below."""
+        from commsim.report.plots import plot_bandwidth
+
+        comparisons = [verdict.comparison for verdict, _ in self.verdicts]
+        predicted = list({id(c.predicted): c.predicted for c in comparisons}.values())
+        measured = list({id(c.measured): c.measured for c in comparisons}.values())
+        return plot_bandwidth(predicted, measured, predicted[0].name, comparisons)
+
+    def page(self) -> Page:
+        """The page that `commsim compare --html` writes."""
+        from commsim.report.compare_page import compare_page
+
+        return compare_page(self.verdicts, self.verdicts[0][0].comparison.predicted.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Planned(_Shown):
+    """The configurations of a plan, best first, and what binds the best one; `scenario` is its file as YAML."""
+
+    name: str
+    found: Answer
+    scenario: str
+    seconds: float
+    neighbours: Sequence[Neighbour] = ()
+    sensitivity: Sequence[Sensitivity] = ()
+
+    @property
+    def best(self) -> Choice:
+        """The quickest configuration per token."""
+        return self.found.best
+
+    @property
+    def answer(self) -> tuple[str, ...]:
+        """The best configuration: its step, its cut, its memory, and what the tokens take and cost."""
+        return tuple(headline(self.best))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What binds the best one, and what a tenth more of each part of the machine would give."""
+        return tuple(reasons(self.neighbours, self.sensitivity))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every choice, best first; the seconds of every cause as columns of their own."""
+        import pandas as pd
+
+        listed = [dict(r) for r in rows(self.found)]
+        return pd.DataFrame([r | {f"{cause}_s": s for cause, s in r.pop("causes_s").items()} for r in listed])
+
+    def saved(self) -> Saved:
+        """For pictures."""
+        return Saved(self.name, "plan", Path(), choices=tuple(rows(self.found)))
+
+    def page(self) -> Page:
+        """The page that `commsim plan --html` writes."""
+        from commsim.report.plan_page import plan_page
+
+        return plan_page(self.found, self.name, self.scenario, self.seconds, self.neighbours, self.sensitivity)
+
+
+@dataclass(frozen=True, eq=False)
+class Swept(_Shown):
+    """The rows of a sweep, sorted by point; a point that cannot be predicted is a row with its `error`."""
+
+    name: str
+    points: tuple[dict[str, Any], ...]
+    base: str
+
+    @property
+    def answer(self) -> tuple[str, ...]:
+        """From where on each path brings nothing more, and how many points failed."""
+        from commsim.report.sweep_plot import curves, figure_of, knee_lines, numeric_paths
+
+        figure = figure_of(self.points)
+        lines = [
+            line
+            for path in numeric_paths(self.points)
+            if curves(self.points, path, figure)
+            for line in knee_lines(self.points, path, figure)[:MOST_LINES]
+        ]
+        failed = [p for p in self.points if p["error"]]
+        lines += [f"{len(failed)} of {len(self.points)} points failed: {failed[0]['error']}"] if failed else []
+        return tuple(lines) or (f"{len(self.points)} points.",)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every predicted row, the values of the paths in front: what rows.csv holds."""
+        import pandas as pd
+
+        from commsim.planner.results import columns, flat_rows
+
+        return pd.DataFrame(list(flat_rows(self.points)), columns=columns(self.points))
+
+    def saved(self) -> Saved:
+        """For pictures."""
+        from commsim.planner.results import flat_rows
+
+        return Saved(self.name, "sweep", Path(), points=self.points, rows=tuple(flat_rows(self.points)))
+
+    def page(self) -> Page:
+        """The page that `commsim sweep --html` writes."""
+        from commsim.report.sweep_page import sweep_page
+
+        return sweep_page(self.points, self.name, self.base)
