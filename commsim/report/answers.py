@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from commsim.report.page import Page
 
 
-MOST_LINES = 4
-"""Sentences for each path of a sweep; more curves are in the table and on the page."""
-
-
 class _Shown:
     """What all answers share: a notebook shows the sentences, then the table."""
 
@@ -142,19 +138,12 @@ class Swept(_Shown):
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """From where on each path brings nothing more, and how many points failed."""
-        from commsim.report.sweep_plot import curves, figure_of, knee_lines, numeric_paths
+        """How much fabric is enough, from where on each other path brings nothing more, and how many points failed."""
+        from commsim.report.sweep_page import answer_lines
 
-        figure = figure_of(self.points)
-        lines = [
-            line
-            for path in numeric_paths(self.points)
-            if curves(self.points, path, figure)
-            for line in knee_lines(self.points, path, figure)[:MOST_LINES]
-        ]
         failed = [p for p in self.points if p["error"]]
-        lines += [f"{len(failed)} of {len(self.points)} points failed: {failed[0]['error']}"] if failed else []
-        return tuple(lines) or (f"{len(self.points)} points.",)
+        more = [f"{len(failed)} of {len(self.points)} points failed: {failed[0]['error']}"] if failed else []
+        return (*answer_lines(self.points), *more)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for every predicted row, the values of the paths in front: what rows.csv holds."""

@@ -13,20 +13,27 @@ MOST_ROWS = 2_000
 MOST_LINES = 3  # knees of one path among the first lines
 
 
+def answer_lines(points: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """The answer in sentences: how much fabric is enough, and the first knees along every other path."""
+    figure = figure_of(points)
+    enough = enough_lines(points, figure)
+    lines = list(enough)
+    for path in numeric_paths(points):
+        if curves(points, path, figure) and not (enough and path in FABRIC):
+            lines += knee_lines(points, path, figure)[:MOST_LINES]
+    return tuple(lines) or (f"{len(points):,} points, {sum(len(p['rows']) for p in points):,} rows.",)
+
+
 def sweep_page(points: Sequence[dict[str, Any]], name: str, base: str) -> Page:
     """The page of a sweep's points, as the journal holds them; `base` is the text of its file."""
     from commsim.planner.results import columns, flat_rows
 
     figure = figure_of(points)
     sections = []
-    answer = enough_lines(points, figure)
-    answered = bool(answer)
     for path in numeric_paths(points):
         if not curves(points, path, figure):
             continue
         lines = knee_lines(points, path, figure)
-        if not answered or path not in FABRIC:
-            answer += lines[:MOST_LINES]
         parts: list[Part] = [picture(plot_sweep(points, path, figure, name), f"{figure} along {path}.")]
         sections.append(Section(f"Along {path}", (*parts, *map(Text, lines))))
     rows = list(flat_rows(points))
@@ -38,7 +45,7 @@ def sweep_page(points: Sequence[dict[str, Any]], name: str, base: str) -> Page:
     return Page(
         title=name,
         question=f"What does each choice bring, and from where on is {100 * SHARE:.0f} % of the best reached?",
-        answer=tuple(answer) or (f"{len(points):,} points, {len(rows):,} rows.",),
+        answer=answer_lines(points),
         sections=tuple(sections),
         warnings=tuple(f"{len(failed):,} points failed, the first: {failed[0]['error']}" for _ in failed[:1]),
     )
