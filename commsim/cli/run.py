@@ -397,6 +397,10 @@ _OUR_FILES = (
     "pipeline.svg",
     "pipeline-*.png",
     "pipeline-*.svg",
+    "ranks.png",
+    "ranks.svg",
+    "ranks-*.png",
+    "ranks-*.svg",
 )
 
 
@@ -426,5 +430,11 @@ def draw(result: Result, comparisons: list[Comparison], folder: Path) -> list[Pa
         provenance = f"commsim {result.provenance['commsim']}, scenario {result.scenario_hash}"
         picture = plot_pipeline(figures_of(training), provenance)
         file = "pipeline" if len(result.trainings) == 1 else f"pipeline-{i + 1}"
+        written += [write_atomically(folder / f"{file}.{form}", figure_bytes(picture, form)) for form in ("png", "svg")]
+    for i, replayed in enumerate(result.traces):
+        from commsim.report.chakra_plot import plot_ranks
+
+        picture = plot_ranks(replayed, f"commsim {result.provenance['commsim']}, scenario {result.scenario_hash}")
+        file = "ranks" if len(result.traces) == 1 else f"ranks-{i + 1}"
         written += [write_atomically(folder / f"{file}.{form}", figure_bytes(picture, form)) for form in ("png", "svg")]
     return written

@@ -135,6 +135,7 @@ def traces_answer(item: TraceItem) -> list[str]:
 def traces_sections(item: TraceItem) -> list[Section]:
     """Where the time of the mean rank goes, the critical path, the calls, and every rank."""
     from commsim.report.chakra import MEANINGS
+    from commsim.report.chakra_plot import plot_ranks
 
     total = item.seconds or 1.0
     parts = [(name, microseconds(item.mean(p)), 100 * item.mean(p) / total, meaning) for name, p, meaning in MEANINGS]
@@ -149,7 +150,13 @@ def traces_sections(item: TraceItem) -> list[Section]:
         for row in item.ranks
     ]
     return [
-        Section("Where the time goes", (table(["part", "mean rank (us)", "share (%)", "what"], parts),)),
+        Section(
+            "Where the time goes",
+            (
+                picture(plot_ranks(item), "What every rank spends the time on."),
+                table(["part", "mean rank (us)", "share (%)", "what"], parts),
+            ),
+        ),
         Section("Critical path", (table(["what", "time (us)", "share (%)", "operations"], path),)),
         Section("Calls", (table(["call", "ranks", "size", "calls", "mean (us)", "longest (us)", "all (us)"], calls),)),
         Section("Ranks", (table(["rank", "compute (us)", "communication (us)", "exposed (us)", "idle (us)",

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_run_prints_and_writes(folder: Path) -> None:
     out = folder / "out"
-    result = _cli(folder / "replay.yaml", "--out", out, "--html", "--trace", out / "t.json")
+    result = _cli(folder / "replay.yaml", "--out", out, "--html", "--plot", "--trace", out / "t.json")
     assert result.exit_code == 0, result.output
     assert "bottleneck          compute (99% of the critical path)" in result.output
     assert "all_reduce over 8 ranks" in result.output
@@ -48,6 +48,8 @@ def test_a_run_prints_and_writes(folder: Path) -> None:
         "trace_ranks.csv",
         "trace_calls.csv",
         "report.html",
+        "ranks.png",
+        "ranks.svg",
         "t.json",
     }
     stated = json.loads((out / "result.json").read_text())["traces"][0]
@@ -58,7 +60,9 @@ def test_a_run_prints_and_writes(folder: Path) -> None:
     events = json.loads((out / "t.json").read_text())["traceEvents"]
     assert sum(e["ph"] == "X" for e in events) == 24
     assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} >= {"compute", "collective"}
-    assert "How long do these traces take" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "How long do these traces take" in page
+    assert "What every rank spends the time on." in page
     # The scenario beside the result finds the traces from where it lies.
     again = _cli(out / "scenario.yaml", "--json", "--no-files")
     saved = json.loads(again.stdout)["results"][0]
