@@ -46,6 +46,20 @@ def rank_processes(launcher: int) -> dict[int, int]:
     return found
 
 
+def torchrun_ranks(agent: int) -> dict[int, int]:
+    """Process id of every rank whose parent is an agent of torchrun."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            env = (entry / "environ").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            continue
+        if parent == agent:
+            found.update({int(v.removeprefix(b"RANK=")): int(entry.name) for v in env if v.startswith(b"RANK=")})
+    return found
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs; one that only waits to be counted does not."""
     try:

@@ -19,9 +19,10 @@ from typing import IO, Any
 from commsim.errors import MeasurementError
 from commsim.measure.run import Run
 
-GRACE_S = 6.0
+GRACE_S = 5.0
 """How long the others may take to say what they saw when a rank has stopped, before they are stopped too."""
 
+_TERMINATE_S = 1.0
 _POLL_S = 0.2
 _LAST_WORDS = 12
 
@@ -210,7 +211,7 @@ def _end(children: list[_Child]) -> None:
     running = [c.process for c in children if c.process.poll() is None]
     for process in running:
         process.terminate()
-    until = time.monotonic() + 2.0
+    until = time.monotonic() + _TERMINATE_S
     for process in running:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, until - time.monotonic()))

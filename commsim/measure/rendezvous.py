@@ -16,7 +16,8 @@ from commsim.errors import MeasurementError
 from commsim.measure.traffic import hang_up
 
 _POLL_S = 0.05
-_LINGER_S = 3.0  # how long rank 0 keeps the store for the others to read what went wrong
+_ANSWER_S = 3.0  # after which an answer of the store is none
+_LINGER_S = 2.0  # how long rank 0 keeps the store for the others to read what went wrong
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Meeting:
             raise
         except RuntimeError as error:  # of torch, when the store is gone
             raise MeasurementError(f"{place}: rank 0 has stopped before all ranks were there") from error
-        self.store.set_timeout(timedelta(seconds=_LINGER_S))  # from now on an answer that is late is none
+        self.store.set_timeout(timedelta(seconds=_ANSWER_S))
 
     def _open(self) -> Any:
         """The key-value store of rank 0, or of torchrun's agent."""

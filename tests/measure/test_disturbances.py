@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from ranks import COMMAND, alive, disturbed, measure, table_rows
+from ranks import COMMAND, alive, disturbed, measure, table_rows, torchrun_ranks
 
 from commsim.measure.launcher import free_port
 from commsim.measure.parsers import read_measured
@@ -19,6 +20,7 @@ from commsim.measure.parsers import read_measured
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
 MOST_SECONDS = 30
+STARTING_S = 30  # three processes that import torch on a busy machine; none of ours
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -80,21 +82,52 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert len(read_measured(tmp_path)[0]) == 9
 
 
-def test_ranks_of_another_world_size(tmp_path: Path) -> None:
-    """As three terminals would start them: every rank hears it, in time."""
-    port = free_port()
+def started_by_hand(folder: Path, port: int, *places: tuple[int, int]) -> tuple[list[tuple[int, str]], float]:
+    """(exit status, standard error) of ranks that several terminals, or srun, started as (rank, world size)."""
     started = []
     before = time.monotonic()
-    for rank, world in ((0, 2), (1, 2), (2, 3)):
+    for rank, world in places:
         place = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
         env = os.environ | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-        command = [*COMMAND, "gloo-quickstart", "--out", str(tmp_path), "-i", "200"]
+        command = [*COMMAND, "gloo-quickstart", "--out", str(folder), "-i", "200", "--timeout", "5"]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
+    ended = []
     for process in started:
         _, said = process.communicate(timeout=100)
-        assert process.returncode == 1
+        ended.append((process.returncode, said))
+    return ended, time.monotonic() - before
+
+
+def test_ranks_of_another_world_size(tmp_path: Path) -> None:
+    """Every rank hears it, in time."""
+    ended, seconds = started_by_hand(tmp_path, free_port(), (0, 2), (1, 2), (2, 3))
+    for status, said in ended:
+        assert status == 1
         assert "was started with a world size of 2, rank 2 with 3" in said
-    assert time.monotonic() - before < MOST_SECONDS + 30  # torch alone takes seconds to start
+    assert seconds < MOST_SECONDS + STARTING_S
+
+
+def test_a_rank_that_never_comes(tmp_path: Path) -> None:
+    ended, seconds = started_by_hand(tmp_path, free_port(), (0, 3), (2, 3))
+    for status, said in ended:
+        assert status == 1
+        assert "1 of 3 ranks did not come within 5 s: 1" in said
+        assert "Traceback" not in said
+    assert seconds < MOST_SECONDS + STARTING_S
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    """By a server that is none of ours: the rank that would listen there says so, the other that it had no answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (first, second), seconds = started_by_hand(tmp_path, port, (0, 2), (1, 2))
+        launched = measure("gloo-quickstart", "-n", "2", "--port", str(port), "--out", str(tmp_path))
+    assert (first[0], second[0], launched[0]) == (1, 1, 1)
+    assert f"port {port} is in use on this machine; set another MASTER_PORT" in first[1]
+    assert f"rank 1 of 2: no answer from rank 0 at 127.0.0.1:{port} within 5 s" in second[1]
+    assert f"port {port} cannot be used: Address already in use; choose another --port" in launched[2]
+    assert not any("Traceback" in said for said in (first[1], second[1], launched[2]))
+    assert seconds < MOST_SECONDS + STARTING_S
 
 
 def test_torchrun(tmp_path: Path, checkout: Path) -> None:
@@ -110,3 +143,27 @@ def test_torchrun(tmp_path: Path, checkout: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert read_measured(tmp_path)[0].size_bytes.tolist() == [4096, 8192, 16384]
+
+
+def test_a_killed_rank_of_torchrun(tmp_path: Path, checkout: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "validation/run_torch.py"]
+    started = subprocess.Popen(
+        [*command, "gloo-quickstart", "workload.0.sizes=4 KiB .. 64 MiB x2", "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=checkout,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(checkout)},
+    )
+    while table_rows(tmp_path) < 2 and started.poll() is None:
+        time.sleep(0.05)
+    ranks = torchrun_ranks(started.pid)
+    assert sorted(ranks) == [0, 1, 2]
+    before = time.monotonic()
+    os.kill(ranks[1], signal.SIGKILL)
+    _, said = started.communicate(timeout=100)
+    assert time.monotonic() - before < MOST_SECONDS
+    assert started.returncode != 0
+    assert "Signal 9 (SIGKILL)" in said
+    assert not any(map(alive, ranks.values()))
+    assert len(read_measured(tmp_path)[0]) >= 2
