@@ -93,6 +93,7 @@ def fit(
     weight: Float64,
     *,
     center: Float64 | None = None,
+    begin: Float64 | None = None,
     prior: float = ADAPTED,
     steps: int = 60,
     fields: Space | None = None,
@@ -100,7 +101,8 @@ def fit(
     """ln(value / start) of every field from some rows of given weights, drawn to `center` (default: the starts).
 
     A field that no row touches follows those of its group as the prior has it. `fields`: those of NCCL's channel model,
-    unless given.
+    unless given. The search begins at `begin` (default: `center`), which should be near where the planes touch: far
+    from there they may say that something takes no time at all, and no step leads away.
     """
     fitted = fields or space()
     x0 = np.zeros(len(fitted.fields)) if center is None else center
@@ -122,7 +124,7 @@ def fit(
         cost = weight @ (2 * (np.sqrt(1 + residual**2) - 1)) + (x - origin) @ precision @ (x - origin)
         return residual, slope[top, at] * (sign * factor) / seconds[:, None] / SCALE, float(cost)
 
-    x, damping = origin, 1e-3
+    x, damping = origin if begin is None else begin[touched], 1e-3
     residual, jacobian, best = model(x)
     for _ in range(steps):
         robust = weight / np.sqrt(1 + residual**2)

@@ -25,6 +25,9 @@ ROUNDS = 8
 LATEST = 3
 """Points whose planes count. Queues make a predicted time not quite convex: planes of far points may lie above it."""
 
+LARGE_BYTES = 64 << 10
+"""Sizes above this have an error of their own: bandwidth decides there, and latency and the machine's load below."""
+
 LEAST_ROWS = 4
 DETERMINED = 0.5
 """Largest part of the prior's width that may be left of a field's uncertainty for it to count as determined."""
@@ -60,11 +63,23 @@ class Calibration:
         """All measured times, curve by curve."""
         return np.concatenate([c.time_s for c in self.curves])
 
-    def error(self, predicted_s: Float64) -> float:
-        """Mean over the curves of their mean absolute relative error."""
+    def error(self, predicted_s: Float64, above: int = 0) -> float:
+        """Mean over the curves of their mean absolute relative error at sizes above so many bytes; NaN without any."""
         relative = np.abs(predicted_s - self.measured_s) / self.measured_s
         ends = np.cumsum([len(c) for c in self.curves])[:-1]
-        return float(np.mean([part.mean() for part in np.split(relative, ends)]))
+        parts = [e[c.size_bytes > above] for e, c in zip(np.split(relative, ends), self.curves, strict=True)]
+        means = [float(part.mean()) for part in parts if part.size]
+        return float(np.mean(means)) if means else float("nan")
+
+    def spread(self, above: int = 0) -> float | None:
+        """Median over all repeated sizes of half their range over their median, as a fraction; None without repeats."""
+        parts = [
+            ((curve.high_s - curve.low_s) / 2 / curve.time_s)[curve.size_bytes > above]
+            for curve in self.curves
+            if curve.low_s is not None and curve.high_s is not None
+        ]
+        found = np.concatenate(parts) if parts else np.zeros(0)
+        return float(np.median(found)) if found.size else None
 
 
 def calibrate(
@@ -192,7 +207,7 @@ def _held_out(model: Model, curves: Sequence[Curve], rows: Rows, x: Float64) -> 
     for k in range(FOLDS):
         left, use = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
         if left.size and use.size:
-            there = fit(rows, use, weight[use], center=model.center, prior=ADAPTED, fields=model.fields)
+            there = fit(rows, use, weight[use], center=model.center, begin=x, prior=ADAPTED, fields=model.fields)
             # Predicted anew: a plane says little of a point as far off as a fold's may be.
             out[left] = model.times(np.where(free, there, x))[left]
     return out

@@ -34,6 +34,7 @@ def calibrate(
     """Fit the physical parameters of NCCL's or gloo's model to measured curves, with held-out error and intervals."""
     import json
 
+    from commsim.accuracy.calibration import LARGE_BYTES
     from commsim.accuracy.calibration import calibrate as fit
     from commsim.accuracy.calibration_models import model_of
     from commsim.accuracy.training_rows import is_table_of_rows
@@ -68,10 +69,14 @@ def calibrate(
             write_atomically(out.with_suffix(f".{form}"), figure_bytes(figure, form)) for form in ("png", "svg")
         ]
     if json_output:
+        large = found.error(found.held_out_s, LARGE_BYTES)
         document = {
             "held_out_mape": found.error(found.held_out_s),
             "fitted_mape": found.error(found.fitted_s),
             "shipped_mape": found.error(found.before_s),
+            "held_out_mape_above_64_kib": None if large != large else large,  # noqa: PLR0124 - NaN
+            "spread": found.spread(),
+            "spread_above_64_kib": found.spread(LARGE_BYTES),
             "values": {v.path: {"value": v.value, "low": v.low, "high": v.high} for v in found.values},
             "kept": found.kept,
             "suspects": list(found.suspects),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from commsim.accuracy.compare import Comparison
     from commsim.accuracy.verdict import Verdict
     from commsim.accuracy.whatif import Tried
+    from commsim.measure.assemble import NoRows
     from commsim.measure.records import Curve
 
 
@@ -122,10 +123,11 @@ def _title(comparisons: Sequence[Comparison]) -> str:
 
 
 def _parse_only(files: list[Path], json_output: bool) -> None:
-    """Shows what measured files hold; a file that cannot be read is a fault, after those that can."""
+    """Shows what measured files hold, empty tables too; a file that cannot be read is a fault, after those that can."""
     import json
 
     from commsim.errors import CommsimError, LogFormatError
+    from commsim.measure.assemble import NoRows
     from commsim.measure.parsers import read_measured
 
     tables: list[dict[str, Any]] = []
@@ -133,20 +135,39 @@ def _parse_only(files: list[Path], json_output: bool) -> None:
     for path in files:
         try:
             tables += [_table(curve) for curve in read_measured(path)]
+        except NoRows as empty:
+            tables.append(_empty_table(empty))
         except CommsimError as error:
             faults.append(str(error))
+    skipped = sum(table.pop("skipped_lines") for table in tables)
+    if json_output and (tables or not faults):
+        typer.echo(json.dumps({"tables": tables, "skipped_lines": skipped}, indent=2, allow_nan=False))
+    elif tables:
+        for table in tables:
+            ranks = "an unknown number of" if table["n_ranks"] is None else table["n_ranks"]
+            typer.echo(f"{table['name']}: {table['collective']} on {ranks} ranks, {len(table['rows'])} sizes")
+            for note in table["notes"]:
+                typer.echo(f"  note: {note}")
+        typer.echo(f"lines that look like rows and cannot be read: {skipped}")
     if faults:
         raise LogFormatError("\n".join(faults))
-    skipped = sum(table.pop("skipped_lines") for table in tables)
-    if json_output:
-        typer.echo(json.dumps({"tables": tables, "skipped_lines": skipped}, indent=2, allow_nan=False))
-        return
-    for table in tables:
-        ranks = "an unknown number of" if table["n_ranks"] is None else table["n_ranks"]
-        typer.echo(f"{table['name']}: {table['collective']} on {ranks} ranks, {len(table['rows'])} sizes")
-        for note in table["notes"]:
-            typer.echo(f"  note: {note}")
-    typer.echo(f"lines that look like rows and cannot be read: {skipped}")
+
+
+def _empty_table(empty: NoRows) -> dict[str, Any]:
+    table = empty.table
+    return {
+        "name": empty.name,
+        "collective": table.collective,
+        "n_ranks": table.n_ranks,
+        "dtype": None,
+        "redop": None,
+        "root": None,
+        "time_from": None,
+        "conditions": table.conditions,
+        "notes": [*table.notes, str(empty)],
+        "rows": [],
+        "skipped_lines": table.skipped_lines,
+    }
 
 
 def _table(curve: Curve) -> dict[str, Any]:

@@ -165,6 +165,7 @@ def _wiring(scenario: Scenario, named: str | None, nproc: int | None) -> Wiring 
 def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | None) -> None:
     """Measures one scenario; prints the table where rank 0 runs."""
     import os
+    import time
     from dataclasses import replace
 
     from commsim.measure.launcher import interrupts, launch, require_torch
@@ -191,8 +192,9 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
     else:
         require_torch()
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before torch is imported: the rank says it in one line
-        from commsim.measure.torch_runner import run_rank
+        before = time.monotonic()
+        from commsim.measure.torch_runner import run_rank  # takes seconds, as it brings torch
 
-        run_rank(run, place)
+        run_rank(run, place, time.monotonic() - before)
     if place is None or place.rank == 0:
         typer.echo(f"# wrote measured.csv and run.json in {folder}")

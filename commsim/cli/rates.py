@@ -9,13 +9,18 @@ import typer
 
 
 def rates(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rates.csv and compute.yaml.")] = Path(
-        "out/rates"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for rates.csv, and compute.yaml (GPU) or processor.yaml.")
+    ] = Path("out/rates"),
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    threads: Annotated[
+        int, typer.Option("--threads", min=1, help="Threads on a CPU: a rank of `commsim measure` has one.")
+    ] = 1,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed repeats of each shape.")] = 9,
 ) -> None:
     """Measure rates of matrix products, attention and memory copies, and the time of a launch, on one device."""
+    import os
+
     from commsim.errors import MeasurementError
     from commsim.files import write_atomically
     from commsim.measure.launcher import require_torch
@@ -25,10 +30,12 @@ def rates(
         raise MeasurementError(f"found --device {device!r}, expected cpu, cuda or auto")
     import torch
 
-    from commsim.measure.compute_rates import compute_rates, parameter_yaml, rates_csv
+    from commsim.measure.compute_rates import compute_rates, parameter_yaml, processor_yaml, rates_csv
+    from commsim.measure.conditions import cpu_model
 
     if device == "cuda" and not torch.cuda.is_available():
         raise MeasurementError(f"--device cuda: torch {torch.__version__} sees no GPU")
+    torch.set_num_threads(threads)
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     found = compute_rates(torch.device("cuda" if on_gpu else "cpu"), repeats)
     for rate in found:
@@ -39,6 +46,10 @@ def rates(
     text = parameter_yaml(found, torch.cuda.get_device_name()) if on_gpu else None
     if text is not None:
         written.append(write_atomically(out / "compute.yaml", text))
-    else:
+    elif on_gpu:
         typer.echo("# no compute.yaml: shares of a peak need a GPU whose datasheet is known", err=True)
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        sheet = processor_yaml(found, cpu_model(), memory, torch.get_num_threads())
+        written.append(write_atomically(out / "processor.yaml", sheet))
     typer.echo(f"# wrote {', '.join(path.name for path in written)} in {out}")

@@ -54,6 +54,8 @@ def torch_copies(collective: str, nbytes: int, world_size: int) -> Copies:
         return Copies(block, nbytes)
     if collective == "gather":
         return Copies(block, nbytes, at_root=True)
+    if collective == "all_to_all_v":
+        return Copies(block // world_size, 0)
     if collective in ("all_to_all", "scatter"):
         return Copies(block, 0, at_root=collective == "scatter")
     return Copies()

@@ -19,6 +19,8 @@ CALLS = 3
 
 SETTLED = 1
 
+_EQUAL_BLOCKS = frozenset({"reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"})
+
 
 @dataclass(frozen=True)
 class GlooPrediction:
@@ -54,7 +56,7 @@ class GlooPredictor:
         n = self.topology.world_size
         if n == 1:
             return GlooPrediction(nbytes, self.parameters.call, "copy", "call")
-        unit = n * itemsize if collective not in ("all_reduce", "broadcast", "reduce", "send_recv") else itemsize
+        unit = n * itemsize if collective in _EQUAL_BLOCKS else itemsize
         whole = max(unit, nbytes // unit * unit)
         schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
         links = links_of(self.topology, self.parameters, self.one_host)

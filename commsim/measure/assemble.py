@@ -50,6 +50,14 @@ def error(path: Path, line: int, message: str) -> LogFormatError:
     return LogFormatError([Fault(str(path), line, 1 if line else 0, "", message)])
 
 
+class NoRows(LogFormatError):  # noqa: N818 - a table, if an empty one
+    """A log that ended before its first result: `table` holds what it says of the run."""
+
+    def __init__(self, path: Path, table: Table, message: str) -> None:
+        super().__init__([Fault(str(path), table.line, 1, "", message)])
+        self.name, self.table = path.stem, table
+
+
 def _curves_of_table(table: Table, path: Path, wanted: Wanted) -> Iterator[Curve]:
     by_key: dict[tuple[str, str, int | None], list[Row]] = {}
     for row in table.rows:

@@ -5,6 +5,7 @@ For the closed form of a training step (`commsim.training.parameters`). One devi
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,6 +108,25 @@ def rates_csv(rates: list[Rate]) -> str:
         f"{r.kind},{r.shape},{r.dtype},{r.amount:.0f},{r.seconds:.6g},{r.least_s:.6g},{r.per_second:.6g}" for r in rates
     ]
     return "\n".join(lines) + "\n"
+
+
+def processor_yaml(rates: list[Rate], processor: str, memory_bytes: int, threads: int) -> str:
+    """A processor's rates for `commsim.training.accelerator.read_processor`: the best product, the largest copy."""
+
+    def best(kind: str, dtype: str) -> float:
+        return max(r.per_second for r in rates if (r.kind, r.dtype) == (kind, dtype))
+
+    copies = [r for r in rates if r.kind == "copy"]
+    noun = "thread" if threads == 1 else "threads"
+    return (
+        f"# Measured by `commsim rates` with {threads} {noun} per process: accelerator of a training item.\n"
+        f"processor: {json.dumps(processor)}\n"
+        f"source: commsim rates, torch {torch.__version__}, {threads} {noun}\n"
+        f"fp32: {best('matmul', 'float32'):.0f}\n"
+        f"bf16: {best('matmul', 'bfloat16'):.0f}\n"
+        f"memory_bytes: {memory_bytes}\n"
+        f"memory_bytes_per_s: {copies[-1].per_second:.0f}  # a copy that no cache holds\n"
+    )
 
 
 def parameter_yaml(rates: list[Rate], gpu: str) -> str | None:

@@ -29,7 +29,7 @@ def rank_conditions(device: Any) -> dict[str, Any]:
     boot = _read("/proc/sys/kernel/random/boot_id")
     said: dict[str, Any] = {
         "host": hashlib.sha256((platform.node() + boot).encode()).hexdigest()[:8],
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count() or 0,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release().split("-")[0],
@@ -37,6 +37,7 @@ def rank_conditions(device: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
+        "scheduling": _scheduling(),
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -54,6 +55,7 @@ def run_conditions(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """The conditions of a run: what all ranks share, lists where they differ, and the number of hosts."""
     hosts = [rank["host"] for rank in ranks]
     merged: dict[str, Any] = {"hosts": len(set(hosts)), "ranks_per_host": max(hosts.count(h) for h in hosts)}
+    merged["load_average"] = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     for name in ranks[0]:
         values = list(dict.fromkeys(str(rank.get(name, "")) for rank in ranks))
         if name != "host":
@@ -61,7 +63,19 @@ def run_conditions(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _cpu_model() -> str:
+def _scheduling() -> str:
+    """How the kernel schedules this process, such as ``other, nice 0`` or ``rr 5``: a busy machine delays the first."""
+    if not hasattr(os, "sched_getscheduler"):
+        return ""
+    policy = os.sched_getscheduler(0)
+    for name in ("fifo", "rr"):
+        if policy == getattr(os, f"SCHED_{name.upper()}"):
+            return f"{name} {os.sched_getparam(0).sched_priority}"
+    return f"other, nice {os.nice(0)}"
+
+
+def cpu_model() -> str:
+    """The name of the processor, or of its architecture where it has none."""
     match = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else platform.machine()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from commsim.measure.assemble import error
+from commsim.measure.assemble import NoRows, error
 from commsim.measure.records import collective_name
 from commsim.measure.rows import ITEMSIZE, NOTHING, Group, Row, Table, group_is_sound, size_is_sound
 
@@ -107,11 +107,9 @@ def read_log(stream: TextIO, path: Path) -> list[Table]:
     if not any(row.size > 0 for table in tables for row in table.rows):
         lines = sum(table.skipped_lines for table in tables)
         why = f"; {lines} lines that look like rows do not agree with it" if lines else ""
-        raise error(
-            path,
-            tables[0].line,
-            f"a table without rows: the run ended before its first result{why}{_said(failure)}",
-        )
+        tables[0].skipped_lines = lines
+        text = f"a table without rows: the run ended before its first result{why}{_said(failure)}"
+        raise NoRows(path, tables[0], text)
     return tables
 
 

@@ -37,8 +37,14 @@ from commsim.units import format_bytes, gb_per_s, microseconds
 FAILED = 1
 
 
-def run_rank(run: Run, place: Place) -> None:
+LEAST_PATIENCE_S = 8.0
+
+
+def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     """Measures a run as one of its ranks; rank 0 writes the rows and prints them.
+
+    `spent_s`: what starting has taken. It counts as waiting for the other ranks, which start as slowly, so that on a
+    busy machine too a rank that never comes is missed in time.
 
     Raises MeasurementError, on every rank that is still alive, where the run cannot go on.
     """
@@ -46,7 +52,8 @@ def run_rank(run: Run, place: Place) -> None:
         raise MeasurementError(f"{place}: the run is for {run.world_size} ranks")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = _device(run, place)
-    meeting = Meeting(place, run.fingerprint(), run.timeout_s)
+    patience_s = max(min(LEAST_PATIENCE_S, run.timeout_s), run.timeout_s - spent_s)
+    meeting = Meeting(place, run.fingerprint(), patience_s)
     try:
         _Rank(run, place, device, meeting).measure()
     except CommsimError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import commsim
-from commsim.accuracy.calibration import Calibration, Value
+from commsim.accuracy.calibration import LARGE_BYTES, Calibration, Value
 from commsim.report import style
 from commsim.units import format_bandwidth, format_time
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 def calibration_table(c: Calibration) -> str:
     """What was found, first the error of sizes that a fit had not seen; ends with a newline."""
     rows = sum(len(curve) for curve in c.curves)
-    held_out, fitted, shipped = (100 * c.error(p) for p in (c.held_out_s, c.fitted_s, c.before_s))
-    lines = [
-        f"# error on sizes left out: {held_out:.1f} %; of the fit: {fitted:.1f} %; as shipped: {shipped:.1f} % "
-        f"({len(c.curves)} curves, {rows} sizes)",
-    ]
-    if (spread := spread_of(c)) is not None:
-        lines.append(f"# spread of repeats: {100 * spread:.1f} % (median over sizes of half of highest less lowest)")
+    lines = [f"# error on sizes left out: {_errors(c, 0)} ({len(c.curves)} curves, {rows} sizes)"]
+    if {bool(above) for curve in c.curves for above in curve.size_bytes > LARGE_BYTES} == {False, True}:
+        lines.append(f"# above 64 KiB: {_errors(c, LARGE_BYTES)}")
+    if (spread := c.spread()) is not None:
+        above = c.spread(LARGE_BYTES)
+        lines.append(
+            f"# spread of repeats: {100 * spread:.1f} % (median over sizes of half of highest less lowest)"
+            + (f"; above 64 KiB: {100 * above:.1f} %" if above is not None else "")
+        )
     width = max([len("parameter"), *(len(v.path) for v in c.values)])
     lines.append(f"# {'parameter':<{width}}  {'shipped':>12}  {'fitted':>12}  95 % interval")
     for v in c.values:
@@ -41,14 +43,10 @@ def calibration_table(c: Calibration) -> str:
     return "\n".join(lines) + "\n"
 
 
-def spread_of(c: Calibration) -> float | None:
-    """Median over all sizes with repeats of half their range over their median, as a fraction; None without repeats."""
-    parts = [
-        (curve.high_s - curve.low_s) / 2 / curve.time_s
-        for curve in c.curves
-        if curve.low_s is not None and curve.high_s is not None
-    ]
-    return float(np.median(np.concatenate(parts))) if parts else None
+def _errors(c: Calibration, above: int) -> str:
+    """Errors at sizes above so many bytes in percent."""
+    held_out, fitted, shipped = (c.error(p, above) for p in (c.held_out_s, c.fitted_s, c.before_s))
+    return f"{100 * held_out:.1f} %; of the fit: {100 * fitted:.1f} %; as shipped: {100 * shipped:.1f} %"
 
 
 def _text(v: Value, value: float) -> str:

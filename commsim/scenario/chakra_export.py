@@ -13,7 +13,7 @@ from commsim.errors import ScenarioError
 from commsim.files import write_atomically
 from commsim.scenario.chakra import TraceSpec, TraceWork
 from commsim.scenario.load import resolved_yaml
-from commsim.scenario.training_run import nccl_times, training_program
+from commsim.scenario.training_run import comm_times, training_program
 from commsim.training.simulate import simulate
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def export_traces(prepared: Prepared, folder: Path) -> list[str]:
         text = "found no training item, expected one to export as Chakra traces"
         raise ScenarioError([scenario.document.fault(("workload",), text)])
     spec = scenario.trainings[0].training
-    program = training_program(scenario, topology, spec, nccl_times(scenario, topology))
+    program = training_program(scenario, topology, spec, comm_times(scenario, topology))
     traces = StepTraces(program, simulate(program.order, program.works, program.machine))
     stem = folder / scenario.slug
     about = {"made_by": f"commsim {commsim.__version__}", "workload": scenario.name}

@@ -12,7 +12,7 @@ from commsim.chakra.trace import Node
 from commsim.errors import ScenarioError
 from commsim.scenario.chakra_result import TraceItem
 from commsim.scenario.training import accelerator_of
-from commsim.scenario.training_run import nccl_times
+from commsim.scenario.training_run import comm_times
 from commsim.training.accelerator import accelerator
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run_trace(
     places = spec.places(topology.world_size)
     axes = spec.dims or _own_axes(topology, len(places))
     groups = Groups(files.traces, files.moved, files.listed, axes)
-    comm, compute = nccl_times(scenario, topology), ComputeSeconds(spec, topology)
+    comm, compute = comm_times(scenario, topology), ComputeSeconds(spec, topology)
     try:
         program = build(files.traces, groups, comm, places, compute)
     except ScenarioError as error:

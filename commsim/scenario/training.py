@@ -17,7 +17,7 @@ from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Bytes
 from commsim.scenario.strict import Strict
 from commsim.topology.graph import Topology
-from commsim.training.accelerator import Accelerator, accelerator
+from commsim.training.accelerator import Accelerator, accelerator, read_processor
 from commsim.training.compute import Values
 from commsim.training.finetune import Kind
 from commsim.training.mesh import ORDER, Mesh
@@ -93,6 +93,9 @@ class FineTuneSpec(Strict):
     length: Count = Field(default=20, description="positions of a prefix or prompt")
 
 
+_FILES = (".yaml", ".yml")
+
+
 class TrainingSpec(Strict):
     """One training step: model, batch, mesh, schedule, and what the software does."""
 
@@ -141,7 +144,13 @@ class TrainingSpec(Strict):
     optimizer: str = Field(
         default="adam", description="`adam`, `adamw`, `sgd`, `sgd-momentum`, `adafactor`, `adam-8bit`"
     )
-    accelerator: str | None = Field(default=None, description="another datasheet than that of the topology's GPU")
+    accelerator: str | None = Field(
+        default=None,
+        description=(
+            "another datasheet than that of the topology's GPU, or the file that `commsim rates --device cpu` wrote: "
+            "each rank has of its rates what it has of the node's `cpu.cores`, one at most"
+        ),
+    )
     framework: Literal["megatron", "deepspeed", "fsdp2", "ddp"] = Field(
         default="megatron",
         description="bytes per parameter, and what goes together (deepspeed: no ZeRO-2 or 3 with a pipeline)",
@@ -198,9 +207,9 @@ class TrainingSpec(Strict):
     @model_validator(mode="after")
     def _names_exist(self) -> TrainingSpec:
         faults: list[tuple[KeyPath, str]] = []
-        for key, find in (("precision", precision), ("accelerator", accelerator)):
-            value = getattr(self, key)
-            faults += _said(find, value, (key,)) if value is not None else []
+        faults += _said(precision, self.precision, ("precision",))
+        if self.accelerator is not None and Path(self.accelerator).suffix not in _FILES:
+            faults += _said(accelerator, self.accelerator, ("accelerator",))
         if not self.model.endswith(".json"):
             faults += _said(model, self.model, ("model",))
         if self.pipeline_schedule not in SCHEDULES:
@@ -362,7 +371,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
     mesh = mesh_of_spec(spec, topology)
     return Step(
         architecture,
-        accelerator(spec.accelerator) if spec.accelerator else accelerator_of(topology),
+        _accelerator(spec, topology, base_dir),
         precision_of(spec),
         spec.seq_len or architecture.seq_len,
         spec.micro_batch_size,
@@ -393,6 +402,15 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
     )
 
 
+def _accelerator(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Accelerator:
+    """What computes a rank's share: the one named, a measured processor in a file, or the machine's GPU."""
+    if spec.accelerator is None:
+        return accelerator_of(topology)
+    if Path(spec.accelerator).suffix in _FILES:
+        return read_processor(base_dir / spec.accelerator, topology.ranks_per_node, topology.cpu.cores)
+    return accelerator(spec.accelerator)
+
+
 _PARTS = {
     "A100 PCIe": "A100-PCIe-80GB",
     "A100 SXM 64 GB": "A100-SXM4-80GB",
@@ -412,4 +430,8 @@ def accelerator_of(topology: Topology) -> Accelerator:
         return accelerator(_PARTS.get(name, name.split(" ")[0]))
     except CommsimError:
         text = f"accelerator = none, expected a datasheet such as H100: there is none of the machine's {name}"
+        if topology.gpu.generation == "cpu":
+            text = (
+                "accelerator = none, expected the file that `commsim rates --device cpu` writes for ranks without a GPU"
+            )
         raise ScenarioError(text) from None

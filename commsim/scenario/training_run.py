@@ -1,4 +1,4 @@
-"""Runs a ``training:`` item: compute by the operator model, communication by NCCL's, the step by simulation."""
+"""Runs a ``training:`` item: compute by the operator model, communication by the library's, the step by simulation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from commsim.nccl.version import parse_version
+from commsim.scenario.params import gloo_parameters
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
 from commsim.training.chunk_seconds import compute_time, optimizer_time
-from commsim.training.communicators import NcclTimes
+from commsim.training.communicators import CommTime, GlooTimes, NcclTimes
 from commsim.training.finetune import (
     FineTune,
     beside_base,
@@ -42,7 +43,7 @@ def run_training(
     scenario: Scenario, topology: Topology, spec: TrainingSpec, latency: float = 1.0
 ) -> tuple[TrainingItem, list[str]]:
     """(item, warnings) of one training step on the scenario's machine, its hops `latency` times as long."""
-    comm = nccl_times(scenario, topology, latency)
+    comm = comm_times(scenario, topology, latency)
     program = training_program(scenario, topology, spec, comm)
     step, plan, offload = program.step, program.plan, program.plan.offload
     run = simulate(program.order, program.works, program.machine, plan.stragglers)
@@ -102,7 +103,7 @@ def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
     return (f"the parameter server receives {received / 1e9:.3f} GB and sends {sent / 1e9:.3f} GB per step",)
 
 
-def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: NcclTimes) -> Program:
+def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: CommTime) -> Program:
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
@@ -136,11 +137,14 @@ def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec,
     )
 
 
-def nccl_times(scenario: Scenario, topology: Topology, latency: float = 1.0) -> NcclTimes:
+def comm_times(scenario: Scenario, topology: Topology, latency: float = 1.0) -> NcclTimes | GlooTimes:
     """The seconds of collectives on groups of the scenario's machine, as its library runs them, its hops `latency`
     times as long."""
-    parts = parts_of(scenario.topology, scenario.base_dir, topology)
-    return NcclTimes(topology.ranks_per_node, parts, _version(scenario), scenario.library.env, latency)
+    parts, library = parts_of(scenario.topology, scenario.base_dir, topology), scenario.library
+    if library.name == "gloo":
+        parameters = gloo_parameters(scenario)[0].scaled(latency)
+        return GlooTimes(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
+    return NcclTimes(topology.ranks_per_node, parts, _version(scenario), library.env, latency)
 
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:

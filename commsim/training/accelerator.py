@@ -12,7 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from commsim.document import read_documents
+from pydantic import BaseModel, ConfigDict, Field
+
+from commsim.document import read_documents, validate
 from commsim.errors import ScenarioError
 
 TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4")
@@ -22,10 +24,10 @@ _PRESETS = Path(__file__).with_name("accelerators.yaml")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A GPU: SI units, dense peaks; None where a type has no hardware support."""
+    """A GPU, or the share of a processor that one process has: SI units, dense peaks; None where a type has no rate."""
 
     name: str
-    generation: str  # volta | ampere | ada | hopper | blackwell
+    generation: str  # volta | ampere | ada | hopper | blackwell | cpu
     flop_per_s: tuple[tuple[str, float | None], ...]  # by type, in the order of `TYPES`
     sms: int
     tdp_w: float
@@ -108,4 +110,42 @@ def accelerator(name: str) -> Accelerator:
         pcie_gen=entry["pcie_gen"],
         confidence=entry["confidence"],
         source=entry["source"],
+    )
+
+
+CPU_TDP_W = 100.0
+"""Stands for whatever power a processor was measured at: its rates are what it reached."""
+
+
+class MeasuredProcessor(BaseModel):
+    """A file that `commsim rates --device cpu` wrote: what one process reached with one thread, and the memory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    processor: str
+    source: str
+    fp32: float = Field(gt=0, description="FLOP/s of the largest matrix product")
+    bf16: float | None = Field(default=None, gt=0)
+    memory_bytes: int = Field(gt=0)
+    memory_bytes_per_s: float = Field(gt=0, description="read and written by a copy")
+
+
+def read_processor(path: Path, processes: int = 1, cores: int = 0) -> Accelerator:
+    """What each of so many processes has of a measured processor; they take turns where `cores` (0: enough) lack."""
+    said = validate(MeasuredProcessor, read_documents(path)[0])
+    share = min(1.0, cores / processes) if cores else 1.0
+    rates = {"fp32": said.fp32, "bf16": said.bf16}
+    return Accelerator(
+        name=said.processor,
+        generation="cpu",
+        flop_per_s=tuple((t, None if (rate := rates.get(t)) is None else rate * share) for t in TYPES),
+        sms=1,
+        tdp_w=CPU_TDP_W,
+        memory_bytes=said.memory_bytes // processes,
+        memory_bytes_per_s=said.memory_bytes_per_s * share,
+        nvlink_bytes_per_s=0.0,
+        nvlink_domain=1,
+        pcie_gen=None,
+        confidence="measured",
+        source=said.source,
     )

@@ -12,14 +12,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.training.accelerator import Accelerator
+from commsim.training.accelerator import CPU_TDP_W, Accelerator
 from commsim.training.spec import Step
 
 Float64 = npt.NDArray[np.float64]
 
-GENERATIONS = ("volta", "ampere", "ada", "hopper", "blackwell")
+GENERATIONS = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
 
-REFERENCE_TDP_W = {"volta": 300.0, "ampere": 400.0, "ada": 350.0, "hopper": 700.0, "blackwell": 1200.0}
+REFERENCE_TDP_W = {
+    "volta": 300.0,
+    "ampere": 400.0,
+    "ada": 350.0,
+    "hopper": 700.0,
+    "blackwell": 1200.0,
+    "cpu": CPU_TDP_W,
+}
 """Board power of the part at which a generation's GEMM rate is stated."""
 
 

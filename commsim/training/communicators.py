@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from commsim.gloo.predict import GlooPredictor
 from commsim.nccl.predict import Options, Predictor
 
 if TYPE_CHECKING:
+    from commsim.gloo.parameters import GlooParameters
     from commsim.nccl.version import Version
     from commsim.topology.graph import Topology
 
@@ -67,6 +69,38 @@ class NcclTimes:
             self.warnings += [w for w in predictor.warnings if w not in self.warnings]
             self._predictors[key] = predictor
         return self._predictors[key]
+
+
+class GlooTimes:
+    """`CommTime` by the gloo model, of groups as in `NcclTimes`; `one_host`: all nodes share one computer's cores."""
+
+    def __init__(
+        self,
+        ranks_per_node: int,
+        part: Callable[[int, int], Topology],
+        parameters: GlooParameters | None = None,
+        *,
+        one_host: bool = False,
+    ) -> None:
+        self.ranks_per_node, self.part = ranks_per_node, part
+        self._parameters, self._one_host = parameters, one_host
+        self._known: dict[tuple[str, int, int, int], float] = {}
+        self._predictors: dict[tuple[int, int], GlooPredictor] = {}
+        self.warnings: list[str] = []
+
+    def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
+        """Seconds of one call; 0 for a group of one."""
+        if len(ranks) < 2 or nbytes <= 0:
+            return 0.0
+        group = shape(ranks, self.ranks_per_node)
+        key = (collective, max(1, round(nbytes)), *group)
+        if key not in self._known:
+            if group not in self._predictors:
+                self._predictors[group] = GlooPredictor(
+                    self.part(*group), self._parameters, one_host=self._one_host, mode="single"
+                )
+            self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
+        return self._known[key]
 
 
 def shape(ranks: Ranks, ranks_per_node: int) -> tuple[int, int]:

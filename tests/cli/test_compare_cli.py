@@ -147,6 +147,21 @@ def test_parse_only(tmp_path: Path, checkout: Path) -> None:
     assert "sizes" in compare("--parse-only", log).stdout
 
 
+def test_parse_only_of_a_run_that_failed_and_of_what_is_no_log(tmp_path: Path, checkout: Path) -> None:
+    logs = checkout / "tests" / "data" / "logs"
+    failed = next(logs.glob("*failed*"))
+    good = next(p for p in sorted(logs.glob("*.log")) if "failed" not in p.name)
+    document = json.loads(compare("--parse-only", failed, good, "--json").stdout)
+    empty, whole = document["tables"][:2]
+    assert empty["rows"] == []
+    assert "a table without rows: the run ended before its first result" in empty["notes"][-1]
+    assert whole["rows"]
+    (tmp_path / "letter.log").write_text("Dear reader,\n")
+    result = compare("--parse-only", tmp_path / "letter.log", good, "--json")
+    assert isinstance(result.exception, LogFormatError)
+    assert len(json.loads(result.stdout)["tables"]) == len(document["tables"]) - 1
+
+
 def test_a_reader_that_leaves_is_no_error(scenario: Path) -> None:
     command = f"{sys.executable} -m commsim run {scenario} --no-files | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)

@@ -69,9 +69,18 @@ def test_a_slow_network_is_the_bottleneck() -> None:
     assert found.time_s == pytest.approx(1.5 * (8 << 20) / 12.5e6, rel=0.05)
 
 
+def test_an_exchange_of_two_takes_as_long_as_one_after_the_other() -> None:
+    """Each sends half the array to the other; a ring of more than two has a connection per direction."""
+    slow = load_preset("ethernet-hosts", nodes=2, nic_bandwidth="100 Mb/s", cpu={"cores": 2})
+    exchange = GlooPredictor(slow, ONE, one_host=True).predict("all_to_all", 8 << 20).time_s
+    assert exchange == pytest.approx((8 << 20) / 12.5e6, rel=0.05)
+    same = GlooPredictor(slow, ONE, one_host=True).predict("all_to_all_v", 16 << 20)  # what both send to both
+    assert same.time_s == pytest.approx(exchange, rel=0.01)
+
+
 @settings(max_examples=25)
 @given(
-    collective=st.sampled_from(["all_reduce", "reduce_scatter", "broadcast", "all_to_all", "reduce"]),
+    collective=st.sampled_from(["all_reduce", "reduce_scatter", "broadcast", "all_to_all", "all_to_all_v", "reduce"]),
     n=st.integers(2, 6),
     size=st.integers(1, 1 << 22),
     factor=st.floats(1.5, 8),

@@ -11,7 +11,17 @@ from commsim.collectives.check import check
 from commsim.errors import ScheduleError
 from commsim.gloo.schedules import gloo_schedule, segments
 
-COLLECTIVES = ("all_reduce", "reduce", "all_gather", "broadcast", "all_to_all", "gather", "scatter", "send_recv")
+COLLECTIVES = (
+    "all_reduce",
+    "reduce",
+    "all_gather",
+    "broadcast",
+    "all_to_all",
+    "all_to_all_v",
+    "gather",
+    "scatter",
+    "send_recv",
+)
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
@@ -66,5 +76,16 @@ def test_segments_hold_the_array(nbytes: int, n: int, itemsize: int) -> None:
 
 
 def test_a_collective_that_gloo_lacks_is_an_error() -> None:
-    with pytest.raises(ScheduleError, match="gloo has no all_to_all_v"):
-        gloo_schedule("all_to_all_v", 4, 64)
+    with pytest.raises(ScheduleError, match="gloo has no barrier"):
+        gloo_schedule("barrier", 4, 64)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8])
+@pytest.mark.parametrize("collective", ["all_to_all", "all_to_all_v"])
+def test_two_ranks_exchange_blocks_one_after_the_other(collective: str, n: int) -> None:
+    found = gloo_schedule(collective, n, 4 * n * n)
+    pairs = list(zip(found.src.tolist(), found.dst.tolist(), strict=True))
+    waits = {(pairs[a], pairs[b]) for a, b in found.after.tolist()}
+    assert len(waits) == n * (n - 1) // 2  # every pair of ranks once
+    assert all(first == second[::-1] for first, second in waits)
+    assert all(a > b for (a, b), _ in waits)  # who calls last sends first

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from commsim.measure import compute_rates as module
-from commsim.measure.compute_rates import Rate, compute_rates, parameter_yaml, rates_csv
+from commsim.measure.compute_rates import Rate, compute_rates, parameter_yaml, processor_yaml, rates_csv
+from commsim.training.accelerator import read_processor
 from commsim.training.parameters import read_values
 
 RATES = [
@@ -49,3 +50,17 @@ def test_an_unknown_gpu_has_no_shares() -> None:
 
 def test_a_rate_is_amount_over_seconds() -> None:
     assert replace(RATES[2], seconds=0.5).per_second == 4e9
+
+
+def test_a_processor_file_holds_the_best_product_and_the_largest_copy(tmp_path: Path) -> None:
+    rates = [
+        Rate("matmul", "512x512x512", "float32", 2e9, 0.02, 0.02),
+        Rate("matmul", "1024x1024x1024", "float32", 2e9, 0.01, 0.01),
+        Rate("matmul", "512x512x512", "bfloat16", 2e9, 0.04, 0.04),
+        Rate("copy", "1048576", "uint8", 2e6, 1e-4, 1e-4),
+        Rate("copy", "67108864", "uint8", 2e8, 2e-2, 2e-2),
+    ]
+    (tmp_path / "processor.yaml").write_text(processor_yaml(rates, "Some CPU: 2 GHz #1", 8 << 30, 1))
+    found = read_processor(tmp_path / "processor.yaml", processes=4, cores=8)
+    assert (found.name, found.peak("fp32"), found.peak("bf16")) == ("Some CPU: 2 GHz #1", 2e11, 5e10)
+    assert (found.memory_bytes_per_s, found.memory_bytes) == (1e10, 2 << 30)

@@ -6,10 +6,15 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commsim.collectives.registry import build
+from commsim.gloo.predict import GlooPredictor
 from commsim.measure.parsers import read_measured
+from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.params import gloo_parameters, read_params
+from commsim.scenario.run import run
 
 RUNS = Path(__file__).resolve().parents[2] / "validation" / "runs"
 TABLES = sorted(path.parent for path in RUNS.rglob("measured.csv") if path.read_text().count("\n") > 1)
@@ -41,6 +46,38 @@ def test_traffic_is_that_of_the_ring_within_one_percent(n: int) -> None:
     assert f"| {n} | {shown[0]} | {shown[1]} |" in text
 
 
+@pytest.mark.parametrize(
+    ("folder", "scenario", "above"),
+    [
+        ("loopback", "gloo-quickstart", 0),
+        ("testbed/star", "gloo-testbed-star", 64 << 10),
+        ("testbed/tree", "gloo-testbed-tree", 64 << 10),
+        ("testbed/ring", "gloo-testbed-ring", 64 << 10),
+    ],
+)
+def test_calibrated_predictions_of_gloo_are_as_near_as_the_page_says(
+    folder: str, scenario: str, above: int, checkout: Path
+) -> None:
+    """With the recorded parameters, on every fourth size; the page has each size predicted without itself."""
+    (one,) = load_scenarios(checkout / "scenarios" / f"{scenario}.yaml", [f"params={RUNS / folder / 'params.yaml'}"])
+    parameters, _ = gloo_parameters(one)
+    model = GlooPredictor(build_topology(one), parameters, one_host=one.library.one_host)
+    errors = []
+    for curve in read_measured(RUNS / folder):
+        assert curve.low_s is not None  # five repeats
+        large = np.flatnonzero(curve.size_bytes > above)[::4]
+        for i in large:
+            predicted = model.predict(curve.collective, int(curve.size_bytes[i])).time_s
+            errors.append(abs(predicted / curve.time_s[i] - 1))
+    assert np.mean(errors) < (0.10 if above else 0.15)
+    page = (checkout / "docs" / "accuracy-gloo.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith(f"| {folder.removeprefix('testbed/')} |"))
+    held_out = read_params(RUNS / folder / "params.yaml").held_out_mape
+    assert held_out is not None
+    assert row.split(" | ")[1] == f"{100 * held_out:.1f} %"
+    assert row.endswith(": met |")
+
+
 @pytest.mark.skipif(not (RUNS / "training" / "training.json").is_file(), reason="no training run recorded")
 def test_training_steps_sent_what_their_schedules_say() -> None:
     items = json.loads((RUNS / "training" / "training.json").read_text())["items"]
@@ -48,3 +85,18 @@ def test_training_steps_sent_what_their_schedules_say() -> None:
     for item in items:
         assert item["wrong"] == 0
         assert item["sent_bytes"] == pytest.approx(item["expected_sent_bytes"], rel=0.01)
+
+
+def test_training_steps_on_gloo_are_predicted_as_the_guide_says(checkout: Path) -> None:
+    folder = RUNS / "training"
+    (scenario,) = load_scenarios(folder / "steps.yaml", [f"params={RUNS / 'loopback' / 'params.yaml'}"])
+    predicted = run(scenario).trainings
+    measured = json.loads((folder / "training.json").read_text())["items"]
+    guide = (checkout / "docs" / "guides" / "measure.md").read_text()
+    names = {"ddp": "DDP", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "tp": "TP", "pp": "PP"}
+    for item, step in zip(measured, predicted, strict=True):
+        error = step.step_s / item["step_s"] - 1
+        text = f"| {1e3 * item['step_s']:.1f} ms | {1e3 * step.step_s:.1f} ms | {100 * error:+.0f} % |"
+        assert f"| {names[item['scheme']]} {text}" in guide
+        if item["scheme"] != "pp":  # whose idle stages leave their cores to the others
+            assert abs(error) < 0.25

@@ -38,6 +38,16 @@ def test_every_end_is_shaped() -> None:
     assert all("rate 200000000bit burst 27042 " in line for line in shapers)
 
 
+def test_hosts_send_by_reno_and_keep_three_frames_in_their_queues() -> None:
+    for node in range(STAR.nodes):
+        settings = lines(STAR, "ip", "netns", "exec", f"{PREFIX}{node}")
+        assert settings == [
+            "echo reno > /proc/sys/net/ipv4/tcp_congestion_control",
+            "echo 27042 > /proc/sys/net/ipv4/tcp_limit_output_bytes",
+        ]
+    assert sum("gso_max_segs 1 " in line for line in lines(STAR, "ip", "-n")) == STAR.nodes
+
+
 def test_a_burst_is_a_millisecond_or_three_frames() -> None:
     assert burst_bytes(125e6) == 125_000
     assert burst_bytes(1e6) == 3 * 9014
@@ -54,8 +64,8 @@ def test_only_our_names_are_used() -> None:
         assert all(name.startswith(PREFIX) for name in w.namespaces())
         assert all(re.fullmatch(rf"netns add {PREFIX}\S+", line) for line in commands(w)[0][1])
         for program, _ in commands(w)[2:]:
-            assert program[1] == "-n"
-            assert program[2].startswith(PREFIX)
+            assert program[1] == "-n" or program[:3] == ("ip", "netns", "exec")
+            assert next(word for word in program[2:] if word != "exec").startswith(PREFIX)
         assert all(line.count(f"netns {PREFIX}") == 2 for line in commands(w)[1][1])
 
 
