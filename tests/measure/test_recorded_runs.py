@@ -95,8 +95,9 @@ def test_training_steps_on_gloo_are_predicted_as_the_guide_says(checkout: Path) 
     guide = (checkout / "docs" / "guides" / "measure.md").read_text()
     names = {"ddp": "DDP", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "tp": "TP", "pp": "PP"}
     for item, step in zip(measured, predicted, strict=True):
-        error = step.step_s / item["step_s"] - 1
-        text = f"| {1e3 * item['step_s']:.1f} ms | {1e3 * step.step_s:.1f} ms | {100 * error:+.0f} % |"
-        assert f"| {names[item['scheme']]} {text}" in guide
+        begin = f"| {names[item['scheme']]} | {1e3 * item['step_s']:.1f} ms | "
+        shown = next(line for line in guide.splitlines() if line.startswith(begin)).split(" | ")[2]
+        # Not to the digit: what a step takes rests on parameters of compute that are fitted anew now and then.
+        assert 1e3 * step.step_s == pytest.approx(float(shown.removesuffix(" ms")), rel=0.03)
         if item["scheme"] != "pp":  # whose idle stages leave their cores to the others
-            assert abs(error) < 0.25
+            assert abs(step.step_s / item["step_s"] - 1) < 0.25
