@@ -45,7 +45,9 @@ class Change:
 
 def machine_changes(topology: Topology) -> Iterator[Change]:
     """Twice the rates, one more NIC, no oversubscription, half the latency: of parts that the machine has."""
-    if not topology.uniform:
+    if topology.world_size > 1:
+        yield Change("half the latency of every hop", pace=Pace(latency=0.5))
+    if not topology.uniform:  # the knobs are those of each group
         return
     nics = topology.nics_per_node
     if topology.nodes > 1 and nics:
@@ -67,8 +69,6 @@ def machine_changes(topology: Topology) -> Iterator[Change]:
     elif topology.ranks_per_node > 1 and (pcie := _rate(topology, LinkKind.PCIE)):
         what = f"PCIe of twice the rate ({_gb_per_s(2 * pcie)})"
         yield Change(what, {"topology.node.pcie.bandwidth": _gb_per_s(2 * pcie)})
-    if topology.world_size > 1:
-        yield Change("half the latency of every hop", pace=Pace(latency=0.5))
 
 
 def _rate(topology: Topology, kind: LinkKind) -> float:

@@ -107,6 +107,7 @@ def _collective(
     base = _alone(scenario, place, size)
     ready = _built(base, scenario, {}, cache)
     row, use = _row(ready, size, cache, None)
+    ranks = ready.topology.world_size
     work = ready.scenario.collectives[0]
     gains: list[Gain] = []
     refused: list[tuple[str, str]] = []
@@ -132,7 +133,7 @@ def _collective(
     gains.sort(key=lambda gain: gain.seconds)
     return Explanation(
         place,
-        f"{work.collective} of {format_bytes(size)} on {ready.topology.world_size} ranks",
+        f"{work.collective} of {format_bytes(size)} on {ranks} rank{'s' if ranks > 1 else ''}",
         row.time_s,
         tuple(gains),
         tuple(refused),
