@@ -112,6 +112,7 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
                         facecolors=COLOURS.get(name, "#999999"),
                         edgecolor="white" if few else "none",
                         linewidth=0.3 if few else 0.0,
+                        rasterized=not few,  # thousands of boxes are megabytes of SVG
                     )
         axes.set_yticks([rows - 0.5 - s for s in range(rows)], [_row_name(s, item.stages) for s in range(rows)])
         axes.set_xlim(0, item.step_s * scale)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from commsim.engine.timeline import Timeline
 from commsim.report.gantt import gantt_lines, plot_pipeline
 from commsim.report.plots import figure_bytes
-from commsim.report.steps import figures_of
+from commsim.report.steps import StepFigures, figures_of
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
 from commsim.scenario.training_result import TrainingItem
@@ -43,3 +46,15 @@ def test_the_picture_has_a_row_per_stage(tmp_path: Path) -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == [f"stage {i}" for i in range(4)]
     assert "time" in axes.get_xlabel()
     assert figure_bytes(figure, "png").startswith(b"\x89PNG")
+
+
+def test_a_long_pipeline_stays_a_small_file() -> None:
+    """A box per pass of a large machine would be megabytes of SVG on the page."""
+    rows = 20_000
+    start = np.arange(rows) / rows
+    timeline = Timeline(
+        start, start + 0.5 / rows, np.arange(rows, dtype=np.int32) % 16, np.zeros(rows, np.int32),
+        np.zeros(rows, np.uint8), np.zeros(rows, np.int64), ("F",),
+    )  # fmt: skip
+    step = StepFigures("long", "1f1b", 1.0, 16, 1, 8, {}, (), 1.0, timeline)
+    assert len(figure_bytes(plot_pipeline(step), "svg")) < 400_000
