@@ -16,7 +16,7 @@ HOURS_A_YEAR = 8760.0
 class Prices:
     """US dollars: of a GPU-hour; of a NIC and a switch, written off over `years` of use around the clock.
 
-    There are no defaults: prices are the user's. A price left out is 0 and the figures say so.
+    Prices have no defaults: they are the user's. A price left out is 0 and the figures say so.
     """
 
     gpu_hour_usd: float = 0.0
@@ -27,12 +27,17 @@ class Prices:
 
 @dataclass(frozen=True)
 class Cost:
-    """A run: seconds, GPU-hours and dollars, and the tokens for one dollar (0 without a price)."""
+    """A run: seconds, GPU-hours and dollars, and the tokens for one dollar (0 without a price).
+
+    ``fabric_usd`` is the part of NICs and switches; ``ideal_seconds`` what it takes without failures.
+    """
 
     seconds: float
     gpu_hours: float
     usd: float
     tokens_per_usd: float
+    fabric_usd: float = 0.0
+    ideal_seconds: float = 0.0
 
     @property
     def days(self) -> float:
@@ -45,16 +50,22 @@ def switches(topology: Topology) -> int:
     return int(np.sum(topology.vertex_kind == VertexKind.SWITCH))
 
 
+def fabric_hour_usd(topology: Topology, prices: Prices) -> float:
+    """Dollars of one hour of the NICs and switches of the network."""
+    nics = topology.nodes * topology.nics_per_node
+    return (nics * prices.nic_usd + switches(topology) * prices.switch_usd) / (prices.years * HOURS_A_YEAR)
+
+
 def hour_usd(topology: Topology, prices: Prices) -> float:
     """Dollars of one hour of the whole machine."""
-    nics = topology.nodes * topology.nics_per_node
-    fabric = (nics * prices.nic_usd + switches(topology) * prices.switch_usd) / (prices.years * HOURS_A_YEAR)
-    return topology.world_size * prices.gpu_hour_usd + fabric
+    return topology.world_size * prices.gpu_hour_usd + fabric_hour_usd(topology, prices)
 
 
 def run_cost(topology: Topology, prices: Prices, tokens: float, tokens_per_s: float, goodput: float = 1.0) -> Cost:
     """The cost of training on so many tokens at a rate of which a share `goodput` is kept."""
-    seconds = tokens / (tokens_per_s * goodput)
+    ideal = tokens / tokens_per_s
+    seconds = ideal / goodput
     hours = seconds / 3600
     usd = hours * hour_usd(topology, prices)
-    return Cost(seconds, hours * topology.world_size, usd, tokens / usd if usd else 0.0)
+    fabric = hours * fabric_hour_usd(topology, prices)
+    return Cost(seconds, hours * topology.world_size, usd, tokens / usd if usd else 0.0, fabric, ideal)

@@ -42,11 +42,9 @@ class Reliability:
         return HOUR_S / per_hour if per_hour else math.inf
 
 
-def checkpoint_seconds(
-    nbytes: float, nodes: int, node_bytes_per_s: float, storage_bytes_per_s: float = math.inf
-) -> float:
-    """Seconds to write a checkpoint: every node sends its part through its NICs, the storage takes all of them."""
-    rate = min(nodes * node_bytes_per_s, storage_bytes_per_s)
+def checkpoint_seconds(nbytes: float, network_bytes_per_s: float, storage_bytes_per_s: float = math.inf) -> float:
+    """Seconds to write a checkpoint: all nodes send their parts at once, over the network, into the storage."""
+    rate = min(network_bytes_per_s, storage_bytes_per_s)
     if rate <= 0:
         raise CommsimError("found no way to the storage, expected NICs with a bandwidth")
     return nbytes / rate
@@ -78,12 +76,16 @@ def goodput(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: fl
 
 @dataclass(frozen=True)
 class Outlook:
-    """A run with failures: seconds between them, of a checkpoint and between checkpoints, and the goodput."""
+    """A run with failures: seconds between them, of a checkpoint and between checkpoints, and the goodput.
+
+    ``bound`` is what a checkpoint waits for, in words.
+    """
 
     mtbf_s: float
     checkpoint_s: float
     interval_s: float
     goodput: float
+    bound: str = ""
 
 
 def outlook(

@@ -277,19 +277,22 @@ def with_money(spec: PlanSpec, choice: Choice) -> Choice:
 
 
 def failures_of(failures: Failures, choice: Choice) -> Outlook:
-    """Goodput at the best checkpoint interval on the choice's machine."""
+    """Goodput at the best checkpoint interval on the choice's machine.
+
+    A checkpoint leaves through the cards of all nodes to a storage at the top of the network, which each half of the
+    nodes reaches at the bisection bandwidth: oversubscribed uplinks and narrow PCIe links count.
+    """
     topology, step = choice.machine.topology, choice.step
     known = {n: v for n in ("gpu_hours", "nic_hours", "host_hours") if (v := getattr(failures, n)) is not None}
     states = step.precision.weight_bytes + step.precision.optimizer_bytes(step.optimizer)
-    node_rate = topology.nics_per_node * topology.nic_bandwidth
-    seconds = checkpoint_seconds(
-        step.model.parameters() * states,
-        topology.nodes,
-        node_rate,
-        failures.storage_bandwidth or STORAGE_PER_NODE * topology.nodes,
-    )
+    network = topology.nodes * topology.nics_per_node * topology.nic_bandwidth
+    if topology.nodes > 1:
+        network = min(network, 2 * topology.bisection_bandwidth())
+    storage = failures.storage_bandwidth or STORAGE_PER_NODE * topology.nodes
+    seconds = checkpoint_seconds(step.model.parameters() * states, network, storage)
     nics = topology.nodes * topology.nics_per_node
-    return outlook(Reliability(**known), topology.world_size, nics, topology.nodes, seconds, failures.restart)
+    view = outlook(Reliability(**known), topology.world_size, nics, topology.nodes, seconds, failures.restart)
+    return replace(view, bound="the network" if network < storage else "the storage")
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,48 @@ def lost(choice: Choice, winner: Choice) -> str:
     return ", ".join(f"{name} {100 * value / winner.seconds:+.0f} %" for name, value in largest)
 
 
+def _money(c: Choice) -> dict[str, float | None]:
+    """What days and dollars come from; None where the question does not give what a figure needs."""
+    cost, view = c.cost, c.outlook
+    paid = cost if cost is not None and cost.usd else None
+    return {
+        "gpu_hours": cost.gpu_hours if cost else None,
+        "fabric_usd": paid.fabric_usd if paid else None,
+        "tokens_per_usd": paid.tokens_per_usd if paid else None,
+        "days_without_failures": cost.ideal_seconds / 86_400 if cost else None,
+        "hours_between_failures": view.mtbf_s / 3600 if view else None,
+        "checkpoint_s": view.checkpoint_s if view else None,
+        "checkpoint_every_s": view.interval_s if view else None,
+        "goodput_percent": 100 * view.goodput if view else None,
+    }
+
+
+def money_facts(c: Choice) -> tuple[tuple[str, str], ...]:
+    """Cost and failures of a choice, a figure a line."""
+    facts = []
+    if c.cost is not None:
+        facts += [
+            ("days", f"{c.cost.days:,.2f}; {c.cost.ideal_seconds / 86_400:,.2f} without failures"),
+            ("GPU-hours", f"{c.cost.gpu_hours:,.0f}"),
+        ]
+        if c.cost.usd:
+            facts += [
+                ("cost", f"${c.cost.usd:,.0f}, of which NICs and switches ${c.cost.fabric_usd:,.0f}"),
+                ("tokens per $", f"{c.cost.tokens_per_usd:,.0f}"),
+            ]
+        else:
+            facts.append(("cost", "no price was given"))
+    if c.outlook is not None:
+        o = c.outlook
+        facts += [
+            ("a failure every", f"{o.mtbf_s / 3600:,.1f} h"),
+            ("a checkpoint takes", f"{_seconds(o.checkpoint_s)}, bound by {o.bound}"),
+            ("a checkpoint every", f"{o.interval_s / 60:,.1f} min (Daly 2006, equation 37)"),
+            ("goodput", f"{100 * o.goodput:.1f} % of the time without failures and checkpoints (equation 20)"),
+        ]
+    return tuple(facts)
+
+
 def rows(answer: Answer) -> list[dict[str, Any]]:
     """The choices as plain values, best first; times per step of the winner's tokens."""
     if not answer.choices:
@@ -90,6 +132,7 @@ def rows(answer: Answer) -> list[dict[str, Any]]:
             "memory_GiB": c.memory.peak / GIB,
             "days": c.cost.days if c.cost else None,
             "usd": c.cost.usd if c.cost and c.cost.usd else None,
+            **_money(c),
             "pareto": id(c) in pareto,
             "simulated": c.simulated,
             "loses": lost(c, winner) if i else "",

@@ -48,7 +48,7 @@ def test_the_defaults_give_the_published_rate_of_failures() -> None:
 
 
 def test_a_checkpoint_takes_the_slower_of_nodes_and_storage() -> None:
-    assert checkpoint_seconds(1e12, 10, 50e9) == pytest.approx(2.0)
-    assert checkpoint_seconds(1e12, 10, 50e9, 100e9) == pytest.approx(10.0)
+    assert checkpoint_seconds(1e12, 500e9) == pytest.approx(2.0)
+    assert checkpoint_seconds(1e12, 500e9, 100e9) == pytest.approx(10.0)
     view = outlook(Reliability(), 1024, 1024, 128, 10.0, 300.0)
     assert view.goodput == goodput(view.interval_s, 10.0, 300.0, view.mtbf_s)

@@ -15,6 +15,7 @@ from commsim.errors import InfeasibleError, ScenarioError
 from commsim.planner import plan as plan_module
 from commsim.planner.plan import Answer, machines, rank, sensitivity, shortlist, simulate
 from commsim.planner.question import read_plan
+from commsim.topology.kinds import VertexKind
 
 PLAN = """\
 name: small plan
@@ -55,6 +56,10 @@ def test_the_answer_is_a_scenario_that_runs_to_the_same_time(file: Path, tmp_pat
     assert again["step_s"] == pytest.approx(best["step_s"], rel=1e-9)
     assert again["peak_memory_GiB"] == pytest.approx(best["memory_GiB"])
     assert again["days"] == pytest.approx(1e9 / (64 * 4096) * best["step_s"] / 86_400)
+    assert best["days"] == pytest.approx(best["days_without_failures"] / (best["goodput_percent"] / 100))
+    assert best["days_without_failures"] == pytest.approx(again["days"])
+    assert best["tokens_per_usd"] == pytest.approx(1e9 / best["usd"])
+    assert best["usd"] == pytest.approx(2.0 * best["gpu_hours"])
     assert "2 x hgx-h100-ndr400 (16 GPUs)" in result.stdout
     assert "<table" in (tmp_path / "out" / "report.html").read_text()
 
@@ -133,3 +138,29 @@ def test_an_interrupt_prints_the_best_so_far(file: Path, monkeypatch: pytest.Mon
 def test_shipped_plans_load(path: Path) -> None:
     question, document = read_plan(path)
     assert machines(question.plan, document, path.parent)[0].space.size > 100_000
+
+
+def test_a_checkpoint_feels_the_network_and_the_price_of_its_switches(file: Path) -> None:
+    """Uplinks oversubscribed four times as much take four times as long where the storage is quick enough."""
+    words = [
+        "plan.clusters.1.topology.nodes=8", "plan.clusters.1.topology.nodes_per_leaf=4", "plan.clusters.1.nic_usd=1000",
+        "plan.clusters.1.switch_usd=20000", "plan.failures.storage_bandwidth=900 TB/s",
+    ]  # fmt: skip
+    found = {}
+    for times in (2, 8):
+        question, document = read_plan(file, [*words, f"plan.clusters.1.topology.oversubscription={times}"])
+        (_, machine), answer = machines(question.plan, document, file.parent), Answer()
+        rank(question.plan, [machine], answer)
+        plan_module.ranked_choices(question.plan, shortlist(question.plan, [machine], answer)[:1], answer)
+        found[times] = answer.best
+    views = {times: choice.outlook for times, choice in found.items()}
+    assert views[2] is not None
+    assert views[8] is not None
+    assert views[8].checkpoint_s == pytest.approx(4 * views[2].checkpoint_s)
+    assert views[8].bound == "the network"
+    cost = found[2].cost
+    assert cost is not None
+    switches = sum(k == VertexKind.SWITCH for k in found[2].machine.topology.vertex_kind)
+    hours = cost.seconds / 3600
+    assert cost.fabric_usd == pytest.approx(hours * (64 * 1000 + switches * 20_000) / (4 * 8760))
+    assert cost.usd == pytest.approx(cost.fabric_usd + 3.0 * cost.gpu_hours)
