@@ -149,7 +149,7 @@ def _size(nbytes: int) -> Cell:
 
 def _accuracy(result: Result, comparisons: Sequence[Comparison]) -> list[Part]:
     """What is known of the error: by the curves compared here, and by all curves of the kind."""
-    parts = sureness(len(result.trainings), len(result.claims))
+    parts = sureness(len(result.trainings), len(result.claims), len(result.traces))
     if not result.items and not result.jobs:
         return parts
     if comparisons:

@@ -164,7 +164,7 @@ def traces_sections(item: TraceItem) -> list[Section]:
     ]  # fmt: skip
 
 
-def sureness(trainings: int, claims: int) -> list[Part]:
+def sureness(trainings: int, claims: int, traces: int) -> list[Part]:
     """Where the error of each kind is counted."""
     parts: list[Part] = []
     if trainings:
@@ -176,4 +176,12 @@ def sureness(trainings: int, claims: int) -> list[Part]:
         )
     if claims:
         parts.append(Text("A verdict is the computed value against the printed one, within the claim's tolerance."))
+    if traces:
+        parts.append(
+            Text(
+                "Compute takes what the traces state, or at least what a datasheet allows; each call takes what the model "
+                "of NCCL predicts, whose error over published curves is on the page Accuracy (docs/accuracy.md), counted "
+                "by commsim validate collectives. Replayed traces as a whole were not compared with measured ones."
+            )
+        )
     return parts
