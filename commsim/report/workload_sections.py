@@ -179,9 +179,10 @@ def sureness(trainings: int, claims: int, traces: int) -> list[Part]:
     if traces:
         parts.append(
             Text(
-                "Compute takes what the traces state, or at least what a datasheet allows; each call takes what the model "
-                "of NCCL predicts, whose error over published curves is on the page Accuracy (docs/accuracy.md), counted "
-                "by commsim validate collectives. Replayed traces as a whole were not compared with measured ones."
+                "Compute takes what the traces state, or at least what a datasheet allows; each call takes what the "
+                "model of NCCL predicts, whose error over published curves is on the page Accuracy (docs/accuracy.md), "
+                "counted by commsim validate collectives. Replayed traces as a whole were not compared with measured "
+                "ones."
             )
         )
     return parts

@@ -63,6 +63,7 @@ def test_a_run_prints_and_writes(folder: Path) -> None:
     page = (out / "report.html").read_text()
     assert "How long do these traces take" in page
     assert "What every rank spends the time on." in page
+    assert "as a whole were not compared with measured ones" in page
     # The scenario beside the result finds the traces from where it lies.
     again = _cli(out / "scenario.yaml", "--json", "--no-files")
     saved = json.loads(again.stdout)["results"][0]
