@@ -7,7 +7,8 @@ does not say of it follows from the row by one rule, the same for logs never see
 * version: the one stated, else the release that was current on the log's date;
 * launch: the column ``launch``, else keywords of notes and environment, else one process for a log that knows only one
   node and no network (``-g N``), and a process per GPU for any other (MPI);
-* environment: every ``NCCL_NAME=value`` of the column ``env``.
+* environment: every ``NCCL_NAME=value`` of the column ``env``;
+* reduction in the network: where the row names SHARP as in use.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from commsim.accuracy.machines import base_machine, full_nodes, network_blocks, wire
+from commsim.accuracy.machines import base_machine, full_node, network_blocks, wire
 from commsim.accuracy.releases import version_of
 from commsim.document import read_documents, validate
 from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
@@ -42,6 +43,7 @@ _ONE_PROCESS = re.compile(
 )
 _PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
+_SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
@@ -222,11 +224,18 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         launch, launch_note = stated.launch, ""
     notes += [n for n in (note, launch_note) if n]
     nodes, per_node = _shape(row)
+    sharp = nodes > 1 and bool(_SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
+    env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
+    if sharp:
+        env.setdefault("NCCL_COLLNET_ENABLE", "1")
     fault, system = "", stated.system or slug
     machine: dict[str, object] = {}
     try:
         base, machine, more = _machine(row, stated, stated.nodes or nodes, stated.gpus_per_node or per_node)
         notes += more
+        if sharp:
+            fabric = machine.get("fabric")
+            machine["fabric"] = {**(fabric if isinstance(fabric, dict) else {}), "in_network_reduction": True}
         system = stated.system or base
     except CommsimError as error:
         fault = str(error)
@@ -245,7 +254,7 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         machine=machine,
         version=version,
         launch=launch,
-        env=environment(row.get("env", "")) if stated.env is None else dict(stated.env),
+        env=env,
         notes=tuple(notes),
         fault=fault or ("" if collective else f"unknown collective {row.get('collective', '')[:40]!r}"),
         row=row,
@@ -273,16 +282,16 @@ def _machine(
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
     ranks = nodes * per_node
     if base == "gb200-nvl72" and nodes > 1:  # its "nodes" are trays of one NVLink domain
-        racks = -(-ranks // full_nodes()[base])
+        racks = -(-ranks // full_node(base))
         nodes, per_node = (racks, ranks // racks) if ranks % racks == 0 else (nodes, per_node)
         knobs = {"nodes": nodes, "gpus_per_node": per_node}
     if nodes == 1:
         return system_of(row, base, "one node"), {"preset": base, **knobs}, ()
-    full = full_nodes()[base]
+    full = full_node(base)
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
     found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation)
     network = stated.network or found.network
-    blocks = network_blocks(network, found.nics, found.bandwidth)
+    blocks = network_blocks(network, found.nics, found.bandwidth, through_host=found.through_host)
     return system_of(row, base, network), {"preset": base, **knobs, **blocks}, found.notes
 
 

@@ -73,6 +73,7 @@ _COUNT = re.compile(
     r"|\b(\d{1,2})\s?(?:NICs?|HCAs?|rails?|adapters?|ports?)\b",
     re.I,
 )
+_STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
 _PER_NODE = re.compile(r"\b(?:per|/)\s?node\b|\bnode total\b|\btotal\b|\baggregate\b", re.I)
 
 # us of switch, cable and NIC as in topologies/: Quantum-2, Rosetta, 51.2 Tb/s Ethernet; half a round trip of a NIC.
@@ -95,23 +96,23 @@ class Wire:
     nics: int
     bandwidth: float
     notes: tuple[str, ...] = ()
+    through_host: bool = False  # GPU memory is not reached directly
 
 
 def base_machine(gpu_model: str, intra_link: str, gpus_per_node: int = 1) -> str:
     """The machine of ``topologies/`` for a GPU and the links between the GPUs of a node; the first with enough GPUs."""
-    size = full_nodes()
     found = [n for g, intra, n in _BASES if re.search(g, gpu_model, re.I) and re.search(intra, intra_link, re.I)]
     if found:
-        return next((name for name in found if size[name] >= gpus_per_node), found[-1])
+        return next((name for name in found if full_node(name) >= gpus_per_node), found[-1])
     raise TopologyError(f"no machine is known for the GPU {gpu_model[:60]!r}; add a case that names a preset")
 
 
-@lru_cache(maxsize=1)
-def full_nodes() -> dict[str, int]:
-    """GPUs of a whole node of every machine of ``topologies/``."""
-    from commsim.topology.presets import list_presets
+@lru_cache(maxsize=128)
+def full_node(name: str) -> int:
+    """GPUs of a whole node of a machine of ``topologies/``."""
+    from commsim.topology.presets import preset
 
-    return {p.name: p.gpus_per_node for p in list_presets()}
+    return preset(name).gpus_per_node
 
 
 def network_kind(inter_link: str, env: str = "") -> str | None:
@@ -125,7 +126,7 @@ def wire(inter_link: str, env: str, gpus: int, generation: str) -> Wire:
     """The network that the words of a row describe, for a node of `gpus` GPUs of a generation.
 
     >>> wire("4x HDR 200Gb/s InfiniBand", "", 8, "ampere")
-    Wire(network='infiniband', nics=4, bandwidth=25000000000.0, notes=())
+    Wire(network='infiniband', nics=4, bandwidth=25000000000.0, notes=(), through_host=False)
     """
     notes = []
     network = network_kind(inter_link, env)
@@ -152,7 +153,8 @@ def wire(inter_link: str, env: str, gpus: int, generation: str) -> Wire:
         network = "efa_v1"  # its second generation came with the instances of Hopper
     if network == "efa" and nics > gpus and nics % gpus == 0:  # its plugin joins the devices beside one GPU
         nics, rate = gpus, rate * nics // gpus
-    return Wire(network, nics, rate * 1e9 / 8, tuple(notes))
+    staged = bool(_STAGED.search(f"{inter_link} {env}"))
+    return Wire(network, nics, rate * 1e9 / 8, tuple(notes), staged)
 
 
 def _rate(text: str) -> int | None:
@@ -184,7 +186,9 @@ def _count(text: str) -> int | None:
     return 1 if re.search(r"\b(?:one|a single|single) (?:NIC|HCA|port)\b(?! per GPU)", text, re.I) else None
 
 
-def network_blocks(network: str, nics: int | None = None, bandwidth: float | None = None) -> dict[str, object]:
+def network_blocks(
+    network: str, nics: int | None = None, bandwidth: float | None = None, *, through_host: bool = False
+) -> dict[str, object]:
     """The `node` and `fabric` blocks of a topology description that lay a network on a machine."""
     switch, cable, nic = _LATENCY[network]
     node: dict[str, object] = {"latency": f"{nic} us"}
@@ -192,6 +196,8 @@ def network_blocks(network: str, nics: int | None = None, bandwidth: float | Non
         node["count"] = nics
     if bandwidth is not None:
         node["bandwidth"] = f"{bandwidth:.0f} B/s"
+    if through_host:
+        node["attach"] = "host"
     fabric = {
         "kind": "rail_fat_tree",
         "network": network,

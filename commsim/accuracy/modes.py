@@ -1,7 +1,8 @@
 """What a prediction may have seen of the machine it is scored on: four modes, each with its fit and its scored sizes.
 
 * ``zero-shot``: everything fitted is refitted without any log of the scored system;
-* ``few``: from there, on the three sizes of the curve itself nearest 256 B, 1 MiB and 1 GiB; scored on its others;
+* ``few``: from there, on the three sizes of the curve itself nearest 256 B, 1 MiB and 1 GiB, and drawn through them
+  (`commsim.accuracy.anchors`) together with what was predicted without them; scored on its others;
 * ``transfer``: from there, on one all_reduce log of the system; scored on its other logs;
 * ``calibrated``: from there, on every second size of all logs of the system, and from there on those of the log
   itself (its allocation of nodes, library and plugin versions are its own); scored on the other sizes.

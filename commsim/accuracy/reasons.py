@@ -15,7 +15,6 @@ import numpy.typing as npt
 from commsim.accuracy.calibrate import Log
 from commsim.accuracy.workers import Workers
 from commsim.nccl import p2p
-from commsim.nccl.predict import MODELLED
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.uncertainty import SIZE_BANDS, band_of
 from commsim.units import format_bytes
@@ -80,7 +79,7 @@ def _others(log: Log) -> list[tuple[str, Log]]:
     found.append((other, replace(log, case=replace(case, launch=other))))
     if case.collective in p2p.COLLECTIVES:
         return found
-    for algorithm in MODELLED if case.collective == "all_reduce" else ("ring",):
+    for algorithm in _VARIABLE if case.collective == "all_reduce" else ("ring",):
         for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):
             env = {**case.env, "NCCL_ALGO": _VARIABLE[algorithm], "NCCL_PROTO": protocol}
             found.append((f"{algorithm}/{protocol}", replace(log, case=replace(case, env=env))))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from commsim.accuracy.anchors import anchored
 from commsim.accuracy.baselines import FREE_FIT, NAMES, three_lines
 from commsim.accuracy.calibrate import Log, stack
 from commsim.accuracy.cases import CLASSES, Case, fabric_class, load_cases
@@ -175,7 +176,26 @@ def score(validation: Validation, mode: str, workers: Workers) -> None:
         study = replace(study, rows=stack(study.logs, [validation.planes, *more]))
         before, plan = plan, study.plan(mode, zero, listed)
         seconds = _predicted(study, listed | plan.fitted, plan, workers, mode, (before, seconds))
+    if mode == "few":
+        seconds = _through_known(validation, plan, seconds, workers)
     validation.modes[mode] = (plan, seconds)
+
+
+def _through_known(
+    validation: Validation, plan: Plan, seconds: Sequence[Float64], workers: Workers
+) -> list[Float64]:  # fmt: skip
+    """The predictions of a fit to a few sizes, drawn through these together with those of no fit."""
+    study = validation.study
+    if "zero-shot" in validation.modes:
+        unfitted = validation.modes["zero-shot"][1]
+    else:
+        unfitted = _predicted(study, plan.fitted, study.plan("zero-shot", dict(validation.zero)), workers, "zero-shot")
+    out = list(seconds)
+    for i in plan.fitted:
+        log = study.logs[i]
+        known = np.flatnonzero(~plan.scored[i]).tolist()
+        out[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.time_s)
+    return out
 
 
 def _off(study: Study, plan: Plan, seconds: Sequence[Float64], log: int) -> float:

@@ -120,6 +120,7 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
         topology.gpu,
         topology.cpu,
         topology.network,
+        topology.in_network_reduction,
         topology.nodes > 1,
         topology.nodes > 1 and topology.nic_bandwidth,
         topology.nvlink_link_bandwidth,
@@ -178,7 +179,7 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     reduces = version >= (2, 17, 0) and view.gpus > 1 and whole(env, "NCCL_NVLS_ENABLE") != 0
     found["nvls"] = graph("NVLS", 1, limit) if reduces and whole(env, "NCCL_P2P_DISABLE") != 1 else None
     asked = whole(env, "NCCL_COLLNET_ENABLE") == 1
-    if asked and topology.nodes > 1 and topology.network == "infiniband" and view.gpus <= 8:
+    if asked and topology.nodes > 1 and topology.in_network_reduction and view.gpus <= 8:
         found["collnet_chain"] = graph("TREE", 1, ring.channels)
         found["collnet_direct"] = graph("COLLNET_DIRECT", 1, limit)
     return found

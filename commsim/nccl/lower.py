@@ -13,7 +13,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -133,11 +133,21 @@ class RingPlan:
     first_pass_s: float
     limit: str
     crossing: Crossing | None = None
+    block_rate: float = inf  # at which a thread block copies, whatever the links carry
+
+    def keep_of(self, loop: Loop) -> Float64:
+        """Seconds in which each rank copies a slice of the last step from its buffer to its place, (ranks,).
+
+        What a GPU of the same node sends lands in its place; what the network brings lands in a buffer.
+        """
+        if self.crossing is None:
+            return np.zeros(self.ranks)
+        return np.where(np.roll(self.crossing.at, 1), loop.slice_bytes / self.block_rate, 0.0)
 
     def hop_of(self, loop: Loop) -> Float64:
         """Hop latency for the slices of a loop: a full pass of the thread block has more stores to fence.
 
-        Between nodes a slice of LL and LL128 waits until its whole chunk has been written.
+        Between nodes a slice of Simple waits until it has been written, one of LL and LL128 until its chunk has been.
         """
         hop = self.hop_s + self.first_pass_s * min(1.0, loop.slice_bytes / self.unit_bytes)
         if self.crossing is None:
@@ -145,6 +155,8 @@ class RingPlan:
         messages = self.crossing.messages_of(loop)
         late = self.crossing.late(loop.slices * loop.slice_bytes / messages)
         fill = (loop.slices / messages - 1) * self.service_of(loop)
+        if not self.crossing.whole:
+            fill = np.full(self.ranks, loop.slice_bytes / self.block_rate)
         return np.asarray(hop + np.where(self.crossing.at, late + fill, 0.0))
 
     def service_of(self, loop: Loop) -> Float64:
@@ -326,4 +338,5 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,
         crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
+        block_rate=parameters.block_rate.of(protocol.name),
     )

@@ -13,7 +13,7 @@ from commsim.nccl.lower import nic_efficiency
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
-    from commsim.nccl.lower import Machine
+    from commsim.nccl.lower import Call, Machine
     from commsim.nccl.parameters import Parameters
 
 KIB = 1024
@@ -40,10 +40,9 @@ def chunk_bytes(system: System, nbytes: int, channels: int) -> int:
     return chunk
 
 
-def nvls_time(
-    system: System, machine: Machine, parameters: Parameters, collective: str, nbytes: int
-) -> tuple[float, float, str]:
+def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
     """Seconds of an NVLS kernel, the bandwidth part of them, and what limits it."""
+    collective, nbytes = call.collective, call.nbytes
     p, n, channels = parameters.nvls, system.ranks_per_node, nvls_channels(system)
     link = machine.intra_bandwidth * parameters.efficiency.nvls
     rate, limit = (link / (1 + 1 / n) if collective == "all_reduce" else link), "NVLink"

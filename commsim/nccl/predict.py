@@ -14,10 +14,12 @@ from commsim.errors import ScenarioError
 from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import chain_time
 from commsim.nccl.channels import Split, split
+from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, survey
 from commsim.nccl.parameters import Parameters, load_parameters
+from commsim.nccl.pat import pat_time
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, Protocol
 from commsim.nccl.tuner import Candidate, Rules, candidates, choose, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
@@ -26,10 +28,16 @@ if TYPE_CHECKING:
     from commsim.nccl.tree import TreeTimer
     from commsim.topology.graph import Topology
 
-MODELLED = ("ring", "tree", "nvls", "nvls_tree")
-"""Algorithms with a time model."""
-
 _OVERLAP_ORDER = 6.0
+
+_CLOSED = {
+    "nvls": nvls.nvls_time,
+    "nvls_tree": nvls.nvls_time,
+    "pat": pat_time,
+    "collnet_direct": collnet_time,
+    "collnet_chain": collnet_time,
+}
+"""Algorithms with a closed form of their own; NVLS of several nodes reduces in the network."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,11 @@ class Predictor:
                 f"NCCL {format_version(self.version)} is outside the versions modelled "
                 f"({format_version(OLDEST)} to {format_version(NEWEST)}): the nearest one is used"
             )
+        if self.options.env.get("NCCL_COLLNET_ENABLE") == "1" and not self.system.collnet:
+            self._warn(
+                "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose switches "
+                "reduce (in_network_reduction: true)"
+            )
         for name in unmodelled(self.options.env):
             self._warn(f"{name} is not modelled and has no effect")
 
@@ -99,7 +112,7 @@ class Predictor:
         return candidates(self.system, collective, nbytes, self.version, self.options.env)
 
     def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
-        """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice among those modelled."""
+        """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice."""
         options = self.options
         rules = Rules.from_env(options.env, collective)
         table = self.candidates(collective, nbytes)
@@ -109,26 +122,20 @@ class Predictor:
         if options.protocol is not None:
             table = [c for c in table if c.protocol == options.protocol]
         best = choose(table)
-        modelled = choose([c for c in table if c.algorithm in MODELLED])
-        if modelled is None:
+        if best is None:
             asked = options.algorithm or ", ".join(
                 sorted(rules.algorithms & {c.algorithm for c in table} or rules.algorithms)
             )
             protocol = options.protocol or ", ".join(sorted(rules.protocols))
             raise ScenarioError(
-                f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on {self.topology.name}, "
-                f"or commsim has no time model for it yet; expected one of {', '.join(self._possible(collective))}"
+                f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on {self.topology.name}; "
+                f"expected one of {', '.join(self._possible(collective))}"
             )
-        if best is not None and best.algorithm not in MODELLED:
-            name = ALGORITHM_NAMES[best.algorithm]
-            self._warn(
-                f"NCCL would choose {name} for some sizes, which has no time model yet: the best other one is timed"
-            )
-        return modelled.algorithm, modelled.protocol
+        return best.algorithm, best.protocol
 
     def _possible(self, collective: str) -> list[str]:
         table = candidates(self.system, collective, 1 << 20, self.version, {})
-        return [f"{c.algorithm}/{c.protocol}" for c in table if c.algorithm in MODELLED]
+        return [f"{c.algorithm}/{c.protocol}" for c in table]
 
     def predict(self, collective: str, nbytes: int) -> Prediction:
         """The predicted time of one call of `nbytes` (the nccl-tests size).
@@ -199,7 +206,7 @@ class Predictor:
             return Split(channels, -(-nbytes // channels), 640)
         # Of all_gather and reduce_scatter NCCL counts N bytes of traffic per byte that a rank holds: 1 per byte of all.
         factor = 2 if collective == "all_reduce" else 1
-        threads = max_threads(self.system, algorithm, protocol.name, self.options.env)
+        threads = max_threads(self.system, algorithm, protocol.name, self.options.env) or None
         ranks, version = self.system.ranks, self.version
         return split(limit, nbytes, algorithm, protocol, ranks, version, factor, max_threads=threads)
 
@@ -223,22 +230,25 @@ class Predictor:
     def _chain(self, call: Call) -> tuple[float, float, str, str]:
         """Seconds of the fullest channel, the bandwidth part of it, the limiting resource, the engine level."""
         engine = self.options.engine
-        closed = (call.algorithm.startswith("nvls") and (self.system, self.machine, self.parameters)) or None
-        if closed or call.collective in ("broadcast", "reduce"):
+        machine = self.system, self.machine, self.parameters
+        closed = _CLOSED.get(call.algorithm)
+        if call.algorithm == "nvls" and self.system.nodes > 1:
+            closed = collnet_time
+        if closed is not None or call.collective in ("broadcast", "reduce"):
             if engine not in ("auto", "closed_form"):
                 raise ScenarioError(
                     f"engine {engine} cannot time {call.collective} by {ALGORITHM_NAMES[call.algorithm]}; "
                     "expected auto or closed_form"
                 )
-            if closed:
-                return (*nvls.nvls_time(*closed, call.collective, call.nbytes), "closed_form")
+            if closed is not None:
+                return (*closed(*machine, call), "closed_form")
             fill = self.options.mode == "single"
-            return (*chain_time(self.system, self.machine, self.parameters, call, fill=fill), "closed_form")
+            return (*chain_time(*machine, call, fill=fill), "closed_form")
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
             return self._tree_timer().time(self.parameters, call)
-        plan = lower_ring(self.system, self.machine, self.parameters, call)
+        plan = lower_ring(*machine, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring
 

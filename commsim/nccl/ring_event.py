@@ -62,24 +62,38 @@ def _follow(before: Schedule, after: Schedule) -> Schedule:
 
 
 def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
-    """What the engine runs: one link per hop, held for a slice's service.
+    """What the engine runs: a link per rank, which a slice of its holds for its service.
 
-    The engine pays a delay before an op and not after it, so that a slice pays the hop by which it came; what the last
-    arrivals cost is added by `time_ring`.
+    Ops are the rows, then an arrival of each, one hop later, then the copies of what the network brought in the last
+    step of a loop, which hold the link of the receiver.
     """
+    n, rows, table = plan.ranks, schedule.rows, _table(plan, schedule)
     ptr, idx = schedule.dependencies()
-    n, table = plan.ranks, _table(plan, schedule)
-    nbytes, rate = schedule.payload_bytes(), plan.rate
-    if plan.crossing is not None:  # a message may take longer than its bytes: whole units of time stand for them
-        nbytes, rate = np.rint(table.service_s / _TICK).astype(np.int64), np.full(n, 1 / _TICK)
+    row = np.arange(rows, dtype=np.int64)
+    kept = np.flatnonzero(table.keep_s)
+    copies = 2 * rows + np.arange(kept.size, dtype=np.int64)
+    at = schedule.dst[kept].astype(np.int64)
+    # A rank begins its next loop when all is kept, and not with what others have sent it already.
+    copy, later = np.nonzero(
+        (at[:, None] == schedule.src[None, :]) & (table.loop[kept][:, None] + 1 == table.loop[None, :])
+    )
+    before = np.concatenate([row, rows + np.repeat(row, np.diff(ptr)), rows + kept, copies[copy]])
+    after = np.concatenate([rows + row, idx, copies, later])
+    order, ops = np.argsort(before, kind="stable"), 2 * rows + kept.size
+    nowhere = np.full(rows, n)
+    if plan.crossing is None:
+        nbytes, rate = np.concatenate([schedule.payload_bytes(), np.zeros(rows, np.int64)]), plan.rate
+    else:  # a message may take longer than its bytes: whole units of time stand for them
+        seconds = np.concatenate([table.service_s, np.zeros(rows), table.keep_s[kept]])
+        nbytes, rate = np.rint(seconds / _TICK).astype(np.int64), np.full(n, 1 / _TICK)
     return Program(
         nbytes=nbytes,
-        route=schedule.src.astype(np.int32),
-        delay_s=table.waited_s,
-        succ_ptr=ptr,
-        succ_idx=idx,
-        indeg=np.bincount(idx, minlength=schedule.rows).astype(np.int32),
-        route_ptr=np.arange(n + 1, dtype=np.int64),
+        route=np.concatenate([schedule.src, nowhere, at]).astype(np.int32),
+        delay_s=np.concatenate([np.zeros(rows), table.hop_s, np.zeros(kept.size)]),
+        succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(before, minlength=ops))]).astype(np.int64),
+        succ_idx=after[order].astype(np.int32),
+        indeg=np.bincount(after, minlength=ops).astype(np.int32),
+        route_ptr=np.append(np.arange(n + 1, dtype=np.int64), n),
         route_link=np.arange(n, dtype=np.int32),
         link_bandwidth=rate.astype(np.float64),
         link_latency=np.zeros(n),
@@ -88,11 +102,12 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Seconds of each row: its service, the hop by which its slice came (none at the start), and its own hop."""
+    """Of each row: seconds of its service, of its hop, and of the copy of what it brings (0: none); its loop."""
 
     service_s: Float64
-    waited_s: Float64
     hop_s: Float64
+    keep_s: Float64
+    loop: npt.NDArray[np.int64]
 
 
 def _table(plan: RingPlan, schedule: Schedule) -> _Rows:
@@ -101,18 +116,15 @@ def _table(plan: RingPlan, schedule: Schedule) -> _Rows:
     count = np.array([plan.steps * n * loop.slices for loop in loops])
     loop = np.repeat(np.arange(len(loops)), count)
     first_step = np.minimum.reduceat(schedule.step, np.cumsum(count) - count)[loop]
-    hop = np.stack([plan.hop_of(each) for each in loops])
-    service = np.stack([plan.service_of(each) for each in loops])
-    # What the first sends of a loop wait for came in the loop before.
-    came = loop - (schedule.step == first_step)
-    waited = np.where(came < 0, 0.0, hop[came, (schedule.src - 1) % n])
-    return _Rows(service[loop, schedule.src], waited, hop[loop, schedule.src])
+    hop, service, keep = (np.stack([of(each) for each in loops]) for of in (plan.hop_of, plan.service_of, plan.keep_of))
+    last = schedule.step == first_step + plan.steps - 1
+    kept = np.where(last, keep[loop, schedule.dst], 0.0)
+    return _Rows(service[loop, schedule.src], hop[loop, schedule.src], kept, loop)
 
 
 def time_ring(plan: RingPlan) -> tuple[float, float]:
     """Seconds of a ring channel by simulation, and the bandwidth part of them (the busiest hop's)."""
     if not plan.loops:
         return 0.0, 0.0
-    schedule = ring_schedule(plan)
-    outcome = simulate(ring_program(plan, schedule))
-    return float((outcome.end_s + _table(plan, schedule).hop_s).max()), float(outcome.link_busy_s.max())
+    outcome = simulate(ring_program(plan, ring_schedule(plan)))
+    return float(outcome.makespan_s), float(outcome.link_busy_s.max())

@@ -1,8 +1,8 @@
 """The time of one ring channel: a closed form where all hops are alike, a wavefront over the ranks otherwise.
 
 Per slice, rank i sends when it holds the slice and its thread block is free; the slice arrives `hop` after it has been
-served. A loop starts when the last slice of the loop before has arrived. Both roads equal the event kernel on
-the explicit Schedule (tests/nccl/test_timing.py).
+served. A loop starts when the last slice of the loop before has arrived, and has been copied out of the buffer where
+that is needed. Both roads equal the event kernel on the explicit Schedule (tests/nccl/test_timing.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ _SAME = 1e-13
 
 
 def is_uniform(plan: RingPlan) -> bool:
-    """Whether every hop of the ring is alike, so that the closed form holds."""
-    alike = plan.crossing is None or bool(plan.crossing.at.all())
-    return alike and bool(np.ptp(plan.rate) == 0.0 and np.ptp(plan.hop_s) == 0.0)
+    """Whether every hop of the ring is alike and inside a node, so that the closed form holds."""
+    return plan.crossing is None and bool(np.ptp(plan.rate) == 0.0 and np.ptp(plan.hop_s) == 0.0)
 
 
 def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
@@ -55,7 +54,7 @@ def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
         past = [free]
         done = 0
         while done < loop.count:
-            free, end = _one_loop(plan.steps, loop.slices, service, hop, free)
+            free, end = _one_loop(plan.steps, loop.slices, service, hop, plan.keep_of(loop), free)
             done += 1
             cycle, later = _steady(past, free)
             turns = (loop.count - done) // cycle if cycle else 0
@@ -75,7 +74,7 @@ def _steady(past: list[np.ndarray], now: np.ndarray) -> tuple[int, float]:
 
 
 def _one_loop(
-    steps: int, slices: int, service: np.ndarray, hop: np.ndarray, start: np.ndarray
+    steps: int, slices: int, service: np.ndarray, hop: np.ndarray, keep: np.ndarray, start: np.ndarray
 ) -> tuple[np.ndarray, float]:
     free = start.copy()
     held = np.broadcast_to(start, (slices, start.size)).copy()  # when each rank holds each slice of this step
@@ -86,4 +85,7 @@ def _one_loop(
             arrival = free + hop
             held[s, 1:] = arrival[:-1]
             held[s, 0] = arrival[-1]
-    return np.maximum(free, held[-1]), float(held.max())
+    for s in range(slices):
+        np.maximum(held[s], free, out=free)
+        free += keep
+    return free, float(free.max())

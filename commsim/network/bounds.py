@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
+
+_WIRE = {LinkKind.PCIE: 16 * 128 / 130 / 12, LinkKind.HOST: 6.75}
+"""Bytes that the wires of a link carry per byte that a topology states of it, where that is NCCL's rating of what GPUs
+reach (src/graph/topo.h). PCIe: 16 lanes of 8 GT/s less the 130-bit framing for 12 GB/s, later generations alike.
+Between sockets at most: three xGMI links of 36 GB/s for 16 GB/s; QPI and UPI are 4.5 to 6.5 times their rating."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,8 @@ def _crossing(collective: str, topology: Topology, nbytes: int) -> float:
 # A memory of a pure function, by identity of the topology: one run asks for tens of sizes on one topology.
 @lru_cache(maxsize=4)
 def network_limits(topology: Topology) -> NetworkLimits:
-    """What every GPU and node can send and receive, over the links that routes between ranks can use."""
+    """What every GPU and node can send and receive at most, over the links that routes between ranks can use."""
+    topology = _wires(topology)
     usable = _usable(topology)
     rank_of = np.full(len(topology.vertex_name), -1)
     rank_of[topology.rank_vertex] = np.arange(topology.world_size)
@@ -213,6 +219,16 @@ def network_limits(topology: Topology) -> NetworkLimits:
         node_in=node_in,
         bisection=topology.bisection_bandwidth(),
     )
+
+
+def _wires(topology: Topology) -> Topology:
+    """The topology with links of the host at what their wires carry; those of processes without a GPU are no PCIe."""
+    if any(group.gpu.generation == "cpu" for group in topology.groups):
+        return topology
+    factor = np.ones(topology.link_kind.size)
+    for kind, wire in _WIRE.items():
+        factor[topology.link_kind == kind] = wire
+    return replace(topology, link_bandwidth=topology.link_bandwidth * factor)
 
 
 def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Float64:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
-from commsim.nccl.predict import MODELLED, Options, Predictor
+from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import choose
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
@@ -141,8 +141,6 @@ def _choices(model: Predictor, options: Options, collective: str, size: int) -> 
     nccl = Rule(collective, size, size, own.algorithm, own.protocol, 0)
     times: dict[tuple[str, str], tuple[float, int]] = {}
     for candidate in table:
-        if candidate.algorithm not in MODELLED:
-            continue
         model.options = replace(options, algorithm=candidate.algorithm, protocol=candidate.protocol)
         try:
             p = model.predict(collective, size)
@@ -152,7 +150,7 @@ def _choices(model: Predictor, options: Options, collective: str, size: int) -> 
             model.options = options
         times[candidate.algorithm, candidate.protocol] = (p.time_s, p.channels)
     if (own.algorithm, own.protocol) not in times:
-        return nccl, None  # not modelled: nothing to compare with
+        return nccl, None  # cannot be timed: nothing to compare with
     base, channels = times[own.algorithm, own.protocol]
     nccl = replace(nccl, channels=channels, time_s=base, nccl_s=base)
     (algorithm, protocol), (best, its_channels) = min(times.items(), key=lambda item: item[1][0])

@@ -59,7 +59,7 @@ def preset_names() -> list[str]:
 
 def list_presets() -> list[Preset]:
     """The shipped presets, sorted by name."""
-    return [_preset(name) for name in preset_names()]
+    return [preset(name) for name in preset_names()]
 
 
 def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
@@ -126,7 +126,8 @@ def _folder() -> Path:
     return data_root() / "topologies"
 
 
-def _preset(name: str) -> Preset:
+def preset(name: str) -> Preset:
+    """One shipped preset; no other file is read."""
     file, machine = _read(_folder() / f"{name}.yaml")
     node, nic = machine.node or NodeSpec(), (machine.node and machine.node.nic) or NicSpec()
     gpu, nics = machine.gpu or GpuSpec(), full_nics(node)

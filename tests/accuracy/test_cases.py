@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from commsim.accuracy.cases import CaseRow, case_of, environment, fabric_class, launch_of, load_cases
-from commsim.accuracy.machines import base_machine, network_kind, wire
+from commsim.accuracy.machines import base_machine, full_node, network_kind, wire
 from commsim.accuracy.releases import RELEASES, current_release, log_date, stated_version, version_of
 from commsim.errors import LogFormatError, ScenarioError, TopologyError
+from commsim.resources import data_root
 
 ROW = {
     "slug": "new_h100_n4x8_all_reduce",
@@ -54,6 +56,27 @@ def test_an_unknown_gpu_is_a_reason_not_an_end(gpu: str, tmp_path: Path) -> None
     assert "add a case" in case.fault
     with pytest.raises(TopologyError, match=gpu):
         case.topology()
+
+
+def test_a_broken_preset_is_the_fault_of_its_own_logs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(data_root() / "topologies", tmp_path / "topologies")
+    (tmp_path / "topologies" / "h800.yaml").write_text("node: [", encoding="utf-8")
+    monkeypatch.setattr("commsim.topology.presets.data_root", lambda: tmp_path)
+    full_node.cache_clear()
+    try:
+        assert case_of(ROW, tmp_path).fault == ""
+        assert "h800.yaml" in case_of(ROW | {"gpu_model": "H800"}, tmp_path).fault
+    finally:
+        full_node.cache_clear()
+
+
+def test_what_a_row_says_of_the_path_to_the_network_counts(tmp_path: Path) -> None:
+    row = ROW | {"gpu_model": "A100 SXM4", "inter_link": "1x 100Gb/s RoCE, no GPUDirect RDMA"}
+    assert case_of(row, tmp_path).machine["node"]["nic"]["attach"] == "host"  # type: ignore[index]
+    sharp = case_of(ROW | {"inter_link": "8x NDR 400Gb/s InfiniBand, SHARP"}, tmp_path)
+    assert sharp.topology().in_network_reduction
+    assert sharp.env["NCCL_COLLNET_ENABLE"] == "1"
+    assert not case_of(ROW, tmp_path).topology().in_network_reduction
 
 
 def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:

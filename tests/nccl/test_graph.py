@@ -78,9 +78,12 @@ def test_one_gpu_per_node_has_a_plain_tree() -> None:
 
 
 def test_sharp_graphs_only_when_asked_for() -> None:
-    topology = load_preset("dgx-a100-hdr200", nodes=2)
+    fabric = {"in_network_reduction": True}
+    topology = load_preset("dgx-a100-hdr200", nodes=2, fabric=fabric)
     assert not discover(topology, (2, 26, 2)).collnet
-    asked = discover(topology, (2, 26, 2), {"NCCL_COLLNET_ENABLE": "1"})
+    asking = {"NCCL_COLLNET_ENABLE": "1"}
+    assert not discover(load_preset("dgx-a100-hdr200", nodes=2), (2, 26, 2), asking).collnet
+    asked = discover(topology, (2, 26, 2), asking)
     assert asked.collnet
     assert asked.collnet_chain is not None
     assert asked.collnet_direct is not None

@@ -55,7 +55,7 @@ def _stepped(p: RingPlan) -> float:
     free, end = np.zeros(p.ranks), 0.0
     for loop in p.loops:
         for _ in range(loop.count):
-            free, end = timing._one_loop(p.steps, loop.slices, p.service_of(loop), p.hop_of(loop), free)
+            free, end = timing._one_loop(p.steps, loop.slices, p.service_of(loop), p.hop_of(loop), p.keep_of(loop), free)
     return end
 
 
@@ -124,15 +124,16 @@ def crossing(at: object, message_s: float, *, whole: bool, eager: int = 1 << 40)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 9), loops, st.floats(0, 1e-5), st.booleans(), st.integers(0, 2**32 - 1))
+@given(st.integers(2, 9), loops, st.floats(0, 1e-5), st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_wavefront_and_events_agree_across_nodes(
-    ranks: int, shape: tuple[Loop, ...], message: float, whole: bool, seed: int
+    ranks: int, shape: tuple[Loop, ...], message: float, whole: bool, keeps: bool, seed: int
 ) -> None:
     # Of loops with unlike hops the event engine serves a slice that came first first, the wavefront in program order.
     shape = shape[:1]
     random = np.random.default_rng(seed)
     across = crossing(random.random(ranks) < 0.5, message, whole=whole, eager=1 << 16)
     p = replace(plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 1e-6), crossing=across)
+    p = replace(p, block_rate=2e10) if keeps else p
     assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-8)
 
 
@@ -149,6 +150,16 @@ def test_a_chunk_of_flags_crosses_nodes_whole() -> None:
     p = replace(plan(2, (loop,), 1e9, 2e-6), crossing=crossing([True, True], 0.0, whole=True))
     assert p.hop_of(loop) == pytest.approx([5e-6, 5e-6])
     assert replace(p, crossing=crossing([True, True], 0.0, whole=False)).hop_of(loop) == pytest.approx([2e-6, 2e-6])
+
+
+def test_what_the_network_brings_is_copied_to_its_place() -> None:
+    # Two ranks on two nodes gather 2 x 2,000 bytes: a slice of 1,000 bytes is written in 0.5 us, sent in 1 us and hops
+    # for 2 us; the second arrives at 4.5 us and is copied in 0.5 us.
+    loop = Loop(1, 2, 1000)
+    p = plan(2, (loop,), 1e9, 2e-6, collective="all_gather")
+    p = replace(p, crossing=crossing([True, True], 0.0, whole=False), block_rate=2e9)
+    assert ring_wavefront(p)[0] == pytest.approx(5e-6)
+    assert time_ring(p)[0] == pytest.approx(5e-6)
 
 
 def test_a_message_above_the_eager_limit_asks_first() -> None:

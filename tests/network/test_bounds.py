@@ -98,3 +98,12 @@ def test_no_schedule_is_quicker_than_the_bound(
     schedule = build(topology.world_size, nbytes)
     done = evaluate(schedule, topology)
     assert done.makespan_s >= lower_bound_s(schedule.collective, nbytes, topology).seconds * (1 - 1e-12)
+
+
+def test_wires_bound_and_not_what_nccl_rates_them_at() -> None:
+    """Published: 8 A100 over PCIe move 4 GiB in 502,615 us, above what NCCL counts of a link between sockets."""
+    topology = load_preset("a100-pcie")
+    bound = lower_bound_s("all_reduce", 4 << 30, topology)
+    assert bound.seconds < 0.502615
+    # A GPU's port: 16 lanes of 16 GT/s, 31.5 GB/s for the 24 of the preset.
+    assert bound.seconds == pytest.approx(2 * 7 / 8 * (4 << 30) / 31.5e9, rel=0.001)

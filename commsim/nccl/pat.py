@@ -1,0 +1,58 @@
+"""PAT: all_gather and reduce_scatter of nodes of one GPU in few transfers (NCCL 2.23 and later, src/include/collectives.h).
+
+The ranks' blocks travel over distances that double. Small blocks are put together, up to half of all of them in one
+transfer, so that the collective ends after about log2 N of these; large ones go one by one, N - 1 of them, and still
+no farther than log2 N hops (Jeaugey, "PAT", arXiv 2506.20252).
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+from typing import TYPE_CHECKING
+
+from commsim.nccl.chunks import Part, chunk_bytes, step_bytes
+from commsim.nccl.lower import message_turn, network_hop, shares
+from commsim.nccl.protocols import STEPS
+
+if TYPE_CHECKING:
+    from commsim.nccl.graph import System
+    from commsim.nccl.lower import Call, Machine
+    from commsim.nccl.parameters import Parameters
+
+
+def transfers(ranks: int, block_bytes: int, slot_bytes: int) -> list[int]:
+    """Blocks of each transfer of one rank: N - 1 together.
+
+    Blocks are put together while two transfers would fit into a slot, then three times more (the slots of a
+    connection), never more than half of all.
+
+    >>> transfers(8, 1024, 1 << 19), transfers(8, 1 << 20, 1 << 19)
+    ([4, 2, 1], [1, 1, 1, 1, 1, 1, 1])
+    """
+    together = 1
+    while 2 * together * block_bytes <= slot_bytes and 2 * together <= ranks / 2:
+        together *= 2
+    if block_bytes < slot_bytes:
+        for _ in range(STEPS.bit_length() - 1):
+            together *= 2 if 2 * together <= ranks / 2 else 1
+    linear = ceil(ranks / together) - 1
+    rest = ranks - together * linear  # what the ranks beyond the last whole group hold
+    first = [together] * (linear - 1) + [rest] if linear else []
+    return first + [together >> k for k in range(1, together.bit_length())]
+
+
+def pat_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
+    """Seconds of the fullest channel, the bandwidth part of them, and what limits it."""
+    share = shares(system, machine, parameters, call)
+    slot = step_bytes(call.protocol, call.buffer_bytes)
+    block = max(1, ceil(call.split.channel_bytes / system.ranks))
+    chunk = chunk_bytes(system, call.collective, "pat", call.protocol, Part(call.split.channel_bytes), call.buffer_bytes)
+    loops, piece = ceil(block / chunk), min(block, chunk)
+    turn = message_turn(machine, parameters, call)
+    messages = [blocks * piece for blocks in transfers(system.ranks, piece, slot)]
+    busy = loops * sum(nbytes / share.inter for nbytes in messages)
+    served = loops * sum(max(nbytes / share.inter, turn.seconds(nbytes)) for nbytes in messages)
+    # The proxy sends what has been written; a transfer waits for the one that brought its blocks.
+    write = piece / parameters.block_rate.of(call.protocol.name)
+    hop = network_hop(parameters.network, parameters.network.tree_hop, call.protocol, piece) + write
+    return ceil(log2(system.ranks)) * hop + served, busy, share.inter_limit
