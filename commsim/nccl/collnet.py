@@ -1,7 +1,7 @@
 """CollNetDirect, CollNetChain and NVLS across nodes: the switches of the network reduce (SHARP), once up and once down.
 
 Every node sends the vector to the network once and receives the result once, whatever the number of nodes. Inside a
-node its GPUs scatter and gather the parts of the heads (direct), pass them along a chain, or leave that to the NVSwitch.
+node its GPUs scatter and gather the parts of the heads (direct), pass them along a chain, or leave it to the NVSwitch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NETWORK_LL_S = 5e-6
 """The same of LL, which NCCL had for CollNet up to 2.13."""
 
 _TURNS = 2
-"""NCCL counts half of a NIC's rate for what the network reduces (tuning.cc: the ratio 0.5 of CollNet, N / (2 (N - 1)) of
-NVLS); two published runs with SHARP reach 0.49 and 0.56 of it."""
+"""NCCL counts half of a NIC's rate for what the network reduces (tuning.cc: the ratio 0.5 of CollNet, N / (2 (N - 1))
+of NVLS); two published runs with SHARP reach 0.49 and 0.56 of it."""
 
 
 def collnet_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:

@@ -1,4 +1,4 @@
-"""PAT: all_gather and reduce_scatter of nodes of one GPU in few transfers (NCCL 2.23 and later, src/include/collectives.h).
+"""PAT: all_gather and reduce_scatter of nodes of one GPU in few transfers (NCCL 2.23, src/include/collectives.h).
 
 The ranks' blocks travel over distances that double. Small blocks are put together, up to half of all of them in one
 transfer, so that the collective ends after about log2 N of these; large ones go one by one, N - 1 of them, and still
@@ -46,7 +46,9 @@ def pat_time(system: System, machine: Machine, parameters: Parameters, call: Cal
     share = shares(system, machine, parameters, call)
     slot = step_bytes(call.protocol, call.buffer_bytes)
     block = max(1, ceil(call.split.channel_bytes / system.ranks))
-    chunk = chunk_bytes(system, call.collective, "pat", call.protocol, Part(call.split.channel_bytes), call.buffer_bytes)
+    chunk = chunk_bytes(
+        system, call.collective, "pat", call.protocol, Part(call.split.channel_bytes), call.buffer_bytes
+    )
     loops, piece = ceil(block / chunk), min(block, chunk)
     turn = message_turn(machine, parameters, call)
     messages = [blocks * piece for blocks in transfers(system.ranks, piece, slot)]

@@ -97,8 +97,8 @@ class Predictor:
             )
         if self.options.env.get("NCCL_COLLNET_ENABLE") == "1" and not self.system.collnet:
             self._warn(
-                "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose switches "
-                "reduce (in_network_reduction: true)"
+                "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose "
+                "switches reduce (in_network_reduction: true)"
             )
         for name in unmodelled(self.options.env):
             self._warn(f"{name} is not modelled and has no effect")

@@ -55,7 +55,9 @@ def _stepped(p: RingPlan) -> float:
     free, end = np.zeros(p.ranks), 0.0
     for loop in p.loops:
         for _ in range(loop.count):
-            free, end = timing._one_loop(p.steps, loop.slices, p.service_of(loop), p.hop_of(loop), p.keep_of(loop), free)
+            free, end = timing._one_loop(
+                p.steps, loop.slices, p.service_of(loop), p.hop_of(loop), p.keep_of(loop), free
+            )
     return end
 
 
