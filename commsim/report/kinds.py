@@ -76,7 +76,7 @@ def _bandwidth(saved: Saved, wish: Wish) -> Pictures:
         return
     items = [item for item in saved.items if item.rows]
     for i, suffix in _chosen(len(items), wish):
-        yield suffix, plot_bandwidth([items[i].curve()], [], saved.name, (), saved.provenance)
+        yield suffix, plot_bandwidth([items[i].curve()], list(items[i].measured), saved.name, (), saved.provenance)
 
 
 def _curves(curves: list[Any], title: str, provenance: str) -> Figure:

@@ -98,7 +98,9 @@ def test_measured_curves_come_back_with_their_predictions(tmp_path: Path) -> Non
     np.testing.assert_allclose(back.at_measured[0].time_s, here.at_measured[0].time_s, rtol=1e-12)
     drawn = tmp_path / "a.png"
     assert _invoke("plot", str(tmp_path / "out"), "--kind", "accuracy", "-o", str(drawn)).exit_code == 0
-    assert drawn.read_bytes() == figure_bytes(cs.plot(cs.run(tmp_path / "c.yaml")), "png")
+    assert drawn.read_bytes() == figure_bytes(cs.plot(cs.run(tmp_path / "c.yaml"), "accuracy"), "png")
+    labels = [t.get_text() for t in cs.plot(cs.run(tmp_path / "c.yaml")).legends[0].get_texts()]
+    assert any(label.startswith("measured: ") for label in labels)
 
 
 @pytest.mark.parametrize(
