@@ -129,23 +129,41 @@ class Ranker:
         """Seconds by part of combinations that can run."""
         c, work = self._columns(block), self._gathered(block)
         found = step_time(c, self.values, work)
-        return replace(found, bubble=self._bubble(block, c, work, found.bubble))
+        dual = block.is_("schedule", "dualpipe")
+        hidden = np.where(dual, found.ep * (1.0 - self._beside_passes(c)), 0.0)
+        # Half of the micro-batches see the loss on one end of the pipeline, half on the other.
+        elsewhere = np.where(dual, 0.5 * c.m * (work.head.forward + work.head.backward), 0.0)
+        bubble = found.bubble - (c.pp - 1.0) / c.v * hidden / c.m
+        return replace(
+            found,
+            compute=found.compute - self.values["scale"] * elsewhere,
+            ep=found.ep - hidden,
+            bubble=self._bubble(block, c, work, bubble),
+        )
+
+    def _beside_passes(self, c: Columns) -> Float64:
+        """The share of experts' exchanges in the open that stays there when they run beside another micro-batch's pass
+        (DualPipe): the first layer's, and what they slow that pass by; see `commsim.training.work.overlap`."""
+        v = self.values
+        share = (1.0 - 1.0 / v["slowdown"]) + c.pp / c.layers
+        return np.asarray(np.minimum(share / v["exposed_ep"], 1.0))
 
     def _bubble(self, block: Block, c: Columns, work: StepCompute, plain: Float64) -> Float64:
         """The bubble of schedules that put weight gradients into it; F, B and W are a stage's passes.
 
         1F1B, GPipe: (p - 1)(F + B), B with its weight gradients; interleaved: 1/v of it. ZB-H1: (p - 1)(F + B - 2 W)
-        (Qi et al. 2023, table 2). DualPipe: (p/2 - 1)(F + 2 B - 3 W) (DeepSeek-AI 2024, table 2).
+        (Qi et al. 2023, table 2). DualPipe: (p/2 - 1)(F + B - 2 W), where a stage sends what its forward made before
+        the backward that it is paired with ends; merged into one pass F&B they would leave (p/2 - 1)(F&B + B - 3 W)
+        (DeepSeek-AI 2024, table 2).
         """
         zero, dual = block.is_("schedule", "zb_h1"), block.is_("schedule", "dualpipe")
         if not (zero.any() or dual.any()):
             return plain
         dense, moe = c.dense_layers / c.pp, c.moe_layers / c.pp
         weight = dense * work.dense.weight + moe * work.moe.weight
-        backward = dense * work.dense.backward + moe * work.moe.backward
         mid = plain / np.maximum(c.pp - 1.0, 1.0) * c.v
         h1 = (c.pp - 1.0) * np.maximum(mid - 2.0 * weight, 0.0)
-        both = np.maximum(c.pp / 2.0 - 1.0, 0.0) * np.maximum(mid + backward - 3.0 * weight, 0.0)
+        both = np.maximum(c.pp / 2.0 - 1.0, 0.0) * np.maximum(mid - 2.0 * weight, 0.0)
         return np.where(zero, h1, np.where(dual, both, plain))
 
     def rank(
