@@ -110,7 +110,7 @@ def money_facts(c: Choice) -> tuple[tuple[str, str], ...]:
             ("a failure every", f"{o.mtbf_s / 3600:,.1f} h"),
             ("a checkpoint takes", f"{_seconds(o.checkpoint_s)}, bound by {o.bound}"),
             ("a checkpoint every", f"{o.interval_s / 60:,.1f} min (Daly 2006, equation 37)"),
-            ("goodput", f"{100 * o.goodput:.1f} % of the time without failures and checkpoints (equation 20)"),
+            ("goodput", f"{100 * o.goodput:.1f} % of the ideal rate (equation 20)"),
         ]
     return tuple(facts)
 
