@@ -33,6 +33,10 @@ def calibration_table(c: Calibration) -> str:
             f"# spread of repeats: {100 * spread:.1f} % (median over sizes of half of highest less lowest)"
             + (f"; above 64 KiB: {100 * above:.1f} %" if above is not None else "")
         )
+    else:
+        lines.append(
+            "# spread of repeats: unknown, every size was measured once (commsim measure --repeats 5 tells it)"
+        )
     width = max([len("parameter"), *(len(v.path) for v in c.values)])
     lines.append(f"# {'parameter':<{width}}  {'shipped':>12}  {'fitted':>12}  95 % interval")
     for v in c.values:

@@ -74,6 +74,21 @@ def test_what_no_size_can_tell_is_kept_and_named(found: Calibration) -> None:
     assert all("uncertain by a factor" in why for why in found.kept.values())
 
 
+def test_errors_above_64_kib_and_the_spread_stand_beside_those_of_all_sizes(found: Calibration) -> None:
+    large = np.concatenate([curve.size_bytes > 64 << 10 for curve in found.curves])
+    error = np.abs(found.held_out_s / found.measured_s - 1)
+    assert found.error(found.held_out_s, 64 << 10) == pytest.approx(float(error[large].mean()))  # as many of each curve
+    assert np.isnan(found.error(found.held_out_s, 1 << 40))
+    lines = calibration_table(found).splitlines()
+    assert lines[1].startswith(f"# above 64 KiB: {100 * error[large].mean():.1f} %; of the fit: ")
+    assert lines[2].startswith("# spread of repeats: unknown")
+    twice = [dataclasses.replace(c, low_s=0.9 * c.time_s, high_s=1.1 * c.time_s) for c in found.curves]
+    repeated = dataclasses.replace(found, curves=tuple(twice))
+    assert repeated.spread() == pytest.approx(0.1)
+    expected = "# spread of repeats: 10.0 % (median over sizes of half of highest less lowest); above 64 KiB: 10.0 %"
+    assert calibration_table(repeated).splitlines()[2] == expected
+
+
 def test_the_file_says_the_same_and_is_read_back(found: Calibration, scenario: Scenario, tmp_path: Path) -> None:
     text = params_yaml(found, scenario, build_topology(scenario))
     (tmp_path / "params.yaml").write_text(text)
