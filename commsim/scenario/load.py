@@ -25,6 +25,7 @@ from commsim.document.types import show, suggest
 from commsim.errors import Fault, ScenarioError, TopologyError
 from commsim.scenario.nccl_env import unknown_names
 from commsim.scenario.schema import Scenario
+from commsim.scenario.training import is_processor_file
 from commsim.topology.presets import load_topology, preset_names
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
             training["params"] = name(scenario.base_dir / training["params"])
         if training.get("model", "").endswith(".json"):
             training["model"] = name(scenario.base_dir / training["model"])
+        if is_processor_file(training.get("accelerator")):
+            training["accelerator"] = name(scenario.base_dir / training["accelerator"])
         traces = item.get("trace", {})
         traces |= {key: name(scenario.base_dir / traces[key]) for key in ("path", "groups") if key in traces}
     return data

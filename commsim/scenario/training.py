@@ -93,7 +93,9 @@ class FineTuneSpec(Strict):
     length: Count = Field(default=20, description="positions of a prefix or prompt")
 
 
-_FILES = (".yaml", ".yml")
+def is_processor_file(accelerator: str | None) -> bool:
+    """Whether an ``accelerator`` names a file of `commsim rates`, not a datasheet."""
+    return accelerator is not None and accelerator.endswith((".yaml", ".yml"))
 
 
 class TrainingSpec(Strict):
@@ -208,7 +210,7 @@ class TrainingSpec(Strict):
     def _names_exist(self) -> TrainingSpec:
         faults: list[tuple[KeyPath, str]] = []
         faults += _said(precision, self.precision, ("precision",))
-        if self.accelerator is not None and Path(self.accelerator).suffix not in _FILES:
+        if self.accelerator is not None and not is_processor_file(self.accelerator):
             faults += _said(accelerator, self.accelerator, ("accelerator",))
         if not self.model.endswith(".json"):
             faults += _said(model, self.model, ("model",))
@@ -406,7 +408,7 @@ def _accelerator(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Acce
     """What computes a rank's share: the one named, a measured processor in a file, or the machine's GPU."""
     if spec.accelerator is None:
         return accelerator_of(topology)
-    if Path(spec.accelerator).suffix in _FILES:
+    if is_processor_file(spec.accelerator):
         return read_processor(base_dir / spec.accelerator, topology.ranks_per_node, topology.cpu.cores)
     return accelerator(spec.accelerator)
 

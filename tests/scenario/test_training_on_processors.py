@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commsim.errors import CommsimError
-from commsim.scenario.load import load_scenarios
+from commsim.scenario.load import load_scenarios, resolved_yaml
 from commsim.scenario.run import run
 
 _SCENARIO = """
@@ -49,6 +49,16 @@ def test_a_step_over_gloo_on_a_processor(tmp_path: Path) -> None:
     assert more.causes["compute"] == pytest.approx(item.causes["compute"] / 2, rel=0.1)
     (slower,) = run(_load(tmp_path, _SCENARIO, "workload.0.training.overlap_dp=false")).trainings
     assert slower.causes["dp"] > item.causes["dp"]
+
+
+def test_a_saved_scenario_finds_the_processor_from_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "processor.yaml").write_text(_PROCESSOR)
+    scenario = _load(tmp_path, _SCENARIO)
+    out = tmp_path / "out" / "deep"
+    out.mkdir(parents=True)
+    (out / "scenario.yaml").write_text(resolved_yaml(scenario, out))
+    (again,) = load_scenarios(out / "scenario.yaml")
+    assert run(again).trainings[0].step_s == run(scenario).trainings[0].step_s
 
 
 def test_a_processor_that_is_not_named_and_a_file_that_is_none(tmp_path: Path) -> None:
