@@ -70,6 +70,7 @@ class Machine:
     through_host: bool = False  # GPU and NIC meet in the PCIe root of the host
     leaf_nodes: int = 0  # nodes under one leaf
     oversubscription: float = 1.0  # of the leaves' uplinks
+    cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,11 @@ def survey(system: System, topology: Topology) -> Machine:
     links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1) if intra else 0
     gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
     host, thin = _through_host(topology), topology.oversubscription
-    return Machine(intra, kind, _fed_nics(topology), across, halves, links, gbps, host, topology.nodes_per_leaf, thin)
+    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
+    cut = topology.bisection_bandwidth() if narrow else inf
+    return Machine(
+        intra, kind, _fed_nics(topology), across, halves, links, gbps, host, topology.nodes_per_leaf, thin, cut
+    )
 
 
 def _fed_nics(topology: Topology) -> int:

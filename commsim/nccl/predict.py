@@ -8,6 +8,7 @@ power mean of order 6 describes. A single call (what a training step waits for) 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
@@ -17,12 +18,13 @@ from commsim.nccl.channels import Split, split
 from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled
 from commsim.nccl.graph import System, discover
-from commsim.nccl.lower import Call, Machine, lower_ring, survey
+from commsim.nccl.lower import Call, Machine, lower_ring, nic_efficiency, survey
 from commsim.nccl.parameters import Parameters, load_parameters
 from commsim.nccl.pat import pat_time
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, Protocol
 from commsim.nccl.tuner import Candidate, Rules, candidates, choose, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
+from commsim.network.bounds import crossing_bytes
 
 if TYPE_CHECKING:
     from commsim.nccl.tree import TreeTimer
@@ -163,6 +165,7 @@ class Predictor:
             self._buffer_bytes(),
         )
         kernel, busy, limit_name, level = self._chain(call)
+        kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
         if not algorithm.startswith("nvls"):  # which never takes channels away, so that its latency holds them all
             kernel += self.parameters.base.of(name)
             kernel += self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
@@ -193,12 +196,25 @@ class Predictor:
         kernel, busy, limit, channels = p2p.p2p_time(
             self.system, self.machine, self.parameters, collective, nbytes, self.version
         )
+        kernel, busy, limit = self._across(collective, nbytes, kernel, busy, limit)
         p = self.parameters.launch
         one = self.options.launch == "one_process"
         launch = p.grouped_one_process * self.topology.ranks_per_node if one else p.grouped_process_per_gpu
         if collective == "send_recv":  # one task per GPU and no group of many
             launch = self._launch()
         return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels, busy, limit, "closed_form")
+
+    def _across(self, collective: str, nbytes: int, kernel: float, busy: float, limit: str) -> tuple[float, float, str]:
+        """Kernel seconds, the bandwidth part of them and what limits it, where all must pass the machine's cut."""
+        machine, parameters = self.machine, self.parameters
+        if machine.cut == inf:
+            return kernel, busy, limit
+        alone = self.system.nodes == 1
+        share = parameters.efficiency.nvlink_direct if alone else nic_efficiency(machine, parameters)
+        least = crossing_bytes(collective, self.topology, nbytes) / (machine.cut * share)
+        if least <= busy:
+            return kernel, busy, limit
+        return kernel - busy + least, least, "NVLink" if alone else "fabric"
 
     def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:
         if algorithm.startswith("nvls"):

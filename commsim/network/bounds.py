@@ -174,7 +174,7 @@ def lower_bound_s(
     return LowerBound(
         latency_s=_latency_s(topology, collective, root),
         bandwidth_s=bandwidth_s,
-        bisection_s=_crossing(collective, topology, nbytes) / limits.bisection,
+        bisection_s=crossing_bytes(collective, topology, nbytes) / limits.bisection,
         bandwidth_at=where,
     )
 
@@ -186,7 +186,7 @@ def _slowest(need: _Need, root: int, out: Float64, into: Float64, *, in_network:
     return each if in_network else max(each, need.total / float(min(out.sum(), into.sum())))
 
 
-def _crossing(collective: str, topology: Topology, nbytes: int) -> float:
+def crossing_bytes(collective: str, topology: Topology, nbytes: int) -> float:
     """Bytes that must cross between the halves of `Topology.bisection_bandwidth` in the busier direction."""
     n = topology.world_size
     if collective == "barrier":

@@ -252,7 +252,11 @@ def _of_ports(fabric: Fabric, spec: FabricSpec, ports: int, nodes: int, nics: in
 def _up(ports: int, factor: float, name: str, field: str) -> int:
     up = ports / (1 + factor)
     if abs(up - round(up)) > 1e-9 or round(up) < 1:
-        raise TopologyError(f"{name}: fabric.{field}: {factor:g} does not divide {ports} ports into down and up")
+        fits = ", ".join(f"{ports / k - 1:g}" for k in range(ports // 2, 0, -1) if ports % k == 0)
+        raise TopologyError(
+            f"{name}: fabric.{field}: {factor:g} does not divide {ports} ports into down and up; "
+            f"whole ratios that do: {fits}"
+        )
     return round(up)
 
 

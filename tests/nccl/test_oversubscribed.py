@@ -1,4 +1,4 @@
-"""Thin fabrics: all_to_all pays for what leaves the leaf, rings do not."""
+"""Thin fabrics and meshes: all_to_all pays for what leaves the leaf, rings do not; nothing passes a cut unpaid."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from commsim.nccl.predict import Options, Predictor
+from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_topology
 from commsim.topology.spec import TopologySpec
 
@@ -31,3 +32,24 @@ def test_all_to_all_slows_with_the_uplinks_once_they_are_the_narrowest() -> None
 def test_under_one_leaf_and_in_rings_nothing_changes() -> None:
     assert seconds("all_to_all", 32, 4) == seconds("all_to_all", 32, 1)
     assert seconds("all_gather", 64, 4) == seconds("all_gather", 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("preset", "nodes", "bottleneck"), [("dgx-1v", 1, "NVLink"), ("torus-2d-example", 2, "fabric")]
+)
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all", "send_recv"])
+def test_no_call_is_quicker_than_the_cut_of_a_mesh_or_torus(
+    preset: str, nodes: int, bottleneck: str, collective: str
+) -> None:
+    topology = load_topology(TopologySpec(preset=preset, nodes=nodes), Path())
+    found = Predictor(topology, Options(version=(2, 26, 2))).predict(collective, GIB)
+    assert found.time_s > lower_bound_s(collective, GIB, topology).seconds
+    if collective == "all_to_all":
+        assert found.bottleneck == bottleneck
+
+
+def test_a_mesh_that_joins_all_pairs_equally_is_bound_by_its_ports_alone() -> None:
+    topology = load_topology(TopologySpec(preset="gh200x4"), Path())
+    ports = 3 * topology.pair_links(0, 1) * topology.nvlink_link_bandwidth
+    found = Predictor(topology, Options(version=(2, 26, 2))).predict("all_to_all", GIB)
+    assert found.busy_s == pytest.approx(0.75 * GIB / (ports * 0.85), rel=0.15)

@@ -138,7 +138,10 @@ def test_three_levels_are_sound(kind: str, routing: str) -> None:
         ({"kind": "fat_tree", "dimensions": 2}, "fabric.dimensions belongs to torus; found kind fat_tree"),
         ({"kind": "torus", "spines": 2}, "fabric.spines belongs to fat_tree, rail_fat_tree or rail_only"),
         ({"kind": "rail_fat_tree", "nics": 6, "planes": 4}, "6 rails of 6 NICs per node do not divide into 4 planes"),
-        ({"kind": "fat_tree", "ports": 8, "oversubscription": 2.0}, "2 does not divide 8 ports"),
+        (
+            {"kind": "fat_tree", "ports": 8, "oversubscription": 2.0},
+            "2 does not divide 8 ports into down and up; whole ratios that do: 1, 3, 7",
+        ),
         ({"kind": "fat_tree", "ports": 2}, "1 ports down do not hold 2 NICs"),
         ({"kind": "rail_only", "routing": "shortest"}, "rail_only changes rails inside a node"),
         ({"kind": "fat_tree", "routing": "ecpm"}, "did you mean 'ecmp'"),
