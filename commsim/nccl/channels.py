@@ -94,16 +94,22 @@ def nvls_channels(sm: int, nodes: int, version: Version) -> int:
 
 
 def p2p_channels(
-    coll_channels: int, nodes: int, nvlinks: int, nics: int, nic_gbps: float, version: Version
+    coll_channels: int, nodes: int, ranks: int, nvlinks: int, nics: int, nic_gbps: float, version: Version
 ) -> tuple[int, int]:
     """(channels of sends and receives, those of one peer): src/graph/paths.cc, ncclTopoComputeP2pChannels.
 
-    `nvlinks` joins the two GPUs of a pair (0 over PCIe). The peer with the fewest channels counts.
+    `nvlinks` joins the two GPUs of a pair (0 over PCIe), `nics` are those nearest to one GPU, `nic_gbps` what one of
+    them carries (GB/s). The peer with the fewest channels counts. Up to 2.28 a peer on another node has two channels,
+    from 2.19 only one where all ranks together would need over four times as many as there are; from 2.29 on it has
+    one per 14 GB/s.
     """
     total = _power_of_two(coll_channels)
     peer = 2 * max(1, nvlinks) if nvlinks else 2
     if nodes > 1:
-        network = 2 if version < (2, 30, 0) else max(nics, ceil(nic_gbps / 14.0))
+        if version >= (2, 29, 0):
+            network = max(nics, ceil(int(nics * nic_gbps) / 14))
+        else:
+            network = max(nics, 1 if version >= (2, 19, 0) and 2 * ranks > 4 * total else 2)
         peer = min(peer, network)
     return total, min(_power_of_two(peer), total)
 

@@ -34,7 +34,13 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
     """
     alone = system.nodes == 1
     total, most = p2p_channels(
-        system.coll_channels, system.nodes, machine.pair_links, machine.nics, machine.nic_gbps, version
+        system.coll_channels,
+        system.nodes,
+        system.ranks,
+        machine.pair_links,
+        max(1, machine.nics // system.ranks_per_node),
+        machine.nic_gbps,
+        version,
     )
     if version < _PARTS_SINCE:
         most = min(16, max(1, _MOST_CHANNELS // max(1, peers)) if alone else most)

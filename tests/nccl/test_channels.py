@@ -55,16 +55,24 @@ def test_the_fullest_channel_times_the_channels_covers_the_call(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "channels"),
+    ("arguments", "version", "channels"),
     [
-        ((24, 1, 18, 8, 50.0), (32, 32)),  # 8 x H100: 32 and 32 per peer in public logs
-        ((24, 1, 12, 0, 0.0), (32, 32)),  # a bridged pair of A100
-        ((4, 2, 0, 2, 3.125), (4, 2)),  # two nodes of two V100 over RoCE
-        ((2, 1, 0, 0, 0.0), (2, 2)),
+        ((24, 1, 8, 18, 1, 50.0), (2, 27, 0), (32, 32)),  # 8 x H100: 32 and 32 per peer in public logs
+        ((24, 1, 2, 12, 0, 0.0), (2, 27, 0), (32, 32)),  # a bridged pair of A100
+        ((4, 2, 4, 0, 1, 3.125), (2, 27, 0), (4, 2)),  # two nodes of two V100 over RoCE
+        ((2, 1, 2, 0, 0, 0.0), (2, 27, 0), (2, 2)),
+        ((16, 2, 16, 18, 1, 50.0), (2, 28, 9), (16, 2)),
+        ((16, 10, 80, 18, 1, 50.0), (2, 28, 9), (16, 1)),  # 160 would be over four times 16
+        ((16, 10, 80, 18, 1, 50.0), (2, 18, 3), (16, 2)),
+        ((16, 10, 80, 18, 1, 50.0), (2, 29, 2), (16, 4)),  # 50 GB/s over 14, whatever the ranks
+        ((16, 2, 16, 18, 2, 50.0), (2, 29, 2), (16, 8)),
+        ((4, 2, 4, 0, 1, 3.125), (2, 30, 0), (4, 1)),
     ],
 )
-def test_channels_of_sends_and_receives(arguments: tuple[int, int, int, int, float], channels: tuple[int, int]) -> None:
-    assert p2p_channels(*arguments, NEW) == channels
+def test_channels_of_sends_and_receives(
+    arguments: tuple[int, int, int, int, int, float], version: tuple[int, int, int], channels: tuple[int, int]
+) -> None:
+    assert p2p_channels(*arguments, version) == channels
 
 
 def test_sends_start_on_fewer_channels_where_peers_are_many() -> None:
