@@ -281,11 +281,9 @@ class _Simulation:
                     exposed.setdefault(axis, np.zeros(order.stages))[stage] += exchange.exposed(self.machine.slowdown)
         busy = compute + sum(exposed.values(), start=np.zeros(order.stages))
         update = max(self.machine.optimizer_s, default=0.0)
-        # What gradients slow compute by is theirs, up to what it makes the pipeline longer.
-        of_stage = np.zeros(order.stages)
-        for (stage, _), longer in self._slowed.items():
-            of_stage[stage] += sum(longer)
-        slowed = min(float(of_stage.max()), self.pipeline_end - quiet.makespan_s)
+        # What gradients slow compute by is theirs: the pipeline's last passes wait for one another, so it adds up there.
+        beside = run(order, lambda stage, action: alone(stage, action) + sum(self._slowed.get((stage, action), ())))
+        slowed = min(beside.makespan_s, self.pipeline_end) - quiet.makespan_s
         return StepRun(
             step_s=self.end,
             timeline=_timeline(self._rows),
