@@ -281,7 +281,7 @@ class _Simulation:
                     exposed.setdefault(axis, np.zeros(order.stages))[stage] += exchange.exposed(self.machine.slowdown)
         busy = compute + sum(exposed.values(), start=np.zeros(order.stages))
         update = max(self.machine.optimizer_s, default=0.0)
-        # What gradients slow compute by is theirs: the pipeline's last passes wait for one another, so it adds up there.
+        # What gradients slow compute by is theirs; it adds up where the pipeline's last passes wait for one another.
         beside = run(order, lambda stage, action: alone(stage, action) + sum(self._slowed.get((stage, action), ())))
         slowed = min(beside.makespan_s, self.pipeline_end) - quiet.makespan_s
         return StepRun(
