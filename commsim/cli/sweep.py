@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from commsim.planner.evaluate import Answer
 
 _SAY_EVERY_S = 30.0
+_MOST_SAID = 8
 _MOST_ANSWERED = 20_000  # points: the rows of more are for other tools
 
 
@@ -165,8 +166,10 @@ def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
     if "files" in summary:
         failed = f", {summary['failed']:,} points failed" if summary["failed"] else ""
         typer.echo(f"# {summary['rows']:,} rows{failed}: {', '.join(summary['files'])}")
-        for line in summary["answers"]:
+        for line in summary["answers"][:_MOST_SAID]:
             typer.echo(f"# {line}")
+        if (more := len(summary["answers"]) - _MOST_SAID) > 0:
+            typer.echo(f"# and {more:,} more such lines, one per combination of the other values: --json has all")
         if summary["first_error"]:
             typer.echo(f"# first error: {summary['first_error']}")
 

@@ -68,11 +68,17 @@ _NAMES = ("collective", "size_bytes", "model")
 def _what(own: tuple[tuple[str, Any], ...], groups: Any) -> str:
     """What sets a group apart from the others, in short."""
     said = [
-        format_bytes(value) if name == "size_bytes" else str(value)
+        format_bytes(value) if name == "size_bytes" else _named(name, value)
         for name, value in own
-        if value is not None and (len({dict(other).get(name) for other in groups}) > 1 or name in _NAMES)
+        if value is not None
+        and not name.endswith(".sizes")  # the row's size says it
+        and (len({dict(other).get(name) for other in groups}) > 1 or name in _NAMES)
     ]
     return ", ".join(dict.fromkeys(said))
+
+
+def _named(name: str, value: Any) -> str:
+    return str(value) if isinstance(value, str) else f"{name.rsplit('.', 1)[-1]} {value}"
 
 
 def enough_lines(points: Sequence[dict[str, Any]], figure: str) -> list[str]:

@@ -10,6 +10,7 @@ from commsim.report.page import Code, Page, Part, Section, Text, picture, table
 from commsim.report.sweep_plot import SHARE, curves, figure_of, knee_lines, numeric_paths, plot_sweep
 
 MOST_ROWS = 2_000
+MOST_ENOUGH = 8  # answers to how much fabric is enough
 MOST_LINES = 3  # knees of one path among the first lines
 
 
@@ -17,7 +18,9 @@ def answer_lines(points: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """The answer in sentences: how much fabric is enough, and the first knees along every other path."""
     figure = figure_of(points)
     enough = enough_lines(points, figure)
-    lines = list(enough)
+    lines = enough[:MOST_ENOUGH]
+    if len(enough) > MOST_ENOUGH:
+        lines.append(f"And {len(enough) - MOST_ENOUGH:,} more such answers, one per combination of the other values.")
     for path in numeric_paths(points):
         if curves(points, path, figure) and not (enough and path in FABRIC):
             lines += knee_lines(points, path, figure)[:MOST_LINES]

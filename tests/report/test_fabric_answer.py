@@ -86,3 +86,13 @@ def test_groups_that_share_a_nic_share_its_bandwidth() -> None:
     )
     assert one > 2 * all_
     assert one == pytest.approx(slow, rel=0.35)
+
+
+def test_many_answers_are_told_by_their_first_and_their_number() -> None:
+    from commsim.report.sweep_page import answer_lines
+
+    points = _points([({"topology.nodes": n, OVER: over}, 1.0 * n / over) for n in range(1, 60) for over in (1, 2)])
+    assert "of nodes 1, all_reduce, 1 GiB" in enough_lines(points, "busbw_GBps")[0]
+    lines = answer_lines(points)
+    assert len(lines) < 30
+    assert any("more such answers" in line for line in lines)
