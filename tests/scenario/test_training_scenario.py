@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ def test_a_step_of_a_scenario(tmp_path: Path) -> None:
     assert item.task.days == pytest.approx(1e12 / (32 * 4096) * item.step_s / 86400)
     assert item.task.usd(2) == pytest.approx(2 * 32 * 24 * item.task.days)
     assert item.memory.fits
+
+
+def test_the_guide_shows_what_is_printed() -> None:
+    guide = (ROOT / "docs" / "guides" / "training-step.md").read_text()
+    shown = guide.split("```\n  step")[1].split("```")[0]
+    printed = CliRunner().invoke(app, ["run", "training/llama-3-70b-512-h100", "--no-files"]).output
+    assert "  step" + shown in printed
+    printed = CliRunner().invoke(app, ["run", "training/gpt3-175b-1024-a100", "--no-files"]).output
+    (mfu,) = re.findall(r"  MFU +([0-9.]+)%", printed)
+    assert f"comes out at {mfu} %" in guide
 
 
 def test_memory_over_time_reaches_the_peak(tmp_path: Path) -> None:
