@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +161,7 @@ def _crossover(saved: Saved, wish: Wish) -> Pictures:
         for name in collectives:
             winners = winners_of([r for r in saved.rows if r.get("collective") == name])
             suffix = f"-{name}" if len(collectives) > 1 else ""
-            yield suffix, plot_map(winners, f"{saved.name}: {name}", saved.provenance)
+            yield suffix, plot_map(winners, f"{saved.name}: {name}", saved.provenance, _who(saved.rows))
         return
     assert saved.scenario is not None
     for i, suffix in _chosen(len(saved.scenario.collectives), wish):
@@ -171,6 +171,12 @@ def _crossover(saved: Saved, wish: Wish) -> Pictures:
         what = "NCCL's choice" if saved.scenario.library.name == "nccl" else "quickest"
         title = f"{saved.scenario.collectives[i].collective} on {winners[0].machine}"
         yield suffix, plot_map(winners, title, what=what)
+
+
+def _who(rows: Sequence[dict[str, Any]]) -> str:
+    """What rows of a sweep show: NCCL runs what it chooses, quickest or not, and alone names a protocol."""
+    chosen = [row.get("protocol") in ("LL", "LL128", "Simple") for row in rows if row.get("algorithm")]
+    return "NCCL's choice" if all(chosen) else "quickest"
 
 
 DEFAULT_NODES = (1, 2, 4, 8, 16, 32)

@@ -98,8 +98,9 @@ def money_facts(c: Choice) -> tuple[tuple[str, str], ...]:
             ("GPU-hours", f"{c.cost.gpu_hours:,.0f}"),
         ]
         if c.cost.usd:
+            fabric = c.cost.fabric_usd
             facts += [
-                ("cost", f"${c.cost.usd:,.0f}, of which NICs and switches ${c.cost.fabric_usd:,.0f}"),
+                ("cost", f"${c.cost.usd:,.0f}" + (f", of which NICs and switches ${fabric:,.0f}" if fabric else "")),
                 ("tokens per $", f"{c.cost.tokens_per_usd:,.0f}"),
             ]
         else:

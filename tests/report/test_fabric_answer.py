@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import commsim as cs
 from commsim.planner.sweep import read_sweep
 from commsim.report.fabric_answer import enough, enough_lines
 from commsim.report.sweep_plot import curves, follows, numeric_paths
+from commsim.units import parse_bandwidth
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "scenarios" / "sweep").glob("*.yaml"))
 
@@ -74,6 +76,17 @@ def test_shipped_sweeps_cover_every_question_about_fabrics() -> None:
         "topology.gpus_per_node", "workload.0.sizes", "topology.nodes",
     } <= paths  # fmt: skip
     assert all(sum(1 for _ in read_sweep(file).points()) <= 64 for file in SHIPPED)
+
+
+@pytest.mark.parametrize("name", ["how-much-fabric", "fabric-for-a-step"])
+def test_pcie_lets_the_fastest_card_of_a_sweep_do_its_best(name: str) -> None:
+    """Else a faster card would look like no gain, and the ideal point would not be ideal."""
+    sweep = read_sweep(next(file for file in SHIPPED if file.stem == name))
+    values = next(iter(sweep.points())).values
+    topology = yaml.safe_load(next(file for file in SHIPPED if file.stem == name).read_text())["topology"]
+    assert NIC in values
+    fastest = max(parse_bandwidth(str(point.values[NIC])) for point in sweep.points())
+    assert 0.96 * fastest <= parse_bandwidth(topology["node"]["pcie"]["bandwidth"])
 
 
 def test_groups_that_share_a_nic_share_its_bandwidth() -> None:

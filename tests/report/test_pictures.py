@@ -10,7 +10,7 @@ import pytest
 
 from commsim.report.accuracy_plot import plot_validation
 from commsim.report.crossover_map import plot_map, winners_of
-from commsim.report.kinds import kinds_of, pictures
+from commsim.report.kinds import _who, kinds_of, pictures
 from commsim.report.link_heat import IDLE, heat_of, node_heat
 from commsim.report.plots import figure_bytes
 from commsim.report.saved import Saved
@@ -127,3 +127,8 @@ def test_validations_are_drawn() -> None:
     steps = [{"source": "a", "measured_s": 1.0, "predicted_s": p} for p in (1.05, 1.5)]
     figure = plot_validation({"per_row": [*steps, {"source": "b", "measured_s": 1.0, "predicted_s": None}]}, "t")
     assert any("2 steps" in text.get_text() and "50 %" in text.get_text() for text in figure.axes[0].texts)
+
+
+@pytest.mark.parametrize(("protocols", "word"), [(["LL", "Simple"], "NCCL's choice"), (["-", "-"], "quickest")])
+def test_a_map_of_a_sweep_says_who_chose(protocols: list[str], word: str) -> None:
+    assert _who([{"algorithm": "ring", "protocol": p} for p in protocols]) == word
