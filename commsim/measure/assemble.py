@@ -81,12 +81,13 @@ def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: i
             raise error(
                 path,
                 table.line,
-                f"the file does not say which collective this is ({reason}); state it with --collective",
+                f"the file does not say which collective this is ({reason}); "
+                "expected a log that does, or its name in the file's, such as all_reduce.log",
             )
         notes.append(f"collective deduced from the {reason}")
     deduced = deduce_ranks(collective, rows)
     if n_ranks is None and deduced is None:
-        notes.append("the file does not say how many ranks; state it with --ranks")
+        notes.append("the file does not say how many ranks")
     elif n_ranks is None:
         n_ranks = deduced
         notes.append(f"{n_ranks} ranks deduced from the bandwidth columns")
@@ -154,7 +155,7 @@ def _no_time(collective: str, n_ranks: int | None, rows: list[Row]) -> str:
     if n_ranks is None and any(g.busbw > 0 for row in rows for g in (row.out_of_place, row.in_place)):
         return (
             f"only the bus bandwidth of {collective} is given, and a time needs the number of ranks; "
-            "state it with --ranks"
+            "expected a log with the lines that name the ranks"
         )
     return "no row holds a time or a bandwidth above zero"
 

@@ -52,8 +52,8 @@ def test_in_place_alone_is_used_and_named(tmp_path: Path) -> None:
     assert (curve.time_from, curve.time_s[0]) == ("in_place", pytest.approx(20e-6))
 
 
-def test_bus_bandwidth_without_ranks_asks_for_the_flag(tmp_path: Path) -> None:
-    with pytest.raises(LogFormatError, match="--ranks"):
+def test_bus_bandwidth_without_ranks_asks_for_them(tmp_path: Path) -> None:
+    with pytest.raises(LogFormatError, match="a time needs the number of ranks"):
         read_measured(write(tmp_path, "1000000,,float,sum,-1,,,50,,,"), collective="all_reduce")
 
 
@@ -120,3 +120,13 @@ def test_a_damaged_result_is_refused(tmp_path: Path, row: str) -> None:
     path.write_text(f"{header}\n{row}\n")
     with pytest.raises(LogFormatError, match=r"result.csv:2"):
         read_measured(path)
+
+
+def test_what_is_missing_is_asked_for_in_words_that_a_user_can_follow(tmp_path: Path) -> None:
+    table = "size_bytes,oop_busbw_GBps\n1024,0.1\n1048576,10\n"
+    (tmp_path / "mine.csv").write_text(table)
+    with pytest.raises(LogFormatError, match=r"does not say which collective .* such as all_reduce\.log$"):
+        read_measured(tmp_path / "mine.csv")
+    (tmp_path / "all_gather.csv").write_text(table)  # now the file's name says it
+    with pytest.raises(LogFormatError, match="a time needs the number of ranks; expected a log"):
+        read_measured(tmp_path / "all_gather.csv")
