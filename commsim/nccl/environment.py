@@ -59,7 +59,7 @@ def whole(env: dict[str, str], *names: str) -> int | None:
         if text.isdecimal():
             return int(text)
         if text:
-            raise ScenarioError(f"{name}: found {text[:40]!r}, expected a whole number")
+            raise ScenarioError(f"{name}: found {text[:40]!r}, expected a whole number, 0 or more")
     return None
 
 
