@@ -52,7 +52,7 @@ _NODE_LEVELS = frozenset({*PATHS, *"012345"})
 class CaseRow(BaseModel):
     """A row of a case file: the logs it speaks of, and what replaces the index row's words."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     slugs: list[str] = Field(min_length=1)
     system: str | None = None
@@ -68,7 +68,7 @@ class CaseRow(BaseModel):
 class CaseFile(BaseModel):
     """``systems:`` and the rows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     systems: list[CaseRow]
 

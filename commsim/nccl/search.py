@@ -235,9 +235,16 @@ class _Search:
         ours, theirs = most * now.intra, best.channels * best.intra
         if ours != theirs:
             return ours < theirs
-        # Equal bandwidth wins by fewer hops only, which farther paths do not have.
+        # Equal bandwidth wins by fewer hops only, which farther paths do not have, nor more channels than the best ones
+        # where these take the shortest paths there are.
         alike = (now.pattern, now.cross_nic) == (best.pattern, best.cross_nic)
-        return not (alike and now.type_intra <= best.type_intra and now.type_inter <= best.type_inter)
+        nearer = alike and now.type_intra <= best.type_intra and now.type_inter <= best.type_inter
+        return not nearer or (not self.v.nets and most * self._fewest_hops() >= best.hops)
+
+    def _fewest_hops(self) -> int:
+        """Links that one channel inside a node takes at the least."""
+        paths = self.v.gpus - (0 if self.now.pattern == "RING" else 1)
+        return paths * min((len(p.links) for row in self.v.gpu_gpu for p in row if p.links), default=0)
 
     def _most_channels(self) -> int:
         """More channels than this cannot fit: every one leaves a NIC, and every GPU but the last of a chain."""

@@ -20,4 +20,4 @@ Ranks = Annotated[
 class Strict(BaseModel):
     """Unknown keys are faults; instances do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from commsim.training.memory import GIB, StageMemory, StepMemory
 from commsim.training.spec import Step
-from commsim.training.stages import Chunk
-from commsim.training.work import ChunkSeconds, ComputeTime
+
+if TYPE_CHECKING:
+    from commsim.training.stages import Chunk
+    from commsim.training.work import ChunkSeconds, ComputeTime
 
 Kind = Literal["lora", "qlora", "adapters", "prefix", "prompt"]
 
