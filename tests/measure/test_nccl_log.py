@@ -150,11 +150,11 @@ def test_windows_line_ends_and_utf16(tmp_path: Path) -> None:
     assert len(read_measured(path)[0]) == 1
 
 
-def test_the_flag_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_a_log_does_not_say_is_asked_for(tmp_path: Path) -> None:
     gather = (
         HEADER + ROW.replace("262144", " 32768").replace(" sum", "none").replace("51.46      0", "25.73    N/A")
     ).replace("52.58      0", "26.28    N/A")
-    with pytest.raises(LogFormatError, match=r"all_gather or all_to_all.*--collective"):
+    with pytest.raises(LogFormatError, match=r"all_gather or all_to_all.*its name in the file"):
         read_measured(write(tmp_path, gather))
     (curve,) = read_measured(write(tmp_path, gather), collective="alltoall")
     assert (curve.collective, curve.n_ranks) == ("all_to_all", 8)
