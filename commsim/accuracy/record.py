@@ -40,9 +40,9 @@ def to_record(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def recorded() -> dict[str, Any]:
-    """The recorded figures."""
-    path = record_path()
+def recorded(path: Path | None = None) -> dict[str, Any]:
+    """The recorded figures; ``path``: of a record in another place than that of the collectives."""
+    path = path or record_path()
     if not path.is_file():
         raise ScenarioError(f"{path}: not found; run with --report first")
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

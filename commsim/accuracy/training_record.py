@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from commsim.accuracy import record
 from commsim.accuracy.record import TOLERANCE
 from commsim.document import read_documents
-from commsim.errors import ScenarioError
 from commsim.resources import data_root
 
 _BARS = Path(__file__).with_name("training_bars.yaml")
@@ -30,11 +29,7 @@ def bars() -> dict[str, dict[str, Any]]:
 
 def recorded() -> dict[str, Any]:
     """The recorded figures: by mode ``per_source``, and the ablation."""
-    path = record_path()
-    if not path.is_file():
-        raise ScenarioError(f"{path}: not found; run with --report first")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return record.recorded(record_path())
 
 
 def compare_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -60,16 +60,7 @@ class TraceRun:
             code = names.setdefault(operation.name, len(names))
             stream = STREAMS.index(operation.kind)
             rows += [(start, end, rank, stream, code, operation.nbytes) for rank, _ in operation.members]
-        columns = list(zip(*sorted(rows), strict=True)) or [()] * 6
-        return Timeline(
-            start_s=np.array(columns[0], np.float64),
-            end_s=np.array(columns[1], np.float64),
-            endpoint=np.array(columns[2], np.int32),
-            stream=np.array(columns[3], np.int32),
-            name_code=np.array(columns[4], np.uint8),
-            nbytes=np.array(columns[5], np.int64),
-            names=tuple(names) or ("none",),
-        )
+        return Timeline.from_rows(rows, tuple(names) or ("none",))
 
     def span(self, index: int) -> tuple[float, float]:
         """(start, end) of an operation; of a recv from when bytes were under way and it was waited for."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,23 @@ class Timeline:
     end_s: Float64
     endpoint: Int32
     stream: Int32
-    name_code: npt.NDArray[np.uint8]
+    name_code: npt.NDArray[np.unsignedinteger[Any]]
     nbytes: Int64
     names: tuple[str, ...] = _NAMES
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[float, float, int, int, int, int]], names: tuple[str, ...]) -> Timeline:
+        """The timeline of (start, end, endpoint, stream, index into ``names``, bytes), by start."""
+        columns = list(zip(*sorted(rows), strict=True)) or [()] * 6
+        return cls(
+            start_s=np.array(columns[0], np.float64),
+            end_s=np.array(columns[1], np.float64),
+            endpoint=np.array(columns[2], np.int32),
+            stream=np.array(columns[3], np.int32),
+            name_code=np.array(columns[4], np.min_scalar_type(len(names))),
+            nbytes=np.array(columns[5], np.int64),
+            names=names,
+        )
 
     @property
     def rows(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from commsim.training.memory import GIB, StageMemory, StepMemory
 from commsim.training.spec import Step
+from commsim.training.step_time import NORM_BYTES, UPDATE_BYTES
 
 if TYPE_CHECKING:
     from commsim.training.stages import Chunk
@@ -118,8 +119,8 @@ def beside_base(compute: ComputeTime, step: Step, tune: FineTune, memory_bytes_p
 
 
 def update_seconds(tune: FineTune, memory_bytes_per_s: float) -> float:
-    """The optimizer's pass over the trainable weights: about 38 bytes each, as for all others."""
-    return 38.0 * tune.trainable / memory_bytes_per_s
+    """The optimizer's pass over the trainable weights, as over all others."""
+    return (UPDATE_BYTES + NORM_BYTES) * tune.trainable / memory_bytes_per_s
 
 
 def finetune_step_memory(step: Step, tune: FineTune) -> StepMemory:

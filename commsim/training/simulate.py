@@ -286,7 +286,7 @@ class _Simulation:
         slowed = min(beside.makespan_s, self.pipeline_end) - quiet.makespan_s
         return StepRun(
             step_s=self.end,
-            timeline=_timeline(self._rows),
+            timeline=Timeline.from_rows(self._rows, NAMES),
             compute_s=compute,
             exposed_s=exposed,
             bubble_s=quiet.makespan_s - busy,
@@ -318,16 +318,3 @@ def last_of(order: Order) -> list[set[Action]]:
                 final[action.chunk] = action
         last.append(set(final.values()))
     return last
-
-
-def _timeline(rows: list[tuple[float, float, int, int, int, int]]) -> Timeline:
-    columns = list(zip(*sorted(rows), strict=True)) or [()] * 6
-    return Timeline(
-        start_s=np.array(columns[0], np.float64),
-        end_s=np.array(columns[1], np.float64),
-        endpoint=np.array(columns[2], np.int32),
-        stream=np.array(columns[3], np.int32),
-        name_code=np.array(columns[4], np.uint8),
-        nbytes=np.array(columns[5], np.int64),
-        names=NAMES,
-    )

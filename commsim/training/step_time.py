@@ -158,8 +158,15 @@ def overlapped(traffic: Float64, window: Float64, v: Values) -> Float64:
     return exposed + (traffic - exposed) * (1.0 - 1.0 / v["slowdown"])
 
 
+UPDATE_BYTES = 30.0
+"""Per owned parameter: Adam reads and writes the fp32 weight and two moments, reads the gradient, writes 16 bits."""
+
+NORM_BYTES = 8.0
+"""Per parameter: the gradient is read for its norm, scaled, and copied."""
+
+
 def optimizer_seconds(c: Columns, v: Values) -> Float64:
-    """Seconds of the update: about 30 bytes per owned parameter, and 8 per parameter for norms and copies."""
+    """Seconds of the update: `UPDATE_BYTES` per owned parameter, and `NORM_BYTES` per parameter."""
     dense, experts = stage_parameters(c)
     dense_owned = dense / np.where(c.zero > 0, c.shards, 1.0)
     expert_owned = experts / np.where(c.zero > 0, np.maximum(c.tp * c.cp * c.dp / (c.ep * c.expert_tp), 1.0), 1.0)
@@ -167,7 +174,7 @@ def optimizer_seconds(c: Columns, v: Values) -> Float64:
     whole = np.where(c.zero >= 3, dense_owned + expert_owned, dense + experts)
     return (
         live
-        * (30.0 * (dense_owned + expert_owned) + 8.0 * whole)
+        * (UPDATE_BYTES * (dense_owned + expert_owned) + NORM_BYTES * whole)
         / (c.hbm * v["hbm"])
         * np.where(c.eager > 0, v["elementwise_eager"], 1.0)
     )

@@ -32,14 +32,14 @@ def step_traffic(step: Step, plan: Plan) -> list[dict[str, float]]:
         mine = sent[chunk.stage]
         inside = chunk_calls(step, chunk, plan.context, plan.capacity_factor)
         here = [(call, float(passes[chunk.stage, chunk.chunk])) for call in inside]
-        here += [(call, 1.0) for call in gradient_calls(step, chunk_weights(step, chunk), plan)]
+        here += [(call, 1.0) for call in _gradient_calls(step, chunk_weights(step, chunk), plan)]
         for call, times in here:
             if call.sent_bytes:
                 mine[call.axis] = mine.get(call.axis, 0.0) + times * call.sent_bytes
     return [{axis: mine[axis] for axis in AXES if axis in mine} for mine in sent]
 
 
-def gradient_calls(step: Step, weights: Weights, plan: Plan) -> tuple[traffic.Call, ...]:
+def _gradient_calls(step: Step, weights: Weights, plan: Plan) -> tuple[traffic.Call, ...]:
     """Gradients and parameters of a chunk in one step, dense ones over dp and cp, experts over what is left of them."""
     calls: tuple[traffic.Call, ...] = ()
     for parameters, ranks in ((weights.dense, step.dp * step.cp), (weights.expert, step.expert_dp)):

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import step
 
 from commsim.topology.presets import load_preset
 from commsim.training import traffic
-from commsim.training.accelerator import accelerator
 from commsim.training.communicators import CommTime, NcclTimes, Ranks, shape
 from commsim.training.flows import FlowBuilder
 from commsim.training.mesh import Mesh
 from commsim.training.model import model
-from commsim.training.precision import precision
 from commsim.training.simulate import StepRun
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, stage_weights
@@ -26,18 +25,6 @@ from commsim.training.step_run import Plan, mesh_of, message_bytes, simulate_ste
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap
 
 times = st.floats(0.0, 1e3)
-
-
-def step(**changes: Any) -> Step:
-    fields: dict[str, Any] = {
-        "model": model("llama3-8b"),
-        "accelerator": accelerator("H100"),
-        "precision": precision("bf16"),
-        "seq_len": 4096,
-        "micro_batch_size": 1,
-        "global_batch_size": 64,
-    }
-    return Step(**(fields | changes))
 
 
 def linear(alpha: float = 1e-5, rate: float = 50e9) -> CommTime:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import step
 
 from commsim.topology.presets import load_preset
 from commsim.training import traffic
-from commsim.training.accelerator import accelerator
 from commsim.training.model import model
-from commsim.training.precision import precision
-from commsim.training.spec import Step
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.step_run import Plan, message_bytes, simulate_step
 from commsim.training.step_traffic import step_traffic
 from commsim.training.work import ChunkSeconds
-
-
-def step(**changes: Any) -> Step:
-    fields: dict[str, Any] = {
-        "model": model("llama3-8b"),
-        "accelerator": accelerator("H100"),
-        "precision": precision("bf16"),
-        "seq_len": 4096,
-        "micro_batch_size": 1,
-        "global_batch_size": 64,
-    }
-    return Step(**(fields | changes))
 
 
 @pytest.mark.parametrize(("zero", "scheme"), [(0, "ddp"), (1, "zero1"), (2, "zero2"), (3, "zero3")])
