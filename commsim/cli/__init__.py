@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -21,6 +23,9 @@ from commsim.cli import tune as tune_command
 from commsim.cli.schedule import app as schedule_app
 from commsim.cli.topo import app as topo_app
 from commsim.cli.validate import app as validate_app
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 app = typer.Typer(
     name="commsim",
@@ -72,6 +77,7 @@ def main() -> None:
     """Entry point: every fault of the input ends in one screen of text and exit status 2, never in a traceback."""
     from commsim.errors import CommsimError, InfeasibleError, MeasurementError
 
+    interrupts = _remember_interrupts()
     try:
         # Not standalone: there Click swallows an interrupt and a closed pipe before we can say anything.
         sys.exit(app(standalone_mode=False) or 0)
@@ -103,11 +109,32 @@ def main() -> None:
             sys.exit(error.exit_code)
         if os.environ.get("COMMSIM_TRACEBACK"):
             raise
+        if interrupts:  # a compiler's callback has swallowed it and then missed what it was about to make
+            _complain("interrupted; files written so far are whole")
+            sys.exit(_INTERRUPTED)
         _complain(
             f"internal error: {type(error).__name__}: {error}\n"
             "This is a fault of commsim, not of your input: run again with COMMSIM_TRACEBACK=1 and report what it says."
         )
         sys.exit(3)
+
+
+def _remember_interrupts() -> list[int]:
+    """A list that every Ctrl-C from now on is added to; one that Python can only report, not raise, is not printed."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    def unraisable(found: sys.UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(found)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of a shell
+        signal.signal(signal.SIGINT, note)
+        sys.unraisablehook = unraisable
+    return seen
 
 
 def _complain(text: str) -> None:
