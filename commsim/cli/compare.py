@@ -62,6 +62,13 @@ def compare(
     predictions, measured = sort_files(files)
     folder = out or predictions[0].folder
     results = [judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)]
+    written = _write([v for v, _ in results], folder, plot) if out is not None or plot else []
+    if html is not None:
+        from commsim.files import write_atomically
+        from commsim.report.compare_page import compare_page
+        from commsim.report.page import html as page_text
+
+        write_atomically(html, page_text(compare_page(results, _title([v.comparison for v, _ in results]))))
     if json_output:
         import json
 
@@ -69,20 +76,12 @@ def compare(
 
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in results]
         typer.echo(json.dumps({"comparisons": comparisons}, indent=2, allow_nan=False))
-    else:
-        _print(results)
-    if out is not None or plot:
-        written = _write([v for v, _ in results], folder, plot)
-        if not json_output:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+        return
+    _print(results)
+    if written:
+        typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if html is not None:
-        from commsim.files import write_atomically
-        from commsim.report.compare_page import compare_page
-        from commsim.report.page import html as page_text
-
-        write_atomically(html, page_text(compare_page(results, _title([v.comparison for v, _ in results]))))
-        if not json_output:
-            typer.echo(f"# wrote {html}")
+        typer.echo(f"# wrote {html}")
 
 
 def _print(results: list[tuple[Verdict, list[Tried]]]) -> None:

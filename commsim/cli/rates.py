@@ -38,10 +38,6 @@ def rates(
     torch.set_num_threads(threads)
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     found = compute_rates(torch.device("cuda" if on_gpu else "cpu"), repeats)
-    for rate in found:
-        unit = {"copy": "GB/s", "launch": "million launches/s"}.get(rate.kind, "GFLOP/s")
-        scale = 1e6 if rate.kind == "launch" else 1e9
-        typer.echo(f"{rate.kind:>18} {rate.shape:>28} {rate.dtype:>9} {rate.per_second / scale:>10.3f} {unit}")
     written = [write_atomically(out / "rates.csv", rates_csv(found))]
     text = parameter_yaml(found, torch.cuda.get_device_name()) if on_gpu else None
     if text is not None:
@@ -52,4 +48,8 @@ def rates(
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         sheet = processor_yaml(found, cpu_model(), memory, torch.get_num_threads())
         written.append(write_atomically(out / "processor.yaml", sheet))
+    for rate in found:
+        unit = {"copy": "GB/s", "launch": "million launches/s"}.get(rate.kind, "GFLOP/s")
+        scale = 1e6 if rate.kind == "launch" else 1e9
+        typer.echo(f"{rate.kind:>18} {rate.shape:>28} {rate.dtype:>9} {rate.per_second / scale:>10.3f} {unit}")
     typer.echo(f"# wrote {', '.join(path.name for path in written)} in {out}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from commsim.cli.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -89,14 +92,17 @@ def run(
 
     path = find_scenario(scenario)
     scenarios = [prepare(one) for one in load_scenarios(path, overrides or [])]
+    # Nobody reads on (`| head`): files of later scenarios are still written; without files there is no more to do.
+    show = say if files else typer.echo
+    told = partial(say, err=True) if json_output else show
     if export_chakra is not None:
         from commsim.scenario.chakra_export import export_traces
 
         for line in export_traces(scenarios[0], export_chakra):
-            typer.echo(line, err=json_output)
+            told(line)
     if trace is not None:  # before all else: what cannot be traced is said before files are written
         for line in write_trace(scenarios[0], trace):
-            typer.echo(line, err=json_output)
+            told(line)
     everything: list[Comparison] = []
     documents: list[dict[str, Any]] = []
     for one in scenarios:
@@ -124,30 +130,30 @@ def run(
             else []
         )
         for warning in result.warnings:
-            typer.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", err=True)
         if json_output:
             documents.append(document(result, comparisons, reasons))
             continue
         if explain_choice:
             from commsim.report.choice import explain as choices
 
-            typer.echo(choices(one), nl=False)
-        typer.echo(tables(result), nl=False)
+            show(choices(one), nl=False)
+        show(tables(result), nl=False)
         for item in result.items:
             for line in (*use_lines(item), *crossover_lines(item)):
-                typer.echo(line)
+                show(line)
         for comparison in comparisons:
-            typer.echo(comparison_table(comparison), nl=False)
+            show(comparison_table(comparison), nl=False)
         if explain:
             from commsim.report.explain import text
 
-            typer.echo(text(result, reasons), nl=False)
+            show(text(result, reasons), nl=False)
         if written:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            show(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if len(everything) > 1 and not json_output:
-        typer.echo("# summary")
+        show("# summary")
         for comparison in everything:
-            typer.echo(f"{summary_line(comparison)}: {comparison.measured.name}")
+            show(f"{summary_line(comparison)}: {comparison.measured.name}")
     if json_output:
         import json
 

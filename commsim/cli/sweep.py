@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commsim.cli.say import say
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -255,4 +257,4 @@ class _Bar:
         elif not self._quiet and now - self._said >= _SAY_EVERY_S:
             self._said = now
             left = (self._total - self._done) / rate
-            typer.echo(f"{self._done:,} of {self._total:,} points, {rate:,.0f}/s, {left:,.0f} s left", err=True)
+            say(f"{self._done:,} of {self._total:,} points, {rate:,.0f}/s, {left:,.0f} s left", err=True)

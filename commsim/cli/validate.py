@@ -9,6 +9,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from commsim.cli.say import say
+
 app = typer.Typer(no_args_is_help=True, help="Score the model against folders of measured curves.")
 
 R = TypeVar("R")
@@ -73,20 +75,21 @@ def collectives(
     text = json.dumps(found, indent=1, allow_nan=False) + "\n"
     if json_path is not None and str(json_path) != "-":
         write_atomically(json_path, text)
-    typer.echo(text if str(json_path) == "-" else summary(found), nl=False)
+    written = []
     if html is not None:
         from commsim.report.page import html as page_text
         from commsim.report.validation_page import collectives_page
 
-        write_atomically(html, page_text(collectives_page(validation, found)))
-        typer.echo(f"# wrote {html}", err=True)
+        written.append(write_atomically(html, page_text(collectives_page(validation, found))))
     if report:
-        for path in write_report(validation, found):
-            typer.echo(f"# wrote {path}", err=True)
+        written += write_report(validation, found)
+    for path in written:
+        say(f"# wrote {path}", err=True)
+    say(text if str(json_path) == "-" else summary(found), nl=False)
     if check:
         worse = compare_medians(recorded(), found)
         for line in worse:
-            typer.echo(f"worse than recorded: {line}", err=True)
+            say(f"worse than recorded: {line}", err=True)
         if worse:
             raise typer.Exit(1)
 
@@ -142,20 +145,21 @@ def training(
     text = json.dumps(found, indent=1, allow_nan=False) + "\n"
     if json_path is not None and str(json_path) != "-":
         write_atomically(json_path, text)
-    typer.echo(text if str(json_path) == "-" else summary(validation, found), nl=False)
+    written = []
     if html is not None:
         from commsim.report.page import html as page_text
         from commsim.report.validation_page import training_page
 
-        write_atomically(html, page_text(training_page(validation, found)))
-        typer.echo(f"# wrote {html}", err=True)
+        written.append(write_atomically(html, page_text(training_page(validation, found))))
     if report:
-        for path in write_report(validation, _progress):
-            typer.echo(f"# wrote {path}", err=True)
+        written += write_report(validation, _progress)
+    for path in written:
+        say(f"# wrote {path}", err=True)
+    say(text if str(json_path) == "-" else summary(validation, found), nl=False)
     if check:
         worse = compare_sources(recorded()["modes"][mode], found["per_source"])
         for line in worse:
-            typer.echo(f"worse than recorded: {line}", err=True)
+            say(f"worse than recorded: {line}", err=True)
         if worse:
             raise typer.Exit(1)
 
