@@ -21,8 +21,8 @@ def compare(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Predictions (folders of `commsim run`, their result.csv, scenario files) and measured curves "
-            "(logs, CSV tables, folders of `commsim measure`), in any order.",
+            help="Predictions (folders of `commsim run`, their result.csv, scenario files or shipped ones' names) "
+            "and measured curves (logs, CSV tables, folders of `commsim measure`), in any order.",
         ),
     ],
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
@@ -59,7 +59,7 @@ def compare(
         return
     from commsim.accuracy.judge import judged, pairs, sort_files
 
-    predictions, measured = sort_files(files)
+    predictions, measured = sort_files(_found(files))
     folder = out or predictions[0].folder
     results = [judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)]
     written = _write([v for v, _ in results], folder, plot) if out is not None or plot else []
@@ -82,6 +82,23 @@ def compare(
         typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if html is not None:
         typer.echo(f"# wrote {html}")
+
+
+def _found(files: list[Path]) -> list[Path]:
+    """The files; what is none may be the name of a shipped scenario."""
+    from commsim.cli.find import find_scenario
+    from commsim.errors import CommsimError, LogFormatError
+
+    found, faults = [], []
+    for path in files:
+        try:
+            is_file = path.exists() or path.suffix not in ("", ".yaml", ".yml")
+            found.append(path if is_file else find_scenario(str(path)))
+        except CommsimError as error:
+            faults.append(f"{path}: no such file or folder, and {error}")
+    if faults:
+        raise LogFormatError("\n".join(faults))
+    return found
 
 
 def _print(results: list[tuple[Verdict, list[Tried]]]) -> None:

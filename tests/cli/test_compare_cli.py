@@ -118,6 +118,21 @@ def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r" / "comparison.png").is_file()
 
 
+def test_a_shipped_scenario_goes_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "INDEX_x.csv").write_text("slug,collective,n_ranks\nlog,all_reduce,8\n")
+    (tmp_path / "log.csv").write_text("size_bytes,oop_time_us\n1073741824,5300\n")
+    said = compare("allreduce-8-h100", tmp_path / "log.csv", "--no-what-if", "--no-plot")
+    assert said.exit_code == 0, said.exception
+    assert "1 of 1 sizes" in said.stdout
+    near = compare("allreduce-8-h10", "quickstrat", tmp_path / "log.csv")
+    assert isinstance(near.exception, LogFormatError)
+    first, second = str(near.exception).splitlines()
+    assert first.startswith(
+        "allreduce-8-h10: no such file or folder, and found no scenario file 'allreduce-8-h10'; did "
+    )
+    assert second.endswith("did you mean quickstart or gloo-quickstart?")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
