@@ -76,7 +76,7 @@ def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
         return []
     found = [
         tried
-        for option in what_ifs(scenario)
+        for option in what_ifs(scenario, measured.conditions.get("launch", ""))
         if (tried := _try(option.change(scenario), measured, chosen, time, option.cause)) is not None
     ]
     good = sorted((t for t in found if t.score <= FITS and t.score <= BETTER * own.score), key=lambda t: t.score)
@@ -97,14 +97,32 @@ def _try(scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time
     return Tried(cause, sizes, predicted, float(np.mean(np.abs(np.log(time / predicted)))))
 
 
-def what_ifs(scenario: Scenario) -> list[WhatIf]:
-    """The causes worth trying for a scenario; those that its own environment decides already are left out."""
+def what_ifs(scenario: Scenario, launch: str = "") -> list[WhatIf]:
+    """The causes worth trying for a scenario; those that its own environment decides already are left out.
+
+    `launch`: how the log says that its ranks were started; the other way is then no cause.
+    """
     from commsim.scenario.load import build_topology
 
     topology = build_topology(scenario)
     if scenario.library.name == "nccl":
-        return [*_nccl_choices(scenario, topology), *_machine(scenario, topology)]
+        return [*_launch(scenario, topology, launch), *_nccl_choices(scenario, topology), *_machine(scenario, topology)]
     return _network(topology) + (_cores(topology) if scenario.library.name == "gloo" else [])
+
+
+_LAUNCHES = {
+    "one_process": "one process drives all GPUs of a node",
+    "process_per_gpu": "every GPU has a process of its own",
+}
+
+
+def _launch(scenario: Scenario, topology: Topology, stated: str) -> list[WhatIf]:
+    (other,) = set(_LAUNCHES) - {scenario.library.launch_mode}
+    stated = stated.replace("process_per_node", "one_process")
+    if topology.ranks_per_node == 1 or stated == scenario.library.launch_mode:
+        return []
+    words = f"{_LAUNCHES[other]}{', as the log says' if stated == other else ''}"
+    return [WhatIf(f"{words} (library.launch_mode={other})", _with_library(launch_mode=other))]
 
 
 def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
@@ -163,12 +181,12 @@ def _copy(scenario: Scenario, **update: Any) -> Scenario:
     return other
 
 
-def _with_env(env: dict[str, str]) -> Change:
-    def change(scenario: Scenario) -> Scenario:
-        library = scenario.library
-        return _copy(scenario, library=library.model_copy(update={"env": library.env | env}))
+def _with_library(**fields: Any) -> Change:
+    return lambda scenario: _copy(scenario, library=scenario.library.model_copy(update=fields))
 
-    return change
+
+def _with_env(env: dict[str, str]) -> Change:
+    return lambda scenario: _with_library(env=scenario.library.env | env)(scenario)
 
 
 def _with_topology(**knobs: Any) -> Change:

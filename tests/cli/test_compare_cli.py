@@ -90,10 +90,45 @@ def test_one_nic_in_use_is_found(scenario: Path, tmp_path: Path) -> None:
     assert verdict["sizes"][-1]["verdict"].startswith("slower x")
 
 
+@pytest.mark.parametrize(("mode", "other"), [("process_per_gpu", "one_process"), ("one_process", "process_per_gpu")])
+@pytest.mark.parametrize("stated", [True, False])
+def test_the_other_launch_mode_is_found(tmp_path: Path, mode: str, other: str, stated: bool) -> None:
+    path = tmp_path / "s.yaml"
+    words = SCENARIO.replace(", nodes: 2", "").replace("2.26.2", f"2.26.2, launch_mode: {mode}")
+    path.write_text(words.replace("64 KiB .. 1 GiB x16", "8 B .. 8 MiB x8"))
+    (one,) = load_scenarios(path)
+    measured = dataclasses.replace(
+        predicted_curve(load_scenarios(path, [f"library.launch_mode={other}"])[0], "all_reduce", [8, 4096, 1 << 20]),
+        kind="measured",
+        conditions={"launch": other} if stated else {},
+    )
+    best = likely(one, measured)[0]
+    assert best.score == pytest.approx(0, abs=1e-9)
+    assert best.cause.endswith(f"{', as the log says' if stated else ''} (library.launch_mode={other})")
+
+
+def test_a_launch_mode_that_the_log_states_is_no_cause(scenario: Path) -> None:
+    (one,) = load_scenarios(scenario)
+    assert any("launch_mode" in option.cause for option in what_ifs(one))
+    assert not any("launch_mode" in option.cause for option in what_ifs(one, "process_per_gpu"))
+    (grouped,) = load_scenarios(scenario, ["library.launch_mode=one_process"])
+    assert not any("launch_mode" in option.cause for option in what_ifs(grouped, "process_per_node"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cause",
-    ["Ring", "only Simple", "only LL ", "no GPUDirect", "half their rate", "TCP sockets", "PCIe instead", "P2P"],
+    [
+        "Ring",
+        "only Simple",
+        "only LL ",
+        "no GPUDirect",
+        "half their rate",
+        "TCP sockets",
+        "PCIe instead",
+        "P2P",
+        "one process",
+    ],
 )
 def test_every_cause_is_found_through_noise(scenario: Path, cause: str) -> None:
     one = load_scenarios(scenario)[0]
