@@ -76,6 +76,12 @@ def meaning(slots: Sequence[Slot]) -> str:
     return next((slot.description.partition(";")[0] for slot in slots if slot.description), "")
 
 
+def choices(slots: Sequence[Slot]) -> list[str]:
+    """The values of a place that takes a few only, none where it takes others too."""
+    taken = [get_args(slot.kind) if get_origin(slot.kind) is Literal else () for slot in slots]
+    return [str(value) for values in taken for value in values] if all(taken) else []
+
+
 def describe(slots: Sequence[Slot]) -> str:
     """What to write at a place: its type in plain words, empty where they are not known."""
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from commsim.document.slots import Slot, bounds, describe, keys_of, meaning, slots_of, step
+from commsim.document.slots import Slot, bounds, choices, describe, keys_of, meaning, slots_of, step
 from commsim.document.types import Document, FaultyError, KeyPath, raise_faults, show, suggest
 from commsim.errors import Fault, ScenarioError
 
@@ -159,6 +159,9 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
     if item.kind == "missing":
         slots = _slots(model, item.path, tags)
         what, why = describe(slots), meaning(slots)
+        named = choices(slots)
+        if named and all(f"`{choice}`" in why for choice in named):
+            what, why = why.replace("`", ""), ""  # the description names the choices, and says more of each
         wanted = f"{f' with {what}' if what else ''}{f' ({why})' if why else ''}"
         return document.fault(path[:-1], f"found no key {str(item.path[-1])!r}, expected it{wanted}")
     if item.kind == _LOCATED:

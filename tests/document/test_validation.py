@@ -41,6 +41,10 @@ class Item(Strict):
     sizes: str | list[str] = "x"
 
 
+class Tune(Strict):
+    kind: Literal["lora", "qlora"] = Field(description="`lora` or `qlora` (a 4-bit base); of the ranks")
+
+
 class Model(Strict):
     name: str
     place: Preset | File
@@ -48,6 +52,7 @@ class Model(Strict):
     env: dict[str, int] = {}
     share: float = Field(0.5, gt=0, le=1)
     flag: bool = False
+    tune: Tune | None = None
     pet: Annotated[Cat | Dog, Field(discriminator="kind")] | None = None
 
     @model_validator(mode="after")
@@ -103,6 +108,7 @@ def test_validating_below() -> None:
         ("env: {worse: 1}\n", "f:1:1: worse by far"),
         ("pet: {kind: cta, lives: 1}\n", "did you mean 'cat'?"),
         ("pet: {lives: 1}\n", "pet: found a mapping with lives, expected a mapping with the key 'kind'"),
+        ("tune: {}\n", "f:3:7 tune: found no key 'kind', expected it with lora or qlora (a 4-bit base)"),
         ("pet: {kind: dog}\n", "pet: found no key 'legs', expected it with a whole number"),
         ("pet: {kind: dog, lgs: 4, legs: 4}\n", "pet.lgs: found the unknown key 'lgs', did you mean 'legs'?"),
     ],
