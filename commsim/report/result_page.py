@@ -103,6 +103,7 @@ def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
 def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
     from commsim.report.crossover import crossover_lines, plot_crossover
     from commsim.report.plots import plot_bandwidth
+    from commsim.report.tables import falls_note
 
     mine = _of(item, comparisons)
     parts: list[Part] = []
@@ -116,7 +117,9 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
         "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)", "eight of ten within (us)",
         "algorithm", "protocol", "channels", "bottleneck", "engine",
     ]  # fmt: skip
-    sections = [Section(f"{item.collective}: prediction", (*parts, table(columns, [_row(row) for row in item.rows])))]
+    note = falls_note(item)
+    shown = table(columns, [_row(row) for row in item.rows], f"{note[:1].upper()}{note[1:]}." if note else "")
+    sections = [Section(f"{item.collective}: prediction", (*parts, shown))]
     for c in mine:
         rows = [
             (
@@ -127,8 +130,8 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
                 c.size_bytes, c.predicted_s, c.measured_s, c.error, c.interpolated, strict=True
             )
         ]  # fmt: skip
-        shown = table(["size", "predicted (us)", "measured (us)", "error (%)", "note"], rows)
-        sections.append(Section(f"{item.collective}: against {c.measured.name}", (shown,)))
+        compared = table(["size", "predicted (us)", "measured (us)", "error (%)", "note"], rows)
+        sections.append(Section(f"{item.collective}: against {c.measured.name}", (compared,)))
     return sections
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
 from commsim.measure.csv_tables import RESULT_COLUMNS
 from commsim.measure.records import Curve
-from commsim.scenario.result import Item
-from commsim.units import gb_per_s, microseconds
+from commsim.scenario.result import Item, Row
+from commsim.units import format_bytes, gb_per_s, microseconds
 
 _LEFT = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
 _UNITS = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
@@ -59,7 +60,39 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
     if item.rows:
         mean = float(np.mean([gb_per_s(row.busbw) for row in item.rows]))
         lines += [f"# Avg bus bandwidth    : {mean:g}", "#"]
+    if note := falls_note(item):
+        lines.append(f"# {note}")
     return "\n".join(lines) + "\n"
+
+
+_FALL = 0.01
+"""Smallest part of its time by which a larger message must be quicker to be worth a word."""
+
+_MOST_FALLS = 3
+
+
+def falls_note(item: Item) -> str:
+    """Where a larger message takes less time since the library chooses otherwise for it; empty where none does."""
+    if item.library == "none":  # nobody chooses, or we do, by the times themselves
+        return ""
+    changes = [
+        f"{format_bytes(after.size_bytes)} ({_choice(before)}, then {_choice(after)})"
+        for before, after in pairwise(item.rows)
+        if after.time_s < (1 - _FALL) * before.time_s and _choice(before) != _choice(after)
+    ]
+    if not changes:
+        return ""
+    name = item.library.upper() if item.library == "nccl" else item.library
+    more = f" and at {len(changes) - _MOST_FALLS} more sizes" if len(changes) > _MOST_FALLS else ""
+    return (
+        f"the time falls at {', '.join(changes[:_MOST_FALLS])}{more}: {name} changes its choice there by an estimate "
+        "of its own, not by these times"
+    )
+
+
+def _choice(row: Row) -> str:
+    channels = f"on {row.channels} channel{'s' if row.channels != 1 else ''}" if row.channels else ""
+    return " ".join(word for word in (row.algorithm, row.protocol, channels) if word)
 
 
 def _line(left: Sequence[str], widths: dict[str, int], right: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from commsim.measure.records import Curve
 from commsim.report.tables import (
     comparison_csv,
     comparison_table,
+    falls_note,
     format_time_us,
     result_csv,
     result_table,
@@ -51,6 +52,39 @@ def test_the_result_table_has_the_columns_of_nccl_tests() -> None:
     assert " ".join(lines[3].split()) == "8 2 float sum -1 12.35 0.00 0.00 ring LL 2 1.00 launch"
     assert lines[4].split()[5:8] == ["5100.0", "210.54", "368.44"]
     assert lines[1].index("time") + len("time") == lines[3].index("12.35") + len("12.35")
+
+
+def _choosing(*choices: tuple[float, str, int], library: str = "nccl") -> Item:
+    rows = [
+        Row(2**20 << i, 2**18, "float", "", 0, seconds, 1e9, 1e9, "ring", protocol, channels)
+        for i, (seconds, protocol, channels) in enumerate(choices)
+    ]
+    return Item("x", "broadcast", 8, rows, library)
+
+
+def test_a_time_that_falls_is_explained_in_one_line_under_the_table() -> None:
+    item = _choosing((47e-6, "LL", 4), (30e-6, "LL128", 16), (50e-6, "LL128", 16))
+    *_, last = result_table(item).splitlines()
+    assert last == (
+        "# the time falls at 2 MiB (ring LL on 4 channels, then ring LL128 on 16 channels): NCCL changes its choice "
+        "there by an estimate of its own, not by these times"
+    )
+    often = _choosing(*[(1e-6 / (i + 1), "LL", i + 1) for i in range(7)])
+    assert falls_note(often).count("channel") == 6
+    assert "then ring LL on 4 channels) and at 3 more sizes: NCCL" in falls_note(often)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        _choosing((47e-6, "LL", 4), (48e-6, "LL128", 16)),
+        _choosing((47e-6, "LL", 4), (46.9e-6, "LL128", 16)),
+        _choosing((47e-6, "LL", 4), (30e-6, "LL", 4)),
+        _choosing((47e-6, "LL", 4), (30e-6, "LL", 8), library="none"),
+    ],
+)
+def test_a_time_that_rises_or_falls_for_another_reason_has_no_note(item: Item) -> None:
+    assert falls_note(item) == ""
 
 
 def test_the_printed_table_is_itself_a_log_that_we_read(tmp_path: Path) -> None:
