@@ -166,7 +166,7 @@ def bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
         at, held = limiting_link(outcome, topology)
         if at < 0:
             return "nothing to send"
-        return f"{link_name(topology, at)} ({kind_name(topology, at)}) is busy {100 * held:.0f} % of the time"
+        return f"{link_name(topology, at)} ({kind_name(topology, at)}) carries data for {100 * held:.0f} % of the time"
     path = outcome.critical_path()
     if not path.part.size:
         return "nothing to send"

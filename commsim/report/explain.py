@@ -29,6 +29,9 @@ _CAUSES = {
     "bubble": "the bubble of the pipeline",
     "optimizer": "the update",
 }
+_ALL = 0.95
+"""Share from which on nothing need be said of the rest."""
+
 _RESOURCES = {"thread block": "the thread blocks of the kernel", "cores": "the cores of a host"}
 
 
@@ -41,16 +44,14 @@ def bound_words(explanation: Explanation) -> list[str]:
 
 
 def _row_words(title: str, row: Row, path: str) -> list[str]:
-    share = row.busiest_share or 0.0
-    busiest = _RESOURCES.get(row.busiest_link, row.busiest_link)
-    busy = f"{busiest} {'are' if busiest.startswith('the ') else 'is'} busy {_percent(share)} of the time"
     if row.bottleneck == "launch":
         why = f"the launch: the host needs {format_time(row.launch_s)} per call, the kernel {format_time(row.kernel_s)}"
     elif row.bottleneck == "latency":
-        why = f"latency: hops that wait for each other; {busy}" if busiest else "latency"
+        why = "latency: hops that wait for each other"
+        why += f"; {_at_work(row)}" if row.busiest_link else ""
     else:
         why = _RESOURCES.get(row.bottleneck, row.bottleneck or "nothing named")
-        why += f": {busy}" if busiest and busiest != why else f", busy {_percent(share)} of the time" if share else ""
+        why += f": {_at_work(row, row.bottleneck)}" if row.busiest_link else ""
     lines = [f"{title}: {format_time(row.time_s)}, bound by {why}."]
     if "most of it over" in path:  # of the critical path
         lines.append(f"On the critical path: {path}.")
@@ -58,6 +59,22 @@ def _row_words(title: str, row: Row, path: str) -> list[str]:
         part = row.lower_bound_s / row.time_s
         lines.append(f"No algorithm takes less than {format_time(row.lower_bound_s)} here, {_percent(part)} of that.")
     return lines
+
+
+def _at_work(row: Row, named: str = "") -> str:
+    """For what share of what time the busiest part works, and what the rest is; `named`: the part just mentioned."""
+    name, share, whole = row.busiest_link, row.busiest_share or 0.0, "the time"
+    who = _RESOURCES.get(name, name)
+    several = who != name
+    if name == named:
+        who = "they" if several else "it"
+    does = "copy at their rate" if name == "thread block" else "work" if several else "carries data at its rate"
+    rest = ""
+    if row.launch_s and row.kernel_s:  # NCCL: a kernel is the work of its busiest part and the latency of hops
+        share, kernel = min(1.0, share * row.time_s / row.kernel_s), format_time(row.kernel_s)
+        whole = "the kernel's time" if kernel == format_time(row.time_s) else f"the kernel's {kernel}"
+        rest = ", the rest is latency" if named and share < _ALL else ""
+    return f"{who} {does} for {_percent(share)} of {whole}{rest}"
 
 
 def _percent(share: float) -> str:

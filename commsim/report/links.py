@@ -23,8 +23,8 @@ def use_lines(item: Item) -> list[str]:
         f"of {format_time_us(use.time_s)} us{f' (links of {use.part})' if use.part else ''}"
     )
     kinds = [
-        f"#   {kind.kind}: {kind.links} links, {format_bytes(kind.nbytes)}, busy {100 * kind.busy_share:.0f} % of the "
-        f"time, at most {100 * kind.busiest_share:.0f} % ({kind.busiest})"
+        f"#   {kind.kind}: {kind.links} links, {format_bytes(kind.nbytes)}, carrying data for "
+        f"{100 * kind.busy_share:.0f} % of the time, at most {100 * kind.busiest_share:.0f} % ({kind.busiest})"
         for kind in use.kinds
     ]
     return [head, *kinds]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from commsim.cli import app
 from commsim.nccl.parameters import load_parameters
 from commsim.planner.explain import Explanation, explain
 from commsim.report.explain import bound_words, explain_lines, next_best, stretches, to_dict
+from commsim.scenario.result import Row
 
 RING = {
     "name": "a raw ring",
@@ -63,9 +65,33 @@ def test_a_ring_is_bound_by_latency_when_small_and_by_its_links_when_large() -> 
     # 14 steps of one hop: nothing but latency.
     assert _gain(small, "half the latency").seconds == pytest.approx(small.seconds / 2, rel=1e-3)
     assert "bound by NVLink" in bound_words(large)[0]
-    assert "busy 100 % of the time" in bound_words(large)[0]
+    link = "node0.gpu0 -> node0.nvswitch carries data at its rate for"
+    assert (
+        f"bound by latency: hops that wait for each other; {link} less than 1 % of the time." in bound_words(small)[0]
+    )
+    assert f"bound by NVLink: {link} 100 % of the time." in bound_words(large)[0]
     assert _gain(large, "NVLinks of twice the rate").seconds == pytest.approx(large.seconds / 2, rel=2e-3)
     assert next_best(large).startswith("The next best change, simulated: NVLinks of twice the rate, 2.09")
+
+
+def test_what_a_share_is_of_and_what_the_rest_is() -> None:
+    """By hand: of a kernel of 40 us that takes 44 us with its launch, 22 us are 55 %."""
+    row = Row(8, 2, "float", "sum", -1, 44e-6, 1, 1, "ring", "LL", 2, "NVLink", launch_s=4e-6, kernel_s=40e-6)
+    row = replace(row, busiest_link="NVLink", busiest_share=0.5)
+    whole = "of the kernel's 40 us"
+    assert _words(row) == f"bound by NVLink: it carries data at its rate for 55 % {whole}, the rest is latency."
+    assert _words(replace(row, busiest_share=1.0)).endswith(f"for 100 % {whole}.")
+    blocks = replace(row, busiest_link="thread block")
+    late = "latency: hops that wait for each other; the thread blocks of the kernel copy at their rate for 55 %"
+    assert _words(replace(blocks, bottleneck="latency")) == f"bound by {late} {whole}."
+    cores = replace(row, bottleneck="cores", busiest_link="cores", launch_s=0.0)
+    assert _words(cores) == "bound by the cores of a host: they work for 50 % of the time."
+    assert _words(replace(cores, busiest_link="")) == "bound by the cores of a host."
+
+
+def _words(row: Row) -> str:
+    (line,) = bound_words(Explanation(0, "x", row.time_s, (), (), row))
+    return line.partition(", ")[2]
 
 
 def test_without_what_if_nothing_is_tried() -> None:
