@@ -19,15 +19,14 @@ MOST_GAINS = 8
 """Changes listed by name; the JSON has all."""
 
 _CAUSES = {
-    "compute": "computing",
-    "tp": "waiting for tensor parallelism",
-    "cp": "waiting for context parallelism",
-    "ep": "waiting for experts' dispatch and combine",
-    "dp": "waiting for gradients and parameters",
-    "offload": "waiting for parameters from the host",
-    "pp": "waiting for sends between stages",
-    "bubble": "the bubble of the pipeline",
-    "optimizer": "the update",
+    "tp": "waiting for tp (tensor parallelism)",
+    "cp": "waiting for cp (context parallelism)",
+    "ep": "waiting for ep (experts' dispatch and combine)",
+    "dp": "waiting for dp (gradients and parameters)",
+    "offload": "waiting for offload (parameters from the host)",
+    "pp": "waiting for pp (sends between stages)",
+    "bubble": "bubble (stages that wait for the schedule)",
+    "optimizer": "optimizer (the update)",
 }
 _ALL = 0.95
 """Share from which on nothing need be said of the rest."""
@@ -105,9 +104,8 @@ def _step_words(item: TrainingItem) -> list[str]:
 
 
 def _bound_name(cause: str) -> str:
-    return {"compute": "compute", "bubble": "the bubble of the pipeline", "optimizer": "the update"}.get(
-        cause, f"communication ({cause})"
-    )
+    named = {"compute": "compute", "bubble": "the bubble of the pipeline", "optimizer": "the optimizer"}
+    return named.get(cause, f"communication ({cause})")
 
 
 def next_best(explanation: Explanation) -> str:

@@ -26,15 +26,7 @@ COLOURS = {
     "gather": "#ddaa77",
     "send": "#bbbbbb",
 }
-_WORDS = {
-    "F": "forward",
-    "B": "backward",
-    "I": "backward of inputs",
-    "W": "backward of weights",
-    "optimizer": "update",
-    "reduce": "gradients",
-    "gather": "parameters",
-}
+_WORDS = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 _LETTERS = {"F": "F", "B": "B", "I": "I", "W": "W", "optimizer": "o", "reduce": "r", "gather": "g"}
 _MOST_STAGES = 32
 
@@ -42,14 +34,15 @@ _MOST_STAGES = 32
 def gantt_lines(item: TrainingItem, width: int = 100) -> list[str]:
     """One line per stage: what it does in the middle of each slice of the step; ``.`` is idle.
 
-    F forward, B backward (I of inputs, W of weights), o update; where nothing is computed, r and g: gradients and
-    parameters under way.
+    F forward, B backward (I of inputs, W of weights), o optimizer; where nothing is computed, r and g: reduce and
+    gather, gradients and parameters under way.
     """
     timeline, stages = item.timeline, item.step.pp
     shown = range(min(stages, _MOST_STAGES))
     columns = max(20, width - 12)
     edges = np.linspace(0.0, item.step_s, columns + 1)
-    lines = [f"# pipeline over {format_time(item.step_s)}: F forward, B I W backward, o update, r g gradients, . idle"]
+    letters = "F forward, B I W backward, o optimizer, r reduce, g gather, . idle"
+    lines = [f"# pipeline over {format_time(item.step_s)}: {letters}"]
     lines += [f"  stage {stage:<3} {_letters(timeline, stage, edges)}" for stage in shown]
     if stages > _MOST_STAGES:
         lines.append(f"# and {stages - _MOST_STAGES} stages more")
@@ -124,7 +117,7 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
             + f", {item.micro_batches} micro-batches, step {format_time(item.step_s)}"
         )
         axes.grid(visible=False)
-        handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, "send")) for n in COLOURS if n in seen]
+        handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, n)) for n in COLOURS if n in seen]
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), borderaxespad=0.4)
         style.sign(figure, provenance)
     return figure

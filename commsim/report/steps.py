@@ -21,17 +21,8 @@ if TYPE_CHECKING:
 
 GIB = 2.0**30
 
-CAUSE_NAMES = {
-    "compute": "compute",
-    "tp": "exposed tp",
-    "cp": "exposed cp",
-    "ep": "exposed ep",
-    "dp": "exposed dp",
-    "offload": "exposed offload",
-    "pp": "exposed pp",
-    "bubble": "bubble",
-    "optimizer": "update",
-}
+_EXPOSED = ("tp", "cp", "ep", "dp", "offload", "pp")
+"""Causes of which only what is not hidden behind compute counts."""
 
 # Okabe & Ito's colours (style.py); what is computed in blues, what is waited for in the warm ones.
 CAUSE_COLOURS = {
@@ -83,7 +74,7 @@ def figures_of(item: TrainingItem) -> StepFigures:
 
 
 def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, provenance: str = "") -> Figure:
-    """A bar per (label, seconds by cause): compute, what is exposed of each axis, the bubble, the update."""
+    """A bar per (label, seconds by cause): compute, what is exposed of each axis, the bubble, the optimizer."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,7 +93,7 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
                 continue
             axes.barh(
                 range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause],
-                edgecolor="white", linewidth=0.6, label=CAUSE_NAMES[cause],
+                edgecolor="white", linewidth=0.6, label=cause,
             )  # fmt: skip
             for i, (start, width) in enumerate(zip(ends, widths, strict=True)):
                 share = width / (scale * max(total))
@@ -117,7 +108,10 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
         axes.invert_yaxis()
         axes.set_xlim(0, 1.12 * max(ends))
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(f"time of the mean stage ({unit})" + (f"; {left} more are not drawn" if left > 0 else ""))
+        seen = [cause for cause in _EXPOSED if any(causes.get(cause) for _, causes in shown)]
+        notes = [f"of {', '.join(seen)} what is exposed"] if seen else []
+        notes += [f"{left} more are not drawn"] if left > 0 else []
+        axes.set_xlabel("; ".join([f"time of the mean stage ({unit})", *notes]))
         axes.set_title(title)
         figure.legend(loc="outside lower left", ncols=6, columnspacing=1.4)
         style.sign(figure, provenance)

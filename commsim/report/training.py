@@ -22,7 +22,7 @@ _MEANING = {
     "offload": "parameters from the host, exposed",
     "pp": "sends between stages, exposed",
     "bubble": "stages that wait for the schedule",
-    "optimizer": "update",
+    "optimizer": "update of the parameters",
 }
 
 
