@@ -113,7 +113,7 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
         notes += [f"{left} more are not drawn"] if left > 0 else []
         axes.set_xlabel("; ".join([f"time of the mean stage ({unit})", *notes]))
         axes.set_title(title)
-        figure.legend(loc="outside lower left", ncols=6, columnspacing=1.4)
+        figure.legend(loc="outside lower left", ncols=7, columnspacing=1.4)
         style.sign(figure, provenance)
     return figure
 
