@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def calibration_table(c: Calibration) -> str:
     """What was found, first the error of sizes that a fit had not seen; ends with a newline."""
     rows = sum(len(curve) for curve in c.curves)
-    lines = [f"# error on sizes left out: {_errors(c, 0)} ({len(c.curves)} curves, {rows} sizes)"]
+    curves = f"{len(c.curves)} curve{'s' if len(c.curves) != 1 else ''}"
+    lines = [f"# error on sizes left out: {_errors(c, 0)} ({curves}, {rows} sizes)"]
     if {bool(above) for curve in c.curves for above in curve.size_bytes > LARGE_BYTES} == {False, True}:
         lines.append(f"# above 64 KiB: {_errors(c, LARGE_BYTES)}")
     if (spread := c.spread()) is not None:

@@ -10,7 +10,7 @@ from commsim.accuracy.compare import Comparison
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import Tried
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, table
-from commsim.report.verdict import answer_line, fit
+from commsim.report.verdict import answer_line, fit, speed_text
 from commsim.units import format_bytes, gb_per_s, microseconds
 
 Judged: TypeAlias = tuple[Verdict, Sequence[Tried]]
@@ -72,7 +72,7 @@ def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
             (
                 Cell(format_bytes(int(size)), float(size)), Cell(verdict.of_size(i), ratio),
                 microseconds(float(c.measured_s[i])), microseconds(float(c.predicted_s[i])), 100 * (ratio - 1),
-                float(speed / c.measured_s[i]), Cell(f"{slow:,.2f} to {fast:,.2f}", float(slow)),
+                float(speed / c.measured_s[i]), Cell(f"{speed_text(slow)} to {speed_text(fast)}", float(slow)),
                 "prediction interpolated" if c.interpolated[i] else "",
             )
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,25 +26,38 @@ def fit(tried: Tried) -> str:
     return f"fits to {100 * np.expm1(tried.score):.0f} %"
 
 
+def speed_text(speed: float) -> str:
+    """GB/s with two decimals, and with two digits where those would be lost: small messages have a speed too.
+
+    >>> speed_text(457.606), speed_text(0.000517)
+    ('457.61', '0.00052')
+    """
+    return f"{speed:.{max(2, 1 - math.floor(math.log10(speed)))}f}" if speed > 0 else "0"
+
+
 def verdict_table(verdict: Verdict, tried: Sequence[Tried] = ()) -> str:
     """Predicted and measured time, bus bandwidth, band and verdict of every size; ends with a newline."""
     c = verdict.comparison
     factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
-    lines = [
-        f"# predicted: {c.predicted.name}",
-        f"# measured : {c.measured.name} ({c.measured.source or 'no file'})",
-        f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'busbw':>8}  {'error':>7}  {'expected busbw':>16}  "
-        "verdict",
-        f"# {'(B)':>10}  {'(us)':>10}  {'(us)':>10}  {'(GB/s)':>8}  {'(%)':>7}  {'(GB/s)':>16}",
-    ]
+    speeds, expected = [], []
     for i, size in enumerate(c.size_bytes):
         speed = gb_per_s(float(size) * factor)
         slow, fast = (speed / (c.predicted_s[i] * side[i]) for side in (verdict.high, verdict.low))
-        expected = f"{slow:.2f} .. {fast:.2f}"
+        speeds.append(speed_text(speed / c.measured_s[i]))
+        expected.append(f"{speed_text(slow)} .. {speed_text(fast)}")
+    one, both = (max(least, *map(len, texts)) for least, texts in ((8, speeds), (16, expected)))
+    lines = [
+        f"# predicted: {c.predicted.name}",
+        f"# measured : {c.measured.name} ({c.measured.source or 'no file'})",
+        f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'busbw':>{one}}  {'error':>7}  "
+        f"{'expected busbw':>{both}}  verdict",
+        f"# {'(B)':>10}  {'(us)':>10}  {'(us)':>10}  {'(GB/s)':>{one}}  {'(%)':>7}  {'(GB/s)':>{both}}",
+    ]
+    for i, size in enumerate(c.size_bytes):
         mark = "  (prediction interpolated)" if c.interpolated[i] else ""
         lines.append(
             f"{size:>12}  {format_time_us(c.predicted_s[i]):>10}  {format_time_us(c.measured_s[i]):>10}  "
-            f"{speed / c.measured_s[i]:>8.2f}  {100 * c.error[i]:>+7.1f}  {expected:>16}  {verdict.of_size(i)}{mark}"
+            f"{speeds[i]:>{one}}  {100 * c.error[i]:>+7.1f}  {expected[i]:>{both}}  {verdict.of_size(i)}{mark}"
         )
     lines.append(summary_line(c))
     if verdict.assumed:

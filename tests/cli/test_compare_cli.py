@@ -153,6 +153,18 @@ def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r" / "comparison.png").is_file()
 
 
+def test_small_messages_have_a_speed_too(scenario: Path, tmp_path: Path) -> None:
+    curve = predicted_curve(load_scenarios(scenario)[0], "all_reduce", [8, 1024, 1 << 30])
+    lines = compare(scenario, _measured(tmp_path / "log.csv", curve), "--no-plot", "--no-what-if").stdout.splitlines()
+    head = next(line for line in lines if line.startswith("#       size"))
+    rows = [line for line in lines if line.startswith(" ")]
+    for row, seconds in zip(rows, curve.time_s, strict=True):
+        nbytes, _, _, busbw, _, slow, _, fast, *_ = row.split()
+        assert float(busbw) == pytest.approx(1e-9 * int(nbytes) * 1.875 / seconds, rel=0.05)
+        assert float(slow) < float(busbw) < float(fast)
+        assert row.index("as expected") == head.index("verdict")
+
+
 def test_a_shipped_scenario_goes_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "INDEX_x.csv").write_text("slug,collective,n_ranks\nlog,all_reduce,8\n")
     (tmp_path / "log.csv").write_text("size_bytes,oop_time_us\n1073741824,5300\n")
