@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commsim.cli.say import say
-
 if TYPE_CHECKING:
     from commsim.measure.run import Run
     from commsim.measure.wiring import Wiring
@@ -183,20 +181,20 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
         require_torch()
         if fresh:
             discard(folder)
-        say(heading(run))
+        typer.echo(heading(run))
     if place is None and bed is not None:
         from commsim.measure.testbed import Testbed
 
         with interrupts(), Testbed(bed) as built:
-            launch(run, say, hosts=built.hosts(), address=built.address, port=port)
+            launch(run, typer.echo, hosts=built.hosts(), address=built.address, port=port)
     elif place is None:
-        launch(run, say, port=port)
+        launch(run, typer.echo, port=port)
     else:
         require_torch()
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before torch is imported: the rank says it in one line
         before = time.monotonic()
         from commsim.measure.torch_runner import run_rank  # takes seconds, as it brings torch
 
-        run_rank(run, place, time.monotonic() - before, say)
+        run_rank(run, place, time.monotonic() - before)
     if place is None or place.rank == 0:
-        say(f"# wrote measured.csv and run.json in {folder}")
+        typer.echo(f"# wrote measured.csv and run.json in {folder}")

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,12 +40,8 @@ FAILED = 1
 LEAST_PATIENCE_S = 8.0
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
-def run_rank(run: Run, place: Place, spent_s: float = 0.0, show: Callable[[str], None] = _print) -> None:
-    """Measures a run as one of its ranks; rank 0 writes the rows and gives each as a line to `show`.
+def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
+    """Measures a run as one of its ranks; rank 0 writes the rows and prints them.
 
     `spent_s`: what starting has taken. It counts as waiting for the other ranks, which start as slowly, so that on a
     busy machine too a rank that never comes is missed in time.
@@ -60,7 +55,7 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0, show: Callable[[str],
     patience_s = max(min(LEAST_PATIENCE_S, run.timeout_s), run.timeout_s - spent_s)
     meeting = Meeting(place, run.fingerprint(), patience_s)
     try:
-        _Rank(run, place, device, meeting, show).measure()
+        _Rank(run, place, device, meeting).measure()
     except CommsimError as error:
         # Who fails because another one failed says what that one said.
         told = meeting.told(1.0)
@@ -98,8 +93,8 @@ def _nccl_version() -> tuple[int, ...]:
 class _Rank:
     """The state of one rank while it measures."""
 
-    def __init__(self, run: Run, place: Place, device: Any, meeting: Meeting, show: Callable[[str], None]) -> None:
-        self.run, self.place, self.device, self.meeting, self.show = run, place, device, meeting, show
+    def __init__(self, run: Run, place: Place, device: Any, meeting: Meeting) -> None:
+        self.run, self.place, self.device, self.meeting = run, place, device, meeting
         self.folder: RunFolder | None = None
         self.what = "setting up"
 
@@ -197,7 +192,7 @@ class _Rank:
             self.folder.add(row)
         except CommsimError as error:
             return str(error)
-        self.show(format_row(row))
+        print(format_row(row), flush=True)
         return None
 
     def _remaining_training(self) -> list[TrainingTask]:
@@ -221,7 +216,7 @@ class _Rank:
             self.folder.add_training(record)
         except CommsimError as error:
             return str(error)
-        self.show(format_record(record))
+        print(format_record(record), flush=True)
         return None
 
     def _operation(self, point: Point, place: str) -> Operation:
