@@ -121,6 +121,11 @@ def measure(
         run_of(one, wish if bed is None else replace(wish, world_size=bed.world_size))
         for one, bed in zip(scenarios, beds, strict=True)
     ]
+    if place is None:
+        from commsim.measure.launcher import check_memory
+
+        for run in runs:
+            check_memory(run)
     for one, run, bed in zip(scenarios, runs, beds, strict=True):
         folder = Path("out") / f"{one.slug}-measured" if out is None else out / one.slug if len(runs) > 1 else out
         _one(run, folder, fresh, port, bed)

@@ -21,13 +21,13 @@ def rates(
     """Measure rates of matrix products, attention and memory copies, and the time of a launch, on one device."""
     import os
 
-    from commsim.errors import MeasurementError
+    from commsim.errors import CommsimError, MeasurementError
     from commsim.files import write_atomically
     from commsim.measure.launcher import require_torch
 
     require_torch()
     if device not in ("auto", "cpu", "cuda"):
-        raise MeasurementError(f"found --device {device!r}, expected cpu, cuda or auto")
+        raise CommsimError(f"found --device {device!r}, expected cpu, cuda or auto")
     import torch
 
     from commsim.measure.compute_rates import compute_rates, parameter_yaml, processor_yaml, rates_csv

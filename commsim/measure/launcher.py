@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from commsim.errors import MeasurementError
 from commsim.measure.run import Run
+from commsim.units import format_bytes
 
 GRACE_S = 5.0
 """How long the others may take to say what they saw when a rank has stopped, before they are stopped too."""
@@ -64,6 +65,22 @@ def check_port(port: int, address: str = "127.0.0.1") -> None:
             probe.bind((address, port))
         except OSError as fault:
             raise MeasurementError(f"port {port} cannot be used: {fault.strerror}; choose another --port") from None
+
+
+def check_memory(run: Run, memory_bytes: int | None = None) -> None:
+    """Raise a MeasurementError if the arrays of a row, all ranks being here, cannot fit into this machine's memory."""
+    if run.backend != "gloo":
+        return
+    if memory_bytes is None:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for point in run.points():
+        ranks = 1 if point.task.collective in ("gather", "scatter") else run.world_size  # others hold a block each
+        if (least := ranks * point.size) > memory_bytes:
+            raise MeasurementError(
+                f"{point.task.collective} of {format_bytes(point.size)} on {run.world_size} ranks holds at least "
+                f"{format_bytes(least)}, and this machine has {memory_bytes / 2**30:.1f} GiB; "
+                "take smaller sizes, such as workload.0.sizes='8 B .. 64 MiB x2'"
+            )
 
 
 def launch(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commsim.errors import MeasurementError
+from commsim.measure.launcher import check_memory
 from commsim.measure.run import Run, Task, check_run
 
 RUN = Run("a run", (Task("all_reduce", (4, 1024)), Task("all_gather", (8, 100, 1024))), "gloo", 4)
@@ -51,3 +52,18 @@ def test_the_fingerprint_changes_with_the_meaning_only() -> None:
 def test_what_cannot_be_measured_is_said_before(task: Task, message: str) -> None:
     with pytest.raises(MeasurementError, match=message):
         check_run(replace(RUN, tasks=(task,)))
+
+
+@pytest.mark.parametrize(
+    ("collective", "memory", "fits"),
+    [("all_reduce", 4096, True), ("all_reduce", 4095, False), ("gather", 1024, True), ("gather", 1023, False)],
+)
+def test_more_than_the_machine_holds_is_said_before(collective: str, memory: int, fits: bool) -> None:
+    """1 KiB on each of four ranks; gathered, on one."""
+    run = replace(RUN, tasks=(Task(collective, (4, 1024)),))
+    if fits:
+        check_memory(run, memory)
+        return
+    with pytest.raises(MeasurementError, match=rf"{collective} of 1 KiB on 4 ranks holds at least [14] KiB, and this"):
+        check_memory(run, memory)
+    check_memory(replace(run, backend="nccl"), memory)
