@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -26,5 +27,12 @@ def find_scenario(name: str) -> Path:
     if path.suffix in (".yaml", ".yml") and len(path.parts) > 1 and path.parts[0] != "scenarios":
         return path  # the loader says that there is no such file
     near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {', '.join(shipped[:12])}"
+    hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
     raise ScenarioError(f"found no scenario file {name!r}{hint}")
+
+
+def _overview(shipped: list[str]) -> str:
+    """The names at the top, and how many each folder has."""
+    top = [name for name in shipped if "/" not in name]
+    folders = Counter(name.partition("/")[0] for name in shipped if "/" in name)
+    return f"{', '.join(top)}, and those of {', '.join(f'{folder}/ ({n})' for folder, n in folders.items())}"

@@ -45,6 +45,8 @@ def plot(
     from commsim.report.plots import figure_bytes
     from commsim.report.saved import read_saved
 
+    if out is not None and out.suffix[1:].isalpha() and out.suffix not in (".png", ".svg") and not out.is_dir():
+        raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .png, .svg or a folder")
     saved = read_saved(Path(result) if Path(result).exists() else find_scenario(result))
     wish = Wish(item, path, _numbers(nodes))
     wanted = kinds_of(saved) if kind == ["all"] else list(dict.fromkeys(kind or [""]))

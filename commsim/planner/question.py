@@ -172,5 +172,8 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
         raise_faults(faults)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one plan")
-    document = apply_overrides(documents[0], overrides)
+    written = documents[0]
+    if isinstance(written.data, dict) and "workload" in written.data and "plan" not in written.data:
+        raise_faults([written.fault((), "found a scenario, expected a plan; commsim run FILE takes it")])
+    document = apply_overrides(written, overrides)
     return validate(PlanFile, document), document

@@ -43,6 +43,9 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
     scenarios: list[Scenario] = []
     names: dict[str, int] = {}
     for written in documents:
+        if other := _other_kind(written):
+            faults.append(other)
+            continue
         try:
             document = apply_overrides(written, overrides)
         except ScenarioError as exc:
@@ -60,6 +63,18 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
     if faults:
         raise_faults(faults)
     return scenarios
+
+
+def _other_kind(document: Document) -> Fault | None:
+    """The fault of a file that is evidently meant for another command."""
+    data = document.data if isinstance(document.data, dict) else {}
+    for key in ("plan", "sweep"):
+        if key in data:
+            message = f"found a {key}, expected a scenario; commsim {key} FILE takes it"
+            return document.fault((key,), message, at_key=True)
+    if "topology" not in data and {"gpu", "node", "extends"} & set(data) and "workload" not in data:
+        return document.fault((), "found a topology, expected a scenario, which names it as topology: {path: FILE}")
+    return None
 
 
 def check_document(document: Document, base_dir: Path) -> tuple[Scenario | None, list[Fault]]:

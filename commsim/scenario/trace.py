@@ -22,9 +22,9 @@ def traced(prepared: Prepared) -> tuple[Timeline, str]:
     """
     scenario, topology = prepared.scenario, prepared.topology
     if scenario.library.name != "none":
-        raise ScenarioError(
-            [scenario.document.fault(("library",), "found a library, expected none for a trace of moves")]
-        )
+        name = scenario.library.name
+        message = f"found the library {name}, expected none for a trace of moves (library=none)"
+        raise ScenarioError([scenario.document.fault(("library",), message)])
     if not scenario.collectives:
         raise ScenarioError([scenario.document.fault(("workload", 0), "found jobs, expected a collective to trace")])
     work = scenario.collectives[0]

@@ -32,7 +32,7 @@ def _said(*arguments: str) -> str:
 
 def test_what_cannot_be_traced_is_said_before_files_are_written(tmp_path: Path) -> None:
     said = _said("run", "allreduce-8-h100", "--trace", str(tmp_path / "t.json"), "--out", str(tmp_path / "out"))
-    assert "expected none for a trace of moves" in said
+    assert "found the library nccl, expected none for a trace of moves (library=none)" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,6 +61,35 @@ def test_the_smallest_bucket_that_is_said_is_taken(tmp_path: Path) -> None:
     least = _said("run", str(file), "workload.0.training.bucket_size=1 B").split("at least ")[1].removesuffix(" here")
     assert load_scenarios(file, [f"workload.0.training.bucket_size={least}"])
     assert "trainings" in run(load_scenarios(file, [f"workload.0.training.bucket_size={least}"])[0]).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "says"),
+    [
+        ("run", "plan/gpt3-175b-1024-a100", " plan: found a plan, expected a scenario; commsim plan FILE takes it"),
+        ("run", "sweep/rails", " sweep: found a sweep, expected a scenario; commsim sweep FILE takes it"),
+        ("explain", "sweep/rails", " sweep: found a sweep, expected a scenario; commsim sweep FILE takes it"),
+        ("plan", "allreduce-8-h100", "found a scenario, expected a plan; commsim run FILE takes it"),
+        ("run", "nowhere.yaml", "shipped scenarios are allreduce-2-nodes-a100, "),
+        ("run", "nowhere.yaml", ", quickstart, ring-without-library, and those of benchmarks/ (8), contention/ (2), "),
+    ],
+)
+def test_a_file_for_another_command_says_so(command: str, file: str, says: str) -> None:
+    said = _said(command, file)
+    assert says in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_topology_is_no_scenario(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text("name: mine\nextends: hgx-h100\n")
+    assert "found a topology, expected a scenario, which names it as topology: {path: FILE}" in _said("run", str(file))
+
+
+def test_a_picture_of_another_form_is_refused(tmp_path: Path) -> None:
+    said = _said("plot", "allreduce-8-h100", "--kind", "crossover", "--out", str(tmp_path / "x.pdf"))
+    assert said.endswith("x.pdf: found the ending '.pdf', expected .png, .svg or a folder")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_to_all_v_is_sends_and_receives(tmp_path: Path) -> None:
