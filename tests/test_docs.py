@@ -18,10 +18,12 @@ import typer.main
 
 import commsim
 from commsim.cli import app
+from commsim.cli.find import find_scenario
+from commsim.errors import ScenarioError
 from commsim.planner.question import plan_schema
 from commsim.planner.sweep import read_sweep
 from commsim.scenario.json_schema import scenario_schema, sweep_schema
-from commsim.scenario.load import load_scenarios
+from commsim.scenario.load import build_topology, load_scenarios
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
@@ -121,6 +123,47 @@ def test_page_examples_run(page: Path) -> None:
     source = "\n".join(_blocks(page, "python", "pycon"))
     example = doctest.DocTestParser().get_doctest(source, {}, _title(page), str(page), 0)
     assert doctest.DocTestRunner(optionflags=EXAMPLE_OPTIONS).run(example).failed == 0
+
+
+SCRIPTS = [
+    pytest.param(body, id=f"{_title(page)}-{i}")
+    for page in PAGES
+    for i, body in enumerate(_blocks(page, "python"))
+    if "import " in body and ">>>" not in body
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_shown_run(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "<page>", "exec"), {})
+
+
+def _shipped(name: str) -> Path | None:
+    """The file of a shipped scenario, None for one of the reader's own."""
+    try:
+        path = find_scenario(name)
+    except ScenarioError:
+        return None
+    return path if path.is_file() else None
+
+
+ASKED = sorted(
+    {
+        (words[2], *(w for w in words[3:] if "=" in w and not w.startswith(("-", "params="))))
+        for page in PAGES
+        for words in _commands(page)
+        if words[:2] in (["commsim", "run"], ["commsim", "explain"]) and _shipped(words[2])
+    }
+)
+
+
+@pytest.mark.parametrize("words", ASKED, ids=" ".join)
+def test_scenarios_shown_load_with_their_changes(words: tuple[str, ...]) -> None:
+    path = _shipped(words[0])
+    assert path is not None
+    for scenario in load_scenarios(path, words[1:]):
+        build_topology(scenario)
 
 
 def _yaml_scenarios(page: Path) -> Iterator[str]:
