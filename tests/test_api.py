@@ -33,6 +33,21 @@ def test_a_mapping_runs_as_its_file_does(tmp_path: Path) -> None:
     assert "<table" in from_mapping._repr_html_()
 
 
+def test_a_result_prints_as_a_table() -> None:
+    result = cs.run(SCENARIO)
+    name, warning, head, *rows = str(result).splitlines()
+    assert (name, warning, len(rows)) == (result.name, result.warnings[0], 4)
+    assert max(map(len, (head, *rows))) < 120
+    assert [row.split()[2] for row in rows] == [str(2**k) for k in range(20, 24)]
+    training = {"model": "llama-2-7b", "global_batch_size": 16}
+    step = cs.run(SCENARIO | {"workload": [{"training": training}]})
+    assert {"model", "step_s", "mfu", "fits"} <= set(str(step).splitlines()[-2].split())
+
+
+def test_what_has_no_rows_prints_how_much_there_is() -> None:
+    assert str(cs.run_all("seeds/zero")[0]).splitlines()[1] == "8 claims: to_dict() has them"
+
+
 def test_plot_draws_the_predicted_curve() -> None:
     figure = cs.plot(cs.run(SCENARIO))
     assert any(np.size(line.get_xdata()) == 4 for axes in figure.axes for line in axes.lines)
@@ -51,6 +66,7 @@ def test_a_log_is_judged_as_on_the_command_line(checkout: Path, tmp_path: Path) 
     assert of_file.answer == of_result.answer == (printed.splitlines()[0],)
     assert of_file.to_frame().equals(of_result.to_frame())
     assert of_file.answer[0] in of_file._repr_html_()
+    assert str(of_file) == of_file.answer[0]
     assert cs.plot(of_file).axes
     page = cs.write_report(of_file, tmp_path / "c.html").read_text()
     assert of_file.answer[0] in page

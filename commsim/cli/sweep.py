@@ -102,6 +102,8 @@ def sweep(
     if parts == 1:
         summary |= _finish([folder / name], folder, parquet, (plan.name, path) if html else None)
     _say(summary, folder / name, json_output)
+    if summary.get("failed") == len(points):
+        raise typer.Exit(1)
 
 
 def merge(
@@ -117,7 +119,10 @@ def merge(
     journals = sorted(folder.glob("journal*.jsonl"))
     if not journals:
         raise CommsimError(f"{folder}: found no journal*.jsonl, expected those that commsim sweep --shard writes")
-    _say(_finish(journals, folder, parquet), folder, json_output)
+    summary = _finish(journals, folder, parquet)
+    _say(summary, folder, json_output)
+    if summary["failed"] == summary["points"]:
+        raise typer.Exit(1)
 
 
 def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, Path] | None = None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from commsim.document import (
     read_text,
     with_values,
 )
-from commsim.document.types import show, suggest
+from commsim.document.types import shorten, show, suggest
 from commsim.errors import Fault, ScenarioError
 from commsim.scenario.load import check_document
 
@@ -226,7 +226,8 @@ def _common_faults(sweep: Sweep) -> list[Fault]:
     first = next(sweep.points(), None)
     if first is None:
         return [Fault(sweep.base.file, 1, 1, "sweep", "found no point left, expected at least one")]
-    return [f for f in point_faults(sweep, first.values) if f.line]
+    asked = {f"override {shorten(text, 80)!r}" for text in sweep.base.overrides.values()}
+    return [f for f in point_faults(sweep, first.values) if f.line or f.file in asked]
 
 
 def point_faults(sweep: Sweep, values: Mapping[str, Any]) -> list[Fault]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Shown:
-    """What all answers share: a notebook shows the sentences, then the table."""
+    """What all answers share: they print as their sentences; a notebook shows the table too."""
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -35,13 +35,16 @@ class _Shown:
         """All rows as a data frame, units in the column names."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return "\n".join(self.answer) or f"{len(self.to_frame())} rows: to_frame() has them"
+
     def _repr_html_(self) -> str:
         sentences = "".join(f"<p>{escape(line)}</p>" for line in self.answer)
         table = self.to_frame().dropna(axis=1, how="all")
         return sentences + str(table.to_html(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}"))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Compared(_Shown):
     """Measured curves beside what was predicted: a verdict for each pair, with the what-ifs that fit better."""
 
@@ -84,7 +87,7 @@ class Compared(_Shown):
         return compare_page(self.verdicts, self.verdicts[0][0].comparison.predicted.name)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Planned(_Shown):
     """The configurations of a plan, best first, and what binds the best one; `scenario` is its file as YAML."""
 
@@ -128,7 +131,7 @@ class Planned(_Shown):
         return plan_page(self.found, self.name, self.scenario, self.seconds, self.neighbours, self.sensitivity)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Swept(_Shown):
     """The rows of a sweep, sorted by point; a point that cannot be predicted is a row with its `error`."""
 

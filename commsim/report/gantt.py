@@ -114,7 +114,8 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
         axes.set_title(
             f"{item.name}: {item.schedule}, pp {item.stages}"
             + (f" x {item.virtual_stages}" if item.virtual_stages > 1 else "")
-            + f", {item.micro_batches} micro-batches, step {format_time(item.step_s)}"
+            + f", {item.micro_batches} micro-batch{'es' if item.micro_batches != 1 else ''}"
+            + f", step {format_time(item.step_s)}"
         )
         axes.grid(visible=False)
         handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, n)) for n in COLOURS if n in seen]

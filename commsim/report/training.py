@@ -32,10 +32,11 @@ def training_table(item: TrainingItem, heading: Iterable[str] = (), width: int =
     lines = [f"# {text}".rstrip() for text in heading]
     mesh = f"tp {step.tp}, pp {step.pp}" + (f" x {step.virtual_stages}" if step.virtual_stages > 1 else "")
     mesh += f", cp {step.cp}, dp {step.dp}" + (f", ep {step.ep}" if step.ep > 1 else "")
+    passes = f"{step.num_microbatches} micro-batch{'es' if step.num_microbatches != 1 else ''}"
     lines += [
         f"# {step.model.name}, {mesh}, {item.schedule}, ZeRO {step.zero_stage}, recompute {step.recompute}, "
         f"{step.precision.name}",
-        f"# {step.global_batch_size} sequences of {step.seq_len} tokens, {step.num_microbatches} micro-batches of "
+        f"# {step.global_batch_size} sequences of {step.seq_len} tokens, {passes} of "
         f"{step.micro_batch_size}, {'with' if item.contended else 'without'} contention on links",
         "#",
         f"  step                {format_time(item.step_s):>12}",

@@ -228,9 +228,16 @@ class JobsItem:
         }
 
 
-@dataclass(frozen=True, eq=False)
+_PRINTED = (
+    "collective", "n_ranks", "size_bytes", "time_us", "algbw_GBps", "busbw_GBps", "algorithm", "protocol", "channels",
+    "bottleneck", "model", "gpus", "tp", "pp", "cp", "dp", "ep", "step_s", "mfu", "peak_memory_GiB", "fits",
+)  # fmt: skip
+"""The columns of a printed result, as a line of a terminal has room for; `to_frame` has all."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """The answer to one scenario; a notebook shows it as a table.
+    """The answer to one scenario; it prints as a table, and a notebook shows it as one.
 
     `items` are the collectives of the workload with their rows, `jobs`, `trainings` and `claims` its other entries, in
     order; `resolved` is the scenario as YAML with everything written out, and `scenario_hash` that of its content.
@@ -294,11 +301,24 @@ class Result:
             "traces": [item.to_dict() for item in self.traces],
         }
 
+    def _full_columns(self) -> pd.DataFrame:
+        """The rows without the columns that hold nothing."""
+        frame = self.to_frame()
+        return frame[[name for name in frame if not frame[name].isin(["", None]).all()]].dropna(axis=1, how="all")
+
+    def __repr__(self) -> str:
+        """The name, the warnings and the main columns of the rows; of what has no rows, how much there is."""
+        frame = self._full_columns()
+        shown = frame[[name for name in frame.columns if name in _PRINTED] or list(frame.columns)]
+        rows = [shown.to_string(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}")] if len(shown) else []
+        others = {"jobs": sum(len(item.rows) for item in self.jobs), "claims": len(self.claims)}
+        rows += [f"{count} {what}: to_dict() has them" for what, count in others.items() if count]
+        return "\n".join([self.name, *self.warnings, *rows])
+
     def _repr_html_(self) -> str:
         """The rows without the columns that hold nothing, below the name and the warnings."""
         from html import escape
 
         head = f"<p><b>{escape(self.name)}</b></p>" + "".join(f"<p>{escape(text)}</p>" for text in self.warnings)
-        frame = self.to_frame()
-        shown = frame[[name for name in frame if not frame[name].isin(["", None]).all()]].dropna(axis=1, how="all")
+        shown = self._full_columns()
         return head + str(shown.to_html(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}"))

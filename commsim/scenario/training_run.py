@@ -92,7 +92,7 @@ def _tune_notes(step: Step, tune: FineTune | None) -> tuple[str, ...]:
     if tune is None:
         return ()
     share = tune.trainable / step.model.parameters()
-    return (f"{tune.trainable:,.0f} parameters are trained, {share:.2g} of the base's",)
+    return (f"{tune.trainable:,.0f} parameters are trained, {100 * share:.2g} % of the base's",)
 
 
 def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:

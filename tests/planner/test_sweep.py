@@ -106,3 +106,14 @@ def test_a_value_that_only_fits_with_another_is_no_fault_of_the_file(tmp_path: P
 )
 def test_shipped_sweeps_load(path: Path) -> None:
     assert list(read_sweep(path).points())
+
+
+def test_a_change_that_no_point_can_take_is_said_before(tmp_path: Path) -> None:
+    path = written(tmp_path, "sweep: {topology.nodes: [1, 2]}")
+    with pytest.raises(
+        ScenarioError, match=r"override 'topology.preset=foo' topology.preset: found the unknown preset"
+    ):
+        read_sweep(path, ["topology.preset=foo"])
+    assert read_sweep(path, ["topology.preset=hgx-h100-roce400"])
+    swept = written(tmp_path, "sweep: {topology.preset: [hgx-h100-ndr400, hgx-h100-roce400]}")
+    assert read_sweep(swept, ["topology.preset=foo"])  # every point has its own

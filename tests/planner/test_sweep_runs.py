@@ -70,6 +70,15 @@ def test_a_shard_that_is_missing_is_named(file: Path, tmp_path: Path) -> None:
         merged([tmp_path / "parts" / "journal-0-of-9.jsonl"])
 
 
+def test_a_sweep_of_which_nothing_can_be_predicted_ends_in_status_1(file: Path, tmp_path: Path) -> None:
+    text = SWEEP.split("sweep:", maxsplit=1)[0] + "sweep: {topology.nodes: [1, 2]}\n"
+    file.write_text(text)
+    changes = ["library.env.NCCL_ALGO=NVLS", "topology.preset=dgx-a100-hdr200"]
+    done = CliRunner().invoke(app, ["sweep", str(file), *changes, "-o", str(tmp_path / "o"), "-j", "1"])
+    assert done.exit_code == 1, done.output
+    assert "2 points failed" in done.output
+
+
 def test_a_failing_point_is_a_row_with_its_error(file: Path, tmp_path: Path) -> None:
     text = SWEEP.replace("dtype: [float16, float32]", "protocol: [Simple, LL]").replace(
         "workload.0.collective: [all_reduce, all_gather, broadcast]", "library.env: [{}, {NCCL_ALGO: NVLS}]"

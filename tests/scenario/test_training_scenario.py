@@ -257,7 +257,10 @@ def test_fine_tuning_trains_little_and_needs_less_of_everything(kind: str, tmp_p
     assert tuned.memory.peak < 0.5 * whole.memory.peak
     assert 0.6 * whole.step_s < tuned.step_s < 0.8 * whole.step_s  # no weight gradients: two thirds of the products
     assert 0 < tuned.sent_bytes["dp"] < 0.02 * whole.sent_bytes["dp"]
-    assert "parameters are trained" in tuned.notes[0]
+    words = re.fullmatch(r"([\d,]+) parameters are trained, ([\d.e-]+) % of the base's", tuned.notes[0])
+    assert words is not None
+    base = tuned.step.model.parameters()
+    assert float(words[2]) == pytest.approx(100 * int(words[1].replace(",", "")) / base, rel=0.06)
 
 
 def test_a_quantised_base_is_smaller_and_slower(tmp_path: Path) -> None:
