@@ -26,6 +26,10 @@ def find_scenario(name: str) -> Path:
         raise ScenarioError(f"found {name[:80]!r}, expected the name of a scenario file ({error})") from None
     if path.suffix in (".yaml", ".yml") and len(path.parts) > 1 and path.parts[0] != "scenarios":
         return path  # the loader says that there is no such file
+    if (data_root() / "topologies" / f"{name}.yaml").is_file():
+        raise ScenarioError(
+            f"found the preset {name!r}, expected a scenario, which names it as topology: {{preset: {name}}}"
+        )
     near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
     raise ScenarioError(f"found no scenario file {name!r}{hint}")

@@ -70,6 +70,7 @@ def test_the_smallest_bucket_that_is_said_is_taken(tmp_path: Path) -> None:
         ("run", "sweep/rails", " sweep: found a sweep, expected a scenario; commsim sweep FILE takes it"),
         ("explain", "sweep/rails", " sweep: found a sweep, expected a scenario; commsim sweep FILE takes it"),
         ("plan", "allreduce-8-h100", "found a scenario, expected a plan; commsim run FILE takes it"),
+        ("tune", "hgx-h100", "found the preset 'hgx-h100', expected a scenario, which names it as topology: {preset: "),
         ("run", "nowhere.yaml", "shipped scenarios are allreduce-2-nodes-a100, "),
         ("run", "nowhere.yaml", ", quickstart, ring-without-library, and those of benchmarks/ (8), contention/ (2), "),
     ],
