@@ -67,19 +67,19 @@ def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
     for i, size in enumerate(c.size_bytes):
         speed = gb_per_s(float(size) * factor)
         slow, fast = (speed / (c.predicted_s[i] * side[i]) for side in (verdict.high, verdict.low))
-        ratio = float(verdict.ratio[i])
+        reached, ratio = float(speed / c.measured_s[i]), float(verdict.ratio[i])
         rows.append(
             (
                 Cell(format_bytes(int(size)), float(size)), Cell(verdict.of_size(i), ratio),
                 microseconds(float(c.measured_s[i])), microseconds(float(c.predicted_s[i])), 100 * (ratio - 1),
-                float(speed / c.measured_s[i]), Cell(f"{speed_text(slow)} to {speed_text(fast)}", float(slow)),
+                Cell(speed_text(reached), reached), Cell(f"{speed_text(slow)} to {speed_text(fast)}", float(slow)),
                 "prediction interpolated" if c.interpolated[i] else "",
             )
         )  # fmt: skip
     columns: list[str | Column] = [
         Column("size", number=True), "verdict", "measured (us)", "predicted (us)",
-        "time against predicted (%)", "measured busbw (GB/s)",
-        Column("expected busbw (GB/s)", number=True), "note",
+        "time against predicted (%)",
+        Column("measured busbw (GB/s)", number=True), Column("expected busbw (GB/s)", number=True), "note",
     ]  # fmt: skip
     shown = len(columns) if c.interpolated.any() else len(columns) - 1
     parts: list[Part] = [table(columns[:shown], [row[:shown] for row in rows])]
