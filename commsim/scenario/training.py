@@ -276,10 +276,10 @@ def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> l
         mesh = Mesh(dp or 1, sizes.pp, sizes.cp, sizes.tp, sizes.ep, sizes.expert_tp, sizes.order)
     except CommsimError as error:
         return [(("mesh",), str(error))]
-    wrong = mesh.misfit(topology.world_size)
-    if wrong:
-        return [(("mesh",), wrong)]
     unread = _said(partial(model_of, spec), base_dir, ("model",))
+    wrong = mesh.misfit(topology.world_size, 0 if unread else model_of(spec, base_dir).heads)
+    if wrong:
+        return [(("mesh",), wrong), *unread]
     if unread:
         return unread
     try:

@@ -164,21 +164,24 @@ class Mesh:
         """``tp*pp*cp*dp = 8*4*1*3 = 96``."""
         return f"tp*pp*cp*dp = {self.tp}*{self.pp}*{self.cp}*{self.dp} = {self.world_size}"
 
-    def misfit(self, gpus: int) -> str | None:
+    def misfit(self, gpus: int, heads: int = 0) -> str | None:
         """What is wrong with the product on so many GPUs, with the nearest right meshes; None when it fits.
+
+        Of a model with so many `heads`, only meshes whose tp divides them are named.
 
         >>> Mesh(tp=8, pp=4, dp=3).misfit(128)
         'tp*pp*cp*dp = 8*4*1*3 = 96, but the cluster has 128 GPUs; dp=4 would fit'
         """
         if self.world_size == gpus:
             return None
-        return f"{self.product()}, but the cluster has {gpus} GPUs; {self._advice(gpus)}"
+        return f"{self.product()}, but the cluster has {gpus} GPUs; {self._advice(gpus, heads)}"
 
-    def _advice(self, gpus: int) -> str:
+    def _advice(self, gpus: int, heads: int) -> str:
         model = self.tp * self.pp * self.cp
-        if gpus % model == 0:
+        if gpus % model == 0 and heads % self.tp == 0:
             return f"dp={gpus // model} would fit"
-        near = sorted(self._near(gpus), key=lambda m: (self._distance(m), m))[:3]
+        possible = (m for m in self._near(gpus) if heads % m[0] == 0)
+        near = sorted(possible, key=lambda m: (self._distance(m), m))[:3]
         if not near:
             return "no mesh near it would fit"
         shown = [f"tp={tp} pp={pp} cp={cp} dp={gpus // (tp * pp * cp)}" for tp, pp, cp in near]

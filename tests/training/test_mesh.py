@@ -87,6 +87,14 @@ def test_a_wrong_product_names_the_nearest_right_ones(mesh: Mesh, gpus: int, mes
     assert message in (mesh.misfit(gpus) or "")
 
 
+def test_meshes_that_would_cut_a_head_are_not_named() -> None:
+    mesh = Mesh(tp=8, pp=4, dp=16)
+    assert "tp=9 pp=4 cp=1 dp=14" in (mesh.misfit(504) or "")
+    said = mesh.misfit(504, heads=64) or ""
+    assert said.endswith("tp=8 pp=3 cp=1 dp=21 or tp=8 pp=7 cp=1 dp=9 or tp=8 pp=9 cp=1 dp=7 would fit")
+    assert "dp=4 would fit" not in (Mesh(tp=3, pp=4, dp=3).misfit(48, heads=64) or "")
+
+
 def test_a_right_product_has_no_misfit() -> None:
     assert Mesh(tp=8, pp=4, dp=4).misfit(128) is None
 
