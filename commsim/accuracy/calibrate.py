@@ -22,7 +22,7 @@ Float64 = npt.NDArray[np.float64]
 SCALE = 0.1
 """Log residual at which soft-L1 turns from square to linear."""
 
-POOLED = 10.0
+POOLED = 20.0
 """Weight of the prior in a fit of many machines: their curves are many and alike, and wrong in common."""
 
 ADAPTED = 0.09

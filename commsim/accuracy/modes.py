@@ -1,11 +1,13 @@
 """What a prediction may have seen of the machine it is scored on: four modes, each with its fit and its scored sizes.
 
 * ``zero-shot``: everything fitted is refitted without any log of the scored system;
-* ``few``: from there, on the three sizes of the curve itself nearest 256 B, 1 MiB and 1 GiB, and drawn through them
-  (`commsim.accuracy.anchors`) together with what was predicted without them; scored on its others;
+* ``few``: from there, on the three sizes of the curve itself nearest 256 B, 1 MiB and 1 GiB; scored on its others;
 * ``transfer``: from there, on one all_reduce log of the system; scored on its other logs;
 * ``calibrated``: from there, on every second size of all logs of the system, and from there on those of the log
   itself (its allocation of nodes, library and plugin versions are its own); scored on the other sizes.
+
+Where sizes of the scored curve itself were fitted (`DRAWN`), its prediction is drawn through them, together with what
+was predicted without them (`commsim.accuracy.anchors`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ MOST_NODES = 64
 """Logs of more nodes are fitted to by themselves only: their slopes cost minutes and say what those of fewer say."""
 
 MODES = ("zero-shot", "few", "transfer", "calibrated")
+DRAWN = ("few", "calibrated")
 
 FEW = (256, 2**20, 2**30)
 """Sizes whose nearest neighbours in a curve are taken as measured."""

@@ -19,7 +19,7 @@ from commsim.accuracy.calibrate import Log, stack
 from commsim.accuracy.cases import CLASSES, Case, fabric_class, load_cases
 from commsim.accuracy.compare import BANDS
 from commsim.accuracy.fields import space
-from commsim.accuracy.modes import MOST_NODES, Plan, Study
+from commsim.accuracy.modes import DRAWN, MOST_NODES, Plan, Study
 from commsim.accuracy.planes import Planes
 from commsim.accuracy.reasons import Miss, explain
 from commsim.accuracy.workers import Workers
@@ -176,7 +176,7 @@ def score(validation: Validation, mode: str, workers: Workers) -> None:
         study = replace(study, rows=stack(study.logs, [validation.planes, *more]))
         before, plan = plan, study.plan(mode, zero, listed)
         seconds = _predicted(study, listed | plan.fitted, plan, workers, mode, (before, seconds))
-    if mode == "few":
+    if mode in DRAWN:
         seconds = _through_known(validation, plan, seconds, workers)
     validation.modes[mode] = (plan, seconds)
 
@@ -184,7 +184,7 @@ def score(validation: Validation, mode: str, workers: Workers) -> None:
 def _through_known(
     validation: Validation, plan: Plan, seconds: Sequence[Float64], workers: Workers
 ) -> list[Float64]:  # fmt: skip
-    """The predictions of a fit to a few sizes, drawn through these together with those of no fit."""
+    """The predictions of a fit to some sizes of each curve, drawn through these together with those of no fit."""
     study = validation.study
     if "zero-shot" in validation.modes:
         unfitted = validation.modes["zero-shot"][1]

@@ -28,7 +28,7 @@ def chain_time(
     share = shares(system, machine, parameters, call)
     inside = parameters.ring_hop.pcie if machine.intra_kind == "pcie" else parameters.ring_hop.nvlink
     hop = inside.of(protocol.name)
-    unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.unit_bytes
+    unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(call.split.threads)
     piece = min(unit, nbytes)
     slowest, limit = share.intra, share.intra_limit
     across, inter = 0.0, share.inter

@@ -5,9 +5,11 @@ Channels of a call are alike, so one stands for all: it gets its share of every 
 the explicit Schedule of one pair of trees. The terms and their sources:
 
 * loops of N chunks, slices within a chunk, a last smaller loop (src/device/all_reduce.h, prims_simple.h);
-* LL and LL128 hand data over by flags inside the data, warp by warp, so a receiver works while a chunk arrives: their
-  slice is one pass of a warp;
-* a hop costs the protocol's latency once per slice; a thread block or a link moves the slice at its rate.
+* LL and LL128 hand data over by flags inside the data, so a receiver works while a chunk arrives. The warps of a block
+  work side by side, each on lines of its own: what is handed over at once is one pass of the block;
+* a hop costs the protocol's latency once per slice; a thread block or a link moves the slice at its rate;
+* Simple's block waits for its peers' counters, meets at a barrier and fences its stores at every slice, and moves
+  nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -130,9 +132,10 @@ class RingPlan:
     loops: tuple[Loop, ...]
     rate: Float64
     hop_s: Float64
-    unit_bytes: int
+    pass_bytes: int  # of a whole thread block
     first_pass_s: float
     limit: str
+    slice_s: float = 0.0  # for which the thread block is held by a slice beside its bytes
     crossing: Crossing | None = None
     block_rate: float = inf  # at which a thread block copies, whatever the links carry
 
@@ -150,7 +153,7 @@ class RingPlan:
 
         Between nodes a slice of Simple waits until it has been written, one of LL and LL128 until its chunk has been.
         """
-        hop = self.hop_s + self.first_pass_s * min(1.0, loop.slice_bytes / self.unit_bytes)
+        hop = self.hop_s + self.first_pass_s * min(1.0, loop.slice_bytes / self.pass_bytes)
         if self.crossing is None:
             return hop
         messages = self.crossing.messages_of(loop)
@@ -161,8 +164,8 @@ class RingPlan:
         return np.asarray(hop + np.where(self.crossing.at, late + fill, 0.0))
 
     def service_of(self, loop: Loop) -> Float64:
-        """Seconds for which each hop is held by one slice: its bytes, or its part of a message."""
-        service = loop.slice_bytes / self.rate
+        """Seconds for which a slice holds each hop: its bytes and its hand-over, or its part of a message."""
+        service = loop.slice_bytes / self.rate + self.slice_s
         if self.crossing is None:
             return service
         messages = self.crossing.messages_of(loop)
@@ -287,7 +290,7 @@ def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
     if protocol.is_simple:
         slice_bytes = max(ceil(chunk / (RING_CHUNK_STEPS // RING_SLICE_STEPS)), MIN_SLICE_BYTES)
     else:
-        slice_bytes = max(protocol.unit_bytes, ceil(chunk / MAX_SLICES))
+        slice_bytes = max(protocol.pass_bytes(threads), ceil(chunk / MAX_SLICES))
     slices = max(1, ceil(chunk / slice_bytes))
     return Loop(count, slices, ceil(chunk / slices))
 
@@ -339,9 +342,10 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         loops=ring_loops(call.split.channel_bytes, n, protocol, call.split.threads, call.buffer_bytes),
         rate=np.where(across, share.inter, share.intra),
         hop_s=np.where(across, network, inside.of(protocol.name)),
-        unit_bytes=protocol.unit_bytes,
+        pass_bytes=protocol.pass_bytes(protocol.max_threads),
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,
+        slice_s=parameters.slice_cost if protocol.is_simple else 0.0,
         crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
     )

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 COLLECTIVES = ("send_recv", "all_to_all", "gather", "scatter")
 
+_PART_BEFORE_2_22 = 2 << 20
 _CHUNK_ONE_NODE = 512 << 10
 _CHUNK = 128 << 10
 _MOST_CHANNELS = 32
 _PARTS_SINCE = (2, 22, 0)
 
 
-def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> int:
-    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan; nccl-model: "P2P channels").
+def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> tuple[int, int]:
+    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan), and the bytes of the fullest.
 
     Sends start with few channels, so that all peers of a communicator would find room, and take more only where a
-    channel's part grows large. Before 2.22 a channel was added for every 1.5 MiB.
+    channel's part grows large. Before 2.22 each part is filled with 2 MiB before another channel gets one.
     """
     alone = system.nodes == 1
     total, most = p2p_channels(
@@ -44,13 +45,14 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
     )
     if version < _PARTS_SINCE:
         most = min(16, max(1, _MOST_CHANNELS // max(1, peers)) if alone else most)
-        return max(1, min(most, ceil(nbytes / (3 * _CHUNK_ONE_NODE))))
+        channels = max(1, min(most, ceil(nbytes / _PART_BEFORE_2_22)))
+        return channels, max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels))
     chunk = _CHUNK_ONE_NODE if alone and machine.intra_kind.startswith("nvlink") else _CHUNK
     least, largest = (chunk // 8, _MOST_CHANNELS * chunk) if alone else (chunk // 2, chunk)
     channels = max(1, min(p2p_start(most, total, system.ranks), ceil(nbytes / least)))
     while channels < most and nbytes / channels > largest:
         channels *= 2
-    return channels
+    return channels, ceil(nbytes / channels)
 
 
 def p2p_time(
@@ -63,14 +65,14 @@ def p2p_time(
     n, ppn = system.ranks, system.ranks_per_node
     peers = 1 if collective == "send_recv" else n - 1
     each = nbytes if collective == "send_recv" else nbytes / n
-    channels = peer_channels(system, machine, ceil(each), peers, version)
+    channels, part = peer_channels(system, machine, ceil(each), peers, version)
     p, efficiency = parameters.point_to_point, parameters.efficiency
     local = min(peers, ppn - 1) if collective != "send_recv" or system.nodes == 1 else 0
     remote = peers - local
     rate = p.channel_rate if local else min(p.channel_rate, parameters.network.channel_rate)
-    parts: list[tuple[float, str]] = [(each / (channels * rate), "thread block")]
+    parts: list[tuple[float, str]] = [(part / rate, "thread block")]
     if remote and local:
-        parts.append((each / (channels * parameters.network.channel_rate), "network channel"))
+        parts.append((part / parameters.network.channel_rate, "network channel"))
     if local:
         link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
@@ -79,7 +81,8 @@ def p2p_time(
         if machine.pcie_bisection and collective == "all_to_all":
             crossing = (n // 2) * (n - n // 2) * each
             parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link"))
-    latency = p.base
+    # Each channel has work of its own to be handed to the kernel; that of remote peers lies in what such a peer costs.
+    latency = p.base + parameters.channel_cost_of(version) * (min(_MOST_CHANNELS, channels * max(1, local)) - 1)
     if remote:
         kind, nic = min(machine.nic_path, key=lambda item: item[1])
         many = collective != "send_recv"

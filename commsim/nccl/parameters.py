@@ -126,6 +126,7 @@ class Parameters(_Frozen):
     flag_rate: Bandwidth  # payload of LL whose flags a proxy of the hosts of this generation checks, in host memory
     copy_rate: Bandwidth  # of a copy from GPU memory to GPU memory: what a collective of one rank is
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
+    slice_cost: Seconds  # Simple: a thread block's wait, barriers and fence at each slice, while it moves nothing
     ring_hop: Hops
     tree_hop: Hops
     efficiency: Efficiency

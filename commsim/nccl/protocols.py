@@ -25,19 +25,23 @@ class Protocol:
     grain_bytes: int  # chunks are multiples of this
     max_threads: int  # per thread block
     thread_threshold: int  # bytes per thread under which NCCL takes a channel away (Ring LL: times N)
-    unit_bytes: int  # payload of one hand-over: LL and LL128 one pass of a warp, Simple one pass of the block
+    thread_bytes: int  # payload that one thread handles in a pass of its block
 
     @property
     def is_simple(self) -> bool:
         """Whether data is handed over by slices with a fence rather than by flags inside the data."""
         return self.name == "Simple"
 
+    def pass_bytes(self, threads: int) -> int:
+        """Payload that a block of so many threads handles in one pass."""
+        return threads * self.thread_bytes
 
-# unit_bytes: flags lie inside the data, so LL and LL128 hand over warp by warp: 32 lanes x 8 B (prims_ll.h), 1,920 B
-# (prims_ll128.h: 32 lanes x 8 words x 8 B x 15/16 data). Simple fences the block as a whole: 512 threads x 16 B.
-LL = Protocol("LL", 2.0, 32_768, 16, 512, 8, 32 * 8)
-LL128 = Protocol("LL128", 128 / 120, 576_000, 1_920, 640, 8, 1_920)
-SIMPLE = Protocol("Simple", 1.0, DEFAULT_BUFFER_BYTES // STEPS, 512, 512, 64, 512 * 16)
+
+# thread_bytes: LL 8 B of data in a line of 16 (prims_ll.h), LL128 eight words of which 15 of 16 are data (prims_ll128.h),
+# Simple one load of 16 B.
+LL = Protocol("LL", 2.0, 32_768, 16, 512, 8, 8)
+LL128 = Protocol("LL128", 128 / 120, 576_000, 1_920, 640, 8, 60)
+SIMPLE = Protocol("Simple", 1.0, DEFAULT_BUFFER_BYTES // STEPS, 512, 512, 64, 16)
 
 PROTOCOLS = {p.name: p for p in (LL, LL128, SIMPLE)}
 

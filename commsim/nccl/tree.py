@@ -38,8 +38,12 @@ _COARSE = 32
 
 
 def piece_bytes(call: Call) -> int:
-    """What is handed over at once: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 a warp's pass."""
-    return call.protocol.step_bytes if call.protocol.is_simple else call.protocol.unit_bytes
+    """What is handed over at once: Simple a whole chunk, never shrunk (src/enqueue.cc); LL and LL128 a pass of threads.
+
+    70 % of a block's threads send up, the others down (src/device/all_reduce.h): half of them is the mean of both.
+    """
+    protocol = call.protocol
+    return protocol.step_bytes if protocol.is_simple else protocol.pass_bytes(protocol.max_threads) // _PAIR
 
 
 @dataclass(frozen=True, eq=False)
