@@ -62,6 +62,7 @@ class Validation:
     zero: Mapping[str, Float64]
     whole: Float64  # the fit on all training logs
     modes: dict[str, tuple[Plan, list[Float64]]] = field(default_factory=dict)
+    alone: dict[str, list[Float64]] = field(default_factory=dict)  # the same before they were drawn through any size
     reasons: dict[str, dict[str, str]] = field(default_factory=dict)  # by mode and slug, of the worst logs
 
     def fabric(self, entry: Entry) -> str:
@@ -177,6 +178,7 @@ def score(validation: Validation, mode: str, workers: Workers) -> None:
         before, plan = plan, study.plan(mode, zero, listed)
         seconds = _predicted(study, listed | plan.fitted, plan, workers, mode, (before, seconds))
     if mode in DRAWN:
+        validation.alone[mode] = seconds
         seconds = _through_known(validation, plan, seconds, workers)
     validation.modes[mode] = (plan, seconds)
 
@@ -260,17 +262,25 @@ def _same_call(a: Case, b: Case) -> bool:
 
 
 def record(validation: Validation, mode: str) -> dict[str, object]:
-    """The figures of one mode as plain values: ``per_log``, ``medians``, ``worst``; errors in percent."""
+    """The figures of one mode as plain values: ``per_log``, ``medians``, ``worst``; errors in percent.
+
+    ``medians_alone``, of modes that draw predictions through measured sizes: those of the fitted parameters alone.
+    """
     plan, seconds = validation.modes[mode]
     why = validation.reasons.get(mode, {})
     per_log = [_row(validation, entry, plan, seconds) for entry in validation.entries]
     for row in per_log:
         row["reason"] = why.get(str(row["slug"]), row["reason"])
     keys = ("slug", "mape", "worst_pct", "worst_bytes", "reason")
+    alone = {}
+    if mode in validation.alone:
+        rows = [_row(validation, entry, plan, validation.alone[mode]) for entry in validation.entries]
+        alone["medians_alone"] = medians(_healthy(rows))
     return {
         "mode": mode,
         "per_log": per_log,
         "medians": medians(_healthy(per_log)),
+        **alone,
         "worst": [{k: r[k] for k in keys} for r in _worst(per_log)],
     }
 

@@ -39,6 +39,8 @@ def summary(found: Mapping[str, Any]) -> str:
         scored = sum(1 for r in mode["per_log"] if r["mape"] is not None)
         lines += [f"{name}: {scored} of {len(mode['per_log'])} logs scored; medians over logs | over systems, %"]
         lines += _text_table(mode["medians"]["by_class"])
+        if "medians_alone" in mode:
+            lines += ["  the fitted parameters alone", *_text_table(mode["medians_alone"]["by_class"])]
     lines += ["baselines, medians over logs | over systems, %"]
     for name, part in found["baselines"].items():
         lines += [f"  {BASELINES[name]}", *_text_table(part["by_class"])]
@@ -110,6 +112,9 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
     ]
     for name, mode in found["modes"].items():
         lines += [f"## {name}", "", *_markdown(mode["medians"]["by_class"]), ""]
+        if "medians_alone" in mode:
+            lines += ["The fitted parameters alone, not drawn through the sizes that were fitted:", ""]
+            lines += [*_markdown(mode["medians_alone"]["by_class"]), ""]
     lines += ["## Baselines", "", "On the same logs.", ""]
     for name, part in found["baselines"].items():
         lines += [f"**{BASELINES[name]}**", "", *_markdown(part["by_class"]), ""]

@@ -13,7 +13,7 @@ from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
 from commsim.nccl import timing
 from commsim.nccl.lower import Crossing, Loop, RingPlan, Turn, ring_loops
-from commsim.nccl.protocols import LL, LL128, SIMPLE
+from commsim.nccl.protocols import LL, LL128, SIMPLE, Protocol
 from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
 
@@ -33,7 +33,7 @@ def plan(
         loops=loops,
         rate=np.broadcast_to(np.asarray(rate, float), ranks).copy(),
         hop_s=np.broadcast_to(np.asarray(hop, float), ranks).copy(),
-        unit_bytes=8192,
+        pass_bytes=8192,
         first_pass_s=first,
         limit="NVLink",
     )
@@ -48,6 +48,22 @@ def test_a_latency_bound_ring_waits_for_every_hop() -> None:
     # 14 steps; the slices of a step follow each other within the hop.
     t, h = 1000 / 10e9, 2e-6
     assert ring_closed_form(plan(8, (Loop(1, 4, 1000),)))[0] == pytest.approx(13 * (t + h) + 4 * t + h)
+
+
+def test_a_slice_holds_its_thread_block_beyond_its_bytes() -> None:
+    # Two slices of 1,000 bytes and 1 us of hand-over each: a step takes 2 x 1.1 us, more than a slice and its hop of 1 us.
+    p = replace(plan(8, (Loop(1, 2, 1000),), 10e9, 1e-6), slice_s=1e-6)
+    assert ring_closed_form(p)[0] == pytest.approx(13 * 2.2e-6 + 2.2e-6 + 1e-6)
+
+
+@pytest.mark.parametrize(("protocol", "each"), [(LL, 512 * 8), (LL128, 640 * 60)])
+def test_flags_are_handed_over_in_passes_of_the_block(protocol: Protocol, each: int) -> None:
+    for nbytes, slices in ((each - 16, 1), (each, 1), (2 * each, 2), (5 * each // 2, 3)):
+        (loop,) = ring_loops(4 * nbytes, 4, protocol, protocol.max_threads, 4 << 20)
+        assert (loop.count, loop.slices) == (1, slices)
+    # Fewer threads make a smaller pass.
+    (loop,) = ring_loops(4 * each, 4, protocol, protocol.max_threads // 2, 4 << 20)
+    assert loop.slices == 2
 
 
 def _stepped(p: RingPlan) -> float:
@@ -98,12 +114,13 @@ loops = st.lists(
     st.floats(1e8, 1e11),
     st.floats(0, 1e-4),
     st.floats(0, 1e-5),
+    st.floats(0, 1e-5),
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
 )
 def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
-    ranks: int, shape: tuple[Loop, ...], rate: float, hop: float, first: float, collective: str
+    ranks: int, shape: tuple[Loop, ...], rate: float, hop: float, first: float, held: float, collective: str
 ) -> None:
-    p = plan(ranks, shape, rate, hop, first, collective)
+    p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held)
     assert is_uniform(p)
     closed, wave, event = ring_closed_form(p), ring_wavefront(p), time_ring(p)
     assert wave[0] == pytest.approx(closed[0], rel=1e-9)
@@ -112,10 +129,11 @@ def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 9), loops, st.integers(0, 2**32 - 1))
-def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, ...], seed: int) -> None:
+@given(st.integers(2, 9), loops, st.sampled_from([0.0, 1e-6]), st.integers(0, 2**32 - 1))
+def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, ...], held: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     p = plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 10 ** random.uniform(-7, -4, ranks))
+    p = replace(p, slice_s=held)
     assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-9)
 
 
