@@ -16,11 +16,12 @@ from pathlib import Path
 
 import yaml
 
-from commsim.accuracy.fields import Field, scope_of, space, start_parameters, walk
+from commsim.accuracy.fields import Field, scope_of, space, start_parameters, start_provenance, walk
 from commsim.accuracy.validate import Validation, prepare, training_folder
 from commsim.accuracy.workers import Workers
 from commsim.files import write_atomically
 from commsim.nccl.parameters import GENERATIONS, NETWORKS
+from commsim.units import format_bytes
 
 TARGET = Path(__file__).resolve().parent.parent / "commsim" / "nccl"
 HEAD = "# Written by validation/fit_parameters.py --write; do not edit by hand.\n"
@@ -46,6 +47,8 @@ def tree(generation: str, network: str, values: dict[Field, float], part: str) -
         for folder in folders:
             at = at.setdefault(folder, {})  # type: ignore[assignment]
         at[leaf] = quantity(value, is_time, path)
+        if leaf == "rendezvous":  # it belongs to a limit, which is no rate and no time
+            at["eager"] = format_bytes(start_parameters(generation, network).network.eager)
     return out
 
 
@@ -58,11 +61,11 @@ def provenance(validation: Validation, generation: str | None, network: str | No
         if generation in (None, planes[i].generation) and network in (None, planes[i].network)
     )
     if not used:
-        return "No healthy measured curve of this kind: starting values of commsim/accuracy/starts.yaml."
+        return f"No healthy measured curve of this kind: the starting values. {start_provenance(network)}"
     systems = sorted({study.logs[i].case.system for i in study.train if study.logs[i].case.slug in used})
     return (
         f"Fitted by validation/fit_parameters.py to {len(used)} curves of validation/measured, of the systems "
-        f"{', '.join(systems)}; starting values and priors: commsim/accuracy/starts.yaml."
+        f"{', '.join(systems)}; starting values and priors: commsim/accuracy/starts.yaml. {start_provenance(network)}"
     )
 
 

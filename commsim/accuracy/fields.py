@@ -87,10 +87,16 @@ def start_parameters(generation: str, network: str) -> Parameters:
     data: Any = document.data
     shipped = load_parameters(generation, network).model_dump()
     over = _merged(data["common"], data["generations"].get(generation, {}))
-    over["network"] = data["networks"].get(network, {})
+    over["network"] = dict(data["networks"].get(network, {}))
     over["provenance"] = over["network"]["provenance"] = "start values of a fit (commsim/accuracy/starts.yaml)"
     merged = Document(file=document.file, data=_merged(shipped, over), marks={})
     return validate(Parameters, merged)
+
+
+def start_provenance(network: str | None = None) -> str:
+    """Where the start values of a network, or of the generations, come from."""
+    data: Any = _document().data
+    return str((data["common"] if network is None else data["networks"][network])["provenance"])
 
 
 def parameters_at(generation: str, network: str, values: Mapping[Field, float]) -> Parameters:

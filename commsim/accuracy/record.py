@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commsim.accuracy.fields import space
 from commsim.accuracy.validate import FIGURES, Validation, baseline_record, medians, record
 from commsim.errors import ScenarioError
 from commsim.resources import data_root
@@ -38,6 +39,12 @@ def to_record(found: Mapping[str, Any]) -> dict[str, Any]:
             for name, mode in found["modes"].items()
         },
     }
+
+
+def parameters_record(validation: Validation) -> dict[str, float]:
+    """The parameters fitted to all training logs, by "scope path", in SI units to four digits: what ships."""
+    values = space().values(validation.whole)
+    return {f"{scope} {path}": float(f"{value:.4g}") for (scope, path), value in values.items()}
 
 
 def recorded(path: Path | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from commsim.accuracy.record import record_path, to_record
+from commsim.accuracy.record import parameters_record, record_path, to_record
 from commsim.accuracy.residuals import coverage, points, residual_record
 from commsim.accuracy.validate import Validation
 from commsim.files import write_atomically
@@ -76,7 +76,8 @@ def write_report(validation: Validation, found: Mapping[str, Any]) -> list[Path]
     ]
     for old in set(pictures.glob("*.svg")) - set(written):
         old.unlink()
-    recorded = json.dumps(to_record(found), indent=0, allow_nan=False) + "\n"
+    kept = to_record(found) | {"parameters": parameters_record(validation)}
+    recorded = json.dumps(kept, indent=0, allow_nan=False) + "\n"
     residuals = (
         "# Written by `commsim validate collectives --report`. Quantiles of measured / predicted over systems, whose\n"
         "# logs are predicted without them (commsim/accuracy/residuals.py).\n"
