@@ -37,8 +37,8 @@ class Protocol:
         return threads * self.thread_bytes
 
 
-# thread_bytes: LL 8 B of data in a line of 16 (prims_ll.h), LL128 eight words of which 15 of 16 are data (prims_ll128.h),
-# Simple one load of 16 B.
+# thread_bytes: LL 8 B of data in a line of 16 (prims_ll.h), LL128 eight words of which 15 of 16 are data
+# (prims_ll128.h), Simple one load of 16 B.
 LL = Protocol("LL", 2.0, 32_768, 16, 512, 8, 8)
 LL128 = Protocol("LL128", 128 / 120, 576_000, 1_920, 640, 8, 60)
 SIMPLE = Protocol("Simple", 1.0, DEFAULT_BUFFER_BYTES // STEPS, 512, 512, 64, 16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Mapping
@@ -223,9 +222,9 @@ def _ablation_table(terms: Mapping[str, Any]) -> list[str]:
 
 
 def _svg(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return re.sub(rb"[ \t]+\n", b"\n", buffer.getvalue())
+    from commsim.report.plots import figure_bytes
+
+    return re.sub(rb"[ \t]+\n", b"\n", figure_bytes(figure, "svg"))
 
 
 def sources_figure(

@@ -51,7 +51,7 @@ def test_a_latency_bound_ring_waits_for_every_hop() -> None:
 
 
 def test_a_slice_holds_its_thread_block_beyond_its_bytes() -> None:
-    # Two slices of 1,000 bytes and 1 us of hand-over each: a step takes 2 x 1.1 us, more than a slice and its hop of 1 us.
+    # Two slices of 1,000 bytes and 1 us of hand-over each: a step takes 2 x 1.1 us, longer than a slice and its hop.
     p = replace(plan(8, (Loop(1, 2, 1000),), 10e9, 1e-6), slice_s=1e-6)
     assert ring_closed_form(p)[0] == pytest.approx(13 * 2.2e-6 + 2.2e-6 + 1e-6)
 

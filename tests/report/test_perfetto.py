@@ -64,4 +64,4 @@ def test_the_command_writes_a_trace(tmp_path: Path) -> None:
 def test_a_scenario_with_a_library_has_no_moves_to_trace(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "quickstart", "--no-files", "--trace", str(tmp_path / "t.json")])
     assert done.exit_code != 0
-    assert "found a library, expected none for a trace" in str(done.exception)
+    assert "found the library nccl, expected none for a trace" in str(done.exception)
