@@ -6,7 +6,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 
 * loops of N chunks, slices within a chunk, a last smaller loop (src/device/all_reduce.h, prims_simple.h);
 * LL and LL128 hand data over by flags inside the data, so a receiver works while a chunk arrives. The warps of a block
-  work side by side, each on lines of its own: what is handed over at once is one pass of the block;
+  work side by side, each on lines of its own, at the rate of the block: what they hold at once is ready at once;
 * a hop costs the protocol's latency once per slice; a thread block or a link moves the slice at its rate;
 * Simple's block waits for its peers' counters, meets at a barrier and fences its stores at every slice, and moves
   nothing meanwhile.
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from commsim.nccl.channels import Split
 from commsim.nccl.graph import System
-from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, Protocol
+from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, WARP, Protocol
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class RingPlan:
     first_pass_s: float
     limit: str
     slice_s: float = 0.0  # for which the thread block is held by a slice beside its bytes
+    side_by_side: int = 0  # LL, LL128: bytes that the warps of a block handle at once, so that they are ready together
     crossing: Crossing | None = None
     block_rate: float = inf  # at which a thread block copies, whatever the links carry
 
@@ -151,17 +152,20 @@ class RingPlan:
     def hop_of(self, loop: Loop) -> Float64:
         """Hop latency for the slices of a loop: a full pass of the thread block has more stores to fence.
 
+        The first slice of LL or LL128 is ready when all are that the block's warps handle beside it.
+
         Between nodes a slice of Simple waits until it has been written, one of LL and LL128 until its chunk has been.
         """
         hop = self.hop_s + self.first_pass_s * min(1.0, loop.slice_bytes / self.pass_bytes)
+        together = max(0, min(self.side_by_side, loop.slices * loop.slice_bytes) - loop.slice_bytes) / self.rate
         if self.crossing is None:
-            return hop
+            return np.asarray(hop + together)
         messages = self.crossing.messages_of(loop)
         late = self.crossing.late(loop.slices * loop.slice_bytes / messages)
         fill = (loop.slices / messages - 1) * self.service_of(loop)
         if not self.crossing.whole:
             fill = np.full(self.ranks, loop.slice_bytes / self.block_rate)
-        return np.asarray(hop + np.where(self.crossing.at, late + fill, 0.0))
+        return np.asarray(hop + np.where(self.crossing.at, late + fill, together))
 
     def service_of(self, loop: Loop) -> Float64:
         """Seconds for which a slice holds each hop: its bytes and its hand-over, or its part of a message."""
@@ -290,7 +294,7 @@ def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
     if protocol.is_simple:
         slice_bytes = max(ceil(chunk / (RING_CHUNK_STEPS // RING_SLICE_STEPS)), MIN_SLICE_BYTES)
     else:
-        slice_bytes = max(protocol.pass_bytes(threads), ceil(chunk / MAX_SLICES))
+        slice_bytes = max(protocol.pass_bytes(WARP), ceil(chunk / MAX_SLICES))
     slices = max(1, ceil(chunk / slice_bytes))
     return Loop(count, slices, ceil(chunk / slices))
 
@@ -346,6 +350,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,
         slice_s=parameters.slice_cost if protocol.is_simple else 0.0,
+        side_by_side=0 if protocol.is_simple else protocol.pass_bytes(call.split.threads),
         crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
     )

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WARP = 32
+"""Threads that run together."""
+
 STEPS = 8
 """Slots per connection and protocol (NCCL_STEPS)."""
 

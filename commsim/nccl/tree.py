@@ -22,6 +22,7 @@ from commsim.engine.simulate import simulate
 from commsim.nccl.chunks import Part, chunk_bytes
 from commsim.nccl.graph import System
 from commsim.nccl.lower import Call, Machine, intra_bandwidth, message_turn, network_hop, nic_efficiency
+from commsim.nccl.protocols import WARP
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:
@@ -38,12 +39,17 @@ _COARSE = 32
 
 
 def piece_bytes(call: Call) -> int:
-    """What is handed over at once: Simple a whole chunk, never shrunk (src/enqueue.cc); LL and LL128 a pass of threads.
+    """What the rows move: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 what a warp handles."""
+    return call.protocol.step_bytes if call.protocol.is_simple else call.protocol.pass_bytes(WARP)
 
-    70 % of a block's threads send up, the others down (src/device/all_reduce.h): half of them is the mean of both.
+
+def side_by_side(call: Call, nbytes: int) -> int:
+    """Bytes of LL or LL128 that the warps of a block handle at once in one direction.
+
+    70 % of its threads send up, the others down (src/device/all_reduce.h): half of them is the mean of both.
     """
     protocol = call.protocol
-    return protocol.step_bytes if protocol.is_simple else protocol.pass_bytes(protocol.max_threads) // _PAIR
+    return 0 if protocol.is_simple else min(nbytes, protocol.pass_bytes(protocol.max_threads) // _PAIR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,7 @@ class _Run:
 class TreeTimer:
     """Times tree all_reduce calls of one communicator; rows and routes of equal cuts are made once.
 
-    A cut into many pieces is not simulated: the time is A + F / pieces (the whole transfer, and filling the tree up and
+    A cut into many pieces is not simulated: the time is A + F * piece (the whole transfer, and filling the tree up and
     down with one piece), so that two coarser cuts give it (tests/nccl/test_tree.py compares with the fine cut).
     """
 
@@ -92,8 +98,10 @@ class TreeTimer:
             run = self._run(parameters, call, nbytes, pieces)
             return run.seconds, run.busy, run.limit, "event"
         first, second = (self._run(parameters, call, nbytes, n) for n in (self.coarse, 2 * self.coarse))
-        fill = 2 * self.coarse * (first.seconds - second.seconds)
-        seconds = second.seconds + fill * (1 / pieces - 1 / (2 * self.coarse))
+        # Up and down the tree goes what is handed over at once: a piece, or what warps hold side by side.
+        handed = [max(nbytes / n, side_by_side(call, nbytes)) for n in (self.coarse, 2 * self.coarse, pieces)]
+        fill = (first.seconds - second.seconds) / (handed[0] - handed[1]) if handed[0] > handed[1] else 0.0
+        seconds = second.seconds - fill * (handed[1] - handed[2])
         return seconds, second.busy, second.limit, "event, two cuts"
 
     def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> _Run:
@@ -114,11 +122,12 @@ class TreeTimer:
         inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
         message = self._message_bytes(call, nbytes)
         network = self._network_hop(parameters, call, message, nbytes / pieces)
+        together = max(0.0, side_by_side(call, nbytes) - nbytes / pieces) / parameters.block_rate.of(protocol.name)
         small, larger = divmod(nbytes, pieces)
         return Program(
             nbytes=small + (shape.schedule.src_chunk % pieces < larger),
             route=shape.route,
-            delay_s=np.where(shape.across, network, inside.of(protocol.name)),
+            delay_s=np.where(shape.across, network, inside.of(protocol.name) + together),
             succ_ptr=shape.succ_ptr,
             succ_idx=shape.succ_idx,
             indeg=shape.indeg,

@@ -25,9 +25,9 @@ def test_the_rows_are_a_correct_all_reduce(preset: str, nodes: int) -> None:
 @pytest.mark.parametrize(
     ("preset", "nodes", "protocol", "nbytes"),
     [
-        ("dgx-a100-hdr200", 4, "LL128", 64 << 20),
+        ("dgx-a100-hdr200", 4, "LL128", 4 << 20),
         ("dgx-a100-hdr200", 4, "Simple", 1 << 30),
-        ("hgx-h100-ndr400", 8, "LL128", 128 << 20),
+        ("hgx-h100-ndr400", 8, "LL128", 16 << 20),
         ("hgx-h100-ndr400", 8, "LL", 4 << 20),
         ("gh200x4-slingshot200", 8, "LL128", 32 << 20),
         ("hgx-h100", 1, "Simple", 2 << 30),

@@ -13,7 +13,7 @@ from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
 from commsim.nccl import timing
 from commsim.nccl.lower import Crossing, Loop, RingPlan, Turn, ring_loops
-from commsim.nccl.protocols import LL, LL128, SIMPLE, Protocol
+from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
 
@@ -56,14 +56,20 @@ def test_a_slice_holds_its_thread_block_beyond_its_bytes() -> None:
     assert ring_closed_form(p)[0] == pytest.approx(13 * 2.2e-6 + 2.2e-6 + 1e-6)
 
 
-@pytest.mark.parametrize(("protocol", "each"), [(LL, 512 * 8), (LL128, 640 * 60)])
-def test_flags_are_handed_over_in_passes_of_the_block(protocol: Protocol, each: int) -> None:
-    for nbytes, slices in ((each - 16, 1), (each, 1), (2 * each, 2), (5 * each // 2, 3)):
-        (loop,) = ring_loops(4 * nbytes, 4, protocol, protocol.max_threads, 4 << 20)
-        assert (loop.count, loop.slices) == (1, slices)
-    # Fewer threads make a smaller pass.
-    (loop,) = ring_loops(4 * each, 4, protocol, protocol.max_threads // 2, 4 << 20)
-    assert loop.slices == 2
+@pytest.mark.parametrize("threads", [640, 320])
+def test_warps_side_by_side_hand_over_together(threads: int) -> None:
+    # Up to a pass of the block a step is its bytes and a hop; of more, the rest follows while the pass hops.
+    rate, hop, each = 10e9, 2e-6, LL128.pass_bytes(threads)
+    for nbytes, step in (
+        (each // 2, each / 2 / rate + hop),
+        (each, each / rate + hop),
+        (each + each // 4, each / rate + hop),
+        (4 * each, 4 * each / rate),
+    ):
+        (loop,) = ring_loops(8 * nbytes, 8, LL128, threads, 4 << 20)
+        p = replace(plan(8, (loop,), rate, hop), side_by_side=each)
+        assert ring_closed_form(p)[0] / 14 == pytest.approx(step, rel=0.06)
+        assert time_ring(p)[0] == pytest.approx(ring_closed_form(p)[0])
 
 
 def _stepped(p: RingPlan) -> float:
