@@ -49,7 +49,7 @@ def side_by_side(call: Call, nbytes: int) -> int:
     70 % of its threads send up, the others down (src/device/all_reduce.h): half of them is the mean of both.
     """
     protocol = call.protocol
-    return 0 if protocol.is_simple else min(nbytes, protocol.pass_bytes(protocol.max_threads) // _PAIR)
+    return 0 if protocol.is_simple else min(nbytes, protocol.pass_bytes(protocol.max_threads) // 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class TreeTimer:
     """Times tree all_reduce calls of one communicator; rows and routes of equal cuts are made once.
 
     A cut into many pieces is not simulated: the time is A + F * piece (the whole transfer, and filling the tree up and
-    down with one piece), so that two coarser cuts give it (tests/nccl/test_tree.py compares with the fine cut).
+    down with one piece), so that two coarser cuts give it (tests/nccl/test_nccl_tree.py compares with the fine cut).
     """
 
     def __init__(self, system: System, topology: Topology, machine: Machine) -> None:

@@ -10,31 +10,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import step
 
 from commsim.errors import ScenarioError
-from commsim.training.accelerator import accelerator
 from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.columns import Columns, columns, links_of
 from commsim.training.compute import gemm_seconds, step_compute
 from commsim.training.model import model
 from commsim.training.operators import dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
-from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import chunks_of
 from commsim.training.step_time import overlapped, step_time
 
 
 def _step(**changes: Any) -> Step:
-    fields: dict[str, Any] = {
-        "model": model("llama3-8b"),
-        "accelerator": accelerator("H100"),
-        "precision": precision("bf16"),
-        "seq_len": 4096,
-        "micro_batch_size": 1,
-        "global_batch_size": 16,
-    }
-    return Step(**(fields | changes))
+    return step(**({"global_batch_size": 16} | changes))
 
 
 def _columns(*steps: Step, nic: float = 50e9) -> Columns:
