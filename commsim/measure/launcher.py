@@ -213,8 +213,9 @@ def _report(children: list[_Child], first: _Child) -> str:
     waiting = [c.rank for c in children if c.process.poll() is None]
     if waiting:
         lines.append(f"{_ranks(waiting)} did not answer any more and had to be stopped")
-    if not first.said and first not in killed:
-        lines += [f"rank {first.rank} ended with status {first.process.poll()}; its last words:", *first.noise]
+    if not first.said:
+        ended = [] if first in killed else [f"rank {first.rank} ended with status {first.process.poll()}"]
+        lines += [*ended, *([f"last words of rank {first.rank}:", *first.noise] if first.noise else [])]
     lines.append("finished rows are kept; run the same command again to go on")
     return "\n".join(lines)
 

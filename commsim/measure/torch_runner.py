@@ -14,7 +14,7 @@ import signal
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -309,8 +309,19 @@ def _die_with_parent() -> None:
             os._exit(FAILED)  # it died before the line above
 
 
+def leave(status: int) -> NoReturn:
+    """Ends this process without taking Python apart.
+
+    gloo's threads outlive their group wherever DDP, FSDP or a device mesh still holds it, and now and then one of them
+    touches what Python has freed already: SIGABRT after a run without fault (pytorch/pytorch#179291).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def main() -> int:
-    """Entry point of a rank that the launcher has started."""
+    """Entry point of a rank that the launcher has started; returns its exit status."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what an interrupt means
     try:
@@ -325,4 +336,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
