@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commsim.nccl.chunks import Part, chunk_bytes, loops
-from commsim.nccl.lower import intra_bandwidth, nic_efficiency
+from commsim.nccl.lower import intra_bandwidth, node_rate
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -34,9 +34,9 @@ def collnet_time(system: System, machine: Machine, parameters: Parameters, call:
     """
     n, S, channels = system.ranks_per_node, call.nbytes, max(1, call.split.channels)
     inside, latency = _inside(system, machine, parameters, call)
-    kind, nic = min(machine.nic_path, key=lambda item: item[1])
+    across, kind = node_rate(machine, parameters)
     limits = [
-        (nic * machine.nics * nic_efficiency(machine, parameters) / _TURNS, kind),
+        (across / _TURNS, kind),
         (channels * parameters.block_rate.of(call.protocol.name) * (n if call.algorithm != "collnet_chain" else 1),
          "thread block"),
     ]  # fmt: skip

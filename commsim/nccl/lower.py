@@ -60,12 +60,13 @@ class Loop:
 @dataclass(frozen=True)
 class Machine:
     """What the lowering needs of a topology: nominal bytes/s out of a GPU inside its node over links of a kind (the
-    field of `Efficiency`), NICs per node, and the narrowest link of each kind on the way through one NIC."""
+    field of `Efficiency`), NICs that its ranks keep busy, and the narrowest link of each kind on the way through one
+    NIC: (kind, bytes/s of one, how many of them the node's NICs have together)."""
 
     intra_bandwidth: float
     intra_kind: str
     nics: int
-    nic_path: tuple[tuple[str, float], ...]
+    nic_path: tuple[tuple[str, float, int], ...]
     pcie_bisection: float = 0.0  # bytes/s between the halves of a node without NVLink
     pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
     nic_gbps: float = 0.0
@@ -177,6 +178,10 @@ class RingPlan:
         return np.where(self.crossing.at, np.maximum(service, least), service)
 
 
+_BESIDE = ("PIX", "PXB", "P2C")
+"""Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
+
+
 def survey(system: System, topology: Topology) -> Machine:
     """Reads from the topology, once, what the lowering needs of it."""
     intra, kind = _inside(system, topology) if system.ranks_per_node > 1 else (0.0, "none")
@@ -193,12 +198,11 @@ def survey(system: System, topology: Topology) -> Machine:
 
 
 def _fed_nics(topology: Topology) -> int:
-    """NICs of a node that its ranks can keep busy: a GPU feeds as many as its own port to them carries."""
+    """NICs of a node that its ranks keep busy: a GPU as many as its own port feeds, the last one in part."""
     if topology.nodes < 2 or not topology.nics_per_node:
         return topology.nics_per_node
-    port = dict(_nic_path(topology)).get("PCIe", topology.nic_bandwidth)
-    each = max(1, int(port // topology.nic_bandwidth))
-    return min(topology.nics_per_node, topology.ranks_per_node * each)
+    port = _narrowest(topology).get("PCIe", topology.nic_bandwidth)
+    return min(topology.nics_per_node, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
 
 
 def _inside(system: System, topology: Topology) -> tuple[float, str]:
@@ -216,8 +220,14 @@ def _inside(system: System, topology: Topology) -> tuple[float, str]:
     return min(float(topology.link_bandwidth[link]) / count for link, count in uses.items()), "pcie"
 
 
-def _nic_path(topology: Topology) -> tuple[tuple[str, float], ...]:
-    """Narrowest link of each kind between the GPUs of two neighbouring nodes, through one NIC each."""
+def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:
+    """Narrowest links between the GPUs of two neighbouring nodes, through one NIC each, as `Machine.nic_path`."""
+    nics = _fed_nics(topology)
+    ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
+    return tuple((kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(_narrowest(topology).items()))
+
+
+def _narrowest(topology: Topology) -> dict[str, float]:
     ppn = topology.ranks_per_node
     narrowest: dict[str, float] = {}
     for link in topology.route(ppn - 1, ppn):
@@ -225,7 +235,7 @@ def _nic_path(topology: Topology) -> tuple[tuple[str, float], ...]:
         if kind in (LinkKind.PCIE, LinkKind.NETWORK, LinkKind.FABRIC):
             name = LINK_NAMES[kind]
             narrowest[name] = min(narrowest.get(name, float("inf")), float(topology.link_bandwidth[link]))
-    return tuple(sorted(narrowest.items()))
+    return narrowest
 
 
 def _through_host(topology: Topology) -> bool:
@@ -245,29 +255,48 @@ def nic_efficiency(machine: Machine, parameters: Parameters, *, all_to_all: bool
     return float(efficiency * parameters.efficiency.through_host) if machine.through_host else float(efficiency)
 
 
+def nic_rates(
+    machine: Machine, parameters: Parameters, *, all_to_all: bool = False
+) -> tuple[tuple[str, float, float], ...]:
+    """(kind, through one NIC, through all of a node together) in payload bytes/s, for the links of `nic_path`."""
+    nic = nic_efficiency(machine, parameters, all_to_all=all_to_all)
+    return tuple(
+        (kind, rate := bw * (parameters.efficiency.pcie if kind == "PCIe" else nic), rate * count)
+        for kind, bw, count in machine.nic_path
+    )
+
+
+def node_rate(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> tuple[float, str]:
+    """Payload bytes/s out of a node through all its NICs, and the kind of link that limits it."""
+    rates = nic_rates(machine, parameters, all_to_all=all_to_all)
+    return min((together, kind) for kind, _, together in rates)
+
+
 def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:
     """The rates of one channel: its thread block's, or its part of the links that all channels in use share."""
     protocol, used = call.protocol, call.split.channels
     block = parameters.block_rate.of(protocol.name)
     intra, intra_limit = block, "thread block"
     if system.ranks_per_node > 1:
-        link = intra_bandwidth(machine, parameters) / used / protocol.wire_factor
+        link = intra_bandwidth(machine, parameters) / _passing(system, machine, used) / protocol.wire_factor
         if link < intra:
             intra, intra_limit = link, "PCIe" if machine.intra_kind == "pcie" else "NVLink"
     inter, inter_limit = block, "thread block"
     if system.nodes > 1:
-        efficiency = parameters.efficiency
-        kind, nic = min(
-            (
-                (k, bw * (efficiency.pcie if k == "PCIe" else nic_efficiency(machine, parameters)))
-                for k, bw in machine.nic_path
-            ),
-            key=lambda item: item[1],
-        )
-        link = min(nic * machine.nics / used, nic) / protocol.wire_factor
-        if link < inter:
-            inter, inter_limit = link, kind
+        rates = nic_rates(machine, parameters)
+        link, kind = min((min(one, together / used), kind) for kind, one, together in rates)
+        if link / protocol.wire_factor < inter:
+            inter, inter_limit = link / protocol.wire_factor, kind
     return Shares(intra, inter, intra_limit, inter_limit)
+
+
+def _passing(system: System, machine: Machine, channels: int) -> int:
+    """Channels of a ring that a GPU hands on inside its node: not those that leave the node from it.
+
+    Where each GPU has a NIC of its own, the channels leave from all of them in turn.
+    """
+    beside = system.nodes > 1 and system.ring.inter_type in _BESIDE and machine.nics >= system.ranks_per_node
+    return channels - channels // system.ranks_per_node if beside else channels
 
 
 def intra_bandwidth(machine: Machine, parameters: Parameters) -> float:

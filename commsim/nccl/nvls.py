@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import ceil, floor, log2
 from typing import TYPE_CHECKING
 
-from commsim.nccl.lower import nic_efficiency
+from commsim.nccl.lower import node_rate
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -54,10 +54,9 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
     # Over two nodes a node sends and receives every byte once, over more a node inside the tree does so twice.
     factor = 1 if system.nodes == 2 else 2
-    kind, nic = min(machine.nic_path, key=lambda item: item[1])
-    across = nic * machine.nics * nic_efficiency(machine, parameters) / factor
-    if across < rate:
-        rate, limit = across, kind
+    across, kind = node_rate(machine, parameters)
+    if across / factor < rate:
+        rate, limit = across / factor, kind
     hops = 2 * floor(log2(system.nodes)) * parameters.network.tree_hop.Simple
     transfer = nbytes / rate
     return p.tree_latency + hops + per_round / rate + rounds * p.tree_round + transfer, transfer, limit

@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import p2p_channels, p2p_start
-from commsim.nccl.lower import nic_efficiency
+from commsim.nccl.lower import nic_efficiency, nic_rates
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -85,18 +85,19 @@ def p2p_time(
     # Each channel has work of its own to be handed to the kernel; that of remote peers lies in what such a peer costs.
     latency = p.base + parameters.channel_cost_of(version) * (min(_MOST_CHANNELS, channels * max(1, local)) - 1)
     if remote:
-        kind, nic = min(machine.nic_path, key=lambda item: item[1])
         many = collective != "send_recv"
-        share = nic_efficiency(machine, parameters, all_to_all=many)
+        rates = nic_rates(machine, parameters, all_to_all=many)
         # A root's node alone is busy in gather and scatter; in all_to_all all ranks of a node share its NICs.
         # In send_recv one rank of a node sends to the next node, over one NIC.
         senders = ppn if collective == "all_to_all" else 1
-        nics = machine.nics if collective == "all_to_all" else 1
-        parts.append((senders * remote * each / (nic * nics * share), kind))
+        whole = collective == "all_to_all"
+        out, kind = min((together if whole else one, kind) for kind, one, together in rates)
+        parts.append((senders * remote * each / out, kind))
         beyond = max(0, system.nodes - machine.leaf_nodes) * ppn if collective == "all_to_all" else 0
         if beyond and machine.oversubscription > 1:
             # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
-            uplink = machine.nic_gbps * 1e9 * nics / machine.oversubscription
+            uplink = machine.nic_gbps * 1e9 * machine.nics / machine.oversubscription
+            share = nic_efficiency(machine, parameters, all_to_all=True)
             parts.append((senders * beyond * each / (uplink * share), "leaf uplinks"))
         latency += 2 * parameters.network.ring_hop.Simple + parameters.network.peer_cost * (remote if many else 0)
     busy, limit = max(parts)

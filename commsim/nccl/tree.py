@@ -198,7 +198,7 @@ class TreeTimer:
         bandwidth = topology.link_bandwidth * np.select(
             [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
             [efficiency.nvlink_switch, nic_efficiency(self.machine, parameters) * nics],
-            efficiency.pcie * nics,
+            efficiency.pcie * min(nics, self.system.ranks_per_node),
         )
         if self.machine.intra_kind == "nvlink_direct":
             # On a mesh the channels' chains use different neighbours: each GPU's links serve them together.

@@ -186,7 +186,7 @@ def test_small_rings_across_nodes_are_bound_by_the_messages_of_a_nic() -> None:
 
 def test_links_of_800_gigabits_are_not_fed_by_less() -> None:
     machine = Predictor(load_preset("hgx-b300-xdr800", nodes=2), Options((2, 27, 3))).machine
-    feed = dict(machine.nic_path)
+    feed = {kind: bandwidth for kind, bandwidth, _ in machine.nic_path}
     assert feed["PCIe"] >= 0.96 * feed["NIC"] == pytest.approx(96e9)
 
 
