@@ -53,10 +53,14 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
         transfer = nbytes / rate
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
     # Over two nodes a node sends and receives every byte once, over more a node inside the tree does so twice.
-    factor = 1 if system.nodes == 2 else 2
     across, kind = node_rate(machine, parameters)
-    if across / factor < rate:
-        rate, limit = across / factor, kind
-    hops = 2 * floor(log2(system.nodes)) * parameters.network.tree_hop.Simple
-    transfer = nbytes / rate
-    return p.tree_latency + hops + per_round / rate + rounds * p.tree_round + transfer, transfer, limit
+    inside = per_round / rate + p.tree_round
+    between = per_round / across * (1 if system.nodes == 2 else 2)
+    if between > inside:
+        limit = kind
+    # A chunk goes up the tree and down again hop by hop, whole. Chunks follow each other at the pace of the slowest
+    # stage: while the NICs carry one, the switch's round of the next is not waited for.
+    hops = 2 * floor(log2(system.nodes))
+    first = inside + hops * (parameters.network.tree_hop.Simple + per_round / across)
+    follow = (rounds - 1) * max(inside, between)
+    return p.tree_latency + first + follow, follow, limit
