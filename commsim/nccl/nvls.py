@@ -6,7 +6,7 @@ head and stores its own result once.
 
 from __future__ import annotations
 
-from math import ceil, floor, log2
+from math import ceil
 from typing import TYPE_CHECKING
 
 from commsim.nccl.lower import node_rate
@@ -60,7 +60,7 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
         limit = kind
     # A chunk goes up the tree and down again hop by hop, whole. Chunks follow each other at the pace of the slowest
     # stage: while the NICs carry one, the switch's round of the next is not waited for.
-    hops = 2 * floor(log2(system.nodes))
+    hops = 2 * (system.nodes - 1).bit_length()  # the double tree's depth (src/graph/trees.cc)
     first = inside + hops * (parameters.network.tree_hop.Simple + per_round / across)
     follow = (rounds - 1) * max(inside, between)
     return p.tree_latency + first + follow, follow, limit
