@@ -1,7 +1,7 @@
 """A curve of which a few sizes are measured: predictions drawn through them.
 
-What a prediction is off by at a measured size says most of the sizes beside it. Between two of them the logarithm of
-measured / predicted goes straight over the logarithm of the size; beyond the first and the last it stays.
+A prediction that is off by a latency is off by the same seconds at every size, one that is off by a rate by seconds in
+proportion to the bytes. Between two measured sizes the seconds it is off by therefore go straight over the bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,23 @@ Float64 = npt.NDArray[np.float64]
 def anchored(
     nbytes: Sequence[int], predicted: Sequence[Float64], known: Sequence[int], measured_s: Float64
 ) -> Float64:  # fmt: skip
-    """Seconds of all sizes from those measured at the indices `known`, ascending.
+    """Seconds of all sizes from those measured at the indices `known`, ascending, at least one.
 
-    Of several predictions, each (sizes,), it is the geometric mean after each has been drawn through the measured ones:
-    where their shapes differ, neither is known to be right.
+    It is the middle one (the median, size by size) of the predictions, each (sizes,), drawn through the measured sizes,
+    and of straight lines between these: of an odd number of shapes one may be wrong. A call of more bytes takes no less
+    time, so that between two measured sizes all stay between their times. Before the first and after the last measured
+    size a prediction keeps its ratio to the measurement; the line is level before the first and proportional after
+    the last.
     """
-    size = np.log(np.maximum(np.asarray(nbytes, np.float64), 1.0))
-    at = list(known)
-    drawn = [
-        np.log(seconds) + np.interp(size, size[at], np.log(measured_s[at] / seconds[at])) for seconds in predicted
-    ]  # fmt: skip
-    return np.asarray(np.exp(np.mean(drawn, axis=0)))
+    size = np.asarray(nbytes, np.float64)
+    at = np.asarray(known)
+    after = np.searchsorted(size[at], size, side="right")
+    ends = measured_s[at[np.clip([after - 1, after], 0, at.size - 1)]]  # (2, sizes)
+    shapes = [np.interp(size, size[at], measured_s[at]) * np.maximum(1.0, size / size[at[-1]])]
+    for seconds in predicted:
+        ratio = measured_s[at] / seconds[at]
+        off = np.interp(size, size[at], measured_s[at] - seconds[at])
+        between = np.clip(seconds + off, ends.min(axis=0), ends.max(axis=0))
+        outside = seconds * np.where(after == 0, ratio[0], ratio[-1])
+        shapes.append(np.where((after == 0) | (size > size[at[-1]]), outside, between))
+    return np.asarray(np.median(shapes, axis=0))

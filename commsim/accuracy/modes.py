@@ -6,8 +6,8 @@
 * ``calibrated``: from there, on every second size of all logs of the system, and from there on those of the log
   itself (its allocation of nodes, library and plugin versions are its own); scored on the other sizes.
 
-Where sizes of the scored curve itself were fitted (`DRAWN`), its prediction is drawn through them, together with what
-was predicted without them (`commsim.accuracy.anchors`).
+Where sizes of the scored curve itself were fitted (`DRAWN`), its prediction is drawn through them, beside what was
+predicted without them and straight lines (`commsim.accuracy.anchors`).
 """
 
 from __future__ import annotations
