@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +32,9 @@ def test_a_latency_and_a_rate_are_found() -> None:
     shape = np.maximum(10.0, nbytes / 1e5) + 5 * np.sin(nbytes)  # with a knee and a wave
     real = 7 + shape + nbytes / 3e4
     known = [0, 22]
-    found = anchored([int(n) for n in nbytes], [shape, shape], known, np.where(np.isin(np.arange(23), known), real, NAN))
+    found = anchored(
+        [int(n) for n in nbytes], [shape, shape], known, np.where(np.isin(np.arange(23), known), real, NAN)
+    )
     assert found == pytest.approx(np.clip(real, real[0], real[-1]))
 
 
@@ -48,7 +52,7 @@ def test_through_what_is_measured_and_never_beyond_it_between(
     found = anchored(SIZES, [np.array(a), np.array(b)], known, seen)
     assert found[known] == pytest.approx(seen[known])
     assert (found > 0).all()
-    for first, last in zip(known, known[1:], strict=False):
+    for first, last in pairwise(known):
         ends = sorted((seen[first], seen[last]))
         assert (found[first : last + 1] >= ends[0] * (1 - 1e-9)).all()
         assert (found[first : last + 1] <= ends[1] * (1 + 1e-9)).all()

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.errors import ScenarioError, TopologyError
-from commsim.nccl.lower import nic_efficiency
+from commsim.nccl.channels import Split
+from commsim.nccl.lower import Call, intra_bandwidth, nic_efficiency, node_rate, shares
 from commsim.nccl.parameters import GENERATIONS, load_parameters
 from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
 from commsim.nccl.version import format_version, parse_version
 from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_preset, preset_names
@@ -188,6 +190,52 @@ def test_links_of_800_gigabits_are_not_fed_by_less() -> None:
     machine = Predictor(load_preset("hgx-b300-xdr800", nodes=2), Options((2, 27, 3))).machine
     feed = {kind: bandwidth for kind, bandwidth, _ in machine.nic_path}
     assert feed["PCIe"] >= 0.96 * feed["NIC"] == pytest.approx(96e9)
+
+
+def test_nics_beside_one_gpu_share_its_port() -> None:
+    # Two ports of 12.5 GB/s beside each of eight GPUs, behind PCIe links of 24 GB/s: 8 * min(25 * efficiency, 24).
+    model = Predictor(load_preset("oci-a100", nodes=2), Options((2, 29, 3)))
+    share = nic_efficiency(model.machine, model.parameters)
+    assert model.machine.nics == 16
+    assert node_rate(model.machine, model.parameters)[0] == pytest.approx(8 * min(25e9 * share, 24e9))
+    narrow = replace(model.machine, nic_path=(("NIC", 12.5e9, 16), ("PCIe", 20e9, 8)))
+    assert node_rate(narrow, model.parameters) == (8 * 20e9 * model.parameters.efficiency.pcie, "PCIe")
+
+
+@pytest.mark.parametrize(("nodes", "handed_on"), [(1, 24), (2, 21), (8, 21)])
+def test_a_ring_leaves_its_node_from_all_gpus_in_turn(nodes: int, handed_on: int) -> None:
+    # 24 channels of eight H100 with a NIC each: three leave the node from each GPU.
+    preset = "hgx-h100" if nodes == 1 else "hgx-h100-ndr400"
+    model = Predictor(load_preset(preset, nodes=nodes), Options((2, 27, 3)))
+    call = Call("all_reduce", 24 << 20, "ring", PROTOCOLS["Simple"], Split(24, 1 << 20, 512), DEFAULT_BUFFER_BYTES)
+    got = shares(model.system, model.machine, model.parameters, call)
+    nvlink = intra_bandwidth(model.machine, model.parameters)
+    assert got.intra == pytest.approx(min(nvlink / handed_on, model.parameters.block_rate.Simple))
+
+
+@pytest.mark.parametrize(("nodes", "depth"), [(2, 1), (3, 2), (4, 2), (8, 3), (10, 4)])
+def test_a_single_round_of_nvls_tree_by_hand(nodes: int, depth: int) -> None:
+    # 1 MiB of 8 heads and 16 channels: one round of chunks.
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=nodes), Options((2, 27, 3), algorithm="nvls_tree"))
+    p, size = model.parameters, 1 << 20
+    inside = size / (450e9 * p.efficiency.nvls / (1 + 1 / 8)) + p.nvls.tree_round
+    across = 8 * min(48e9, 50e9 * p.network.efficiency)
+    by_hand = p.nvls.tree_latency + inside + 2 * depth * (p.network.tree_hop.Simple + size / across)
+    assert model.predict("all_reduce", size).kernel_s == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(("nodes", "limit"), [(2, "NVLink"), (8, "NIC")])
+def test_rounds_of_nvls_tree_follow_at_the_pace_of_the_slower_stage(nodes: int, limit: str) -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=nodes), Options((2, 27, 3), algorithm="nvls_tree"))
+    p, chunk = model.parameters, (128 if nodes == 2 else 64) * 1024
+    a_round = 16 * 8 * chunk
+    stages = {
+        "NVLink": a_round / (450e9 * p.efficiency.nvls / (1 + 1 / 8)) + p.nvls.tree_round,
+        "NIC": a_round * (1 if nodes == 2 else 2) / (8 * min(48e9, 50e9 * p.network.efficiency)),
+    }
+    one, more = (model.predict("all_reduce", rounds * a_round) for rounds in (64, 128))
+    assert (more.kernel_s - one.kernel_s) / 64 == pytest.approx(max(stages.values())) == pytest.approx(stages[limit])
+    assert more.limit == limit
 
 
 @pytest.mark.parametrize(
