@@ -104,7 +104,9 @@ def p2p_channels(
     one per 14 GB/s.
     """
     total = _power_of_two(coll_channels)
-    peer = 2 * max(1, nvlinks) if nvlinks else 2
+    peer = 2 * nvlinks or 2
+    if ranks == nodes:
+        peer = total  # nobody inside the node to count
     if nodes > 1:
         if version >= (2, 29, 0):
             network = max(nics, ceil(int(nics * nic_gbps) / 14))
