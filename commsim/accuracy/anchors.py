@@ -20,7 +20,7 @@ def anchored(
     """Seconds of all sizes from those measured at the indices `known`, ascending, at least one.
 
     It is the middle one (the median, size by size) of the predictions, each (sizes,), drawn through the measured sizes,
-    and of straight lines between these: of an odd number of shapes one may be wrong. A call of more bytes takes no less
+    and of straight lines between these: one shape of the three may be wrong. A call of more bytes hardly takes less
     time, so that between two measured sizes all stay between their times. Before the first and after the last measured
     size a prediction keeps its ratio to the measurement; the line is level before the first and proportional after
     the last.

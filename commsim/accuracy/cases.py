@@ -169,7 +169,10 @@ def shipped_cases() -> list[Path]:
 
 
 def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list[Case]:
-    """A case for every row of the ``INDEX_*.csv`` of the folders; a later folder's log of the same slug is left out."""
+    """A case for every slug in the ``INDEX_*.csv`` of the folders; of a slug that is listed twice the first row counts.
+
+    The case of such a slug says so, by the folders' names.
+    """
     rows = read_case_rows([*case_files, *shipped_cases()])
     cases: dict[str, Case] = {}
     for folder in folders:
@@ -178,20 +181,22 @@ def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list
             raise LogFormatError(f"{folder}: found no INDEX_*.csv, expected the index of the logs beside them")
         for index in indexes:
             for row in index_rows(index):
-                slug = row["slug"]
-                if slug not in cases:
-                    cases[slug] = case_of(row, folder, rows)
-                elif cases[slug].path.parent == folder:
-                    twice = f"the slug is listed more than once; its first row in {cases[slug].path.parent.name} counts"
-                    if twice not in cases[slug].notes:
-                        cases[slug] = replace(cases[slug], notes=(*cases[slug].notes, twice))
+                case = case_of(row, folder, rows)
+                first = cases.setdefault(case.slug, case)
+                if first is case:
+                    continue
+                again = "" if first.path.parent == folder else f" (again in {folder.name})"
+                twice = f"the slug is listed more than once{again}; its first row in {first.path.parent.name} counts"
+                if twice not in first.notes:
+                    cases[case.slug] = replace(first, notes=(*first.notes, twice))
     return list(cases.values())
 
 
 def index_rows(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of an index that name a slug, by column; separated by commas, semicolons, tabs or bars.
+    """The rows of an index, by column; separated by commas, semicolons, tabs or bars.
 
-    Columns that are missing are blank. Raises LogFormatError with the line where the file is no such table.
+    Columns that are missing are blank; a row without a slug is named by its line. Raises LogFormatError with the line
+    where the file is no such table.
     """
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         head = stream.readline(_MOST_CHARACTERS)
@@ -204,16 +209,15 @@ def index_rows(path: Path) -> Iterator[dict[str, str]]:
                 raise LogFormatError(f"{path}:1: found the columns {', '.join(names)[:200]}, expected one called slug")
             for cells in lines:
                 row = {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
-                if row.get("slug"):
-                    yield row
+                if any(row.values()):
+                    yield {**row, "slug": row.get("slug", "").removesuffix(".csv") or f"(line {lines.line_num})"}
         except csv.Error as fault:
             raise LogFormatError(f"{path}:{lines.line_num}: {fault}") from None
 
 
 def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> Case:
     """The case of one index row: what the first matching case row says, the rule for the rest."""
-    slug = row["slug"].removesuffix(".csv")
-    row = {**row, "slug": slug}
+    slug = row["slug"]
     stated = next((r for r in rows if any(fnmatchcase(slug, p) for p in r.slugs)), CaseRow(slugs=[slug]))
     notes: list[str] = []
     version, note = version_of(row.get("nccl_version", ""), row.get("date", ""))
@@ -241,6 +245,8 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         fault = str(error)
     if not slug.strip(".") or re.search(r"[/\\\0]", slug):
         fault = "the slug is no file name"
+    elif slug.startswith("(line "):
+        fault = "the row has no slug"
     collective = collective_name(row.get("collective", ""))
     return Case(
         slug=slug,

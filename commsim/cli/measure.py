@@ -198,12 +198,12 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
         require_torch()
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before torch is imported: the rank says it in one line
         before = time.monotonic()
-        from commsim.measure.torch_runner import leave, run_rank  # takes seconds, as it brings torch
+        from commsim.measure.torch_runner import end_process, run_rank  # takes seconds, as it brings torch
 
         run_rank(run, place, time.monotonic() - before)
         if place.rank == 0:
             typer.echo(_written(folder))
-        leave(0)
+        end_process(0)
     typer.echo(_written(folder))
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -309,14 +310,15 @@ def _die_with_parent() -> None:
             os._exit(FAILED)  # it died before the line above
 
 
-def leave(status: int) -> NoReturn:
+def end_process(status: int) -> NoReturn:
     """Ends this process without taking Python apart.
 
     gloo's threads outlive their group wherever DDP, FSDP or a device mesh still holds it, and now and then one of them
     touches what Python has freed already: SIGABRT after a run without fault (pytorch/pytorch#179291).
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever read it has gone
+            stream.flush()
     os._exit(status)
 
 
@@ -336,4 +338,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    end_process(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from commsim.nccl.environment import whole
 from commsim.nccl.protocols import LL, Protocol
 from commsim.nccl.version import Version
 
@@ -86,11 +87,13 @@ def traffic(collective: str, nbytes: int, ranks: int) -> tuple[int, int]:
     return (2 if collective == "all_reduce" else 1), nbytes
 
 
-def nvls_channels(sm: int, nodes: int, version: Version) -> int:
-    """Channels of NVLS and NVLSTree, which are counted apart (src/transport/nvls.cc)."""
+def nvls_channels(sm: int, nodes: int, version: Version, env: dict[str, str]) -> int:
+    """Channels of NVLS and NVLSTree, which are counted apart and by CTAs only (src/transport/nvls.cc, ncclNvlsInit)."""
+    channels = 16
     if sm >= 100 and version >= (2, 25, 0):
-        return 24 if nodes == 1 else 32
-    return 16
+        channels = 24 if nodes == 1 else 32
+    most, least = whole(env, "NCCL_MAX_CTAS"), whole(env, "NCCL_MIN_CTAS")
+    return max(least or 1, min(most or channels, channels))
 
 
 def p2p_channels(

@@ -50,7 +50,7 @@ def chunk_bytes(
         while chunk * part.channels * rounds > part.nbytes and chunk > 64 * KIB:
             chunk //= 2
     elif algorithm == "collnet_direct":
-        chunk = _collnet(part.nbytes / max(1, part.channels * _heads(system)), step, 2, ((64, 128), (8, 64), (8, 32)))
+        chunk = _collnet(part.nbytes / max(1, part.channels * heads(system)), step, 2, ((64, 128), (8, 64), (8, 32)))
     elif algorithm == "collnet_chain":
         depth = system.ranks_per_node
         rules = ((64, 128), (8, 64), (1, 32))
@@ -60,11 +60,12 @@ def chunk_bytes(
 
 def loops(system: System, algorithm: str, nbytes: int, chunk: int) -> int:
     """How often a channel of `nbytes` goes through the steps of an algorithm: rings move a chunk per rank each time."""
-    each = {"ring": system.ranks, "nvls": _heads(system), "nvls_tree": _heads(system), "collnet_direct": _heads(system)}
+    each = {"ring": system.ranks, "nvls": heads(system), "nvls_tree": heads(system), "collnet_direct": heads(system)}
     return max(1, -(-nbytes // (each.get(algorithm, 1) * chunk)))
 
 
-def _heads(system: System) -> int:
+def heads(system: System) -> int:
+    """GPUs of a node that each reduce and spread a part of NVLS: as many as NVLS has channels in the search."""
     return system.nvls.channels if system.nvls is not None else max(1, system.ranks_per_node)
 
 
@@ -80,7 +81,7 @@ def _tree_ll128(system: System, nbytes: int, chunk: int) -> int:
 
 def _nvls(system: System, part: Part, step: int) -> int:
     chunk = min(step, _NVLS_CHUNK)
-    width = part.channels * _heads(system)
+    width = part.channels * heads(system)
     for factor, least in ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)):
         if part.nbytes < factor * width * chunk:
             chunk = min(chunk, least)
@@ -89,7 +90,7 @@ def _nvls(system: System, part: Part, step: int) -> int:
 
 def _nvls_tree(system: System, part: Part) -> int:
     chunk = min(_NVLS_CHUNK, 64 * KIB if system.nodes >= 4 else 128 * KIB)
-    width = part.channels * _heads(system)
+    width = part.channels * heads(system)
     for factor, least in ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB)):
         if part.nbytes < factor * width * chunk:
             chunk = min(chunk, least)

@@ -176,7 +176,7 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     ring = graph("RING", 1, limit // 2)
     assert ring is not None  # the simple order is always there
     found: dict[str, Graph | None] = {"ring": ring, "tree": graph("BALANCED_TREE", ring.channels, ring.channels)}
-    reduces = version >= (2, 17, 0) and view.gpus > 1 and whole(env, "NCCL_NVLS_ENABLE") != 0
+    reduces = version >= (2, 17, 0) and view.gpus > 2 and whole(env, "NCCL_NVLS_ENABLE") != 0
     found["nvls"] = graph("NVLS", 1, limit) if reduces and whole(env, "NCCL_P2P_DISABLE") != 1 else None
     asked = whole(env, "NCCL_COLLNET_ENABLE") == 1
     if asked and topology.nodes > 1 and topology.in_network_reduction and view.gpus <= 8:

@@ -198,7 +198,7 @@ def survey(system: System, topology: Topology) -> Machine:
 
 
 def _fed_nics(topology: Topology) -> int:
-    """NICs of a node that its ranks keep busy: a GPU as many as its own port feeds, the last one in part."""
+    """NICs of a node that its ranks keep busy: a GPU as many as its own port feeds, even if the last one not wholly."""
     if topology.nodes < 2 or not topology.nics_per_node:
         return topology.nics_per_node
     port = _narrowest(topology).get("PCIe", topology.nic_bandwidth)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from commsim.nccl.chunks import Part, chunk_bytes, heads
 from commsim.nccl.lower import node_rate
 
 if TYPE_CHECKING:
@@ -16,51 +17,35 @@ if TYPE_CHECKING:
     from commsim.nccl.lower import Call, Machine
     from commsim.nccl.parameters import Parameters
 
-KIB = 1024
-
-
-def nvls_channels(system: System) -> int:
-    """16 on Hopper; 24 on one node of Blackwell, 32 on several (src/transport/nvls.cc)."""
-    return 16 if system.sm < 100 else 24 if system.nodes == 1 else 32
-
-
-def chunk_bytes(system: System, nbytes: int, channels: int) -> int:
-    """The chunk of one head in one round (src/enqueue.cc, calcCollChunking)."""
-    heads = max(1, system.ranks_per_node)
-    if system.nodes > 1:
-        chunk = 64 * KIB if system.nodes >= 4 else 128 * KIB
-        for factor, least in ((4, 64 * KIB), (1, 32 * KIB)):
-            if nbytes < factor * channels * heads * chunk:
-                chunk = min(chunk, least)
-        return chunk
-    chunk = 128 * KIB
-    for factor, least in ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)):
-        if nbytes < factor * channels * heads * chunk:
-            chunk = min(chunk, least)
-    return chunk
+NODE_TRAFFIC = {2: 1.0, 3: 1.5}
+"""Bytes that the busiest node sends (and receives) per byte of the call over the double tree (src/graph/trees.cc): over
+two nodes every byte once; over more a node with a parent and two children in one tree, which is a leaf of the other,
+twice; of three nodes none has two children."""
 
 
 def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
     """Seconds of an NVLS kernel, the bandwidth part of them, and what limits it."""
     collective, nbytes = call.collective, call.nbytes
-    p, n, channels = parameters.nvls, system.ranks_per_node, nvls_channels(system)
+    p, n, channels = parameters.nvls, system.ranks_per_node, call.split.channels
     link = machine.intra_bandwidth * parameters.efficiency.nvls
     rate, limit = (link / (1 + 1 / n) if collective == "all_reduce" else link), "NVLink"
-    chunk = chunk_bytes(system, nbytes, channels)
-    per_round = min(nbytes, channels * n * chunk)
-    rounds = ceil(nbytes / max(1, channels * n * chunk))
+    part = Part(nbytes, channels)
+    chunk = chunk_bytes(system, collective, call.algorithm, call.protocol, part, call.buffer_bytes)
+    full_round = channels * heads(system) * chunk
+    per_round = min(nbytes, full_round)
+    rounds = ceil(nbytes / full_round)
     if system.nodes == 1:
         transfer = nbytes / rate
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
-    # Over two nodes a node sends and receives every byte once, over more a node inside the tree does so twice.
     across, kind = node_rate(machine, parameters)
     inside = per_round / rate + p.tree_round
-    between = per_round / across * (1 if system.nodes == 2 else 2)
+    between = per_round / across * NODE_TRAFFIC.get(system.nodes, 2.0)
+    carried = per_round / rate
     if between > inside:
-        limit = kind
+        limit, carried = kind, between
     # A chunk goes up the tree and down again hop by hop, whole. Chunks follow each other at the pace of the slowest
-    # stage: while the NICs carry one, the switch's round of the next is not waited for.
+    # stage: while the NICs carry one, the switch's round of the next is not waited for. The last round may be short.
     hops = 2 * (system.nodes - 1).bit_length()  # the double tree's depth (src/graph/trees.cc)
     first = inside + hops * (parameters.network.tree_hop.Simple + per_round / across)
-    follow = (rounds - 1) * max(inside, between)
-    return p.tree_latency + first + follow, follow, limit
+    follow = (nbytes / per_round - 1) * max(inside, between)
+    return p.tree_latency + first + follow, nbytes / per_round * carried, limit

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from commsim.errors import ScenarioError
 from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import chain_time
-from commsim.nccl.channels import Split, split
+from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled
 from commsim.nccl.graph import System, discover
@@ -218,7 +218,7 @@ class Predictor:
 
     def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:
         if algorithm.startswith("nvls"):
-            channels = nvls.nvls_channels(self.system)
+            channels = nvls_channels(self.system.sm, self.system.nodes, self.version, self.options.env)
             return Split(channels, -(-nbytes // channels), 640)
         # Of all_gather and reduce_scatter NCCL counts N bytes of traffic per byte that a rank holds: 1 per byte of all.
         factor = 2 if collective == "all_reduce" else 1

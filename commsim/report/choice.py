@@ -97,7 +97,7 @@ def choice_lines(
         threads = max_threads(system, best.algorithm, best.protocol, env)
         limit = system.coll_channels
         if best.algorithm.startswith("nvls"):
-            limit = nvls_channels(system.sm, system.nodes, version)
+            limit = nvls_channels(system.sm, system.nodes, version, env or {})
         used = split(
             limit, nbytes, best.algorithm, protocol, system.ranks, version, factor, held,
             max_threads=threads,

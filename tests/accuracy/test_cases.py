@@ -297,7 +297,8 @@ def test_an_index_of_other_people(separator: str, tmp_path: Path) -> None:
     text = "\r\n".join(separator.join(row) for row in rows) + "\r\n"
     (tmp_path / "INDEX_a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     cases = {c.slug: c for c in load_cases([tmp_path])}
-    assert set(cases) == {"one", "../../etc/passwd", "short"}
+    assert set(cases) == {"one", "../../etc/passwd", "short", "(line 6)"}
+    assert "no slug" in cases["(line 6)"].fault
     one = cases["one"]
     assert (one.collective, one.nodes, one.gpus_per_node, one.n_ranks) == ("all_reduce", 2, 8, 16)
     assert one.path == tmp_path / "one.csv"
@@ -330,3 +331,14 @@ def test_an_index_without_slugs_says_what_it_holds(tmp_path: Path) -> None:
 def test_counts_of_cells(text: str, number: int | None, tmp_path: Path) -> None:
     case = case_of(ROW | {"n_nodes": text, "n_ranks": "", "gpus_per_node": "8"}, tmp_path)
     assert case.nodes == (number or 1)
+
+
+def test_a_slug_in_two_folders_is_said(tmp_path: Path) -> None:
+    """The first folder counts, whether the name is written with or without its ending."""
+    for folder, slug in (("a", "one"), ("b", "one.csv")):
+        (tmp_path / folder).mkdir()
+        index = f"slug,collective,n_nodes,gpus_per_node,gpu_model\n{slug},all_reduce,1,8,H100 SXM\n"
+        (tmp_path / folder / "INDEX_a.csv").write_text(index)
+    (case,) = load_cases([tmp_path / "a", tmp_path / "b"])
+    assert case.path == tmp_path / "a" / "one.csv"
+    assert "the slug is listed more than once (again in b); its first row in a counts" in case.notes

@@ -224,6 +224,29 @@ def test_a_single_round_of_nvls_tree_by_hand(nodes: int, depth: int) -> None:
     assert model.predict("all_reduce", size).kernel_s == pytest.approx(by_hand)
 
 
+def test_nvls_tree_of_three_nodes_carries_less_than_of_four() -> None:
+    # In the double tree of three nodes none sends more than 1.5 times the call, of four one twice.
+    slopes = []
+    for nodes in (2, 3, 4):
+        model = Predictor(load_preset("hgx-b200-ndr400", nodes=nodes), Options((2, 29, 3), algorithm="nvls_tree"))
+        more, less = (model.predict("all_reduce", n << 30).kernel_s for n in (16, 8))
+        slopes.append(more - less)
+    assert slopes[1] / slopes[0] == pytest.approx(1.5, rel=0.02)
+    assert slopes[2] / slopes[0] == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_last_round_of_nvls_tree_may_be_short() -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=2), Options((2, 27, 3), algorithm="nvls_tree"))
+    times = [model.predict("all_reduce", n << 20).kernel_s for n in (64, 72, 80, 96)]  # rounds of 16 MiB
+    assert times[1] - times[0] == pytest.approx((times[3] - times[2]) / 2)
+
+
+def test_nvls_needs_three_gpus_in_a_node() -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=2, gpus_per_node=2), Options((2, 27, 3)))
+    assert model.system.nvls is None
+    assert model.choose("all_reduce", 1 << 30)[0] != "nvls_tree"
+
+
 @pytest.mark.parametrize(("nodes", "limit"), [(2, "NVLink"), (8, "NIC")])
 def test_rounds_of_nvls_tree_follow_at_the_pace_of_the_slower_stage(nodes: int, limit: str) -> None:
     model = Predictor(load_preset("hgx-h100-ndr400", nodes=nodes), Options((2, 27, 3), algorithm="nvls_tree"))
