@@ -77,8 +77,8 @@ def _others(log: Log) -> list[tuple[str, Log]]:
     case, found = log.case, []
     other = "process_per_gpu" if case.launch == "one_process" else "one_process"
     found.append((other, replace(log, case=replace(case, launch=other))))
-    if case.collective in p2p.COLLECTIVES:
-        return found
+    if case.collective in p2p.COLLECTIVES or case.env.keys() & {"NCCL_ALGO", "NCCL_PROTO"}:
+        return found  # nothing to choose, or stated
     for algorithm in _VARIABLE if case.collective == "all_reduce" else ("ring",):
         for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):
             env = {**case.env, "NCCL_ALGO": _VARIABLE[algorithm], "NCCL_PROTO": protocol}
@@ -91,8 +91,19 @@ def _where(miss: Miss, band: npt.NDArray[np.int64]) -> str:
     middle = float(np.exp(np.median(np.log(ratio))))
     used = list(dict.fromkeys(miss.choices[i] for i in band))
     low, high = (format_bytes(miss.log.nbytes[i]) for i in (band[0], band[-1]))
-    how = f"{middle:.2g} times too slow" if middle > 1 else f"{1 / middle:.2g} times too fast"
-    return f"{how} from {low} to {high} ({', '.join(used)})"
+    span = f"from {low} to {high}" if high != low else f"at {low}"
+    return f"{off_by(middle)} {span} ({', '.join(used)})"
+
+
+def off_by(ratio: float) -> str:
+    """What predicted / measured says, in words.
+
+    >>> off_by(1.04), off_by(0.5)
+    ('4 % too slow', '2 times too fast')
+    """
+    factor = max(ratio, 1 / max(ratio, 1e-9))
+    how = f"{100 * (factor - 1):.0f} %" if factor < 1.1 else f"{factor:.2g} times"
+    return f"{how} too {'slow' if ratio > 1 else 'fast'}"
 
 
 def _cause(

@@ -21,7 +21,7 @@ from commsim.accuracy.compare import BANDS
 from commsim.accuracy.fields import space
 from commsim.accuracy.modes import DRAWN, MOST_NODES, Plan, Study
 from commsim.accuracy.planes import Planes
-from commsim.accuracy.reasons import Miss, explain
+from commsim.accuracy.reasons import Miss, explain, off_by
 from commsim.accuracy.workers import Workers
 from commsim.errors import CommsimError, ScenarioError
 from commsim.measure.parsers import read_measured
@@ -341,7 +341,7 @@ def _row(validation: Validation, entry: Entry, plan: Plan, seconds: Sequence[Flo
         "worst_pct": _rounded(100 * float(ratio[worst] - 1)),
         "worst_bytes": int(size[worst]),
         "choice": _spans(planes, size),
-        "reason": f"{_times(float(ratio[worst]))} at {size[worst]} B, predicted with {planes.choices[at]}",
+        "reason": f"{off_by(float(ratio[worst]))} at {size[worst]} B, predicted with {planes.choices[at]}",
     }
 
 
@@ -412,10 +412,6 @@ def _spans(planes: Planes, size: npt.NDArray[np.int64]) -> str:
             spans.append(f"{choice} from {n} B" if spans else choice)
             last = choice
     return ", ".join(spans)
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2g} times too slow" if ratio > 1 else f"{1 / max(ratio, 1e-9):.2g} times too fast"
 
 
 def _median(values: Iterable[object]) -> float | None:
