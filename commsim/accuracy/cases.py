@@ -195,8 +195,8 @@ def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list
 def index_rows(path: Path) -> Iterator[dict[str, str]]:
     """The rows of an index, by column; separated by commas, semicolons, tabs or bars.
 
-    Columns that are missing are blank; a row without a slug is named by its line. Raises LogFormatError with the line
-    where the file is no such table.
+    Columns that are missing are blank; `place` is file:line. Raises LogFormatError with the line where the file is no
+    such table.
     """
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         head = stream.readline(_MOST_CHARACTERS)
@@ -210,14 +210,18 @@ def index_rows(path: Path) -> Iterator[dict[str, str]]:
             for cells in lines:
                 row = {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
                 if any(row.values()):
-                    yield {**row, "slug": row.get("slug", "").removesuffix(".csv") or f"(line {lines.line_num})"}
+                    slug, place = row.get("slug", "").removesuffix(".csv"), f"{path.name}:{lines.line_num}"
+                    yield {**row, "slug": slug, "place": place}
         except csv.Error as fault:
             raise LogFormatError(f"{path}:{lines.line_num}: {fault}") from None
 
 
 def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> Case:
-    """The case of one index row: what the first matching case row says, the rule for the rest."""
-    slug = row["slug"]
+    """The case of one index row: what the first matching case row says, the rule for the rest.
+
+    A row without a slug is named by its place and has that as its fault.
+    """
+    slug = row["slug"] or row.get("place", "")
     stated = next((r for r in rows if any(fnmatchcase(slug, p) for p in r.slugs)), CaseRow(slugs=[slug]))
     notes: list[str] = []
     version, note = version_of(row.get("nccl_version", ""), row.get("date", ""))
@@ -245,7 +249,7 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         fault = str(error)
     if not slug.strip(".") or re.search(r"[/\\\0]", slug):
         fault = "the slug is no file name"
-    elif slug.startswith("(line "):
+    if not row["slug"]:
         fault = "the row has no slug"
     collective = collective_name(row.get("collective", ""))
     return Case(

@@ -228,6 +228,7 @@ def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:
 
 
 def _narrowest(topology: Topology) -> dict[str, float]:
+    """Bytes/s of the narrowest link of each kind on the way from a GPU to one of the next node."""
     ppn = topology.ranks_per_node
     narrowest: dict[str, float] = {}
     for link in topology.route(ppn - 1, ppn):

@@ -6,10 +6,9 @@ head and stores its own result once.
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
-from commsim.nccl.chunks import Part, chunk_bytes, heads
+from commsim.nccl.chunks import Part, chunk_bytes, heads, loops
 from commsim.nccl.lower import node_rate
 
 if TYPE_CHECKING:
@@ -31,11 +30,9 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     rate, limit = (link / (1 + 1 / n) if collective == "all_reduce" else link), "NVLink"
     part = Part(nbytes, channels)
     chunk = chunk_bytes(system, collective, call.algorithm, call.protocol, part, call.buffer_bytes)
-    full_round = channels * heads(system) * chunk
-    per_round = min(nbytes, full_round)
-    rounds = ceil(nbytes / full_round)
+    per_round = min(nbytes, channels * heads(system) * chunk)
     if system.nodes == 1:
-        transfer = nbytes / rate
+        transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, chunk)
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
     across, kind = node_rate(machine, parameters)
     inside = per_round / rate + p.tree_round

@@ -297,8 +297,8 @@ def test_an_index_of_other_people(separator: str, tmp_path: Path) -> None:
     text = "\r\n".join(separator.join(row) for row in rows) + "\r\n"
     (tmp_path / "INDEX_a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     cases = {c.slug: c for c in load_cases([tmp_path])}
-    assert set(cases) == {"one", "../../etc/passwd", "short", "(line 6)"}
-    assert "no slug" in cases["(line 6)"].fault
+    assert set(cases) == {"one", "../../etc/passwd", "short", "INDEX_a.csv:6"}
+    assert cases["INDEX_a.csv:6"].fault == "the row has no slug"
     one = cases["one"]
     assert (one.collective, one.nodes, one.gpus_per_node, one.n_ranks) == ("all_reduce", 2, 8, 16)
     assert one.path == tmp_path / "one.csv"
