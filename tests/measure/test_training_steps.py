@@ -94,4 +94,6 @@ def test_real_steps_send_what_the_schedules_say(tmp_path: Path, checkout: Path) 
     for item in items:
         assert item["wrong"] == 0
         assert item["sent_bytes"] == pytest.approx(item["expected_sent_bytes"], rel=0.01), item["scheme"]
-        assert 0 < item["compute_s"] <= item["step_s"] + item["exposed_comm_s"]
+        # Computing alone is timed apart; on a busy machine it may take longer than the step: nothing is exposed then.
+        assert item["compute_s"] > 0
+        assert item["exposed_comm_s"] == pytest.approx(max(0.0, item["step_s"] - item["compute_s"]))
