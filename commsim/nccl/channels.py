@@ -91,7 +91,7 @@ def nvls_channels(sm: int, nodes: int, version: Version, env: dict[str, str]) ->
     """Channels of NVLS and NVLSTree, which are counted apart and by CTAs only (src/transport/nvls.cc, ncclNvlsInit)."""
     channels = 16
     if sm >= 100 and version >= (2, 25, 0):
-        channels = 24 if nodes == 1 else 32
+        channels = 24 if nodes == 1 and version >= (2, 27, 0) else 32
     most, least = whole(env, "NCCL_MAX_CTAS"), whole(env, "NCCL_MIN_CTAS")
     return max(least or 1, min(most or channels, channels))
 

@@ -1,7 +1,7 @@
 """NVLS and NVLSTree: the NVSwitch reduces and multicasts, a head per GPU, in rounds of chunks (src/transport/nvls.cc).
 
-A reduction in the switch moves (1 + 1/n) bytes per byte of the call over each GPU's links: it serves the loads of every
-head and stores its own result once.
+A reduction in the switch moves (1 + 1/heads) bytes per byte of the call over a head's links: it serves the loads of
+every head and stores its own result once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ twice; of three nodes none has two children."""
 def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
     """Seconds of an NVLS kernel, the bandwidth part of them, and what limits it."""
     collective, nbytes = call.collective, call.nbytes
-    p, n, channels = parameters.nvls, system.ranks_per_node, call.split.channels
+    p, channels = parameters.nvls, call.split.channels
     link = machine.intra_bandwidth * parameters.efficiency.nvls
-    rate, limit = (link / (1 + 1 / n) if collective == "all_reduce" else link), "NVLink"
+    rate, limit = (link / (1 + 1 / heads(system)) if collective == "all_reduce" else link), "NVLink"
     part = Part(nbytes, channels)
     chunk = chunk_bytes(system, collective, call.algorithm, call.protocol, part, call.buffer_bytes)
     per_round = min(nbytes, channels * heads(system) * chunk)

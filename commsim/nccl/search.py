@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from commsim.nccl.graph import MOST_NVLS_HEADS
 from commsim.nccl.speeds import speeds
 from commsim.nccl.view import LOC, NVL, PIX, PXN, SYS, NodeView, Path
 
@@ -25,6 +26,9 @@ _MOST_STEPS = 1 << 18
 """Of all searches for one pattern together, once there is a solution; NCCL allows twice as many."""
 
 _GLOBAL_BUDGET, _BUDGET, _BUDGET_SAME, _BUDGET_IN_ORDER = 1 << 19, 1 << 14, 1 << 8, 1 << 10
+_MOST_HEADS = {"NVLS": MOST_NVLS_HEADS, "COLLNET_DIRECT": 8}
+"""Heads of a pattern, whatever the number of GPUs: NCCL_MAX_DIRECT_ARITY + 1 for CollNetDirect."""
+
 _TREES = ("TREE", "BALANCED_TREE", "SPLIT_TREE")
 _IN_ORDER, _REPLAY = 1, 2
 
@@ -99,11 +103,11 @@ class _Search:
         if pattern == "NVLS" and (not view.nvswitch or view.sm < 90):
             return Found(pattern, least, most)
         if pattern in switches:
-            most = gpus
+            most = min(_MOST_HEADS[pattern], gpus)
         if gpus == 1 and pattern != "RING":
             pattern = "TREE"
         if pattern == "NVLS" and not view.nets:
-            least = most = gpus
+            least = most
         crosses = view.nets > 1 and pattern in ("RING", "BALANCED_TREE", "SPLIT_TREE")
         cross = self.may_cross if crosses else 0
         nearest = LOC if gpus == 1 else NVL

@@ -12,7 +12,7 @@ from math import ceil, floor, log2
 
 from commsim.nccl import tuner_tables as tables
 from commsim.nccl.environment import PATHS, PROTOCOL_NAMES, Allowed, ring_always, whole
-from commsim.nccl.graph import Graph, System
+from commsim.nccl.graph import MOST_NVLS_HEADS, Graph, System
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.tuner_nvls import collnet_direct_bandwidth, nvls_bandwidth
 from commsim.nccl.version import Version
@@ -64,7 +64,7 @@ def table(
             if (
                 algorithm in rules.algorithms
                 and name in rules.protocols
-                and _enabled(system, algorithm)
+                and _enabled(system, collective, algorithm)
                 and (protocol != 1 or rules.forced_ll128 or _whole_lines(system, algorithm, version))
             ):
                 bandwidth = _bandwidth(system, collective, algorithm, protocol, version)
@@ -161,11 +161,12 @@ def _computed(system: System, collective: str, algorithm: str, protocol: int, ve
     return True
 
 
-def _enabled(system: System, algorithm: str) -> bool:
+def _enabled(system: System, collective: str, algorithm: str) -> bool:
     if algorithm.startswith("collnet"):
         return system.collnet and (algorithm == "collnet_chain" or system.nvswitch)
     if algorithm == "nvls":
-        return system.nodes == 1 or system.collnet
+        heads_for_all = collective == "all_reduce" or system.ranks_per_node <= MOST_NVLS_HEADS  # src/enqueue.cc
+        return heads_for_all and (system.nodes == 1 or system.collnet)
     return algorithm != "nvls_tree" or system.nodes > 1
 
 

@@ -83,8 +83,9 @@ def test_sends_start_on_fewer_channels_where_peers_are_many() -> None:
 
 
 def test_nvls_channels_by_gpu_and_nodes() -> None:
-    assert [nvls_channels(sm, n, NEW, {}) for sm, n in ((90, 1), (100, 1), (100, 4))] == [16, 24, 32]
+    assert [nvls_channels(sm, n, (2, 27, 3), {}) for sm, n in ((90, 1), (100, 1), (100, 4))] == [16, 24, 32]
     assert nvls_channels(100, 4, (2, 24, 3), {}) == 16
+    assert nvls_channels(100, 1, (2, 26, 2), {}) == 32  # one NVLink domain got fewer from 2.27
     assert nvls_channels(90, 2, NEW, {"NCCL_MAX_CTAS": "4"}) == 4
     assert nvls_channels(90, 2, NEW, {"NCCL_MIN_CTAS": "24"}) == 24
     assert nvls_channels(90, 2, NEW, {"NCCL_MAX_NCHANNELS": "4"}) == 16  # counts the others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commsim.errors import TopologyError
+from commsim.nccl import tuner
 from commsim.nccl.graph import Graph, discover
 from commsim.topology.presets import load_preset
 
@@ -92,6 +93,16 @@ def test_sharp_graphs_only_when_asked_for() -> None:
 def test_nvls_needs_hopper_and_2_17() -> None:
     assert discover(load_preset("dgx-a100"), (2, 30, 7)).nvls is None
     assert discover(load_preset("hgx-h100"), (2, 16, 0)).nvls is None
+
+
+def test_nvls_of_a_whole_rack_has_32_heads_and_reduces_only() -> None:
+    system = discover(load_preset("gb200-nvl72"), (2, 26, 2))
+    assert system.nvls is not None
+    assert system.nvls.channels == 32
+    entries = {c: tuner.table(system, c, (2, 26, 2)) for c in ("all_reduce", "all_gather", "reduce_scatter")}
+    assert {c: e["nvls", "Simple"].algbw_gbps > 0 for c, e in entries.items()} == {
+        "all_reduce": True, "all_gather": False, "reduce_scatter": False,
+    }  # fmt: skip
 
 
 def test_channels_are_clipped_by_the_environment() -> None:
