@@ -140,6 +140,7 @@ class RingPlan:
     side_by_side: int = 0  # LL, LL128: bytes that the warps of a block handle at once, so that they are ready together
     crossing: Crossing | None = None
     block_rate: float = inf  # at which a thread block copies, whatever the links carry
+    staging_rate: float = inf  # at which a rank puts what it begins a loop with where its neighbour reads it
 
     def keep_of(self, loop: Loop) -> Float64:
         """Seconds in which each rank copies a slice of the last step from its buffer to its place, (ranks,).
@@ -149,6 +150,10 @@ class RingPlan:
         if self.crossing is None:
             return np.zeros(self.ranks)
         return np.where(np.roll(self.crossing.at, 1), loop.slice_bytes / self.block_rate, 0.0)
+
+    def staging_of(self, loop: Loop) -> float:
+        """Seconds that a slice of a loop's first step takes more than others."""
+        return loop.slice_bytes / self.staging_rate
 
     def hop_of(self, loop: Loop) -> Float64:
         """Hop latency for the slices of a loop: a full pass of the thread block has more stores to fence.
@@ -383,4 +388,16 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         side_by_side=0 if protocol.is_simple else protocol.pass_bytes(call.split.threads),
         crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
+        staging_rate=_staging_rate(system, parameters, call),
     )
+
+
+def _staging_rate(system: System, parameters: Parameters, call: Call) -> float:
+    """Bytes/s of what a rank begins a loop of Simple with; infinite where it goes to its neighbour at once.
+
+    GPUs of sm 80 read from each other over NVLink (src/transport/p2p.cc, p2pGetInfo), so that a rank first writes into
+    a buffer of its own; an all_gather that is not in place writes to its result beside it.
+    """
+    if system.sm != 80 or system.intra_type != "NVL" or system.nodes > 1 or not call.protocol.is_simple:
+        return inf
+    return parameters.staging_rate / (2 if call.collective == "all_gather" else 1)

@@ -81,7 +81,7 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     after = np.concatenate([rows + row, idx, copies, later])
     order, ops = np.argsort(before, kind="stable"), 2 * rows + kept.size
     nowhere = np.full(rows, n)
-    if plan.crossing is None and plan.slice_s == 0.0:
+    if plan.crossing is None and plan.slice_s == 0.0 and plan.staging_rate == np.inf:
         nbytes, rate = np.concatenate([schedule.payload_bytes(), np.zeros(rows, np.int64)]), plan.rate
     else:  # a slice or a message may take longer than its bytes: whole units of time stand for them
         seconds = np.concatenate([table.service_s, np.zeros(rows), table.keep_s[kept]])
@@ -119,7 +119,9 @@ def _table(plan: RingPlan, schedule: Schedule) -> _Rows:
     hop, service, keep = (np.stack([of(each) for each in loops]) for of in (plan.hop_of, plan.service_of, plan.keep_of))
     last = schedule.step == first_step + plan.steps - 1
     kept = np.where(last, keep[loop, schedule.dst], 0.0)
-    return _Rows(service[loop, schedule.src], hop[loop, schedule.src], kept, loop)
+    staging = np.array([plan.staging_of(each) for each in loops])
+    began = np.where(schedule.step == first_step, staging[loop], 0.0)
+    return _Rows(service[loop, schedule.src] + began, hop[loop, schedule.src], kept, loop)
 
 
 def time_ring(plan: RingPlan) -> tuple[float, float]:

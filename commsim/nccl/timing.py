@@ -26,16 +26,30 @@ def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
 
     With G slices of time t and hop h, a step costs max(G t, t + h): either the thread block never waits, or the first
     slice of the next step is waited for. A loop of P steps ends one hop after its last slice:
-    (P - 1) max(G t, t + h) + G t + h.
+    (P - 1) max(G t, t + h) + G t + h. Where the first step takes longer, its slices are late one by one.
     """
     total = busy = 0.0
     for loop in plan.loops:
         t = float(plan.service_of(loop)[0])
         h = float(plan.hop_of(loop)[0])
         G = loop.slices
-        total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * t + h)
+        late = plan.staging_of(loop)
+        if late:
+            total += loop.count * _one_rank(plan.steps, G, t, h, late)
+        else:
+            total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * t + h)
         busy += loop.count * plan.steps * G * t
     return total, busy
+
+
+def _one_rank(steps: int, slices: int, service: float, hop: float, late: float) -> float:
+    """Seconds of one loop of a uniform ring whose first step takes `late` more for each slice."""
+    free, held = 0.0, [0.0] * slices
+    for step in range(steps):
+        for s in range(slices):
+            free = max(held[s], free) + service + (late if step == 0 else 0.0)
+            held[s] = free + hop
+    return held[-1]
 
 
 def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
@@ -54,7 +68,9 @@ def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
         past = [free]
         done = 0
         while done < loop.count:
-            free, end = _one_loop(plan.steps, loop.slices, service, hop, plan.keep_of(loop), free)
+            free, end = _one_loop(
+                plan.steps, loop.slices, service, hop, plan.keep_of(loop), free, plan.staging_of(loop)
+            )
             done += 1
             cycle, later = _steady(past, free)
             turns = (loop.count - done) // cycle if cycle else 0
@@ -74,14 +90,20 @@ def _steady(past: list[np.ndarray], now: np.ndarray) -> tuple[int, float]:
 
 
 def _one_loop(
-    steps: int, slices: int, service: np.ndarray, hop: np.ndarray, keep: np.ndarray, start: np.ndarray
+    steps: int,
+    slices: int,
+    service: np.ndarray,
+    hop: np.ndarray,
+    keep: np.ndarray,
+    start: np.ndarray,
+    staging: float = 0.0,
 ) -> tuple[np.ndarray, float]:
     free = start.copy()
     held = np.broadcast_to(start, (slices, start.size)).copy()  # when each rank holds each slice of this step
-    for _ in range(steps):
+    for step in range(steps):
         for s in range(slices):
             np.maximum(held[s], free, out=free)
-            free += service
+            free += service + (0.0 if step else staging)
             arrival = free + hop
             held[s, 1:] = arrival[:-1]
             held[s, 0] = arrival[-1]

@@ -121,12 +121,20 @@ loops = st.lists(
     st.floats(0, 1e-4),
     st.floats(0, 1e-5),
     st.floats(0, 1e-5),
+    st.sampled_from([np.inf, 1e10]),
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
 )
 def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
-    ranks: int, shape: tuple[Loop, ...], rate: float, hop: float, first: float, held: float, collective: str
+    ranks: int,
+    shape: tuple[Loop, ...],
+    rate: float,
+    hop: float,
+    first: float,
+    held: float,
+    staging: float,
+    collective: str,
 ) -> None:
-    p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held)
+    p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held, staging_rate=staging)
     assert is_uniform(p)
     closed, wave, event = ring_closed_form(p), ring_wavefront(p), time_ring(p)
     assert wave[0] == pytest.approx(closed[0], rel=1e-9)
