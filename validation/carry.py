@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import sys
 from pathlib import Path
 
+from commsim.accuracy.cases import iterations_of, launch_in_words
 from commsim.files import write_atomically
 
 INDEXES = ("INDEX_single_node.csv", "INDEX_multi_node.csv")
@@ -34,34 +34,18 @@ KEPT = (
     "source_url",
     "date",
 )
-FLAGS = ("launch", "busbw_only", "in_place_only", "old_convention")
-
-_ONE_PROCESS = re.compile(
-    r"\bsingle[- ]process\b|\bone process driving\b|\b\d+ threads x 1 GPU\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I
-)
-_PER_GPU = re.compile(r"\bone process per GPU\b|\bprocess per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
-
-
-def launch(record: dict[str, str]) -> str:
-    """How the ranks were started, from keywords of the source's notes, environment and tool version.
-
-    ``one_process``: "single process", "one process driving", "N threads x 1 GPU", or the flag "-g" with 2 or more.
-    ``process_per_gpu``: "one process per GPU", "srun", "torchrun" or "torch.distributed". Blank where neither or both
-    occur.
-    """
-    text = " ".join((record.get("notes", ""), record.get("env", ""), record.get("nccl_tests_version", "")))
-    one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
-    return "" if one == per_gpu else "one_process" if one else "process_per_gpu"
+FLAGS = ("launch", "iterations", "busbw_only", "in_place_only", "old_convention")
 
 
 def flags(record: dict[str, str], rows: list[dict[str, str]]) -> dict[str, str]:
-    """The derived columns of one log: ``yes`` or blank, and `launch`."""
+    """The derived columns of one log: ``yes`` or blank, and the launch that its words name."""
 
     def has(*columns: str) -> bool:
         return any(row.get(column) for row in rows for column in columns)
 
     return {
-        "launch": launch(record),
+        "launch": launch_in_words(record),
+        "iterations": str(iterations_of(record) or ""),
         "busbw_only": "" if has("oop_time_us", "ip_time_us") else "yes",
         "in_place_only": "" if has("oop_time_us", "oop_algbw_GBps", "oop_busbw_GBps") else "yes",
         "old_convention": "yes" if "OLD CONVENTION" in record.get("notes", "") else "",

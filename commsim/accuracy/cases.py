@@ -7,7 +7,8 @@ does not say of it follows from the row by one rule, the same for logs never see
 * version: the one stated, else the release that was current on the log's date;
 * launch: the column ``launch``, else keywords of notes and environment, else one process for a log that knows only one
   node and no network (``-g N``), and a process per GPU for any other (MPI);
-* environment: every ``NCCL_NAME=value`` of the column ``env``;
+* iterations: the column ``iterations``, else a number of "iters" in notes or environment;
+* environment: every ``NCCL_NAME=value`` of the column ``env``, and Simple where the network's plugin allows no other;
 * reduction in the network: where the row names SHARP as in use.
 """
 
@@ -17,14 +18,15 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from commsim.accuracy.machines import base_machine, full_node, network_blocks, wire
-from commsim.accuracy.releases import version_of
+from commsim.accuracy.machines import base_machine, full_node, network_blocks, network_kind, wire
+from commsim.accuracy.releases import log_date, version_of
 from commsim.document import read_documents, validate
 from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
 from commsim.measure.records import collective_name
@@ -38,10 +40,13 @@ if TYPE_CHECKING:
 CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 """Fabric classes that errors are reported by."""
 
-_ONE_PROCESS = re.compile(
-    r"\bsingle[- ]process\b|\bone process driving\b|\b\d+ threads x 1 GPU\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I
+_ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I)
+_PER_GPU = re.compile(
+    r"\b(?:one )?process per GPU\b|\b\d+ threads x 1 GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I
 )
-_PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
+_EFA_V1 = re.compile(r"\b[VA]100\b")
+_PLUGIN_1_5 = date(2022, 11, 1)
+_ITERATIONS = re.compile(r"(?<![\d.])(\d{1,6}) iter(?:ation)?s\b", re.I)
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
 _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
@@ -63,6 +68,7 @@ class CaseRow(BaseModel):
     launch: str | None = Field(default=None, pattern="^(one_process|process_per_gpu)$")
     version: str | None = None
     env: dict[str, str] | None = None
+    sharp: bool | None = None
 
 
 class CaseFile(BaseModel):
@@ -90,6 +96,7 @@ class Case:
     launch: str
     env: dict[str, str]
     notes: tuple[str, ...] = ()
+    iterations: int | None = None  # calls timed together, where the row says so
     fault: str = ""  # why no machine could be found
     row: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -112,15 +119,32 @@ def fabric_class(network: str, nodes: int) -> str:
     return CLASSES[1] if network in ("infiniband", "roce") else CLASSES[2]
 
 
+def launch_in_words(row: dict[str, str]) -> str:
+    """The launch that notes, environment and tool version of a row name; blank where they name none or both.
+
+    ``one_process``: "single process", "one process driving", the flag "-g" with 2 or more. ``process_per_gpu``:
+    "process per GPU", "srun", "torchrun", "torch.distributed", and "N threads x 1 GPU", which launch side by side.
+    """
+    text = " ".join(row.get(k, "") for k in ("notes", "env", "nccl_tests_version"))
+    one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
+    return "" if one == per_gpu else "one_process" if one else "process_per_gpu"
+
+
+def iterations_of(row: dict[str, str]) -> int | None:
+    """The calls timed together that a row states: the column ``iterations``, else "100 iters" in its words."""
+    stated = _whole(row.get("iterations", ""))
+    match = _ITERATIONS.search(" ".join(row.get(k, "") for k in ("notes", "env")))
+    return stated or (int(match[1]) or None if match else None)
+
+
 def launch_of(row: dict[str, str]) -> tuple[str, str]:
     """How the ranks of a log were started, and a note where that is not stated."""
     stated = row.get("launch", "").strip()
     if stated in ("one_process", "process_per_gpu"):
         return stated, ""
-    text = " ".join(row.get(k, "") for k in ("notes", "env", "nccl_tests_version"))
-    one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
-    if one != per_gpu:
-        return ("one_process" if one else "process_per_gpu"), ""
+    said = launch_in_words(row)
+    if said:
+        return said, ""
     alone = row.get("n_nodes", "").strip() in ("", "1") and not row.get("inter_link", "").strip()
     launch = "one_process" if alone else "process_per_gpu"
     return launch, f"launch not stated: taken as {launch}"
@@ -232,8 +256,11 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         launch, launch_note = stated.launch, ""
     notes += [n for n in (note, launch_note) if n]
     nodes, per_node = _shape(row)
-    sharp = nodes > 1 and bool(_SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
+    sharp = nodes > 1 and stated.sharp is not False
+    sharp = sharp and bool(stated.sharp or _SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
     env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
+    if nodes > 1 and _simple_by_plugin(row):
+        env.setdefault("NCCL_PROTO", "Simple")
     if sharp:
         env.setdefault("NCCL_COLLNET_ENABLE", "1")
     fault, system = "", stated.system or slug
@@ -266,9 +293,17 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         launch=launch,
         env=env,
         notes=tuple(notes),
+        iterations=iterations_of(row),
         fault=fault or ("" if collective else f"unknown collective {row.get('collective', '')[:40]!r}"),
         row=row,
     )
+
+
+def _simple_by_plugin(row: dict[str, str]) -> bool:
+    """Whether aws-ofi-nccl sets NCCL_PROTO=simple: from 1.5 on p3dn, p4d and p4de (src/platform-aws.c)."""
+    efa = network_kind(row.get("inter_link", ""), row.get("env", "")) == "efa"
+    day = log_date(row.get("date", ""))
+    return efa and bool(_EFA_V1.search(row.get("gpu_model", ""))) and day is not None and day >= _PLUGIN_1_5
 
 
 def _shape(row: dict[str, str]) -> tuple[int, int]:

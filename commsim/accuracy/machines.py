@@ -39,6 +39,7 @@ _BASES: tuple[tuple[str, str, str], ...] = (
     (r"\bV100.*SXM3|DGX-2", "", "dgx-2"),
     (r"\bV100", _MESH, "v100-sxm2-4"),
     (r"\bV100|DGX-1\b", "", "dgx-1v"),
+    (r"RTX 6000D|RTX PRO 6000", r"ConnectX-?8|CX-?8", "rtx6000d"),
     (r"RTX 50|RTX PRO|RTX 6000D|Blackwell", "", "rtx5090"),
     (r"RTX 40|\bL(40S?|20|4|2)\b|RTX 6000 Ada|\bAda\b", "", "rtx4090"),
     (r"RTX 30|RTX A\d|\bA(10G?|40|16|2)\b|\bA[456]000", "", "rtx3090"),

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from commsim.accuracy.cases import CaseRow, case_of, environment, fabric_class, launch_of, load_cases
+from commsim.accuracy.cases import (
+    CaseRow,
+    case_of,
+    environment,
+    fabric_class,
+    iterations_of,
+    launch_of,
+    load_cases,
+)
 from commsim.accuracy.machines import base_machine, full_node, network_kind, wire
 from commsim.accuracy.releases import RELEASES, current_release, log_date, stated_version, version_of
 from commsim.errors import LogFormatError, ScenarioError, TopologyError
@@ -109,6 +117,8 @@ def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
         ("B300 SXM", "NVSwitch", 8, "hgx-b200"),
         ("NVIDIA L40S", "PCIe Gen4 x16", 4, "rtx4090"),
         ("L4", "PCIe", 8, "rtx4090"),
+        ("RTX 6000D (PCIe)", "PCIe, ConnectX-8 attached", 8, "rtx6000d"),
+        ("RTX PRO 6000 Blackwell", "PCIe Gen5", 8, "rtx5090"),
         ("NVIDIA A10G", "PCIe", 4, "rtx3090"),
         ("A10", "PCIe", 2, "rtx3090"),
         ("NVIDIA RTX A6000", "PCIe", 4, "rtx3090"),
@@ -200,6 +210,7 @@ def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
     [
         ({"launch": "one_process", "notes": "srun"}, "one_process"),
         ({"notes": "single process -g 8"}, "one_process"),
+        ({"notes": "8 threads x 1 GPU", "n_nodes": "1"}, "process_per_gpu"),  # which launch side by side
         ({"notes": "one process per GPU (srun)"}, "process_per_gpu"),
         ({"n_nodes": "1", "inter_link": ""}, "one_process"),
         ({"n_nodes": "1", "inter_link": "4x HDR"}, "process_per_gpu"),
@@ -208,6 +219,48 @@ def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
 )
 def test_launch_of_a_row(row: dict[str, str], launch: str) -> None:
     assert launch_of(row)[0] == launch
+
+
+@pytest.mark.parametrize(
+    ("row", "iterations"),
+    [
+        ({"notes": "2 warmups + 5 iterations, 8 threads x 1 GPU"}, 5),
+        ({"env": "NCCL_BUFFSIZE=8388608; 100 iters", "notes": "full sweep"}, 100),
+        ({"iterations": "24", "notes": "5 iters"}, 24),
+        ({"notes": "0 iters, version 1.20 iters"}, None),
+        ({}, None),
+    ],
+)
+def test_iterations_of_a_row(row: dict[str, str], iterations: int | None) -> None:
+    assert iterations_of(row) == iterations
+
+
+@pytest.mark.parametrize(
+    ("more", "protocol"),
+    [
+        ({"date": "2023-05-01"}, "Simple"),
+        ({"date": "2022-06-11"}, None),  # before aws-ofi-nccl 1.5
+        ({"date": "2023-05-01", "env": "NCCL_PROTO=LL128"}, "LL128"),
+        ({"date": "2023-05-01", "gpu_model": "H100 80GB HBM3 SXM", "inter_link": "32x 100Gb/s EFA"}, None),
+        ({"date": "2023-05-01", "inter_link": "8x HDR InfiniBand"}, None),
+        ({"date": "2023-05-01", "n_nodes": "1", "n_ranks": "8"}, None),
+    ],
+)
+def test_the_plugin_of_old_efa_allows_simple_only(more: dict[str, str], protocol: str | None, tmp_path: Path) -> None:
+    row = ROW | {"gpu_model": "A100 40GB SXM", "intra_link": "NVSwitch", "inter_link": "4x 100Gb/s EFA", "env": ""}
+    assert case_of(row | more, tmp_path).env.get("NCCL_PROTO") == protocol
+
+
+@pytest.mark.parametrize(
+    ("sharp", "words", "asked"), [(True, "", "1"), (False, ", SHARP", None), (None, ", SHARP", "1")]
+)
+def test_a_case_can_say_that_the_network_reduces(
+    sharp: bool | None, words: str, asked: str | None, tmp_path: Path
+) -> None:
+    row = ROW | {"inter_link": ROW["inter_link"] + words}
+    case = case_of(row, tmp_path, [CaseRow(slugs=["new_*"], sharp=sharp)])
+    assert case.env.get("NCCL_COLLNET_ENABLE") == asked
+    assert case.topology().in_network_reduction == (asked is not None)
 
 
 @pytest.mark.parametrize(

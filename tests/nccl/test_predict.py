@@ -70,7 +70,7 @@ def test_what_nccl_cannot_run_is_refused_with_what_it_can() -> None:
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
 def test_half_of_an_all_reduce_takes_about_half_its_time(collective: str) -> None:
     options = Options(VERSION, {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
-    topology = load_preset("dgx-a100")
+    topology = load_preset("hgx-h100")  # which does not stage what a rank begins with
     half = Predictor(topology, options).predict(collective, 1 << 30)
     whole = Predictor(topology, options).predict("all_reduce", 1 << 30)
     assert half.time_s == pytest.approx(whole.time_s / 2, rel=0.02)
@@ -272,4 +272,45 @@ def test_a_nic_at_the_host_bridge_is_slower(preset: str, through: bool) -> None:
     assert machine.through_host is through
     assert nic_efficiency(machine, parameters) == pytest.approx(
         parameters.network.efficiency * (parameters.efficiency.through_host if through else 1.0)
+    )
+
+
+def test_an_a100_stages_what_its_ring_begins_with() -> None:
+    # Out of place, an all_gather of two writes half of its bytes to its result and to the buffer its neighbour reads.
+    def busy(collective: str, ranks: int, **env: str) -> float:
+        model = Predictor(load_preset("dgx-a100", gpus_per_node=ranks), Options(VERSION, {"NCCL_ALGO": "Ring", **env}))
+        return model.predict(collective, 1 << 30).kernel_s
+
+    staged = 46e9 * 24
+    for ranks in (2, 8):
+        own = (1 << 30) / ranks / staged
+        extra = busy("all_gather", ranks, NCCL_PROTO="Simple") - busy("reduce_scatter", ranks, NCCL_PROTO="Simple")
+        assert extra == pytest.approx(own, rel=0.05)
+        assert busy("all_gather", ranks, NCCL_PROTO="LL128") == busy("reduce_scatter", ranks, NCCL_PROTO="LL128")
+
+
+def test_what_a_rank_sends_to_itself_is_copied() -> None:
+    for ranks in (2, 8):
+        model = Predictor(load_preset("hgx-h100", gpus_per_node=ranks), Options(VERSION))
+        got = model.predict("all_to_all", 1 << 33)
+        sent = (1 << 33) * (ranks - 1) / ranks / (450e9 * model.parameters.efficiency.nvlink_switch)
+        assert got.kernel_s == pytest.approx(sent + (1 << 33) / ranks / model.parameters.copy_rate, rel=0.02)
+
+
+def test_few_iterations_show_the_launch_and_half_of_a_chain() -> None:
+    topology = load_preset("h800")
+    env = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    times = {
+        (mode, count): Predictor(topology, Options(VERSION, env, mode=mode, iterations=count)).predict(
+            "broadcast", 1 << 20
+        )
+        for mode, count in (("back_to_back", None), ("back_to_back", 5), ("single", None))
+    }
+    many, five, single = times.values()
+    assert five.kernel_s == pytest.approx(many.kernel_s + (single.kernel_s - many.kernel_s) / 10)
+    assert many.time_s < five.time_s < single.time_s
+    assert Predictor(topology, Options(VERSION, env, iterations=1)).predict(
+        "all_reduce", 1 << 20
+    ).time_s == pytest.approx(
+        Predictor(topology, Options(VERSION, env, mode="single")).predict("all_reduce", 1 << 20).time_s
     )
