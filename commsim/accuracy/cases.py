@@ -132,9 +132,9 @@ def launch_in_words(row: dict[str, str]) -> str:
 
 def iterations_of(row: dict[str, str]) -> int | None:
     """The calls timed together that a row states: the column ``iterations``, else "100 iters" in its words."""
-    stated = _whole(row.get("iterations", ""))
-    match = _ITERATIONS.search(" ".join(row.get(k, "") for k in ("notes", "env")))
-    return stated or (int(match[1]) or None if match else None)
+    stated = re.fullmatch(r"(\d{1,6})(?:\.0*)?", row.get("iterations", "").strip(), re.ASCII)
+    match = stated or _ITERATIONS.search(" ".join(row.get(k, "") for k in ("notes", "env")))
+    return int(match[1]) or None if match else None
 
 
 def launch_of(row: dict[str, str]) -> tuple[str, str]:

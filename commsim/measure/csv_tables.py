@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -66,6 +67,11 @@ _CONDITIONS = (
     "old_convention",
 )
 _ROW_LIMIT = 500_000
+_MISSING = ("", "nan", "n/a", "na", "none", "null", "-")
+"""What tables of other people hold where nothing was measured."""
+
+_WHOLE = re.compile(r"^(\d+)\.0+$")
+"""A whole number as a table of floats writes it."""
 
 
 def read_measured_csv(stream: TextIO, path: Path) -> list[Table]:
@@ -190,7 +196,7 @@ def _records(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]
 
 
 def _integer(record: dict[str, str], name: str, line: int, path: Path) -> int:
-    text = record[name]
+    text = _WHOLE.sub(r"\1", record[name])
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise error(path, line, f"{name}: found {text[:40]!r}, expected a whole number")
     return int(text)
@@ -203,7 +209,7 @@ def _integer_or_none(text: str) -> int | None:
 
 def _number(record: dict[str, str], name: str, line: int, path: Path) -> float:
     text = record.get(name, "")
-    if not text:
+    if text.lower() in _MISSING:
         return math.nan
     try:
         value = float(text)

@@ -226,7 +226,9 @@ def test_launch_of_a_row(row: dict[str, str], launch: str) -> None:
     [
         ({"notes": "2 warmups + 5 iterations, 8 threads x 1 GPU"}, 5),
         ({"env": "NCCL_BUFFSIZE=8388608; 100 iters", "notes": "full sweep"}, 100),
-        ({"iterations": "24", "notes": "5 iters"}, 24),
+        ({"iterations": "24.0", "notes": "5 iters"}, 24),
+        ({"iterations": "1e9", "notes": "5 iters"}, 5),
+        ({"iterations": "-5"}, None),
         ({"notes": "0 iters, version 1.20 iters"}, None),
         ({}, None),
     ],

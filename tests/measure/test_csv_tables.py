@@ -33,6 +33,18 @@ def test_the_index_row_of_the_slug_is_used(tmp_path: Path) -> None:
     assert curve.notes == ()
 
 
+@pytest.mark.parametrize("nothing", ["nan", "NaN", "N/A", "null", "-", ""])
+def test_cells_where_nothing_was_measured(nothing: str, tmp_path: Path) -> None:
+    rows = (
+        FULL,
+        f"2097152.0,524288,float,sum,-1,{nothing},,,50,41.94,73.40",
+        "4194304,1048576,float,sum,-1,80,52.43,91.75,79,53.09,92.91",
+    )
+    (curve,) = read_measured(write(tmp_path, *rows))
+    assert curve.size_bytes.tolist() == [1 << 20, 1 << 21, 1 << 22]
+    np.testing.assert_allclose(curve.time_s * 1e6, [35.66, 50.0, 80.0])  # in place where it is all there is
+
+
 def test_without_an_index_the_columns_speak_and_say_so(tmp_path: Path) -> None:
     (curve,) = read_measured(write(tmp_path, FULL))
     assert (curve.collective, curve.n_ranks) == ("all_reduce", 8)
@@ -71,7 +83,7 @@ def test_rows_of_size_zero_and_of_zero_bandwidth(tmp_path: Path) -> None:
         ("eight,2,float,sum,-1,1,1,1,,,", r"one.csv:2:1: size_bytes: found 'eight'"),
         ("8,2,float,sum,-1,fast,1,1,,,", r"one.csv:2:1: oop_time_us: found 'fast'"),
         ("8,2,float,sum,-1,-3,1,1,,,", r"oop_time_us: found '-3'"),
-        ("8,2,float,sum,-1,nan,1,1,,,", r"oop_time_us: found 'nan'"),
+        ("8,2,float,sum,-1,inf,1,1,,,", r"oop_time_us: found 'inf'"),
         ("8,2,float,sum,-1,1,1,1,1,1,1,1,1", r"one.csv:2:1: more fields than the 11 columns"),
     ],
 )
