@@ -32,27 +32,41 @@ BASELINES = {
 }
 
 
+_MOST_REASONS = 10
+
+
 def summary(found: Mapping[str, Any]) -> str:
-    """Medians of every mode by class, the baselines, and the worst ten logs; errors in percent."""
+    """Medians of every mode by class, baselines, the worst ten logs and why logs are not scored; errors in percent."""
     lines = []
     for name, mode in found["modes"].items():
         scored = sum(1 for r in mode["per_log"] if r["mape"] is not None)
-        lines += [f"{name}: {scored} of {len(mode['per_log'])} logs scored; medians over logs | over systems, %"]
+        head = f"{name}: {scored} of {len(mode['per_log'])} logs scored"
+        lines += [f"{head}; medians over logs | over systems, %" if scored else head]
         lines += _text_table(mode["medians"]["by_class"])
-        if "medians_alone" in mode:
+        if "medians_alone" in mode and scored:
             lines += ["  the fitted parameters alone", *_text_table(mode["medians_alone"]["by_class"])]
-    lines += ["baselines, medians over logs | over systems, %"]
-    for name, part in found["baselines"].items():
-        lines += [f"  {BASELINES[name]}", *_text_table(part["by_class"])]
-    lines += [f"worst logs, {found['mode']}"]
-    lines += [f"  {row['mape']:7.1f}  {row['slug']}: {row['reason']}" for row in found["worst"]]
+    baselines = [(BASELINES[name], _text_table(part["by_class"])) for name, part in found["baselines"].items()]
+    if any(table for _, table in baselines):
+        lines += ["baselines, medians over logs | over systems, %"]
+    for label, table in baselines:
+        lines += [f"  {label}", *table] if table else []
+    if found["worst"]:
+        lines += [f"worst logs, {found['mode']}"]
+        lines += [f"  {row['mape']:7.1f}  {row['slug']}: {row['reason']}" for row in found["worst"]]
+    rest = [row for row in found["per_log"] if row["mape"] is None]
+    if rest:
+        lines += [f"not scored, {found['mode']}"]
+        lines += [f"  {row['slug']}: {row['reason']}" for row in rest[:_MOST_REASONS]]
+    if len(rest) > _MOST_REASONS:
+        lines += [f"  and {len(rest) - _MOST_REASONS} more (--json names all)"]
     return "\n".join(lines) + "\n"
 
 
 def _text_table(by_class: Mapping[str, Any]) -> list[str]:
-    head = f"  {'':28s}{'logs':>5s}" + "".join(f"{label:>17s}" for _, label in COLUMNS)
-    lines = [head]
-    for name, part in by_class.items():
+    """A line for each class that has logs; nothing where none has."""
+    parts = {name: part for name, part in by_class.items() if part["n_logs"]}
+    lines = [f"  {'':28s}{'logs':>5s}" + "".join(f"{label:>17s}" for _, label in COLUMNS)] if parts else []
+    for name, part in parts.items():
         cells = "".join(
             f"{_percent(part['logs'][key]):>8s} |{_percent(part['systems'][key]):>7s}" for key, _ in COLUMNS
         )
