@@ -38,7 +38,7 @@ FLAGS = ("launch", "iterations", "busbw_only", "in_place_only", "old_convention"
 
 
 def flags(record: dict[str, str], rows: list[dict[str, str]]) -> dict[str, str]:
-    """The derived columns of one log: ``yes`` or blank, and the launch that its words name."""
+    """The derived columns of one log: launch and iterations that its words name, and ``yes`` or blank."""
 
     def has(*columns: str) -> bool:
         return any(row.get(column) for row in rows for column in columns)

@@ -41,12 +41,11 @@ CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 """Fabric classes that errors are reported by."""
 
 _ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I)
-_PER_GPU = re.compile(
-    r"\b(?:one )?process per GPU\b|\b\d+ threads x 1 GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I
-)
+_PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
+_THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
 _EFA_V1 = re.compile(r"\b[VA]100\b")
 _PLUGIN_1_5 = date(2022, 11, 1)
-_ITERATIONS = re.compile(r"(?<![\d.])(\d{1,6}) iter(?:ation)?s\b", re.I)
+_ITERATIONS = re.compile(r"(?<![\d.,])(?<!warmup )(?<!warm-up )(\d{1,6}) iter(?:ation)?s\b(?!/|,? (?:of )?warm)", re.I)
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
 _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
@@ -123,9 +122,12 @@ def launch_in_words(row: dict[str, str]) -> str:
     """The launch that notes, environment and tool version of a row name; blank where they name none or both.
 
     ``one_process``: "single process", "one process driving", the flag "-g" with 2 or more. ``process_per_gpu``:
-    "process per GPU", "srun", "torchrun", "torch.distributed", and "N threads x 1 GPU", which launch side by side.
+    "process per GPU", "srun", "torchrun", "torch.distributed"; also "N threads x 1 GPU" or the flag "-t" with 2 or
+    more, whatever else is said: threads of one process launch side by side.
     """
     text = " ".join(row.get(k, "") for k in ("notes", "env", "nccl_tests_version"))
+    if _THREADS.search(text):
+        return "process_per_gpu"
     one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
     return "" if one == per_gpu else "one_process" if one else "process_per_gpu"
 
@@ -259,8 +261,9 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     sharp = nodes > 1 and stated.sharp is not False
     sharp = sharp and bool(stated.sharp or _SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
     env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
-    if nodes > 1 and _simple_by_plugin(row):
-        env.setdefault("NCCL_PROTO", "Simple")
+    if nodes > 1 and stated.env is None and "NCCL_PROTO" not in env and _simple_by_plugin(row):
+        env["NCCL_PROTO"] = "Simple"
+        notes.append("protocol not stated: Simple, as aws-ofi-nccl sets it on this EFA")
     if sharp:
         env.setdefault("NCCL_COLLNET_ENABLE", "1")
     fault, system = "", stated.system or slug

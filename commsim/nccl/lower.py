@@ -395,8 +395,9 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
 def _staging_rate(system: System, parameters: Parameters, call: Call) -> float:
     """Bytes/s of what a rank begins a loop of Simple with; infinite where it goes to its neighbour at once.
 
-    GPUs of sm 80 read from each other over NVLink (src/transport/p2p.cc, p2pGetInfo), so that a rank first writes into
-    a buffer of its own; an all_gather that is not in place writes to its result beside it.
+    GPUs of sm 80 read from each other over NVLink (src/graph/paths.cc, ncclTopoCheckP2p), so that a rank first writes
+    into a buffer of its own; an all_gather that is not in place writes to its result beside it. Between nodes the NICs
+    set the pace, and it does not show.
     """
     if system.sm != 80 or system.intra_type != "NVL" or system.nodes > 1 or not call.protocol.is_simple:
         return inf

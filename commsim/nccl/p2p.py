@@ -62,8 +62,9 @@ def p2p_time(
     """Seconds of the kernel, the bandwidth part of them, what limits it, and the channels per peer.
 
     `nbytes` is the nccl-tests size: what one rank sends to all peers together, or to its one peer. What it sends to
-    itself is copied while its blocks send nothing else: two to eight A100 exchange (N-1)/N of the bytes at the 235 GB/s
-    of a pair and add the rest at 793 GB/s, within 1 %; eight H100 at 960 GB/s. Beside a network that does not show.
+    itself in an all_to_all is copied, at `copy_rate`, while its blocks send nothing else: two to eight A100 take as
+    long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793 GB/s, eight H100 at 367 and 960. Beside a network it
+    does not show.
     """
     n, ppn = system.ranks, system.ranks_per_node
     peers = 1 if collective == "send_recv" else n - 1
@@ -103,5 +104,5 @@ def p2p_time(
             parts.append((senders * beyond * each / (uplink * share), "leaf uplinks"))
         latency += 2 * parameters.network.ring_hop.Simple + parameters.network.peer_cost * (remote if many else 0)
     busy, limit = max(parts)
-    own = 0.0 if collective == "send_recv" or remote else each / parameters.copy_rate
+    own = each / parameters.copy_rate if collective == "all_to_all" and not remote else 0.0
     return latency + busy + own, busy, limit, channels

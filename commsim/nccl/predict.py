@@ -91,6 +91,8 @@ class Predictor:
         self._check()
 
     def _check(self) -> None:
+        if self.options.iterations is not None and self.options.iterations < 1:
+            raise ScenarioError(f"iterations: found {self.options.iterations}, expected 1 or more")
         if self.options.version is None:
             self._warn(f"no NCCL version given: {format_version(ASSUMED)} is assumed")
         elif not OLDEST <= self.version <= (*NEWEST[:2], 999):

@@ -211,6 +211,8 @@ def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
         ({"launch": "one_process", "notes": "srun"}, "one_process"),
         ({"notes": "single process -g 8"}, "one_process"),
         ({"notes": "8 threads x 1 GPU", "n_nodes": "1"}, "process_per_gpu"),  # which launch side by side
+        ({"notes": "single process, -t 8 -g 1", "n_nodes": "1"}, "process_per_gpu"),
+        ({"notes": "single process, -t 1 -g 8"}, "one_process"),
         ({"notes": "one process per GPU (srun)"}, "process_per_gpu"),
         ({"n_nodes": "1", "inter_link": ""}, "one_process"),
         ({"n_nodes": "1", "inter_link": "4x HDR"}, "process_per_gpu"),
@@ -230,6 +232,9 @@ def test_launch_of_a_row(row: dict[str, str], launch: str) -> None:
         ({"iterations": "1e9", "notes": "5 iters"}, 5),
         ({"iterations": "-5"}, None),
         ({"notes": "0 iters, version 1.20 iters"}, None),
+        ({"notes": "warmup 5 iters, 100 iters"}, 100),
+        ({"notes": "20 iterations of warmup"}, None),
+        ({"notes": "1,000 iters at 100 iters/s"}, None),
         ({}, None),
     ],
 )

@@ -95,7 +95,7 @@ def test_nvls_needs_hopper_and_2_17() -> None:
     assert discover(load_preset("hgx-h100"), (2, 16, 0)).nvls is None
 
 
-def test_nvls_of_a_whole_rack_has_32_heads_and_reduces_only() -> None:
+def test_nvls_of_a_whole_rack_has_32_heads_and_only_all_reduce() -> None:
     system = discover(load_preset("gb200-nvl72"), (2, 26, 2))
     assert system.nvls is not None
     assert system.nvls.channels == 32
