@@ -44,7 +44,7 @@ _ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S
 _PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
 _THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
 _EFA_V1 = re.compile(r"\b[VA]100\b")
-_PLUGIN_1_5 = date(2022, 11, 1)
+_SIMPLE_SINCE = date(2023, 3, 31)  # aws-ofi-nccl 1.6.0, the first with src/platform-aws.c, was tested with NCCL 2.17.1
 _ITERATIONS = re.compile(r"(?<![\d.,])(?<!warmup )(?<!warm-up )(\d{1,6}) iter(?:ation)?s\b(?!/|,? (?:of )?warm)", re.I)
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
 _SHARP = re.compile(r"\bSHARP")
@@ -258,8 +258,8 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         launch, launch_note = stated.launch, ""
     notes += [n for n in (note, launch_note) if n]
     nodes, per_node = _shape(row)
-    sharp = nodes > 1 and stated.sharp is not False
-    sharp = sharp and bool(stated.sharp or _SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
+    named = bool(_SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
+    sharp = nodes > 1 and (named if stated.sharp is None else stated.sharp)
     env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
     if nodes > 1 and stated.env is None and "NCCL_PROTO" not in env and _simple_by_plugin(row):
         env["NCCL_PROTO"] = "Simple"
@@ -303,10 +303,10 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
 
 
 def _simple_by_plugin(row: dict[str, str]) -> bool:
-    """Whether aws-ofi-nccl sets NCCL_PROTO=simple: from 1.5 on p3dn, p4d and p4de (src/platform-aws.c)."""
+    """Whether aws-ofi-nccl sets NCCL_PROTO=simple: from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c)."""
     efa = network_kind(row.get("inter_link", ""), row.get("env", "")) == "efa"
     day = log_date(row.get("date", ""))
-    return efa and bool(_EFA_V1.search(row.get("gpu_model", ""))) and day is not None and day >= _PLUGIN_1_5
+    return efa and bool(_EFA_V1.search(row.get("gpu_model", ""))) and day is not None and day >= _SIMPLE_SINCE
 
 
 def _shape(row: dict[str, str]) -> tuple[int, int]:

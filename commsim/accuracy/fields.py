@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +51,12 @@ class Space:
 
 
 def walk(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, float, bool]]:
-    """(path, value, is a time) of every finite number of a model, times told by their field type."""
+    """(path, value, is a time) of every number of a model, times told by their field type."""
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from walk(value, f"{prefix}{name}.")
-        elif isinstance(value, float) and isfinite(value):
+        elif isinstance(value, float):
             is_time = any(getattr(m, "func", None) is parse_time for m in info.metadata)
             yield f"{prefix}{name}", value, is_time
 
@@ -86,7 +85,7 @@ def start_parameters(generation: str, network: str) -> Parameters:
     """The Parameters at the start values; what `starts.yaml` does not list is as shipped."""
     document = _document()
     data: Any = document.data
-    shipped = load_parameters(generation, network).model_dump(exclude_defaults=True)
+    shipped = load_parameters(generation, network).model_dump()
     over = _merged(data["common"], data["generations"].get(generation, {}))
     over["network"] = dict(data["networks"].get(network, {}))
     over["provenance"] = over["network"]["provenance"] = "start values of a fit (commsim/accuracy/starts.yaml)"

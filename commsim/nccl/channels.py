@@ -12,6 +12,9 @@ from commsim.nccl.version import Version
 CONTINUOUS_SINCE: Version = (2, 22, 0)
 """From 2.22 channels are cut at byte cells and carry at least 32 KiB of traffic each."""
 
+MOST_NVLS_HEADS = 32
+"""NCCL_MAX_NVLS_ARITY of src/include/device.h (8 before 2.21, when no NVLink domain had more GPUs)."""
+
 _MIN_TRAFFIC = 32 << 10
 
 

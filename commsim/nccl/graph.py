@@ -65,10 +65,6 @@ class System:
         return 3 if self.sm >= 100 else 2 if self.sm >= 90 else 1 if self.sm >= 80 else 0
 
 
-MOST_NVLS_HEADS = 32
-"""NCCL_MAX_NVLS_ARITY of src/include/device.h (8 before 2.21, when no NVLink domain had more GPUs)."""
-
-
 def max_channels(version: Version) -> int:
     """MAXCHANNELS of src/include/device.h."""
     return 64 if version >= (2, 25, 0) else 32

@@ -399,6 +399,8 @@ def _staging_rate(system: System, parameters: Parameters, call: Call) -> float:
     into a buffer of its own; an all_gather that is not in place writes to its result beside it. Between nodes the NICs
     set the pace, and it does not show.
     """
-    if system.sm != 80 or system.intra_type != "NVL" or system.nodes > 1 or not call.protocol.is_simple:
+    rate = parameters.staging_rate
+    reads = system.sm == 80 and system.intra_type == "NVL"
+    if rate is None or not reads or system.nodes > 1 or not call.protocol.is_simple:
         return inf
-    return parameters.staging_rate / (2 if call.collective == "all_gather" else 1)
+    return rate / (2 if call.collective == "all_gather" else 1)

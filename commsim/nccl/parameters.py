@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,7 +125,7 @@ class Parameters(_Frozen):
     block_rate: Rates
     flag_rate: Bandwidth  # payload of LL whose flags a proxy of the hosts of this generation checks, in host memory
     copy_rate: Bandwidth  # of a copy from GPU memory to GPU memory: what a collective of one rank is
-    staging_rate: Bandwidth = inf  # of a thread block that copies into a buffer of its own GPU, for neighbours to read
+    staging_rate: Bandwidth | None = None  # sm 80: of a block that copies into a buffer its neighbour reads
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
     slice_cost: Seconds  # Simple: a thread block's wait, barriers and fence at each slice, while it moves nothing
     ring_hop: Hops

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commsim.nccl.graph import MOST_NVLS_HEADS
+from commsim.nccl.channels import MOST_NVLS_HEADS
 from commsim.nccl.speeds import speeds
 from commsim.nccl.view import LOC, NVL, PIX, PXN, SYS, NodeView, Path
 

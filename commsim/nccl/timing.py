@@ -26,30 +26,17 @@ def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
 
     With G slices of time t and hop h, a step costs max(G t, t + h): either the thread block never waits, or the first
     slice of the next step is waited for. A loop of P steps ends one hop after its last slice:
-    (P - 1) max(G t, t + h) + G t + h. Where the first step takes longer, its slices are late one by one.
+    (P - 1) max(G t, t + h) + G t + h. What the slices of the first step take longer comes on top, G times: no path
+    through the loop holds more of them, and the longest one holds them all.
     """
     total = busy = 0.0
     for loop in plan.loops:
         t = float(plan.service_of(loop)[0])
         h = float(plan.hop_of(loop)[0])
         G = loop.slices
-        late = plan.staging_of(loop)
-        if late:
-            total += loop.count * _one_rank(plan.steps, G, t, h, late)
-        else:
-            total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * t + h)
+        total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * (t + plan.staging_of(loop)) + h)
         busy += loop.count * plan.steps * G * t
     return total, busy
-
-
-def _one_rank(steps: int, slices: int, service: float, hop: float, late: float) -> float:
-    """Seconds of one loop of a uniform ring whose first step takes `late` more for each slice."""
-    free, held = 0.0, [0.0] * slices
-    for step in range(steps):
-        for s in range(slices):
-            free = max(held[s], free) + service + (late if step == 0 else 0.0)
-            held[s] = free + hop
-    return held[-1]
 
 
 def ring_wavefront(plan: RingPlan) -> tuple[float, float]:

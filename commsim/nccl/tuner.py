@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import ceil, floor, log2
 
 from commsim.nccl import tuner_tables as tables
+from commsim.nccl.channels import MOST_NVLS_HEADS
 from commsim.nccl.environment import PATHS, PROTOCOL_NAMES, Allowed, ring_always, whole
-from commsim.nccl.graph import MOST_NVLS_HEADS, Graph, System
+from commsim.nccl.graph import Graph, System
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.tuner_nvls import collnet_direct_bandwidth, nvls_bandwidth
 from commsim.nccl.version import Version

@@ -102,7 +102,7 @@ def _with_file(scenario: Scenario, shipped: M, library: str) -> tuple[M, tuple[f
 
 def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
     """The shipped parameters with the values of a file; every unknown name or wrong unit is a fault of the file."""
-    data: dict[str, Any] = shipped.model_dump(mode="json", exclude_defaults=True)
+    data: dict[str, Any] = shipped.model_dump(mode="json")
     faults = []
     document = read_documents(path)[0]
     for name, fitted in file.values.items():

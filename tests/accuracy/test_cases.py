@@ -246,7 +246,7 @@ def test_iterations_of_a_row(row: dict[str, str], iterations: int | None) -> Non
     ("more", "protocol"),
     [
         ({"date": "2023-05-01"}, "Simple"),
-        ({"date": "2022-06-11"}, None),  # before aws-ofi-nccl 1.5
+        ({"date": "2022-06-11"}, None),  # before aws-ofi-nccl 1.6.0
         ({"date": "2023-05-01", "env": "NCCL_PROTO=LL128"}, "LL128"),
         ({"date": "2023-05-01", "gpu_model": "H100 80GB HBM3 SXM", "inter_link": "32x 100Gb/s EFA"}, None),
         ({"date": "2023-05-01", "inter_link": "8x HDR InfiniBand"}, None),
