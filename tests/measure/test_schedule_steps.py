@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import defaultdict
+import time
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ CPU = torch.device("cpu")
 class Network:
     """What `schedule_steps` asks of torch.distributed, for ranks that are threads."""
 
-    def __init__(self) -> None:
-        self.queues: dict[tuple[int, int], queue.Queue[Any]] = defaultdict(queue.Queue)
+    def __init__(self, n: int) -> None:
+        # All made before the ranks start: of two threads that make one on first use, each can keep its own.
+        self.queues: dict[tuple[int, int], queue.Queue[Any]] = {
+            pair: queue.Queue() for pair in permutations(range(n), 2)
+        }
         self.rank = threading.local()
         self.isend, self.irecv = "isend", "irecv"
 
@@ -58,7 +62,7 @@ class Sent(threading.Event):
 
 def carried_out(task: Task, n: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Elements that are wrong on any rank after the schedule."""
-    network = Network()
+    network = Network(n)
     monkeypatch.setattr(schedule_steps, "dist", network)
     schedule = load_schedule(task, n, size)
     operations = [schedule_operation(schedule, task, rank, CPU) for rank in range(n)]
@@ -81,7 +85,8 @@ def carried_out(task: Task, n: int, size: int, monkeypatch: pytest.MonkeyPatch) 
         thread.start()
     for thread in threads:
         thread.join()
-    assert not faults, faults[0]
+    if faults:
+        raise faults[0]  # with its trace; the others follow from it
     return sum(op.wrong() for op in operations)
 
 
@@ -106,6 +111,18 @@ def test_every_algorithm_gives_the_right_result(
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16", "int64"])
 def test_reductions(dtype: str, redop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert carried_out(Task("all_reduce", (), dtype, redop, schedule="swing"), 4, 640, monkeypatch) == 0
+
+
+def test_both_ends_of_a_link_may_use_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that takes its time to be made, and two ranks of which one only sends and one only receives."""
+    made = queue.Queue
+
+    def slowly() -> queue.Queue[Any]:
+        time.sleep(0.05)
+        return made()
+
+    monkeypatch.setattr(queue, "Queue", slowly)
+    assert carried_out(Task("broadcast", (), schedule="binomial"), 2, 64, monkeypatch) == 0
 
 
 def test_a_wrong_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
