@@ -14,7 +14,7 @@ import io
 import sys
 from pathlib import Path
 
-from commsim.accuracy.cases import iterations_of, launch_in_words
+from commsim.accuracy.cases import iterations_of, launch_in_words, nic_apart
 from commsim.files import write_atomically
 
 INDEXES = ("INDEX_single_node.csv", "INDEX_multi_node.csv")
@@ -34,11 +34,11 @@ KEPT = (
     "source_url",
     "date",
 )
-FLAGS = ("launch", "iterations", "busbw_only", "in_place_only", "old_convention")
+FLAGS = ("launch", "iterations", "nic_apart", "busbw_only", "in_place_only", "old_convention")
 
 
 def flags(record: dict[str, str], rows: list[dict[str, str]]) -> dict[str, str]:
-    """The derived columns of one log: launch and iterations that its words name, and ``yes`` or blank."""
+    """The derived columns of one log: launch, iterations and place of the NICs by its words, and ``yes`` or blank."""
 
     def has(*columns: str) -> bool:
         return any(row.get(column) for row in rows for column in columns)
@@ -46,6 +46,7 @@ def flags(record: dict[str, str], rows: list[dict[str, str]]) -> dict[str, str]:
     return {
         "launch": launch_in_words(record),
         "iterations": str(iterations_of(record) or ""),
+        "nic_apart": "yes" if nic_apart(record) else "",
         "busbw_only": "" if has("oop_time_us", "ip_time_us") else "yes",
         "in_place_only": "" if has("oop_time_us", "oop_algbw_GBps", "oop_busbw_GBps") else "yes",
         "old_convention": "yes" if "OLD CONVENTION" in record.get("notes", "") else "",

@@ -7,6 +7,7 @@ does not say of it follows from the row by one rule, the same for logs never see
 * version: the one stated, else the release that was current on the log's date;
 * launch: the column ``launch``, else keywords of notes and environment, else one process for a log that knows only one
   node and no network (``-g N``), and a process per GPU for any other (MPI);
+* place of the NICs: the column ``nic_apart``, else beside the GPUs unless network or notes say otherwise;
 * iterations: the column ``iterations``, else a number of "iters" in notes or environment;
 * environment: every ``NCCL_NAME=value`` of the column ``env``, and Simple where the network's plugin allows no other;
 * reduction in the network: where the row names SHARP as in use.
@@ -25,7 +26,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from commsim.accuracy.machines import base_machine, full_node, network_blocks, network_kind, wire
+from commsim.accuracy.machines import (
+    base_machine,
+    full_node,
+    network_blocks,
+    network_kind,
+    on_another_root,
+    wire,
+)
 from commsim.accuracy.releases import log_date, version_of
 from commsim.document import read_documents, validate
 from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
@@ -137,6 +145,12 @@ def iterations_of(row: dict[str, str]) -> int | None:
     stated = re.fullmatch(r"(\d{1,6})(?:\.0*)?", row.get("iterations", "").strip(), re.ASCII)
     match = stated or _ITERATIONS.search(" ".join(row.get(k, "") for k in ("notes", "env")))
     return int(match[1]) or None if match else None
+
+
+def nic_apart(row: dict[str, str]) -> bool:
+    """Whether NICs are on another root than the GPUs: the column ``nic_apart``, else the words of network and notes."""
+    stated = row.get("nic_apart", "").strip().lower()
+    return stated == "yes" if stated else on_another_root(f"{row.get('inter_link', '')} | {row.get('notes', '')}")
 
 
 def launch_of(row: dict[str, str]) -> tuple[str, str]:
@@ -337,7 +351,7 @@ def _machine(
         return system_of(row, base, "one node"), {"preset": base, **knobs}, ()
     full = full_node(base)
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
-    found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation)
+    found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation, apart=nic_apart(row))
     network = stated.network or found.network
     blocks = network_blocks(network, found.nics, found.bandwidth, through_host=found.through_host)
     return system_of(row, base, network), {"preset": base, **knobs, **blocks}, found.notes

@@ -75,6 +75,11 @@ _COUNT = re.compile(
     re.I,
 )
 _STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
+_APART = re.compile(
+    r"\b(?:GPUs?|NICs?|HCAs?)\b[^.;,|]*\b(?:different|another|separate) (?:PCIe )?"
+    r"(?:roots?(?: (?:complex(?:es)?|ports?))?|host bridges?|sockets?|CPUs?|NUMA nodes?)\b",
+    re.I,
+)
 _PER_NODE = re.compile(r"\b(?:per|/)\s?node\b|\bnode total\b|\btotal\b|\baggregate\b", re.I)
 
 # us of switch, cable and NIC as in topologies/: Quantum-2, Rosetta, 51.2 Tb/s Ethernet; half a round trip of a NIC.
@@ -97,7 +102,7 @@ class Wire:
     nics: int
     bandwidth: float
     notes: tuple[str, ...] = ()
-    through_host: bool = False  # GPU memory is not reached directly
+    through_host: bool = False  # what a NIC moves passes the root of a host: no GPUDirect, or no switch in common
 
 
 def base_machine(gpu_model: str, intra_link: str, gpus_per_node: int = 1) -> str:
@@ -123,29 +128,36 @@ def network_kind(inter_link: str, env: str = "") -> str | None:
     return next((name for pattern, name in _NETWORKS if re.search(pattern, inter_link, re.I)), None)
 
 
-def wire(inter_link: str, env: str, gpus: int, generation: str) -> Wire:
+def on_another_root(words: str) -> bool:
+    """Whether words say that NICs and GPUs are on different PCIe roots, sockets or NUMA nodes."""
+    return bool(_APART.search(words))
+
+
+def wire(inter_link: str, env: str, gpus: int, generation: str, *, apart: bool = False) -> Wire:
     """The network that the words of a row describe, for a node of `gpus` GPUs of a generation.
+
+    `apart`: its NICs are on another PCIe root than the GPUs; else they are beside them.
 
     >>> wire("4x HDR 200Gb/s InfiniBand", "", 8, "ampere")
     Wire(network='infiniband', nics=4, bandwidth=25000000000.0, notes=(), through_host=False)
     """
-    notes = []
+    assumed = []
     network = network_kind(inter_link, env)
     if network is None:
         network = "infiniband"
-        notes.append("network not named: taken as infiniband")
+        assumed.append("network not named: taken as infiniband")
     rate = _rate(inter_link)
     if rate is None:
         rate = _DEFAULT_RATE[generation]
-        notes.append(f"NIC rate not stated: taken as {rate} Gb/s")
+        assumed.append(f"NIC rate not stated: taken as {rate} Gb/s")
     nics = _count(inter_link)
     if nics is None:
         whole = rate > _FASTEST or (rate >= 2 * _DEFAULT_RATE[generation] and bool(_PER_NODE.search(inter_link)))
         nics = gpus if rate >= 100 else 1
-        notes.append(f"NIC count not stated: taken as {nics} ({'one per GPU' if rate >= 100 else 'a slow network'})")
+        assumed.append(f"NIC count not stated: taken as {nics} ({'one per GPU' if rate >= 100 else 'a slow network'})")
         if whole:
             rate = rate // nics
-            notes.append(f"the rate is taken as that of a node: {rate} Gb/s per NIC")
+            assumed.append(f"the rate is taken as that of a node: {rate} Gb/s per NIC")
     elif rate > _FASTEST:
         rate = rate // nics
     if "per tray" in inter_link:  # the node is the NVLink domain, a tray holds four of its GPUs
@@ -154,8 +166,8 @@ def wire(inter_link: str, env: str, gpus: int, generation: str) -> Wire:
         network = "efa_v1"  # its second generation came with the instances of Hopper
     if network == "efa" and nics > gpus and nics % gpus == 0:  # its plugin joins the devices beside one GPU
         nics, rate = gpus, rate * nics // gpus
-    staged = bool(_STAGED.search(f"{inter_link} {env}"))
-    return Wire(network, nics, rate * 1e9 / 8, tuple(notes), staged)
+    far = apart or bool(_STAGED.search(f"{inter_link} {env}"))
+    return Wire(network, nics, rate * 1e9 / 8, tuple(assumed), far)
 
 
 def _rate(text: str) -> int | None:

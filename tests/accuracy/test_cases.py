@@ -17,10 +17,13 @@ from commsim.accuracy.cases import (
     iterations_of,
     launch_of,
     load_cases,
+    nic_apart,
 )
 from commsim.accuracy.machines import base_machine, full_node, network_kind, wire
 from commsim.accuracy.releases import RELEASES, current_release, log_date, stated_version, version_of
 from commsim.errors import LogFormatError, ScenarioError, TopologyError
+from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.tuner import ll128_enabled
 from commsim.resources import data_root
 
 ROW = {
@@ -166,6 +169,35 @@ def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str)
 def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, gbps: int) -> None:
     found = wire(inter, "", gpus, "hopper")
     assert (found.network, found.nics, found.bandwidth) == (network, nics, gbps * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("inter", "notes", "through"),
+    [
+        ("1x HDR InfiniBand", "GPU and NIC on different PCIe roots; one CSV", True),
+        ("1x HDR InfiniBand", "NIC is attached to another socket than the GPU", True),
+        ("8x NDR InfiniBand, GPUs and HCAs on separate NUMA nodes", "", True),
+        ("8x NDR InfiniBand, no GPUDirect", "", True),
+        ("8x NDR InfiniBand", "GPUs of two sockets; a different root of the broadcast", False),
+        ("8x NDR InfiniBand, NICs beside their GPU", "runs on different nodes", False),
+    ],
+)
+def test_a_nic_on_another_root_is_behind_the_host(inter: str, notes: str, through: bool) -> None:
+    row = {"inter_link": inter, "notes": notes}
+    assert wire(inter, "", 8, "ampere", apart=nic_apart(row)).through_host is through
+    assert [nic_apart(row | {"nic_apart": said}) for said in ("yes", "no")] == [True, False]
+
+
+def test_a_nic_on_another_root_forbids_ll128(tmp_path: Path) -> None:
+    # NCCL trusts 128-byte stores as far as a switch (src/graph/tuning.cc); a published pair of nodes changes from LL to
+    # Simple at 452 kB, where NCCL 2.16's figures for 24 GB/s cross.
+    row = ROW | {"gpu_model": "A100 PCIe", "intra_link": "", "n_nodes": "2", "gpus_per_node": "1", "n_ranks": "2"}
+    row |= {"inter_link": "1x HDR InfiniBand", "env": "NCCL_NET_GDR_LEVEL=SYS", "nccl_version": "2.16.5"}
+    for notes, ll128 in (("", True), ("GPU and NIC on different PCIe roots", False)):
+        case = case_of(row | {"notes": notes}, tmp_path)
+        model = Predictor(case.topology(), Options(case.version, case.env))
+        assert ll128_enabled(model.system, (2, 16, 5)) is ll128
+        assert model.machine.through_host is not ll128
 
 
 def test_efa_of_old_gpus_is_its_first_generation() -> None:
