@@ -31,7 +31,8 @@ def quantity(value: float, is_time: bool, path: str) -> object:
     """A value to four digits as the parameter files hold it."""
     if is_time:
         return f"{value * 1e6:.4g} us"
-    return float(f"{value:.4g}") if "efficiency" in path else f"{value / 1e9:.4g} GB/s"
+    plain = "efficiency" in path or path.endswith("share")
+    return float(f"{value:.4g}") if plain else f"{value / 1e9:.4g} GB/s"
 
 
 def tree(generation: str, network: str, values: dict[Field, float], part: str) -> dict[str, object]:

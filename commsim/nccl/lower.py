@@ -137,7 +137,9 @@ class RingPlan:
     first_pass_s: float
     limit: str
     slice_s: float = 0.0  # for which the thread block is held by a slice beside its bytes
+    chunk_s: float = 0.0  # the same by a chunk, whatever its slices
     side_by_side: int = 0  # LL, LL128: bytes that the warps of a block handle at once, so that they are ready together
+    pass_share: float = 1.0  # of the time of such a pass, until when it is all written
     crossing: Crossing | None = None
     block_rate: float = inf  # at which a thread block copies, whatever the links carry
     staging_rate: float = inf  # at which a rank puts what it begins a loop with where its neighbour reads it
@@ -163,7 +165,8 @@ class RingPlan:
         Between nodes a slice of Simple waits until it has been written, one of LL and LL128 until its chunk has been.
         """
         hop = self.hop_s + self.first_pass_s * min(1.0, loop.slice_bytes / self.pass_bytes)
-        together = max(0, min(self.side_by_side, loop.slices * loop.slice_bytes) - loop.slice_bytes) / self.rate
+        chunk = loop.slices * loop.slice_bytes
+        together = self.pass_share * max(0, min(self.side_by_side, chunk) - loop.slice_bytes) / self.rate
         if self.crossing is None:
             return np.asarray(hop + together)
         messages = self.crossing.messages_of(loop)
@@ -175,7 +178,7 @@ class RingPlan:
 
     def service_of(self, loop: Loop) -> Float64:
         """Seconds for which a slice holds each hop: its bytes and its hand-over, or its part of a message."""
-        service = loop.slice_bytes / self.rate + self.slice_s
+        service = loop.slice_bytes / self.rate + self.slice_s + self.chunk_s / loop.slices
         if self.crossing is None:
             return service
         messages = self.crossing.messages_of(loop)
@@ -258,7 +261,7 @@ def nic_efficiency(machine: Machine, parameters: Parameters, *, all_to_all: bool
     """Payload share of the nominal rate of a NIC."""
     network = parameters.network
     efficiency = network.all_to_all_efficiency if all_to_all else network.efficiency
-    return float(efficiency * parameters.efficiency.through_host) if machine.through_host else float(efficiency)
+    return float(efficiency * network.through_host_efficiency) if machine.through_host else float(efficiency)
 
 
 def nic_rates(
@@ -374,6 +377,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
     inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
     network = parameters.network.ring_hop.of(protocol.name)
     limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
+    pause = parameters.pause.of(protocol.name)
     return RingPlan(
         collective=call.collective,
         ranks=n,
@@ -384,8 +388,10 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         pass_bytes=protocol.pass_bytes(protocol.max_threads),
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,
-        slice_s=parameters.slice_cost if protocol.is_simple else 0.0,
+        slice_s=pause if protocol.is_simple else 0.0,
+        chunk_s=0.0 if protocol.is_simple else pause,
         side_by_side=0 if protocol.is_simple else protocol.pass_bytes(call.split.threads),
+        pass_share=parameters.pass_share,
         crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
         staging_rate=_staging_rate(system, parameters, call),

@@ -48,12 +48,17 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
         most = min(16, max(1, _MOST_CHANNELS // max(1, peers)) if alone else most)
         channels = max(1, min(most, ceil(nbytes / _PART_BEFORE_2_22)))
         return channels, max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels))
-    chunk = _CHUNK_ONE_NODE if alone and machine.intra_kind.startswith("nvlink") else _CHUNK
+    chunk = _chunk(system, machine)
     least, largest = (chunk // 8, _MOST_CHANNELS * chunk) if alone else (chunk // 2, chunk)
     channels = max(1, min(p2p_start(most, total, system.ranks), ceil(nbytes / least)))
     while channels < most and nbytes / channels > largest:
         channels *= 2
     return channels, ceil(nbytes / channels)
+
+
+def _chunk(system: System, machine: Machine) -> int:
+    """Bytes that a send hands over at once (src/init.cc, computeBuffSizes)."""
+    return _CHUNK_ONE_NODE if system.nodes == 1 and machine.intra_kind.startswith("nvlink") else _CHUNK
 
 
 def p2p_time(
@@ -87,6 +92,8 @@ def p2p_time(
             parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link"))
     # Each channel has work of its own to be handed to the kernel; that of remote peers lies in what such a peer costs.
     latency = p.base + parameters.channel_cost_of(version) * (min(_MOST_CHANNELS, channels * max(1, local)) - 1)
+    if local and not remote and version >= _PARTS_SINCE:
+        latency += min(part, _chunk(system, machine)) / p.channel_rate
     if remote:
         many = collective != "send_recv"
         rates = nic_rates(machine, parameters, all_to_all=many)

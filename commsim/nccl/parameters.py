@@ -21,6 +21,10 @@ from commsim.fields import Bandwidth, Bytes, Seconds
 GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 NETWORKS = ("infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet")
 
+ONE_QUEUE_SINCE = (2, 14, 0)
+"""From 2.14 the work of all channels is written to one queue at once (src/enqueue.cc, uploadWork); before, each channel
+had a queue, whose slot the host waited for (getNextOp)."""
+
 _FOLDER = Path(__file__).parent
 
 B = TypeVar("B", bound=BaseModel)
@@ -68,7 +72,6 @@ class Efficiency(_Frozen):
     nvlink_switch: float
     pcie: float
     nvls: float  # of the NVLink rate, for a reduction in the switch
-    through_host: float  # of a NIC's rate, where it and the GPU meet in the PCIe root of a host and not in a switch
 
 
 class Launch(_Frozen):
@@ -111,6 +114,7 @@ class Network(_Frozen):
     channel_rate: Bandwidth  # payload bytes/s of one channel of a send to another node
     efficiency: float  # payload share of the NIC's nominal rate
     all_to_all_efficiency: float  # the same when every rank sends to every other
+    through_host_efficiency: float  # share of that where NIC and GPU meet in the PCIe root of a host, not in a switch
 
 
 class Parameters(_Frozen):
@@ -121,13 +125,16 @@ class Parameters(_Frozen):
     launch: Launch
     base: PerProtocol  # kernel start and end
     channel_cost: Seconds  # each further channel
-    channel_cost_before_2_22: Seconds  # the same while every channel had a work element of its own to enqueue
+    channel_cost_before_2_14: Seconds  # the same while every channel had a work queue of its own (`ONE_QUEUE_SINCE`)
     block_rate: Rates
     flag_rate: Bandwidth  # payload of LL whose flags a proxy of the hosts of this generation checks, in host memory
     copy_rate: Bandwidth  # of a copy from GPU memory to GPU memory: what a collective of one rank is
     staging_rate: Bandwidth | None = None  # sm 80: of a block that copies into a buffer its neighbour reads
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
-    slice_cost: Seconds  # Simple: a thread block's wait, barriers and fence at each slice, while it moves nothing
+    pass_share: float  # LL, LL128: part of the time of a pass of the block that goes by until all of it is written
+    pause: (
+        PerProtocol  # a block's wait, barriers and fence, while nothing moves: Simple at each slice, others each chunk
+    )
     ring_hop: Hops
     tree_hop: Hops
     efficiency: Efficiency
@@ -137,7 +144,7 @@ class Parameters(_Frozen):
 
     def channel_cost_of(self, version: tuple[int, int, int]) -> float:
         """Seconds for each channel after the first, for an NCCL version."""
-        return float(self.channel_cost if version >= (2, 22, 0) else self.channel_cost_before_2_22)
+        return float(self.channel_cost if version >= ONE_QUEUE_SINCE else self.channel_cost_before_2_14)
 
     def scaled(self, latency: float = 1.0, launch: float = 1.0) -> Parameters:
         """The same with every hop, and what the host needs to launch, taking so many times as long; rates stay."""

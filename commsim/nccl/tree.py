@@ -52,6 +52,11 @@ def side_by_side(call: Call, nbytes: int) -> int:
     return 0 if protocol.is_simple else min(nbytes, protocol.pass_bytes(protocol.max_threads) // 2)
 
 
+def _beside(parameters: Parameters, call: Call, nbytes: int, pieces: int) -> float:
+    """Bytes of LL or LL128 for whose time a piece waits, since the block's other warps write theirs beside it."""
+    return parameters.pass_share * max(0.0, side_by_side(call, nbytes) - nbytes / pieces)
+
+
 @dataclass(frozen=True, eq=False)
 class _Shape:
     """What does not depend on the size: the rows of one pair of trees in a number of pieces, and their routes."""
@@ -98,8 +103,8 @@ class TreeTimer:
             run = self._run(parameters, call, nbytes, pieces)
             return run.seconds, run.busy, run.limit, "event"
         first, second = (self._run(parameters, call, nbytes, n) for n in (self.coarse, 2 * self.coarse))
-        # Up and down the tree goes what is handed over at once: a piece, or what warps hold side by side.
-        handed = [max(nbytes / n, side_by_side(call, nbytes)) for n in (self.coarse, 2 * self.coarse, pieces)]
+        # Up and down the tree goes what is handed over at once: a piece, and what warps hold beside it.
+        handed = [nbytes / n + _beside(parameters, call, nbytes, n) for n in (self.coarse, 2 * self.coarse, pieces)]
         fill = (first.seconds - second.seconds) / (handed[0] - handed[1]) if handed[0] > handed[1] else 0.0
         seconds = second.seconds - fill * (handed[1] - handed[2])
         return seconds, second.busy, second.limit, "event, two cuts"
@@ -122,7 +127,7 @@ class TreeTimer:
         inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
         message = self._message_bytes(call, nbytes)
         network = self._network_hop(parameters, call, message, nbytes / pieces)
-        together = max(0.0, side_by_side(call, nbytes) - nbytes / pieces) / parameters.block_rate.of(protocol.name)
+        together = _beside(parameters, call, nbytes, pieces) / parameters.block_rate.of(protocol.name)
         small, larger = divmod(nbytes, pieces)
         return Program(
             nbytes=small + (shape.schedule.src_chunk % pieces < larger),

@@ -56,6 +56,19 @@ def test_a_slice_holds_its_thread_block_beyond_its_bytes() -> None:
     assert ring_closed_form(p)[0] == pytest.approx(13 * 2.2e-6 + 2.2e-6 + 1e-6)
 
 
+def test_a_chunk_of_ll128_holds_its_thread_block_beyond_its_bytes() -> None:
+    # 16 lines of a warp of 1,920 bytes at 10 GB/s, cut into 8 slices, and one pause: longer than a slice and its hop.
+    p = replace(plan(8, ring_loops(8 * 30_720, 8, LL128, 640, 4 << 20), 10e9, 1e-6), chunk_s=1.2e-6)
+    assert ring_closed_form(p)[0] == pytest.approx(14 * (30_720 / 10e9 + 1.2e-6) + 1e-6)
+
+
+def test_a_share_of_a_pass_is_waited_for() -> None:
+    # A whole pass of LL128: a step is a slice, the hop, and a third of what other warps write beside the slice.
+    (loop,) = ring_loops(8 * 38_400, 8, LL128, 640, 4 << 20)
+    p = replace(plan(8, (loop,), 10e9, 5e-6), side_by_side=38_400, pass_share=1 / 3)
+    assert float(p.hop_of(loop)[0]) == pytest.approx(5e-6 + (38_400 - loop.slice_bytes) / 3 / 10e9)
+
+
 @pytest.mark.parametrize("threads", [640, 320])
 def test_warps_side_by_side_hand_over_together(threads: int) -> None:
     # Up to a pass of the block a step is its bytes and a hop; of more, the rest follows while the pass hops.
@@ -121,6 +134,7 @@ loops = st.lists(
     st.floats(0, 1e-4),
     st.floats(0, 1e-5),
     st.floats(0, 1e-5),
+    st.floats(0, 1e-5),
     st.sampled_from([np.inf, 1e10]),
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
 )
@@ -131,10 +145,11 @@ def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
     hop: float,
     first: float,
     held: float,
+    paused: float,
     staging: float,
     collective: str,
 ) -> None:
-    p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held, staging_rate=staging)
+    p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held, chunk_s=paused, staging_rate=staging)
     assert is_uniform(p)
     closed, wave, event = ring_closed_form(p), ring_wavefront(p), time_ring(p)
     assert wave[0] == pytest.approx(closed[0], rel=1e-9)
