@@ -32,7 +32,10 @@ def collectives(
     cases: Annotated[
         list[Path] | None, typer.Option("--cases", help="Case files beside the project's.", show_default=False)
     ] = None,
-    mode: Annotated[str, typer.Option(help="zero-shot, few, transfer, calibrated, or all.")] = "zero-shot",
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="zero-shot (default), few, transfer, calibrated, all; may be repeated.", show_default=False),
+    ] = None,
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)
     ] = None,
@@ -62,16 +65,18 @@ def collectives(
     from commsim.files import write_atomically
     from commsim.report.accuracy import summary, write_report
 
-    if mode not in (*MODES, "all"):
-        raise ScenarioError(f"--mode: found {mode!r}, expected one of {', '.join(MODES)} or all")
-    modes = MODES if mode == "all" or report else (mode,)
+    asked = mode or ["zero-shot"]
+    for name in asked:
+        if name not in (*MODES, "all"):
+            raise ScenarioError(f"--mode: found {name!r}, expected one of {', '.join(MODES)} or all")
+    modes = MODES if "all" in asked or report else tuple(m for m in MODES if m in asked)
     with Workers(workers, _progress) as at_work:
         validation = prepare(at_work, data or [training_folder()], cases or (), only.split(",") if only else None)
         for name in modes:
             score(validation, name, at_work)
         if not check:
             find_reasons(validation, modes[0], at_work)
-    found = document(validation, mode if mode != "all" else "zero-shot")
+    found = document(validation, asked[0])
     text = json.dumps(found, indent=1, allow_nan=False) + "\n"
     if json_path is not None and str(json_path) != "-":
         write_atomically(json_path, text)

@@ -71,9 +71,10 @@ def test_few_sizes_of_a_curve_leave_the_others(folder: Path) -> None:
     cases = folder / "cases.yaml"
     cases.write_text("systems:\n  - {slugs: [new_*], system: mine, launch: process_per_gpu, version: 2.19.3}\n")
     arguments = ["validate", "collectives", "--data", str(folder), "--mode", "few", "--json", "-", "--workers", "1"]
-    arguments += ["--cases", str(cases)]
+    arguments += ["--cases", str(cases), "--mode", "zero-shot"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     found = json.loads(result.stdout)
+    assert (found["mode"], set(found["modes"])) == ("few", {"few", "zero-shot"})
     row = next(r for r in found["per_log"] if r["slug"] == "new_a")
     assert row["rows"] == 20
     assert (row["system"], row["launch"], row["version"]) == ("mine", "process_per_gpu", "2.19.3")
