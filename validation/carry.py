@@ -46,7 +46,7 @@ def flags(record: dict[str, str], rows: list[dict[str, str]]) -> dict[str, str]:
     return {
         "launch": launch_in_words(record),
         "iterations": str(iterations_of(record) or ""),
-        "nic_apart": "yes" if nic_apart(record) else "",
+        "nic_apart": "yes" if nic_apart(record) else "no" if record.get("nic_apart") == "no" else "",
         "busbw_only": "" if has("oop_time_us", "ip_time_us") else "yes",
         "in_place_only": "" if has("oop_time_us", "oop_algbw_GBps", "oop_busbw_GBps") else "yes",
         "old_convention": "yes" if "OLD CONVENTION" in record.get("notes", "") else "",

@@ -150,7 +150,9 @@ def iterations_of(row: dict[str, str]) -> int | None:
 def nic_apart(row: dict[str, str]) -> bool:
     """Whether NICs are on another root than the GPUs: the column ``nic_apart``, else the words of network and notes."""
     stated = row.get("nic_apart", "").strip().lower()
-    return stated == "yes" if stated else on_another_root(f"{row.get('inter_link', '')} | {row.get('notes', '')}")
+    if stated in ("yes", "no"):
+        return stated == "yes"
+    return on_another_root(f"{row.get('inter_link', '')} | {row.get('notes', '')}")
 
 
 def launch_of(row: dict[str, str]) -> tuple[str, str]:

@@ -75,11 +75,20 @@ _COUNT = re.compile(
     re.I,
 )
 _STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
-_APART = re.compile(
-    r"\b(?:GPUs?|NICs?|HCAs?)\b[^.;,|]*\b(?:different|another|separate) (?:PCIe )?"
-    r"(?:roots?(?: (?:complex(?:es)?|ports?))?|host bridges?|sockets?|CPUs?|NUMA nodes?)\b",
-    re.I,
+_NIC = r"(?:NICs?|HCAs?|network (?:cards?|adapters?)|ConnectX-?\d)"
+_ROOT = (
+    r"(?:PCI(?:e|-E| Express)? roots?(?: (?:complex(?:es)?|ports?))?|root (?:complex(?:es)?|ports?)|host bridges?"
+    r"|sockets?|NUMA (?:nodes?|domains?))\b"
 )
+_APART = (  # "GPU and NIC on different roots", "the NIC is on another socket than the GPU"; gaps, so time, are bounded
+    re.compile(rf"\b(?:GPUs? and {_NIC}|{_NIC} and GPUs?)\b[^.;|]{{1,40}}?\b(?:different|separate) {_ROOT}", re.I),
+    re.compile(
+        rf"\b{_NIC}\b[^.;|]{{1,40}}?\b(?:another|other|a different) {_ROOT} (?:than|from)[^.;|]{{1,20}}?\bGPUs?\b"
+        rf"|\bGPUs?\b[^.;|]{{1,40}}?\b(?:another|other|a different) {_ROOT} (?:than|from)[^.;|]{{1,20}}?\b{_NIC}\b",
+        re.I,
+    ),
+)
+_NOT = re.compile(r"\b(?:not|no|never)\b|n't\b", re.I)
 _PER_NODE = re.compile(r"\b(?:per|/)\s?node\b|\bnode total\b|\btotal\b|\baggregate\b", re.I)
 
 # us of switch, cable and NIC as in topologies/: Quantum-2, Rosetta, 51.2 Tb/s Ethernet; half a round trip of a NIC.
@@ -130,7 +139,8 @@ def network_kind(inter_link: str, env: str = "") -> str | None:
 
 def on_another_root(words: str) -> bool:
     """Whether words say that NICs and GPUs are on different PCIe roots, sockets or NUMA nodes."""
-    return bool(_APART.search(words))
+    found = (match for pattern in _APART for match in pattern.finditer(words))
+    return any(not _NOT.search(match[0]) for match in found)
 
 
 def wire(inter_link: str, env: str, gpus: int, generation: str, *, apart: bool = False) -> Wire:

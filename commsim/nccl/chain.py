@@ -46,5 +46,6 @@ def chain_time(
         return transfer + hop, transfer, limit
     inner = system.nodes * (system.ranks_per_node - 1)
     outer = system.nodes - 1
-    wait = inner * (hop + piece / share.intra) + outer * (across + piece / inter)
+    handed = piece if protocol.is_simple else parameters.pass_share * piece
+    wait = inner * (hop + handed / share.intra) + outer * (across + piece / inter)
     return wait + (nbytes - piece) / slowest, transfer, limit

@@ -164,7 +164,9 @@ class RingPlan:
 
         Between nodes a slice of Simple waits until it has been written, one of LL and LL128 until its chunk has been.
         """
-        hop = self.hop_s + self.first_pass_s * min(1.0, loop.slice_bytes / self.pass_bytes)
+        # A pause comes after its chunk: it holds the block, but no slice on its way.
+        hop = np.maximum(0.0, self.hop_s - self.chunk_s / loop.slices)
+        hop = hop + self.first_pass_s * min(1.0, loop.slice_bytes / self.pass_bytes)
         chunk = loop.slices * loop.slice_bytes
         together = self.pass_share * max(0, min(self.side_by_side, chunk) - loop.slice_bytes) / self.rate
         if self.crossing is None:

@@ -176,16 +176,21 @@ def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, 
     [
         ("1x HDR InfiniBand", "GPU and NIC on different PCIe roots; one CSV", True),
         ("1x HDR InfiniBand", "NIC is attached to another socket than the GPU", True),
+        ("1x ConnectX-6 on the other NUMA domain than its GPU", "", True),
         ("8x NDR InfiniBand, GPUs and HCAs on separate NUMA nodes", "", True),
         ("8x NDR InfiniBand, no GPUDirect", "", True),
-        ("8x NDR InfiniBand", "GPUs of two sockets; a different root of the broadcast", False),
+        ("8x NDR InfiniBand", "GPU and NIC are not on different PCIe roots", False),
+        ("8x NDR InfiniBand", "NICs on different sockets, each beside its GPUs", False),
+        ("8x NDR InfiniBand", "broadcast over all GPUs with another root than the NIC test", False),
+        ("8x NDR InfiniBand", "2 GPUs on different sockets, one HDR NIC", False),
+        ("8x NDR InfiniBand", "GPUs run on different NUMA nodes with numactl", False),
         ("8x NDR InfiniBand, NICs beside their GPU", "runs on different nodes", False),
     ],
 )
 def test_a_nic_on_another_root_is_behind_the_host(inter: str, notes: str, through: bool) -> None:
     row = {"inter_link": inter, "notes": notes}
     assert wire(inter, "", 8, "ampere", apart=nic_apart(row)).through_host is through
-    assert [nic_apart(row | {"nic_apart": said}) for said in ("yes", "no")] == [True, False]
+    assert [nic_apart(row | {"nic_apart": said}) for said in ("yes", "no", "n/a")] == [True, False, nic_apart(row)]
 
 
 def test_a_nic_on_another_root_forbids_ll128(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_the_first_chunk_of_a_send_is_waited_for() -> None:
     assert before - p.point_to_point.base == pytest.approx((1 << 20) / rate)
 
 
-@pytest.mark.parametrize(("version", "old"), [((2, 12, 12), True), ((2, 14, 3), False), ((2, 19, 3), False)])
+@pytest.mark.parametrize(("version", "old"), [((2, 13, 4), True), ((2, 14, 0), False), ((2, 19, 3), False)])
 def test_a_channel_costs_more_while_each_has_a_queue(version: tuple[int, int, int], old: bool) -> None:
     p = load_parameters("ampere")
     assert p.channel_cost_of(version) == (p.channel_cost_before_2_14 if old else p.channel_cost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -57,9 +58,22 @@ def test_a_slice_holds_its_thread_block_beyond_its_bytes() -> None:
 
 
 def test_a_chunk_of_ll128_holds_its_thread_block_beyond_its_bytes() -> None:
-    # 16 lines of a warp of 1,920 bytes at 10 GB/s, cut into 8 slices, and one pause: longer than a slice and its hop.
+    # 16 lines of a warp of 1,920 bytes at 10 GB/s, cut into 8 slices, and one pause: longer than a slice and its hop, into
+    # which an eighth of the pause falls.
     p = replace(plan(8, ring_loops(8 * 30_720, 8, LL128, 640, 4 << 20), 10e9, 1e-6), chunk_s=1.2e-6)
-    assert ring_closed_form(p)[0] == pytest.approx(14 * (30_720 / 10e9 + 1.2e-6) + 1e-6)
+    assert ring_closed_form(p)[0] == pytest.approx(14 * (30_720 / 10e9 + 1.2e-6) + 1e-6 - 1.2e-6 / 8)
+
+
+@pytest.mark.parametrize("hop", [2e-6, 2e-5])
+def test_a_pause_holds_the_block_but_no_line_on_its_way(hop: float) -> None:
+    # Cut into one slice or into eight, more bytes of a chunk of LL128 never take less.
+    times = [
+        ring_closed_form(
+            replace(plan(8, ring_loops(8 * n, 8, LL128, 640, 4 << 20), 10e9, hop), chunk_s=1.2e-6, side_by_side=38_400)
+        )[0]
+        for n in range(240, 40_000, 240)
+    ]
+    assert all(later >= sooner * (1 - 1e-3) for sooner, later in itertools.pairwise(times))
 
 
 def test_a_share_of_a_pass_is_waited_for() -> None:
