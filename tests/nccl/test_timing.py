@@ -58,8 +58,8 @@ def test_a_slice_holds_its_thread_block_beyond_its_bytes() -> None:
 
 
 def test_a_chunk_of_ll128_holds_its_thread_block_beyond_its_bytes() -> None:
-    # 16 lines of a warp of 1,920 bytes at 10 GB/s, cut into 8 slices, and one pause: longer than a slice and its hop, into
-    # which an eighth of the pause falls.
+    # 16 lines of a warp of 1,920 bytes at 10 GB/s, cut into 8 slices, and one pause: longer than a slice and its hop,
+    # into which an eighth of the pause falls.
     p = replace(plan(8, ring_loops(8 * 30_720, 8, LL128, 640, 4 << 20), 10e9, 1e-6), chunk_s=1.2e-6)
     assert ring_closed_form(p)[0] == pytest.approx(14 * (30_720 / 10e9 + 1.2e-6) + 1e-6 - 1.2e-6 / 8)
 
