@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import selectors
 import signal
 import socket
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from commsim.errors import MeasurementError
@@ -26,6 +28,8 @@ GRACE_S = 5.0
 _TERMINATE_S = 1.0
 _POLL_S = 0.2
 _LAST_WORDS = 12
+_OWN_PORTS_FROM = 20000  # few services are below the ports that Linux gives out, 32768 and up, and above this
+_PORTS_TRIED = 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,17 @@ def require_torch() -> None:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A TCP port that nobody listens on."""
+    """A TCP port that nobody listens on.
+
+    Where there is one, a port that the system gives nobody who asks for any: until a rank listens there, seconds pass
+    in which other processes open connections.
+    """
+    with suppress(OSError, ValueError):
+        lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        for port in random.SystemRandom().sample(range(_OWN_PORTS_FROM, lowest_given), _PORTS_TRIED):
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind((address, port))
+                return port
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

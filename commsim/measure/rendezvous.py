@@ -17,7 +17,8 @@ from commsim.measure.traffic import hang_up
 
 _POLL_S = 0.05
 _ANSWER_S = 3.0  # after which an answer of the store is none
-_LINGER_S = 2.0  # how long rank 0 keeps the store for the others to read what went wrong
+_LINGER_S = 3.0  # how long rank 0 keeps the store for the others to read what went wrong
+_TOGETHER = "together"  # the verdict of ranks that belong together; any other says why they do not
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,11 @@ class Meeting:
         return f"{self.place}: no answer from rank 0 at {where} within {self._timeout_s:.0f} s ({_first_line(text)})"
 
     def _greet(self, fingerprint: str) -> None:
-        """Waits until all ranks have said who they are; whoever finds a contradiction tells it to all."""
+        """Waits until all ranks have said who they are; whoever finds a contradiction tells it to all.
+
+        The first word about it holds for every rank, or some would set out while others have heard of a fault: rank 0
+        that all are there, or any rank that they do not belong together.
+        """
         place, store = self.place, self.store
         if store.add(f"present/{place.rank}", 1) > 1:
             raise MeasurementError(f"two processes were started as rank {place.rank}")
@@ -124,7 +129,6 @@ class Meeting:
         store.set(f"hello/{place.rank}", json.dumps(mine))
         waiting = set(range(place.world_size))
         while True:
-            self.raise_if_told()
             for rank in sorted(waiting):
                 if not store.check([f"hello/{rank}"]):
                     continue
@@ -139,12 +143,18 @@ class Meeting:
                     raise MeasurementError(
                         f"ranks {rank} and {place.rank} were started with different scenarios or options"
                     )
-            if not waiting:
+            if not waiting and place.rank == 0:
+                store.compare_set("verdict", "", _TOGETHER)
+            if store.check(["verdict"]):
+                verdict = store.get("verdict").decode()
+                if verdict != _TOGETHER:
+                    raise MeasurementError(verdict)
                 return
-            if time.monotonic() > self._deadline:
-                missing = ", ".join(map(str, sorted(waiting)[:8])) + (" ..." if len(waiting) > 8 else "")
+            if time.monotonic() > self._deadline + (0.0 if waiting else _ANSWER_S):
+                late = sorted(waiting) or [0]  # which has not said that all are there
+                missing = ", ".join(map(str, late[:8])) + (" ..." if len(late) > 8 else "")
                 raise MeasurementError(
-                    f"{len(waiting)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {missing}"
+                    f"{len(late)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {missing}"
                 )
             time.sleep(_POLL_S)
 
@@ -154,7 +164,6 @@ class Meeting:
         try:
             while True:
                 if self.store.check(["fault"]):
-                    self.store.add("heard", int(self.place.rank > 0))
                     return str(self.store.get("fault").decode())
                 if time.monotonic() >= until:
                     return None
@@ -162,21 +171,17 @@ class Meeting:
         except Exception:  # rank 0 is gone, and its store with it
             return None
 
-    def raise_if_told(self) -> None:
-        """Raise a MeasurementError if another rank has said that it stopped."""
-        text = self.told()
-        if text is not None:
-            raise MeasurementError(text)
-
     def leave(self, reason: str) -> None:
         """Tell the others why this rank stops; rank 0, which holds the store, waits until they have read it."""
         try:
-            if not self.store.check(["fault"]):
-                self.store.set("fault", reason)
+            for key in ("verdict", "fault"):  # what was said first stays
+                self.store.compare_set(key, "", reason)
             if self.place.rank:
+                self.store.set(f"left/{self.place.rank}", "1")
                 return
+            others = [f"left/{rank}" for rank in range(1, self.place.world_size)]
             until = time.monotonic() + _LINGER_S
-            while time.monotonic() < until and self.store.add("heard", 0) < self.place.world_size - 1:
+            while time.monotonic() < until and not self.store.check(others):
                 time.sleep(_POLL_S)
         except Exception:  # rank 0 is gone, and its store with it
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,10 @@ def meet(*ranks: tuple[int, int, str], port: int | None = None, timeout_s: float
     return heard
 
 
+def meeting(rank: int, world_size: int, port: int) -> Meeting:
+    return Meeting(Place(rank, world_size, rank, "127.0.0.1", port), "a", 10.0)
+
+
 def test_ranks_of_one_run_meet() -> None:
     assert meet((0, 3, "a"), (1, 3, "a"), (2, 3, "a")) == [None, None, None]
 
@@ -49,6 +55,49 @@ def test_another_run_is_told_to_all() -> None:
 def test_a_rank_started_twice_is_told_to_all() -> None:
     heard = meet((0, 3, "a"), (1, 3, "a"), (1, 3, "a"))
     assert heard == ["two processes were started as rank 1"] * 3
+
+
+@pytest.mark.parametrize(("verdict", "hears"), [("together", None), ("rank 2 is another", "rank 2 is another")])
+def test_no_rank_sets_out_before_the_verdict(verdict: str, hears: str | None) -> None:
+    """Rank 0, played here, is there, and hears of a fault before it says that all are: rank 1 must not have gone on."""
+    from torch.distributed import PrefixStore, TCPStore
+
+    port = free_port()
+    store = PrefixStore("commsim/0", TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False))
+    store.set("hello/0", json.dumps({"world_size": 2, "run": "a"}))
+    heard: list[list[str | None]] = []
+    second = threading.Thread(target=lambda: heard.append(meet((1, 2, "a"), port=port)))
+    second.start()
+    store.get("hello/1")
+    second.join(0.5)
+    assert second.is_alive()
+    store.set("verdict", verdict)
+    second.join()
+    assert heard == [[hears]]
+
+
+def test_what_is_said_first_stays() -> None:
+    """A rank that comes too late to hold the others back is heard of by them later."""
+    port = free_port()
+    first = [threading.Thread(target=lambda rank=rank: met.append(meeting(rank, 2, port))) for rank in (0, 1)]
+    met: list[Meeting] = []
+    for thread in first:
+        thread.start()
+    for thread in first:
+        thread.join()
+    with pytest.raises(MeasurementError, match="world size of 2, rank 2 with 3"):
+        meeting(2, 3, port)
+    assert [m.told() for m in met] == [
+        "rank 0 was started with a world size of 2, rank 2 with 3; expected the same for all ranks"
+    ] * 2
+
+
+def test_free_ports_are_not_given_to_others() -> None:
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest, highest = map(int, given.read_text().split()) if given.exists() else (0, 0)
+    if lowest < 2**15:
+        pytest.skip("the ports that Linux gives out unless told otherwise")
+    assert not lowest <= free_port() <= highest
 
 
 def test_a_missing_rank_is_named() -> None:
