@@ -8,7 +8,7 @@ does not say of it follows from the row by one rule, the same for logs never see
 * launch: the column ``launch``, else keywords of notes and environment, else one process for a log that knows only one
   node and no network (``-g N``), and a process per GPU for any other (MPI);
 * place of the NICs: the column ``nic_apart``, else beside the GPUs unless network or notes say otherwise;
-* iterations: the column ``iterations``, else a number of "iters" in notes or environment;
+* iterations: the column ``iterations``, else a number of "iters" in notes or environment, else nccl-tests' own 20 (-n);
 * environment: every ``NCCL_NAME=value`` of the column ``env``, and Simple where the network's plugin allows no other;
 * reduction in the network: where the row names SHARP as in use.
 """
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 """Fabric classes that errors are reported by."""
+
+NCCL_TESTS_ITERATIONS = 20
+"""Calls that nccl-tests times together where it is not told otherwise (-n)."""
 
 _ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I)
 _PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
@@ -103,7 +106,7 @@ class Case:
     launch: str
     env: dict[str, str]
     notes: tuple[str, ...] = ()
-    iterations: int | None = None  # calls timed together, where the row says so
+    iterations: int = NCCL_TESTS_ITERATIONS  # calls timed together
     fault: str = ""  # why no machine could be found
     row: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -312,7 +315,7 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         launch=launch,
         env=env,
         notes=tuple(notes),
-        iterations=iterations_of(row),
+        iterations=iterations_of(row) or NCCL_TESTS_ITERATIONS,
         fault=fault or ("" if collective else f"unknown collective {row.get('collective', '')[:40]!r}"),
         row=row,
     )

@@ -61,7 +61,8 @@ class FitPredictor(Predictor):
 
     def __init__(self, case: Case, parameters: Parameters | None = None) -> None:
         topology = case.topology()
-        super().__init__(topology, Options(case.version, case.env, case.launch, iterations=case.iterations), parameters)
+        options = Options(case.version, case.env, case.launch, iterations=case.iterations, exact=True)
+        super().__init__(topology, options, parameters)
         self.generation = topology.gpu.generation
         self.network = topology.network if topology.nodes > 1 else "infiniband"
         self._choices: dict[tuple[str, int], tuple[str, str]] = {}

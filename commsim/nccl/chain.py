@@ -1,8 +1,8 @@
 """Broadcast and reduce: a pipelined chain of ranks, the ring that NCCL cuts open at the root (src/device/broadcast.h).
 
-A chunk of 512 KiB (Simple) follows another down the chain. In back-to-back runs the calls follow each other down the
-chain too, so that its fill is paid once and not per call: 32 nodes broadcast 4 bytes in the time of one. A call that
-somebody waits for pays it.
+A chunk of 512 KiB (Simple) or a warp's line (LL, LL128) follows another down the chain. In back-to-back runs the calls
+follow each other down the chain too, so that its fill is paid once and not per call: 32 nodes broadcast 4 bytes in the
+time of one. A call that somebody waits for pays it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commsim.nccl.lower import Call, Machine, message_turn, network_hop, shares
-from commsim.nccl.protocols import MIN_SLICE_BYTES
+from commsim.nccl.protocols import MIN_SLICE_BYTES, WARP
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -28,7 +28,7 @@ def chain_time(
     share = shares(system, machine, parameters, call)
     inside = parameters.ring_hop.pcie if machine.intra_kind == "pcie" else parameters.ring_hop.nvlink
     hop = inside.of(protocol.name)
-    unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(call.split.threads)
+    unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(WARP)
     piece = min(unit, nbytes)
     slowest, limit = share.intra, share.intra_limit
     across, inter = 0.0, share.inter
@@ -46,6 +46,5 @@ def chain_time(
         return transfer + hop, transfer, limit
     inner = system.nodes * (system.ranks_per_node - 1)
     outer = system.nodes - 1
-    handed = piece if protocol.is_simple else parameters.pass_share * piece
-    wait = inner * (hop + handed / share.intra) + outer * (across + piece / inter)
+    wait = inner * (hop + piece / share.intra) + outer * (across + piece / inter)
     return wait + (nbytes - piece) / slowest, transfer, limit

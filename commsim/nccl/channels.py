@@ -1,4 +1,4 @@
-"""How many channels a call uses and how many bytes each carries (NCCL src/enqueue.cc, 2.30.7 and up to 2.21)."""
+"""How many channels a call uses and how many bytes each carries (NCCL src/enqueue.cc; 2.21 to 2.30.7)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,28 @@ from commsim.nccl.protocols import LL, Protocol
 from commsim.nccl.version import Version
 
 CONTINUOUS_SINCE: Version = (2, 22, 0)
-"""From 2.22 channels are cut at byte cells and carry at least 32 KiB of traffic each."""
+"""From 2.22 channels are cut at byte cells and carry at least so much traffic each (`_least_traffic`)."""
 
 MOST_NVLS_HEADS = 32
 """NCCL_MAX_NVLS_ARITY of src/include/device.h (8 before 2.21, when no NVLink domain had more GPUs)."""
 
-_MIN_TRAFFIC = 32 << 10
+_LEAST_TRAFFIC = (((2, 29, 0), 32 << 10), ((2, 25, 0), 16 << 10), (CONTINUOUS_SINCE, 512))
+"""Bytes by the version since when (MinTrafficPerChannel).
+
+2.23 and 2.24 were not read and are taken as 2.22; 2.29 is placed by 2.29.7, which prints one channel for a broadcast of
+32 KiB.
+"""
+
+_CELLS_SINCE: Version = (2, 25, 0)
+"""From then on a channel's part is cut at that traffic, before at 16 bytes."""
+
+_LL_COUNTS_SINCE: Version = (2, 26, 0)
+"""From then on a byte of LL counts as four."""
+
+
+def _least_traffic(version: Version) -> int:
+    """Bytes of traffic under which no channel of a call falls, for versions that cut at cells."""
+    return next(least for since, least in _LEAST_TRAFFIC if version >= since)
 
 
 @dataclass(frozen=True)
@@ -74,9 +90,10 @@ def split(
     if version < CONTINUOUS_SINCE:
         return Split(channels, ceil(nbytes / channels), threads)
     held = nbytes if held_bytes is None else max(1, held_bytes)
-    weight = traffic_factor * (4 if protocol is LL else 1)
-    per_channel = _round_up(max(_MIN_TRAFFIC, held * weight) / channels, 16)
-    cell = _round_up(_MIN_TRAFFIC / weight, 16)
+    weight = traffic_factor * (4 if protocol is LL and version >= _LL_COUNTS_SINCE else 1)
+    least = _least_traffic(version)
+    per_channel = max(least, _round_up(held * weight / channels, 16))
+    cell = _round_up(least / weight, 16) if version >= _CELLS_SINCE else 16
     cells = ceil(held / cell)
     cells_per_channel = min(cells, ceil(per_channel / (cell * weight)))
     used = ceil(cells / cells_per_channel)

@@ -59,7 +59,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, call: Call
     )
     if call.algorithm == "nvls":
         return machine.intra_bandwidth * parameters.efficiency.nvls / (1 + 1 / n), parameters.nvls.latency
-    link = intra_bandwidth(machine, parameters)
+    link = intra_bandwidth(machine, parameters, call.protocol)
     if call.algorithm == "collnet_chain":  # up one way of the links, down the other
         return link, 2 * (n - 1) * hop
     both = 2 if call.collective == "all_reduce" else 1

@@ -15,7 +15,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, gcd, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +46,7 @@ class Call:
     protocol: Protocol
     split: Split
     buffer_bytes: int
+    exact: bool = False  # `nbytes` are those of a real call, not what a benchmark rounds
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,14 @@ class RingPlan:
         return np.where(self.crossing.at, np.maximum(service, least), service)
 
 
+_ELEMENTWISE = {"reduce_scatter": 0.24, "all_gather": 0.43}
+"""Share of a block's rate where buffers do not lie alike on the 16 bytes that a thread of Simple moves at once, so that
+it goes element by element, of 4 bytes (src/device/common_kernel.h, reduceCopy).
+
+12 V100 of a DGX-2 (NCCL 2.5) reduce at 48 and 60 GB/s where 3/4 and 1/2 of the chunks are so (3.3 of 14 GB/s a block),
+and gather at 72 in both cases (6), beside 124 GB/s of an all_reduce. No other machine's curves tell, nor other types.
+"""
+
 _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
 
@@ -286,19 +295,37 @@ def node_rate(machine: Machine, parameters: Parameters, *, all_to_all: bool = Fa
 def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:
     """The rates of one channel: its thread block's, or its part of the links that all channels in use share."""
     protocol, used = call.protocol, call.split.channels
-    block = parameters.block_rate.of(protocol.name)
-    intra, intra_limit = block, "thread block"
+    block, odd = parameters.block_rate.of(protocol.name), misaligned(call, system.ranks)
+    slow = block * _ELEMENTWISE.get(call.collective, 1.0) if odd else block
+
+    def through(link: float, kind: str) -> tuple[float, str]:
+        rate = 1 / ((1 - odd) / min(block, link) + odd / min(slow, link))
+        return rate, kind if link < slow else "thread block"
+
+    intra, intra_limit = through(inf, "thread block")
     if system.ranks_per_node > 1:
-        link = intra_bandwidth(machine, parameters) / _passing(system, machine, used) / protocol.wire_factor
-        if link < intra:
-            intra, intra_limit = link, "PCIe" if machine.intra_kind == "pcie" else "NVLink"
-    inter, inter_limit = block, "thread block"
+        link = intra_bandwidth(machine, parameters, protocol) / _passing(system, machine, used) / protocol.wire_factor
+        intra, intra_limit = through(link, "PCIe" if machine.intra_kind == "pcie" else "NVLink")
+    inter, inter_limit = through(inf, "thread block")
     if system.nodes > 1:
         rates = nic_rates(machine, parameters)
         link, kind = min((min(one, together / used), kind) for kind, one, together in rates)
-        if link / protocol.wire_factor < inter:
-            inter, inter_limit = link / protocol.wire_factor, kind
+        inter, inter_limit = through(link / protocol.wire_factor, kind)
     return Shares(intra, inter, intra_limit, inter_limit)
+
+
+def misaligned(call: Call, ranks: int) -> float:
+    """Part of the chunks of Simple that count as moved element by element, between 0 and 1.
+
+    The part of rank k begins after k parts, which need not be on 16 bytes. An all_gather goes at the pace of those that
+    are not. nccl-tests rounds parts to whole packs of 4 elements (old builds do not), so that only sizes of real calls
+    (`Call.exact`) count.
+    """
+    if not (call.exact and call.protocol.is_simple and call.collective in _ELEMENTWISE) or call.nbytes % ranks:
+        return 0.0
+    pack = call.protocol.thread_bytes
+    on_packs = gcd(call.nbytes // ranks, pack) / pack
+    return float(on_packs < 1) if call.collective == "all_gather" else 1 - on_packs
 
 
 def _passing(system: System, machine: Machine, channels: int) -> int:
@@ -310,9 +337,9 @@ def _passing(system: System, machine: Machine, channels: int) -> int:
     return channels - channels // system.ranks_per_node if beside else channels
 
 
-def intra_bandwidth(machine: Machine, parameters: Parameters) -> float:
-    """Bytes/s out of one GPU towards the others of its node, as all channels together reach it."""
-    return machine.intra_bandwidth * float(getattr(parameters.efficiency, machine.intra_kind))
+def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
+    """Bytes/s on the wires out of one GPU towards the others of its node, as all channels together reach it."""
+    return machine.intra_bandwidth * parameters.efficiency.inside(machine.intra_kind, protocol)
 
 
 def ring_loops(nbytes: int, ranks: int, protocol: Protocol, threads: int, buffer_bytes: int) -> tuple[Loop, ...]:

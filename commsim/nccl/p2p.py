@@ -69,7 +69,8 @@ def p2p_time(
     `nbytes` is the nccl-tests size: what one rank sends to all peers together, or to its one peer. What it sends to
     itself in an all_to_all is copied, at `copy_rate`, while its blocks send nothing else: two to eight A100 take as
     long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793 GB/s, eight H100 at 367 and 960. Beside a network it
-    does not show.
+    does not show. Inside a node the receiver takes over the first chunk when all of it is written, from 2.22 on; a send
+    to another node waits longer for its network.
     """
     n, ppn = system.ranks, system.ranks_per_node
     peers = 1 if collective == "send_recv" else n - 1

@@ -10,13 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from commsim.document import read_documents, validate
 from commsim.errors import TopologyError
 from commsim.fields import Bandwidth, Bytes, Seconds
+
+if TYPE_CHECKING:
+    from commsim.nccl.protocols import Protocol
 
 GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 NETWORKS = ("infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet")
@@ -72,6 +75,12 @@ class Efficiency(_Frozen):
     nvlink_switch: float
     pcie: float
     nvls: float  # of the NVLink rate, for a reduction in the switch
+    lines: float  # LL and LL128 over NVLink, as a share of what Simple reaches: sm 80 writes lines, but reads slices
+
+    def inside(self, kind: str, protocol: Protocol) -> float:
+        """Share that a protocol reaches on links of a kind inside a node: nvlink_direct, nvlink_switch or pcie."""
+        lines = 1.0 if protocol.is_simple or kind == "pcie" else self.lines
+        return float(getattr(self, kind)) * lines
 
 
 class Launch(_Frozen):
@@ -132,9 +141,7 @@ class Parameters(_Frozen):
     staging_rate: Bandwidth | None = None  # sm 80: of a block that copies into a buffer its neighbour reads
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
     pass_share: float  # LL, LL128: part of the time of a pass of the block that goes by until all of it is written
-    pause: (
-        PerProtocol  # a block's wait, barriers and fence, while nothing moves: Simple at each slice, others each chunk
-    )
+    pause: PerProtocol  # a block's wait, barriers and fence, when nothing moves: Simple per slice, others per chunk
     ring_hop: Hops
     tree_hop: Hops
     efficiency: Efficiency

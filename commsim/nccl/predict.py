@@ -18,7 +18,7 @@ from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled
 from commsim.nccl.graph import System, discover
-from commsim.nccl.lower import Call, Machine, lower_ring, nic_efficiency, survey
+from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, survey
 from commsim.nccl.parameters import Parameters, load_parameters
 from commsim.nccl.pat import pat_time
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, Protocol
@@ -55,6 +55,7 @@ class Options:
     algorithm: str | None = None
     protocol: str | None = None
     channels: int | None = None
+    exact: bool = False  # sizes are those of real calls; else those that nccl-tests rounds to whole packs per rank
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,12 @@ class Predictor:
             protocol,
             self._split(limit, nbytes, collective, algorithm, protocol),
             self._buffer_bytes(),
+            self.options.exact,
         )
+        if algorithm == "ring" and misaligned(call, self.system.ranks):
+            self._warn(
+                f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
+            )
         kernel, busy, limit_name, level = self._chain(call)
         kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
         if not algorithm.startswith("nvls"):  # which never takes channels away, so that its latency holds them all
@@ -232,13 +238,19 @@ class Predictor:
         return split(limit, nbytes, algorithm, protocol, ranks, version, factor, max_threads=threads)
 
     def _chain_of_a_root(self, call: Call) -> tuple[float, float, str]:
-        """Of calls in a row only the first waits for the chain: half of it on the mean over ranks (nccl-tests -a 1)."""
+        """Of calls in a row only the first waits for the chain.
+
+        Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
+        node waits for its last rank.
+        """
         machine = self.system, self.machine, self.parameters
         if self.options.mode == "single":
             return chain_time(*machine, call, fill=True)
         kernel, busy, limit = chain_time(*machine, call, fill=False)
         if self.options.iterations is not None:
-            kernel += (chain_time(*machine, call, fill=True)[0] - kernel) / (2 * self.options.iterations)
+            nodes = self.system.nodes
+            shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5
+            kernel += shown * (chain_time(*machine, call, fill=True)[0] - kernel) / self.options.iterations
         return kernel, busy, limit
 
     def _tree_timer(self) -> TreeTimer:

@@ -2,8 +2,10 @@
 
 One pair of channels, one per tree, stands for all: every link of the topology is narrowed to the pair's share of it, so
 that two trees, and the children of one node, meet on the NIC as they do in the machine. A thread block serves the way
-up and the way down with separate threads (src/device/all_reduce.h, runTreeSplit), each at the block's rate. Between
-nodes the proxy sends a slot when it is full: there LL and LL128 hand over whole chunks.
+up and the way down with separate threads (src/device/all_reduce.h, runTreeSplit), each at the block's rate. A rank
+handles a chunk in one operation, within which no warp waits for another: line by line LL and LL128 run through a chain
+of ranks. (A ring, whose ranks send chunk after chunk, meets at barriers between them.) Between nodes the proxy sends a
+slot when it is full: there they hand over whole chunks.
 """
 
 from __future__ import annotations
@@ -41,20 +43,6 @@ _COARSE = 32
 def piece_bytes(call: Call) -> int:
     """What the rows move: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 what a warp handles."""
     return call.protocol.step_bytes if call.protocol.is_simple else call.protocol.pass_bytes(WARP)
-
-
-def side_by_side(call: Call, nbytes: int) -> int:
-    """Bytes of LL or LL128 that the warps of a block handle at once in one direction.
-
-    70 % of its threads send up, the others down (src/device/all_reduce.h): half of them is the mean of both.
-    """
-    protocol = call.protocol
-    return 0 if protocol.is_simple else min(nbytes, protocol.pass_bytes(protocol.max_threads) // 2)
-
-
-def _beside(parameters: Parameters, call: Call, nbytes: int, pieces: int) -> float:
-    """Bytes of LL or LL128 for whose time a piece waits, since the block's other warps write theirs beside it."""
-    return parameters.pass_share * max(0.0, side_by_side(call, nbytes) - nbytes / pieces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +91,8 @@ class TreeTimer:
             run = self._run(parameters, call, nbytes, pieces)
             return run.seconds, run.busy, run.limit, "event"
         first, second = (self._run(parameters, call, nbytes, n) for n in (self.coarse, 2 * self.coarse))
-        # Up and down the tree goes what is handed over at once: a piece, and what warps hold beside it.
-        handed = [nbytes / n + _beside(parameters, call, nbytes, n) for n in (self.coarse, 2 * self.coarse, pieces)]
-        fill = (first.seconds - second.seconds) / (handed[0] - handed[1]) if handed[0] > handed[1] else 0.0
-        seconds = second.seconds - fill * (handed[1] - handed[2])
+        # A + F * piece, carried on from cuts into `coarse` and 2 `coarse` pieces to one into `pieces`.
+        seconds = second.seconds - (first.seconds - second.seconds) * (1 - 2 * self.coarse / pieces)
         return seconds, second.busy, second.limit, "event, two cuts"
 
     def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> _Run:
@@ -127,12 +113,11 @@ class TreeTimer:
         inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
         message = self._message_bytes(call, nbytes)
         network = self._network_hop(parameters, call, message, nbytes / pieces)
-        together = _beside(parameters, call, nbytes, pieces) / parameters.block_rate.of(protocol.name)
         small, larger = divmod(nbytes, pieces)
         return Program(
             nbytes=small + (shape.schedule.src_chunk % pieces < larger),
             route=shape.route,
-            delay_s=np.where(shape.across, network, inside.of(protocol.name) + together),
+            delay_s=np.where(shape.across, network, inside.of(protocol.name)),
             succ_ptr=shape.succ_ptr,
             succ_idx=shape.succ_idx,
             indeg=shape.indeg,
@@ -202,12 +187,14 @@ class TreeTimer:
         nics = max(1, self.machine.nics) if self.system.nodes > 1 else 1
         bandwidth = topology.link_bandwidth * np.select(
             [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
-            [efficiency.nvlink_switch, nic_efficiency(self.machine, parameters) * nics],
+            [efficiency.inside("nvlink_switch", call.protocol), nic_efficiency(self.machine, parameters) * nics],
             efficiency.pcie * min(nics, self.system.ranks_per_node),
         )
         if self.machine.intra_kind == "nvlink_direct":
             # On a mesh the channels' chains use different neighbours: each GPU's links serve them together.
-            bandwidth = np.where(kind == LinkKind.NVLINK, intra_bandwidth(self.machine, parameters), bandwidth)
+            bandwidth = np.where(
+                kind == LinkKind.NVLINK, intra_bandwidth(self.machine, parameters, call.protocol), bandwidth
+            )
         share = bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor
         more = nbytes / message - 1  # messages after the first, whose turn is in the hop
         if more <= 0:

@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 
+RENAMED = {
+    "slice_cost": "pause.Simple",
+    "channel_cost_before_2_22": "channel_cost_before_2_14",
+    "efficiency.through_host": "network.through_host_efficiency",
+}
+"""Names that files written before may hold, and what the same thing is called now (CHANGELOG.md)."""
+
+
 class _Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,7 +119,8 @@ def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
         for group in groups:
             at = at.get(group) if isinstance(at, dict) else None  # type: ignore[assignment]
         if not isinstance(at, dict) or last not in at or isinstance(at[last], dict):
-            faults.append(document.fault(("values", name), f"found the unknown parameter {name[:60]!r}"))
+            now = f"; it is {RENAMED[name]!r} now" if name in RENAMED else ""
+            faults.append(document.fault(("values", name), f"found the unknown parameter {name[:60]!r}{now}"))
         else:
             at[last] = fitted.value
     if faults:

@@ -86,7 +86,8 @@ def test_kept_times_are_those_of_a_plain_predictor() -> None:
     fast, start = FitPredictor(case), start_parameters("hopper", "infiniband")
     other = replaced(start, {"network.message_cost.LL": 2e-6, "base.LL": 9e-6})
     for p in (start, other, start):
-        plain = Predictor(case.topology(), Options(case.version, case.env, case.launch), p)
+        options = Options(case.version, case.env, case.launch, iterations=case.iterations)
+        plain = Predictor(case.topology(), options, p)
         assert [fast.time("all_reduce", n, p) for n in SIZES] == [plain.predict("all_reduce", n).time_s for n in SIZES]
 
 

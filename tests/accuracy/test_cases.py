@@ -51,6 +51,7 @@ def test_a_row_never_seen_becomes_a_machine(tmp_path: Path) -> None:
     assert (case.version, case.launch, case.env) == ((2, 26, 2), "process_per_gpu", {"NCCL_IB_HCA": "mlx5_0"})
     assert case.system == "someone:hgx-h100:infiniband"
     assert case.notes == ("launch not stated: taken as process_per_gpu",)
+    assert (case.iterations, case_of(ROW | {"notes": "5 iters"}, tmp_path).iterations) == (20, 5)
 
 
 def test_a_case_row_replaces_the_rule(tmp_path: Path) -> None:

@@ -34,6 +34,28 @@ def test_before_2_22_the_channels_left_share_evenly() -> None:
     assert (got.channels, got.channel_bytes) == (24, 43_691)
 
 
+@pytest.mark.parametrize(
+    ("version", "channels"), [((2, 21, 5), 4), ((2, 22, 3), 4), ((2, 25, 1), 2), ((2, 28, 3), 2), ((2, 29, 7), 1)]
+)
+def test_the_least_traffic_of_a_channel_rose(version: tuple[int, int, int], channels: int) -> None:
+    # A broadcast of 32 KiB with Simple, four channels of 64 threads; 2.29.7 prints {0..0}.
+    assert split(4, 32 << 10, "ring", SIMPLE, 2, version, 1, max_threads=64).channels == channels
+
+
+@pytest.mark.parametrize(("version", "most"), [((2, 22, 3), 1_392), ((2, 25, 1), 2_048)])
+def test_channels_are_cut_at_16_bytes_before_they_are_cut_at_the_least_traffic(
+    version: tuple[int, int, int], most: int
+) -> None:
+    # 4160 B that each of 16 ranks holds, on three channels: 87 of 260 cells of 16 B, or 2 of 5 cells of 1 KiB.
+    got = split(3, 4_160, "ring", SIMPLE, 16, version, 16, max_threads=16)
+    assert (got.channels, got.channel_bytes) == (3, most)
+
+
+@pytest.mark.parametrize(("version", "channels"), [((2, 25, 1), 2), ((2, 26, 2), 4)])
+def test_bytes_of_ll_count_four_times_since_2_26(version: tuple[int, int, int], channels: int) -> None:
+    assert split(4, 32 << 10, "ring", LL, 2, version, 1).channels == channels
+
+
 def test_threads_are_halved_only_on_the_last_channel() -> None:
     assert split(24, 2048, "ring", LL128, 8, NEW).threads == 320
     assert split(24, 2048, "tree", LL128, 8, NEW).threads == 640

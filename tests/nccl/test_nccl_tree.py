@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from commsim.collectives.check import check
-from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.protocols import LL128, WARP
 from commsim.topology.presets import load_preset
 
 VERSION = (2, 26, 2)
@@ -44,18 +42,13 @@ def test_two_coarse_cuts_give_the_time_of_the_fine_cut(preset: str, nodes: int, 
     assert a.kernel_s == pytest.approx(b.kernel_s, rel=0.025)
 
 
-def test_a_chain_waits_for_its_share_of_a_pass_at_every_hop() -> None:
-    # Half a pass of a block goes up and down a chain of eight GPUs; a line of a warp is ready when that share is.
-    whole, third = (
-        with_share(predictor("hgx-h100", 1, "LL128"), share).predict("all_reduce", 1 << 20) for share in (1.0, 1 / 3)
-    )
-    waits = 14 * (19_200 - LL128.pass_bytes(WARP)) / load_parameters("hopper").block_rate.LL128
-    assert whole.kernel_s - third.kernel_s == pytest.approx(waits * 2 / 3, rel=0.02)
-
-
-def with_share(model: Predictor, share: float) -> Predictor:
-    model.parameters = model.parameters.model_copy(update={"pass_share": share})
-    return model
+@pytest.mark.parametrize("preset", ["hgx-h100", "dgx-a100"])
+def test_lines_run_down_a_chain_without_waiting_for_those_beside_them(preset: str) -> None:
+    # One channel of eight GPUs, 14 hops: what 512 B and 4 KiB differ by is written once, not at every hop.
+    model = predictor(preset, 1, "LL")
+    few, many = (model.predict("all_reduce", n) for n in (512, 4096))
+    assert (few.channels, many.channels) == (1, 1)
+    assert many.kernel_s - few.kernel_s == pytest.approx((4096 - 512) / model.parameters.block_rate.LL)
 
 
 def test_two_nodes_send_each_byte_once_over_the_nics() -> None:
