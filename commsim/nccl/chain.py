@@ -3,18 +3,60 @@
 A chunk of 512 KiB (Simple) or a warp's line (LL, LL128) follows another down the chain. In back-to-back runs the calls
 follow each other down the chain too, so that its fill is paid once and not per call: 32 nodes broadcast 4 bytes in the
 time of one. A call that somebody waits for pays it.
+
+Several channels that visit the GPUs in different orders hold each other back. A GPU begins a call when all its channels
+have ended the one before; one that is early in one order and late in another waits for the data of the late one, and
+all behind it in the early one wait for it. Between nodes the last GPU of one order is where all data of another leave
+the first node, so that each call takes half of the chain (128 V100: 512 KiB over one channel 210 us, twice as much over
+two 541 us, where their bytes alone would take 210 again).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from commsim.nccl.lower import Call, Machine, message_turn, network_hop, shares
-from commsim.nccl.protocols import MIN_SLICE_BYTES, WARP
+import numpy as np
+import numpy.typing as npt
+
+from commsim.nccl.lower import Call, Machine, message_turn, network_hop, nic_rates, shares
+from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
     from commsim.nccl.parameters import Parameters
+
+_LATENCY_OF_PASS = 0.5
+"""Part of the time of a full block's pass of LL that a pass of fewer threads takes too: a thread takes its next 8 bytes
+when it has handed on those before.
+
+NCCL takes threads away below 8 bytes per thread and rank, and a chain carries all bytes through them: 64, 128, 256 and
+512 threads move 0.5, 0.9, 1.5 and 2.4 GB/s of V100 (on 8, 32 and 128 ranks alike), 0.8, 1.5, 2.6 and 3.1 of A100.
+"""
+
+BASE_NOT_IN_A_ROW = 0.25
+"""Part of a call's base that calls in a row do not take: a rank of a chain waits for no other to begin.
+
+Broadcasts of a few bytes by 4 to 128 V100 take 5 us each, of 8 to 64 A100 8 us, less than launch and base of their
+all_reduce.
+"""
+
+_CALLS = 24
+"""Calls in a row after the half of which the time from one to the next is taken as that of all."""
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """One channel of a chain in seconds: to the next rank inside and between nodes, and of its bytes."""
+
+    hop: float  # of the first hop, without bytes
+    inside: float  # until the first piece of data is one rank further in the node
+    across: float  # the same to the next node
+    piece: float  # of the first piece at the slowest hop
+    transfer: float  # of all bytes there
+    held: float  # of those that a connection's slots hold
+    limit: str
 
 
 def chain_time(
@@ -22,29 +64,98 @@ def chain_time(
 ) -> tuple[float, float, str]:
     """Seconds of one channel of a chain, the bandwidth part of them, and what limits its rate.
 
-    With `fill` the last rank's wait for the first chunk counts; without it only the first hop's.
+    With `fill` the last rank's wait for the first chunk counts; without it the time is that from one call to the next
+    in a row of many.
     """
+    flow = _flow(system, machine, parameters, call)
+    chains, way = _ways(system, call, flow)
+    if fill:
+        return float(way[:, -1].max()) + flow.transfer - flow.piece, flow.transfer, flow.limit
+    return max(flow.transfer + flow.hop, _period(chains, way, flow)), flow.transfer, flow.limit
+
+
+def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) -> _Flow:
     protocol, nbytes = call.protocol, call.split.channel_bytes
     share = shares(system, machine, parameters, call)
-    inside = parameters.ring_hop.pcie if machine.intra_kind == "pcie" else parameters.ring_hop.nvlink
-    hop = inside.of(protocol.name)
+    hops = parameters.ring_hop.pcie if machine.intra_kind == "pcie" else parameters.ring_hop.nvlink
+    hop = hops.of(protocol.name)
     unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(WARP)
     piece = min(unit, nbytes)
-    slowest, limit = share.intra, share.intra_limit
-    across, inter = 0.0, share.inter
+    block = _block_rate(parameters, call)
+    slowest, limit = (block, "thread block") if block < share.intra else (share.intra, share.intra_limit)
+    inside, across = hop + piece / slowest, 0.0
     if system.nodes > 1:
         message = min(protocol.step_bytes, max(1, nbytes))
-        across = network_hop(parameters.network, parameters.network.ring_hop, protocol, message)
-        inter = min(inter, message / message_turn(machine, parameters, call).seconds(message))
-        if not protocol.is_simple:  # the proxy sends a slot when it is full
-            across += (message - piece) / inter
-        hop = hop if system.ranks_per_node > 1 else across
+        late = network_hop(parameters.network, parameters.network.ring_hop, protocol, message)
+        turn = message / message_turn(machine, parameters, call).seconds(message)
+        inter = min(share.inter, block, turn)
+        # The proxy sends a slot of LL and LL128 when it is full; slots of several channels pass a NIC one by one.
+        line = min(one for _, one, _ in nic_rates(machine, parameters)) / protocol.wire_factor
+        late += (message - piece) / min(line, turn) if not protocol.is_simple else 0.0
+        across = late + piece / min(line, turn)
+        hop = hop if system.ranks_per_node > 1 else late
         if inter <= slowest:
-            slowest, limit = inter, share.inter_limit
-    transfer = nbytes / slowest
-    if not fill:
-        return transfer + hop, transfer, limit
-    inner = system.nodes * (system.ranks_per_node - 1)
-    outer = system.nodes - 1
-    wait = inner * (hop + piece / share.intra) + outer * (across + piece / inter)
-    return wait + (nbytes - piece) / slowest, transfer, limit
+            slowest, limit = inter, limit if inter == block else share.inter_limit
+    slots = call.buffer_bytes if protocol.is_simple else STEPS * protocol.step_bytes
+    return _Flow(hop, inside, across, piece / slowest, nbytes / slowest, min(nbytes, slots) / slowest, limit)
+
+
+def _block_rate(parameters: Parameters, call: Call) -> float:
+    """Payload bytes/s that a thread block passes on, of LL with as many threads as the call has."""
+    rate, protocol = parameters.block_rate.of(call.protocol.name), call.protocol
+    if protocol.name != "LL":
+        return rate
+    part = min(1.0, call.split.threads / protocol.max_threads)
+    return rate * part / (_LATENCY_OF_PASS + (1 - _LATENCY_OF_PASS) * part)
+
+
+def _ways(
+    system: System, call: Call, flow: _Flow
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:  # fmt: skip
+    """Ranks of the chain of each order that the call's channels have, and when a first piece comes to each of them."""
+    count, orders = system.ranks_per_node, system.ring.orders
+    known = bool(orders) and all(sorted(order) == list(range(count)) for order in orders)
+    laid = orders if known else (tuple(range(count)),)
+    used = tuple(dict.fromkeys(laid[c % len(laid)] for c in range(call.split.channels)))
+    chains, inside, across = _chains(system.nodes, used, call.collective == "reduce")
+    return chains, flow.inside * inside + flow.across * across
+
+
+def _period(chains: npt.NDArray[np.int64], way: npt.NDArray[np.float64], flow: _Flow) -> float:
+    """Seconds from one call to the next where channels visit the GPUs in different orders; 0 where they do not.
+
+    A rank's first piece comes a hop after that of the rank before, once both have begun the call; its last one after
+    all bytes, a hop after that of the rank before, and, of more bytes than the slots between them hold, when the rank
+    behind it has taken the others. It begins the next call when all its channels have ended this one.
+    """
+    if len(chains) < 2:
+        return 0.0
+    begun = np.zeros(chains.shape[1])
+    ended = [0.0]
+    for _ in range(_CALLS):
+        first = np.maximum.accumulate(begun[chains] - way, axis=1) + way
+        last = first + flow.transfer
+        if flow.held < flow.transfer:
+            np.maximum(last[:, :-1], first[:, 1:] + flow.transfer - flow.held, out=last[:, :-1])
+        last = np.maximum.accumulate(last - way, axis=1) + way
+        np.maximum.at(begun, chains, last)
+        ended.append(float(begun.max()))
+    return (ended[_CALLS] - ended[_CALLS // 2]) / (_CALLS - _CALLS // 2)
+
+
+@lru_cache(maxsize=64)
+def _chains(
+    nodes: int, orders: tuple[tuple[int, ...], ...], to_root: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Ranks of the chain of each order, and the hops to each inside and between nodes, all (orders, ranks).
+
+    Rank 0 is the root: first of a broadcast, last of a reduce. All nodes have the same orders.
+    """
+    local = np.asarray(orders)
+    per_node = local.shape[1]
+    rings = (np.arange(nodes)[:, None] * per_node + local[:, None, :]).reshape(len(local), -1)
+    start = np.argmax(rings == 0, axis=1) + to_root
+    chains = np.take_along_axis(rings, (start[:, None] + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
+    crosses = np.diff(chains // per_node, axis=1, prepend=chains[:, :1] // per_node) != 0
+    across = crosses.cumsum(axis=1)
+    return chains, np.arange(chains.shape[1]) - across, across

@@ -30,6 +30,7 @@ class Graph:
     inter_type: str
     same_channels: bool = True  # every channel visits the GPUs in the same order
     cross_nic: int = 0
+    orders: tuple[tuple[int, ...], ...] = ()  # GPUs of a node by channel, where known
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
             inter_type=PATHS[found.type_inter],
             same_channels=found.same,
             cross_nic=int(found.cross_nic),
+            orders=tuple(map(tuple, found.orders)),
         )
 
     limit = max_channels(version)

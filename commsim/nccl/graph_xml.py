@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
@@ -15,38 +15,31 @@ _NAMES = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direc
 _PATTERNS = {1: "BALANCED_TREE", 2: "SPLIT_TREE", 3: "TREE", 4: "RING", 5: "NVLS", 6: "COLLNET_DIRECT"}
 
 
-@dataclass(frozen=True)
-class GraphFile:
-    """Graphs by name (ring, tree, collnet_chain, nvls, collnet_direct) and the GPUs of their channels, in order."""
+def read_graphs(path: Path) -> dict[str, Graph]:
+    """The graphs of a file by name: ring, tree, collnet_chain, nvls, collnet_direct.
 
-    graphs: dict[str, Graph]
-    orders: dict[str, tuple[tuple[int, ...], ...]]
-
-
-def read_graphs(path: Path) -> GraphFile:
-    """The graphs of a file; LogFormatError lists every fault with its line."""
+    LogFormatError lists every fault with its line.
+    """
     root = read_xml(path, error=LogFormatError)
     faults: list[Fault] = []
     if root.name != "graphs":
         message = f"found <{root.name[:40]}>, expected <graphs>: a file of NCCL_GRAPH_DUMP_FILE"
         raise LogFormatError([Fault(str(path), root.line, 1, "", message)])
     graphs: dict[str, Graph] = {}
-    orders: dict[str, tuple[tuple[int, ...], ...]] = {}
     for element in root.each("graph"):
         reader = _Reader(element, str(path), faults)
         name = _NAMES.get(reader.whole("id", 0))
         if name is None:
             reader.fault("id", "expected 0 to 4")
             continue
-        graphs[name] = reader.graph()
-        orders[name] = tuple(reader.order(channel) for channel in element.each("channel"))
-        if graphs[name].channels != len(orders[name]):
-            reader.fault("nchannels", f"but the graph lists {len(orders[name])} channels")
+        graph = graphs[name] = reader.graph()
+        if graph.channels != len(graph.orders):
+            reader.fault("nchannels", f"but the graph lists {len(graph.orders)} channels")
     if not graphs and not faults:
         faults.append(Fault(str(path), root.line, 1, "", "found no <graph>"))
     if faults:
         raise LogFormatError(sorted(faults))
-    return GraphFile(graphs, orders)
+    return graphs
 
 
 def with_graphs(system: System, graphs: dict[str, Graph]) -> System:
@@ -114,6 +107,7 @@ class _Reader:
             inter_type=self.path("typeinter"),
             same_channels=self.whole("samechannels", 0) == 1,
             cross_nic=self.whole("crossnic", 0),
+            orders=tuple(self.order(channel) for channel in self._element.each("channel")),
         )
 
     def order(self, channel: Element) -> tuple[int, ...]:

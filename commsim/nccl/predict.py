@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
 from commsim.nccl import nvls, p2p, timing
-from commsim.nccl.chain import chain_time
+from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled
@@ -247,6 +247,7 @@ class Predictor:
         if self.options.mode == "single":
             return chain_time(*machine, call, fill=True)
         kernel, busy, limit = chain_time(*machine, call, fill=False)
+        kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)  # all of it is added to every kernel
         if self.options.iterations is not None:
             nodes = self.system.nodes
             shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5

@@ -51,7 +51,11 @@ def figures(graph: Graph) -> tuple[int, float, float]:
 
 def test_rings_of_rails_are_not_all_the_same_and_those_of_a_switch_are() -> None:
     assert discover(load_preset("dgx-a100"), (2, 30, 7)).ring.same_channels
-    assert not discover(load_preset("dgx-a100-hdr200", nodes=2), (2, 30, 7)).ring.same_channels
+    ring = discover(load_preset("dgx-a100-hdr200", nodes=2), (2, 30, 7)).ring
+    assert not ring.same_channels
+    assert len(ring.orders) == ring.channels
+    assert len(set(ring.orders)) == 8
+    assert all(sorted(order) == list(range(8)) for order in ring.orders)
 
 
 def test_a_gpu_pair_over_host_memory_when_p2p_is_off() -> None:

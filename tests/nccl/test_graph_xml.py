@@ -27,16 +27,15 @@ GOOD = """<graphs version="1">
 
 def test_a_graph_is_read_with_its_orders(tmp_path: Path) -> None:
     (tmp_path / "graph.xml").write_text(GOOD)
-    found = read_graphs(tmp_path / "graph.xml")
-    assert found.graphs["ring"] == Graph(2, 20.0, 24.5, "RING", "NVL", "PXB", same_channels=False)
-    assert found.orders["ring"] == ((0, 10), (10, 0))
+    ring = read_graphs(tmp_path / "graph.xml")["ring"]
+    assert ring == Graph(2, 20.0, 24.5, "RING", "NVL", "PXB", same_channels=False, orders=((0, 10), (10, 0)))
 
 
 def test_a_system_takes_the_graphs_and_none_without_channels(tmp_path: Path) -> None:
     (tmp_path / "graph.xml").write_text(GOOD)
     ring = Graph(1, 1.0, 1.0, "RING", "SYS", "SYS")
     searched = System(4, 2, 80, "amd", "x86_64", "SYS", "SYS", 0.0, ring, ring, ring, 2)
-    system = with_graphs(searched, read_graphs(tmp_path / "graph.xml").graphs)
+    system = with_graphs(searched, read_graphs(tmp_path / "graph.xml"))
     assert (system.ring.channels, system.coll_channels, system.inter_type) == (2, 4, "PXB")
     assert system.nvls is ring
 
@@ -78,6 +77,6 @@ def test_what_is_no_graph_file(tmp_path: Path, text: str, message: str) -> None:
     ],
 )
 def test_published_graphs(name: str, ring: tuple[int, float, str], tree: tuple[int, str]) -> None:
-    graphs = read_graphs(SHARED / name).graphs
+    graphs = read_graphs(SHARED / name)
     assert (graphs["ring"].channels, graphs["ring"].intra_gbps, graphs["ring"].intra_type) == ring
     assert (graphs["tree"].channels, graphs["tree"].pattern) == tree
