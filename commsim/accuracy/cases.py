@@ -39,6 +39,7 @@ from commsim.document import read_documents, validate
 from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
 from commsim.measure.records import collective_name
 from commsim.nccl.environment import PATHS
+from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
 from commsim.nccl.version import Version, parse_version
 from commsim.resources import data_root
 
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 
 CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 """Fabric classes that errors are reported by."""
-
-NCCL_TESTS_ITERATIONS = 20
-"""Calls that nccl-tests times together where it is not told otherwise (-n)."""
 
 _ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I)
 _PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from commsim.errors import MeasurementError
 from commsim.measure.traffic import hang_up
+
+T = TypeVar("T")
 
 _POLL_S = 0.05
 _ANSWER_S = 3.0  # after which an answer of the store is none
@@ -71,9 +74,12 @@ class Meeting:
         self.place = place
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
+        self._first = True  # of this rank, and not another process that was started as it
         self.store = self._open()
         try:
-            self._greet(fingerprint)
+            self._answered(timeout_s + 2 * _ANSWER_S, lambda: self._greet(fingerprint))
+        except TimeoutError:
+            raise MeasurementError(f"{place}: rank 0 does not answer any more") from None
         except MeasurementError as error:
             self.leave(str(error))
             raise
@@ -123,7 +129,8 @@ class Meeting:
         that all are there, or any rank that they do not belong together.
         """
         place, store = self.place, self.store
-        if store.add(f"present/{place.rank}", 1) > 1:
+        self._first = store.add(f"present/{place.rank}", 1) == 1
+        if not self._first:
             raise MeasurementError(f"two processes were started as rank {place.rank}")
         mine = {"world_size": place.world_size, "run": fingerprint}
         store.set(f"hello/{place.rank}", json.dumps(mine))
@@ -145,72 +152,79 @@ class Meeting:
                     )
             if not waiting and place.rank == 0:
                 store.compare_set("verdict", "", _TOGETHER)
+            if time.monotonic() > self._deadline + (0.0 if waiting else _ANSWER_S):
+                late = sorted(waiting) or [0]  # which has not said that all are there
+                missing = ", ".join(map(str, late[:8])) + (" ..." if len(late) > 8 else "")
+                missed = (
+                    f"{len(late)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {missing}"
+                )
+                store.compare_set("verdict", "", missed)
             if store.check(["verdict"]):
                 verdict = store.get("verdict").decode()
                 if verdict != _TOGETHER:
                     raise MeasurementError(verdict)
                 return
-            if time.monotonic() > self._deadline + (0.0 if waiting else _ANSWER_S):
-                late = sorted(waiting) or [0]  # which has not said that all are there
-                missing = ", ".join(map(str, late[:8])) + (" ..." if len(late) > 8 else "")
-                raise MeasurementError(
-                    f"{len(late)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {missing}"
-                )
             time.sleep(_POLL_S)
 
     def told(self, patience_s: float = 0.0) -> str | None:
         """Why another rank stopped, if it said so; None too where the store is gone."""
-        until = time.monotonic() + patience_s
-        try:
-            while True:
-                if self.store.check(["fault"]):
-                    return str(self.store.get("fault").decode())
+
+        def listen() -> str | None:
+            until = time.monotonic() + patience_s
+            while not self.store.check(["fault"]):
                 if time.monotonic() >= until:
                     return None
                 time.sleep(_POLL_S)
-        except Exception:  # rank 0 is gone, and its store with it
-            return None
+            return str(self.store.get("fault").decode())
+
+        with suppress(Exception):  # rank 0 is gone, and its store with it
+            return self._answered(patience_s + _ANSWER_S, listen)
+        return None
 
     def leave(self, reason: str) -> None:
         """Tell the others why this rank stops; rank 0, which holds the store, waits until they have read it."""
-        try:
+
+        def tell() -> None:
             for key in ("verdict", "fault"):  # what was said first stays
                 self.store.compare_set(key, "", reason)
             if self.place.rank:
-                self.store.set(f"left/{self.place.rank}", "1")
+                if self._first:
+                    self.store.set(f"left/{self.place.rank}", "1")
                 return
             others = [f"left/{rank}" for rank in range(1, self.place.world_size)]
             until = time.monotonic() + _LINGER_S
             while time.monotonic() < until and not self.store.check(others):
                 time.sleep(_POLL_S)
-        except Exception:  # rank 0 is gone, and its store with it
-            return
+
+        with suppress(Exception):  # rank 0 is gone, and its store with it
+            self._answered(_LINGER_S + _ANSWER_S, tell)
+
+    def _answered(self, seconds: float, call: Callable[[], T]) -> T:
+        """What a call to the store returns or raises; TimeoutError where rank 0 has been stopped, not ended."""
+        return _within(seconds, call, lambda: hang_up(self.place.port))
 
 
-def _within(seconds: float, call: Callable[[], Any], stop: Callable[[], None]) -> Any:
+def _within(seconds: float, call: Callable[[], T], stop: Callable[[], None]) -> T:
     """What a call returns or raises; after so many seconds it is stopped, and this raises TimeoutError.
 
     torch waits for the answer of a foreign server without an end, and cannot be interrupted.
     """
-    answer: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+    answer: Future[T] = Future()
 
     def work() -> None:
         try:
-            answer.put((call(), None))
+            answer.set_result(call())
         except Exception as error:
-            answer.put((None, error))
+            answer.set_exception(error)
 
     waiting = threading.Thread(target=work, daemon=True)
     waiting.start()
     try:
-        value, error = answer.get(timeout=seconds)
-    except queue.Empty:
+        return answer.result(timeout=seconds)
+    except TimeoutError:
         stop()
         waiting.join(5.0)
-        raise TimeoutError from None
-    if error is not None:
-        raise error
-    return value
+        raise
 
 
 def _first_line(text: str) -> str:

@@ -32,7 +32,8 @@ _LATENCY_OF_PASS = 0.5
 when it has handed on those before.
 
 NCCL takes threads away below 8 bytes per thread and rank, and a chain carries all bytes through them: 64, 128, 256 and
-512 threads move 0.5, 0.9, 1.5 and 2.4 GB/s of V100 (on 8, 32 and 128 ranks alike), 0.8, 1.5, 2.6 and 3.1 of A100.
+512 threads were measured to move 0.5, 0.9, 1.5 and 2.4 GB/s of V100 (on 8, 32 and 128 ranks alike), 0.8, 1.5, 2.6 and
+3.1 of A100.
 """
 
 BASE_NOT_IN_A_ROW = 0.25
@@ -53,7 +54,8 @@ class _Flow:
     hop: float  # of the first hop, without bytes
     inside: float  # until the first piece of data is one rank further in the node
     across: float  # the same to the next node
-    piece: float  # of the first piece at the slowest hop
+    handed: float  # until a thread block has handed a piece on
+    piece: float  # of the first piece over the slowest hop, as it is part of the way there
     transfer: float  # of all bytes there
     held: float  # of those that a connection's slots hold
     limit: str
@@ -83,21 +85,23 @@ def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) 
     piece = min(unit, nbytes)
     block = _block_rate(parameters, call)
     slowest, limit = (block, "thread block") if block < share.intra else (share.intra, share.intra_limit)
-    inside, across = hop + piece / slowest, 0.0
+    handed = first = piece / slowest
+    inside, across = hop + handed, 0.0
     if system.nodes > 1:
         message = min(protocol.step_bytes, max(1, nbytes))
         late = network_hop(parameters.network, parameters.network.ring_hop, protocol, message)
         turn = message / message_turn(machine, parameters, call).seconds(message)
         inter = min(share.inter, block, turn)
-        # The proxy sends a slot of LL and LL128 when it is full; slots of several channels pass a NIC one by one.
-        line = min(one for _, one, _ in nic_rates(machine, parameters)) / protocol.wire_factor
-        late += (message - piece) / min(line, turn) if not protocol.is_simple else 0.0
-        across = late + piece / min(line, turn)
+        # The proxy sends a slot when it is full; slots of several channels pass a NIC one by one.
+        line = min(turn, *(one / protocol.wire_factor for _, one, _ in nic_rates(machine, parameters)))
+        late += handed if protocol.is_simple else (message - piece) / line
+        across = late + piece / line
         hop = hop if system.ranks_per_node > 1 else late
         if inter <= slowest:
             slowest, limit = inter, limit if inter == block else share.inter_limit
+            first = min(piece / line, nbytes / slowest)
     slots = call.buffer_bytes if protocol.is_simple else STEPS * protocol.step_bytes
-    return _Flow(hop, inside, across, piece / slowest, nbytes / slowest, min(nbytes, slots) / slowest, limit)
+    return _Flow(hop, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit)
 
 
 def _block_rate(parameters: Parameters, call: Call) -> float:
@@ -124,9 +128,10 @@ def _ways(
 def _period(chains: npt.NDArray[np.int64], way: npt.NDArray[np.float64], flow: _Flow) -> float:
     """Seconds from one call to the next where channels visit the GPUs in different orders; 0 where they do not.
 
-    A rank's first piece comes a hop after that of the rank before, once both have begun the call; its last one after
-    all bytes, a hop after that of the rank before, and, of more bytes than the slots between them hold, when the rank
-    behind it has taken the others. It begins the next call when all its channels have ended this one.
+    A rank's first piece comes a hop after that of the rank before, once both have begun the call; its last one when the
+    others have come, a hop after that of the rank before. It has handed that one on a little later, and, of more bytes
+    than the slots between them hold, when the rank behind it has taken the others. It begins the next call when all its
+    channels have ended this one.
     """
     if len(chains) < 2:
         return 0.0
@@ -134,16 +139,18 @@ def _period(chains: npt.NDArray[np.int64], way: npt.NDArray[np.float64], flow: _
     ended = [0.0]
     for _ in range(_CALLS):
         first = np.maximum.accumulate(begun[chains] - way, axis=1) + way
-        last = first + flow.transfer
+        last = first + flow.transfer - flow.piece
         if flow.held < flow.transfer:
-            np.maximum(last[:, :-1], first[:, 1:] + flow.transfer - flow.held, out=last[:, :-1])
+            full = first[:, 1:] + flow.transfer - flow.held - flow.piece
+            np.maximum(last[:, :-1], full, out=last[:, :-1])
         last = np.maximum.accumulate(last - way, axis=1) + way
+        last[:, :-1] += flow.handed
         np.maximum.at(begun, chains, last)
         ended.append(float(begun.max()))
     return (ended[_CALLS] - ended[_CALLS // 2]) / (_CALLS - _CALLS // 2)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _chains(
     nodes: int, orders: tuple[tuple[int, ...], ...], to_root: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -42,6 +42,10 @@ _CLOSED = {
 """Algorithms with a closed form of their own; NVLS of several nodes reduces in the network."""
 
 
+NCCL_TESTS_ITERATIONS = 20
+"""Calls that nccl-tests times together unless told otherwise (-n)."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How the job runs NCCL."""
@@ -50,7 +54,7 @@ class Options:
     env: dict[str, str] = field(default_factory=dict)
     launch: str = "process_per_gpu"  # or "one_process"
     mode: str = "back_to_back"  # or "single"
-    iterations: int | None = None  # calls timed together in a back-to-back run; None: so many that its ends do not show
+    iterations: int | None = NCCL_TESTS_ITERATIONS  # calls timed together back to back; None: ends do not show
     engine: str = "auto"  # closed_form | wavefront | event
     algorithm: str | None = None
     protocol: str | None = None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -63,7 +67,8 @@ def test_no_rank_sets_out_before_the_verdict(verdict: str, hears: str | None) ->
     from torch.distributed import PrefixStore, TCPStore
 
     port = free_port()
-    store = PrefixStore("commsim/0", TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False))
+    limit = timedelta(seconds=30)
+    store = PrefixStore("commsim/0", TCPStore("127.0.0.1", port, is_master=True, timeout=limit, wait_for_workers=False))
     store.set("hello/0", json.dumps({"world_size": 2, "run": "a"}))
     heard: list[list[str | None]] = []
     second = threading.Thread(target=lambda: heard.append(meet((1, 2, "a"), port=port)))
@@ -74,6 +79,46 @@ def test_no_rank_sets_out_before_the_verdict(verdict: str, hears: str | None) ->
     store.set("verdict", verdict)
     second.join()
     assert heard == [[hears]]
+
+
+SERVER = """
+import sys, time
+from torch.distributed import PrefixStore, TCPStore
+store = PrefixStore("commsim/0", TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False))
+print("here", flush=True)
+while not store.check(["hello/1"]):
+    time.sleep(0.05)
+print("met", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_rank_0_that_stands_still_is_not_waited_for() -> None:
+    port = free_port()
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(port)], stdout=subprocess.PIPE, text=True) as rank_0:
+        try:
+            assert rank_0.stdout is not None
+            assert rank_0.stdout.readline() == "here\n"
+            heard: list[list[str | None]] = []
+            second = threading.Thread(target=lambda: heard.append(meet((1, 2, "a"), port=port, timeout_s=2.0)))
+            second.start()
+            assert rank_0.stdout.readline() == "met\n"
+            rank_0.send_signal(signal.SIGSTOP)
+            second.join(60)
+            assert heard == [["rank 1 of 2: rank 0 does not answer any more"]]
+        finally:
+            rank_0.kill()
+
+
+def test_a_rank_whose_patience_ends_obeys_the_verdict() -> None:
+    """Rank 2 comes while rank 1 gives up; rank 0 was quicker to say that all are there."""
+    from torch.distributed import PrefixStore, TCPStore
+
+    port = free_port()
+    limit = timedelta(seconds=30)
+    store = PrefixStore("commsim/0", TCPStore("127.0.0.1", port, is_master=True, timeout=limit, wait_for_workers=False))
+    store.set("verdict", "together")
+    assert meet((1, 3, "a"), port=port, timeout_s=0.5) == [None]
 
 
 def test_what_is_said_first_stays() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.nccl.chain import _chains, _Flow, _period, chain_time
+from commsim.nccl.chain import _chains, _Flow, _flow, _period, chain_time
 from commsim.nccl.channels import Split
-from commsim.nccl.lower import Call
+from commsim.nccl.lower import Call, nic_rates, shares
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
 from commsim.topology.presets import load_preset
@@ -18,14 +19,14 @@ from commsim.topology.presets import load_preset
 VERSION = (2, 30, 7)
 
 
-def flow(inside: float, across: float, transfer: float, held: float) -> _Flow:
-    return _Flow(0.0, inside, across, 0.0, transfer, held, "")
+def flow(inside: float, across: float, transfer: float, held: float, piece: float = 0.0) -> _Flow:
+    return _Flow(0.0, inside, across, piece, piece, transfer, held, "")
 
 
 def naive_period(
-    nodes: int, orders: list[list[int]], inside: float, across: float, transfer: float, held: float
-) -> float:  # fmt: skip
-    """Call by call and rank by rank along each order's ring, from rank 0 on."""
+    nodes: int, orders: list[list[int]], inside: float, across: float, transfer: float, held: float, piece: float
+) -> float:
+    """Call by call and rank by rank along each order's ring, from rank 0 on; seconds of all bytes and of the first."""
     count = len(orders[0])
     chains = []
     for order in orders:
@@ -40,14 +41,14 @@ def naive_period(
             first = {chain[0]: begun[chain[0]]}
             for (a, b), hop in zip(pairwise(chain), hops, strict=True):
                 first[b] = max(begun[b], first[a] + hop)
-            last: dict[int, float] = {}
+            has: dict[int, float] = {}  # the last piece
             for i, rank in enumerate(chain):
-                last[rank] = first[rank] + transfer
+                has[rank] = first[rank] + transfer - piece
                 if i + 1 < len(chain) and held < transfer:
-                    last[rank] = max(last[rank], first[chain[i + 1]] + transfer - held)
+                    has[rank] = max(has[rank], first[chain[i + 1]] + transfer - held - piece)
                 if i:
-                    last[rank] = max(last[rank], last[chain[i - 1]] + hops[i - 1])
-                over[rank] = max(over[rank], last[rank])
+                    has[rank] = max(has[rank], has[chain[i - 1]] + hops[i - 1])
+                over[rank] = max(over[rank], has[rank] + (piece if rank != chain[-1] else 0.0))
         begun = over
         ended.append(max(begun.values()))
     return (ended[-1] - ended[-25]) / 24
@@ -59,14 +60,18 @@ def naive_period(
     orders=st.lists(st.permutations(range(4)), min_size=2, max_size=4, unique_by=tuple),
     times=st.tuples(*(st.integers(0, 12) for _ in range(3))),
     held=st.floats(0.0, 1.0),
+    piece=st.floats(0.0, 1.0),
 )
 def test_the_period_is_that_of_a_naive_simulation(
-    nodes: int, orders: list[list[int]], times: tuple[int, int, int], held: float
+    nodes: int, orders: list[list[int]], times: tuple[int, int, int], held: float, piece: float
 ) -> None:
-    inside, across, transfer = map(float, times)
+    latency, farther, transfer = map(float, times)
+    piece *= transfer
+    inside, across = latency + piece, latency + farther + piece  # a hop takes its first piece, too
     chains, near, far = _chains(nodes, tuple(map(tuple, orders)), to_root=False)
-    got = _period(chains, inside * near + across * far, flow(inside, across, transfer, held * transfer))
-    assert got == pytest.approx(naive_period(nodes, orders, inside, across, transfer, held * transfer), rel=0.05, abs=1)
+    got = _period(chains, inside * near + across * far, flow(inside, across, transfer, held * transfer, piece))
+    naive = naive_period(nodes, orders, inside, across, transfer, held * transfer, piece)
+    assert got == pytest.approx(naive, rel=0.05, abs=1)
 
 
 def test_two_orders_that_cross_by_hand() -> None:
@@ -92,14 +97,85 @@ def test_chains_begin_or_end_at_the_root_and_may_come_back_to_its_node() -> None
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-@pytest.mark.parametrize(("preset", "nodes"), [("dgx-a100-hdr200", 4), ("hgx-h100-ndr400", 3), ("abci-v100", 8)])
+@pytest.mark.parametrize(
+    ("preset", "nodes", "protocol"),
+    [
+        ("dgx-a100-hdr200", 4, ""),
+        ("hgx-h100-ndr400", 3, ""),
+        ("abci-v100", 8, ""),
+        ("dgx-spark", 2, "Simple"),
+        ("dgx-1v-edr100", 3, "Simple"),
+        ("hgx-a100-4-slingshot200", 2, "Simple"),
+    ],
+)
 def test_calls_in_a_row_take_at_most_as_long_as_one_that_is_waited_for(
-    collective: str, preset: str, nodes: int
-) -> None:  # fmt: skip
+    collective: str, preset: str, nodes: int, protocol: str
+) -> None:
     topology = load_preset(preset, nodes=nodes)
-    row, alone = (Predictor(topology, Options(VERSION, mode=mode)) for mode in ("back_to_back", "single"))
-    for exponent in range(3, 31, 3):
-        assert row.predict(collective, 1 << exponent).time_s <= alone.predict(collective, 1 << exponent).time_s
+    env = {"NCCL_PROTO": protocol} if protocol else {}
+    row, alone = (Predictor(topology, Options(VERSION, env, mode=mode)) for mode in ("back_to_back", "single"))
+    for exponent in range(3, 34):
+        assert row.predict(collective, 1 << exponent).kernel_s <= alone.predict(collective, 1 << exponent).kernel_s
+
+
+def prepared(preset: str, nodes: int, collective: str, nbytes: int, **split: int) -> tuple[Predictor, Call]:
+    """A model of NCCL 2.30 and a call by rings of LL, or of Simple for all the channels of a NIC."""
+    model = Predictor(load_preset(preset, nodes=nodes), Options(VERSION, iterations=None))
+    protocol = PROTOCOLS[{0: "LL"}.get(split.get("simple", 0), "Simple")]
+    threads, channels = split.get("threads", 512), split.get("channels", 1)
+    return model, Call(
+        collective, nbytes, "ring", protocol, Split(channels, nbytes // channels, threads), DEFAULT_BUFFER_BYTES
+    )
+
+
+def seconds(model: Predictor, call: Call, *, fill: bool) -> float:
+    return chain_time(model.system, model.machine, model.parameters, call, fill=fill)[0]
+
+
+def test_one_message_of_two_channels_over_one_nic_by_hand() -> None:
+    """One GPU per node: both messages pass the NIC, at half of its rate each; the first bytes pass it at all of it."""
+    model, call = prepared("dgx-spark", 2, "broadcast", 1 << 20, simple=1, channels=2)
+    block = model.parameters.block_rate.model_copy(update={"Simple": 1e15})  # or it would be the slowest
+    model.parameters = model.parameters.model_copy(update={"block_rate": block})
+    machine = model.system, model.machine, model.parameters
+    nic = min(one for _, one, _ in nic_rates(model.machine, model.parameters))
+    assert shares(*machine, call).inter == pytest.approx(nic / 2)
+    got = _flow(*machine, call)
+    assert got.transfer == pytest.approx(2 * got.piece) == pytest.approx((1 << 20) / nic)
+    assert seconds(model, call, fill=True) == pytest.approx(got.across + got.transfer / 2)
+    assert seconds(model, call, fill=False) <= seconds(model, call, fill=True)
+
+
+def test_slots_hold_a_part_of_many_bytes() -> None:
+    model, call = prepared("abci-v100", 2, "broadcast", 1 << 20)
+    flow = _flow(model.system, model.machine, model.parameters, call)
+    assert flow.held == pytest.approx(flow.transfer / 4)  # eight of 32 KiB
+
+
+def test_a_reduce_runs_towards_the_root() -> None:
+    """Where the root's chains begin in its node in one direction, they end there in the other."""
+    model, call = prepared("abci-v100", 2, "broadcast", 1 << 17, channels=2)
+    system = replace(model.system, ring=replace(model.system.ring, orders=((0, 1, 2, 3), (1, 2, 3, 0))))
+    model.system = system
+    down, up = seconds(model, call, fill=True), seconds(model, replace(call, collective="reduce"), fill=True)
+    flow = _flow(system, model.machine, model.parameters, call)
+    # Down: 0 | 4 and 5 6 7 | 1 2 3 of the second order cross twice; up: 1 2 3 | ... | 0 of the first does.
+    assert down == pytest.approx(5 * flow.inside + 2 * flow.across + flow.transfer - flow.piece)
+    model.system = replace(system, ring=replace(system.ring, orders=((0, 1, 2, 3),)))
+    down, up = seconds(model, call, fill=True), seconds(model, replace(call, collective="reduce"), fill=True)
+    assert down == pytest.approx(6 * flow.inside + 1 * flow.across + flow.transfer - flow.piece)
+    assert up == pytest.approx(5 * flow.inside + 2 * flow.across + flow.transfer - flow.piece)
+
+
+def test_a_few_bytes_take_a_hop_and_most_of_the_base() -> None:
+    model, call = prepared("hgx-h100", 1, "broadcast", 8)
+    got = model.predict("broadcast", 8)
+    p = model.parameters
+    assert (got.protocol, got.channels) == ("LL", 1)
+    assert got.kernel_s == pytest.approx(
+        seconds(model, replace(call, split=Split(1, 8, 64)), fill=False) + 0.75 * p.base.LL
+    )
+    assert seconds(model, call, fill=False) == pytest.approx(p.ring_hop.nvlink.LL + 8 / p.block_rate.LL)
 
 
 def test_two_channels_of_many_nodes_take_half_of_the_chain() -> None:
@@ -113,13 +189,8 @@ def test_two_channels_of_many_nodes_take_half_of_the_chain() -> None:
 
 @pytest.mark.parametrize(("threads", "share"), [(64, 2 / 9), (128, 2 / 5), (256, 2 / 3), (512, 1.0)])
 def test_few_threads_of_ll_pass_on_less(threads: int, share: float) -> None:
-    model = Predictor(load_preset("abci-v100"), Options(VERSION))
+    model, half = prepared("abci-v100", 1, "broadcast", 1 << 19, threads=threads)
+    _, whole = prepared("abci-v100", 1, "broadcast", 1 << 20, threads=threads)
     rate = model.parameters.block_rate.LL
-
-    def seconds(nbytes: int) -> float:
-        call = Call(
-            "broadcast", nbytes, "ring", PROTOCOLS["LL"], Split(1, nbytes, threads), DEFAULT_BUFFER_BYTES
-        )  # fmt: skip
-        return chain_time(model.system, model.machine, model.parameters, call, fill=False)[0]
-
-    assert seconds(1 << 20) - seconds(1 << 19) == pytest.approx((1 << 19) / (share * rate))
+    more = seconds(model, whole, fill=False) - seconds(model, half, fill=False)
+    assert more == pytest.approx((1 << 19) / (share * rate))
