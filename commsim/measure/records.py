@@ -28,6 +28,10 @@ COLLECTIVES: dict[str, str] = {
     "scatter": "scatter",
 }
 
+REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Collectives of which nccl-tests prints an operation, and those of which it prints a root; else ``none`` and -1."""
+
 
 def collective_name(text: str) -> str | None:
     """Our name for a collective, or None: ``AllReduce``, ``all_reduce_perf``, ``alltoall`` and the like."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from commsim.collectives.semantics import collective
 from commsim.errors import MeasurementError
+from commsim.measure.records import REDUCING, ROOTED
 
 Backend = Literal["gloo", "nccl"]
 
@@ -32,8 +33,6 @@ ITEM_BYTES = {
 _NOT_IN_TORCH = frozenset({"uint32", "uint64"})  # neither backend maps them, torch 2.13.0
 _NOT_IN_GLOO = frozenset({"float8_e4m3", "float8_e5m2"})  # "Invalid scalar type", torch 2.13.0
 _NO_AVERAGE_IN_GLOO = frozenset({"int8", "uint8", "int32", "int64"})  # divides as float, cannot cast back, torch 2.13.0
-_REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 IN_PLACE_ONLY = frozenset({"all_reduce", "reduce", "broadcast"})
 """torch.distributed has no call for these that leaves the input alone."""
@@ -68,12 +67,12 @@ class Task:
     @property
     def reduces(self) -> bool:
         """Whether the collective adds numbers up."""
-        return self.collective in _REDUCING
+        return self.collective in REDUCING
 
     @property
     def rooted(self) -> bool:
         """Whether the collective has a root."""
-        return self.collective in _ROOTED
+        return self.collective in ROOTED
 
     def places(self) -> tuple[str, ...]:
         """``oop`` and ``ip``, as far as torch has the collective out of place and in place."""

@@ -123,7 +123,11 @@ def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
             faults.append(document.fault(("values", name), f"found the unknown parameter {name[:60]!r}{now}"))
         else:
             at[last] = fitted.value
-    if faults:
-        raise ScenarioError(faults)
     data["provenance"] = file.provenance
-    return validate(type(shipped), Document(file=str(path), data=data, marks={}))
+    try:
+        made = validate(type(shipped), Document(file=str(path), data=data, marks={}))
+    except ScenarioError as error:
+        faults += [document.fault(("values", fault.path, "value"), fault.message) for fault in error.faults]
+    if faults:
+        raise ScenarioError(sorted(faults))
+    return made

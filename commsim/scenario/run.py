@@ -11,7 +11,7 @@ import numpy as np
 import commsim
 from commsim.document import KeyPath, raise_faults
 from commsim.errors import CommsimError, ScenarioError
-from commsim.measure.records import Curve, busbw_factor
+from commsim.measure.records import REDUCING, ROOTED, Curve, busbw_factor
 from commsim.nccl import p2p
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from commsim.scenario.schema import CollectiveWork, Scenario
     from commsim.topology.graph import Topology
 
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
 """Where nccl-tests counts the elements of the whole array; else those of one rank's block."""
 
@@ -288,7 +287,7 @@ class RowPredictor:
             size_bytes=size,
             count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.topology.world_size)),
             dtype=work.dtype,
-            redop=work.redop,
+            redop=work.redop if work.collective in REDUCING else "none",
             root=(work.root or 0) if work.collective in ROOTED else -1,
             time_s=time_s,
             algbw=size / time_s if time_s else 0.0,

@@ -18,7 +18,9 @@ from commsim.report.tables import (
     result_csv,
     result_table,
 )
+from commsim.scenario.load import load_scenarios
 from commsim.scenario.result import Item, Row
+from commsim.scenario.run import run
 
 ROWS = [
     Row(8, 2, "float", "sum", -1, 12.35e-6, 8 / 12.35e-6, 14 / 12.35e-6, "ring", "LL", 2, "launch", 1e-6),
@@ -116,3 +118,18 @@ def test_the_comparison_table_has_a_row_per_size_and_the_summary() -> None:
     assert "> 64 MiB: 10.0 %" in text
     assert "not read: 2 lines" in text
     assert comparison_csv([c]).splitlines()[1] == "p,m,1024,11,10,10,0"
+
+
+@pytest.mark.parametrize(
+    ("collective", "redop", "root"),
+    [("all_reduce", "sum", -1), ("reduce", "sum", 0), ("broadcast", "none", 0), ("all_gather", "none", -1)],
+)
+def test_operation_and_root_are_named_where_nccl_tests_names_them(
+    tmp_path: Path, collective: str, redop: str, root: int
+) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "name: Names\ntopology: {preset: hgx-h100}\nlibrary: {name: nccl, version: 2.26.2}\n"
+        f"workload: [{{collective: {collective}, sizes: 1 MiB}}]\n"
+    )
+    (row,) = run(load_scenarios(tmp_path / "s.yaml", [])[0]).items[0].rows
+    assert (row.redop, row.root) == (redop, root)

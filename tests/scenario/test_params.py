@@ -19,3 +19,20 @@ def test_a_name_of_before_is_answered_by_that_of_now(old: str, tmp_path: Path) -
     with pytest.raises(ScenarioError, match=f"params.yaml:3:.*it is '{RENAMED[old]}' now"):
         with_values(shipped, read_params(path), path)
     assert isinstance(reduce(getattr, RENAMED[old].split("."), shipped), float)
+
+
+def test_unknown_names_and_wrong_units_are_told_together_each_at_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(
+        "library: nccl\nprovenance: by hand\nvalues:\n  base.LL: {value: 7 us}\n  base.LX: {value: 7 us}\n"
+        "  block_rate.LL: {value: 3 us}\n  copy_rate: {value: -1 GB/s}\n"
+    )
+    with pytest.raises(ScenarioError) as told:
+        with_values(load_parameters("hopper"), read_params(path), path)
+    assert [(f.line, f.path) for f in told.value.faults] == [
+        (5, "values.'base.LX'"),
+        (6, "values.'block_rate.LL'.value"),
+        (7, "values.copy_rate.value"),
+    ]
+    assert "unknown parameter" in str(told.value)
+    assert "3 us" in str(told.value)
