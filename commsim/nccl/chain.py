@@ -113,9 +113,7 @@ def _block_rate(parameters: Parameters, call: Call) -> float:
     return rate * part / (_LATENCY_OF_PASS + (1 - _LATENCY_OF_PASS) * part)
 
 
-def _ways(
-    system: System, call: Call, flow: _Flow
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:  # fmt: skip
+def _ways(system: System, call: Call, flow: _Flow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Ranks of the chain of each order that the call's channels have, and when a first piece comes to each of them."""
     count, orders = system.ranks_per_node, system.ring.orders
     known = bool(orders) and all(sorted(order) == list(range(count)) for order in orders)

@@ -118,14 +118,13 @@ def test_calls_in_a_row_take_at_most_as_long_as_one_that_is_waited_for(
         assert row.predict(collective, 1 << exponent).kernel_s <= alone.predict(collective, 1 << exponent).kernel_s
 
 
-def prepared(preset: str, nodes: int, collective: str, nbytes: int, **split: int) -> tuple[Predictor, Call]:
-    """A model of NCCL 2.30 and a call by rings of LL, or of Simple for all the channels of a NIC."""
+def prepared(
+    preset: str, nodes: int, nbytes: int, protocol: str = "LL", *, channels: int = 1, threads: int = 512
+) -> tuple[Predictor, Call]:
+    """A model of NCCL 2.30 and a broadcast by rings."""
     model = Predictor(load_preset(preset, nodes=nodes), Options(VERSION, iterations=None))
-    protocol = PROTOCOLS[{0: "LL"}.get(split.get("simple", 0), "Simple")]
-    threads, channels = split.get("threads", 512), split.get("channels", 1)
-    return model, Call(
-        collective, nbytes, "ring", protocol, Split(channels, nbytes // channels, threads), DEFAULT_BUFFER_BYTES
-    )
+    split = Split(channels, nbytes // channels, threads)
+    return model, Call("broadcast", nbytes, "ring", PROTOCOLS[protocol], split, DEFAULT_BUFFER_BYTES)
 
 
 def seconds(model: Predictor, call: Call, *, fill: bool) -> float:
@@ -134,7 +133,7 @@ def seconds(model: Predictor, call: Call, *, fill: bool) -> float:
 
 def test_one_message_of_two_channels_over_one_nic_by_hand() -> None:
     """One GPU per node: both messages pass the NIC, at half of its rate each; the first bytes pass it at all of it."""
-    model, call = prepared("dgx-spark", 2, "broadcast", 1 << 20, simple=1, channels=2)
+    model, call = prepared("dgx-spark", 2, 1 << 20, "Simple", channels=2)
     block = model.parameters.block_rate.model_copy(update={"Simple": 1e15})  # or it would be the slowest
     model.parameters = model.parameters.model_copy(update={"block_rate": block})
     machine = model.system, model.machine, model.parameters
@@ -147,14 +146,14 @@ def test_one_message_of_two_channels_over_one_nic_by_hand() -> None:
 
 
 def test_slots_hold_a_part_of_many_bytes() -> None:
-    model, call = prepared("abci-v100", 2, "broadcast", 1 << 20)
+    model, call = prepared("abci-v100", 2, 1 << 20)
     flow = _flow(model.system, model.machine, model.parameters, call)
     assert flow.held == pytest.approx(flow.transfer / 4)  # eight of 32 KiB
 
 
 def test_a_reduce_runs_towards_the_root() -> None:
     """Where the root's chains begin in its node in one direction, they end there in the other."""
-    model, call = prepared("abci-v100", 2, "broadcast", 1 << 17, channels=2)
+    model, call = prepared("abci-v100", 2, 1 << 17, channels=2)
     system = replace(model.system, ring=replace(model.system.ring, orders=((0, 1, 2, 3), (1, 2, 3, 0))))
     model.system = system
     down, up = seconds(model, call, fill=True), seconds(model, replace(call, collective="reduce"), fill=True)
@@ -168,7 +167,7 @@ def test_a_reduce_runs_towards_the_root() -> None:
 
 
 def test_a_few_bytes_take_a_hop_and_most_of_the_base() -> None:
-    model, call = prepared("hgx-h100", 1, "broadcast", 8)
+    model, call = prepared("hgx-h100", 1, 8)
     got = model.predict("broadcast", 8)
     p = model.parameters
     assert (got.protocol, got.channels) == ("LL", 1)
@@ -189,8 +188,8 @@ def test_two_channels_of_many_nodes_take_half_of_the_chain() -> None:
 
 @pytest.mark.parametrize(("threads", "share"), [(64, 2 / 9), (128, 2 / 5), (256, 2 / 3), (512, 1.0)])
 def test_few_threads_of_ll_pass_on_less(threads: int, share: float) -> None:
-    model, half = prepared("abci-v100", 1, "broadcast", 1 << 19, threads=threads)
-    _, whole = prepared("abci-v100", 1, "broadcast", 1 << 20, threads=threads)
+    model, half = prepared("abci-v100", 1, 1 << 19, threads=threads)
+    _, whole = prepared("abci-v100", 1, 1 << 20, threads=threads)
     rate = model.parameters.block_rate.LL
     more = seconds(model, whole, fill=False) - seconds(model, half, fill=False)
     assert more == pytest.approx((1 << 19) / (share * rate))
