@@ -32,6 +32,7 @@ from commsim.accuracy.machines import (
     network_blocks,
     network_kind,
     on_another_root,
+    one_nvlink_domain,
     wire,
 )
 from commsim.accuracy.releases import log_date, version_of
@@ -346,17 +347,21 @@ def _machine(
         return stated.preset, {"preset": stated.preset, **knobs, **blocks}, ()
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
     ranks = nodes * per_node
-    if base == "gb200-nvl72" and nodes > 1:  # its "nodes" are trays of one NVLink domain
-        racks = -(-ranks // full_node(base))
-        nodes, per_node = (racks, ranks // racks) if ranks % racks == 0 else (nodes, per_node)
-        knobs = {"nodes": nodes, "gpus_per_node": per_node}
+    full = full_node(base)
+    if base in ("gb200-nvl72", "gb300-nvl72") and nodes > 1:
+        if ranks % full == 0 or one_nvlink_domain(row.get("intra_link", ""), row.get("inter_link", "")):  # trays
+            racks = -(-ranks // full)
+            nodes, per_node = (racks, ranks // racks) if ranks % racks == 0 else (nodes, per_node)
+            knobs = {"nodes": nodes, "gpus_per_node": per_node}
+        else:
+            full = per_node
     if nodes == 1:
         return system_of(row, base, "one node"), {"preset": base, **knobs}, ()
-    full = full_node(base)
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
     found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation, apart=nic_apart(row))
     network = stated.network or found.network
-    blocks = network_blocks(network, found.nics, found.bandwidth, through_host=found.through_host)
+    nics = found.nics * full_node(base) // full  # a preset counts those of its whole node
+    blocks = network_blocks(network, nics, found.bandwidth, through_host=found.through_host)
     return system_of(row, base, network), {"preset": base, **knobs, **blocks}, found.notes
 
 

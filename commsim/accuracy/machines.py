@@ -18,7 +18,8 @@ _MESH = r"no NVSwitch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\
 _BASES: tuple[tuple[str, str, str], ...] = (
     # GPU model, intra-node links, machine; the first match of both wins ("" matches everything).
     (r"GB[23]00", _MESH, "gb200-nvl4"),
-    (r"GB[23]00", "", "gb200-nvl72"),
+    (r"GB300", "", "gb300-nvl72"),
+    (r"GB200", "", "gb200-nvl72"),
     (r"GB10\b|DGX Spark", "", "dgx-spark"),
     (r"GH200", "", "gh200x4"),
     (r"\bB[23]00", "", "hgx-b200"),
@@ -89,6 +90,8 @@ _APART = (  # "GPU and NIC on different roots", "the NIC is on another socket th
     ),
 )
 _NOT = re.compile(r"\b(?:not|no|never)\b|n't\b", re.I)
+_APART_DOMAINS = re.compile(r"\b(?:different|separate|several) NVLink domains\b|\bcross[- ]domain\b", re.I)
+_ACROSS_TRAYS = re.compile(r"\bMNNVL\b|\bIMEX\b|\bmulti-?node NVLink\b", re.I)
 _PER_NODE = re.compile(r"\b(?:per|/)\s?node\b|\bnode total\b|\btotal\b|\baggregate\b", re.I)
 
 # us of switch, cable and NIC as in topologies/: Quantum-2, Rosetta, 51.2 Tb/s Ethernet; half a round trip of a NIC.
@@ -135,6 +138,14 @@ def network_kind(inter_link: str, env: str = "") -> str | None:
     if re.search(r"NCCL_IB_DISABLE=1|NCCL_NET=[\"']?Socket|TCP sockets", env, re.I):
         return "ethernet"
     return next((name for pattern, name in _NETWORKS if re.search(pattern, inter_link, re.I)), None)
+
+
+def one_nvlink_domain(intra_link: str, inter_link: str) -> bool:
+    """Whether NVLink joins the nodes of a row, which then are trays: named for them, or no other network is."""
+    if _APART_DOMAINS.search(inter_link):
+        return False
+    across = _ACROSS_TRAYS.search(f"{intra_link} | {inter_link}") or re.search(r"\bNVLink", inter_link, re.I)
+    return bool(across) or network_kind(inter_link) is None
 
 
 def on_another_root(words: str) -> bool:

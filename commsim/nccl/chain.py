@@ -79,8 +79,7 @@ def chain_time(
 def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) -> _Flow:
     protocol, nbytes = call.protocol, call.split.channel_bytes
     share = shares(system, machine, parameters, call)
-    hops = parameters.ring_hop.pcie if machine.intra_kind == "pcie" else parameters.ring_hop.nvlink
-    hop = hops.of(protocol.name)
+    hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
     unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(WARP)
     piece = min(unit, nbytes)
     block = _block_rate(parameters, call)

@@ -116,6 +116,10 @@ def nvls_channels(sm: int, nodes: int, version: Version, env: dict[str, str]) ->
     return max(least or 1, min(most or channels, channels))
 
 
+_P2P_PER_BATCH = 8
+"""Sends or receives that one batch of a channel holds (src/include/device.h, NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
+
+
 def p2p_channels(
     coll_channels: int, nodes: int, ranks: int, nvlinks: int, nics: int, nic_gbps: float, version: Version
 ) -> tuple[int, int]:
@@ -136,7 +140,11 @@ def p2p_channels(
         else:
             network = max(nics, 1 if version >= (2, 19, 0) and 2 * ranks > 4 * total else 2)
         peer = min(peer, network)
-    return total, min(_power_of_two(peer), total)
+    peer = _power_of_two(peer)
+    if nodes > 1 and version >= (2, 29, 0):
+        while peer > 1 and peer * ceil(ranks / _P2P_PER_BATCH) > total:
+            peer //= 2
+    return total, min(peer, total)
 
 
 def p2p_start(per_peer: int, channels: int, ranks: int) -> int:

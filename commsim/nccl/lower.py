@@ -15,6 +15,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, gcd, inf
 from typing import TYPE_CHECKING
 
@@ -201,12 +202,17 @@ _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
 
 
-def survey(system: System, topology: Topology) -> Machine:
-    """Reads from the topology, once, what the lowering needs of it."""
-    intra, kind = _inside(system, topology) if system.ranks_per_node > 1 else (0.0, "none")
+def survey(system: System, topology: Topology, *, staged: bool = False) -> Machine:
+    """Reads from the topology, once, what the lowering needs of it.
+
+    `staged`: all that GPUs of a node send each other passes the memory of a host (NCCL_P2P_DISABLE=1).
+    """
+    intra, kind = _inside(system, topology, staged=staged) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology) if system.nodes > 1 else ()
     halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
-    links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1) if intra else 0
+    links = 0
+    if kind.startswith("nvlink"):
+        links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
     gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
     host, thin = _through_host(topology), topology.oversubscription
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
@@ -224,7 +230,7 @@ def _fed_nics(topology: Topology) -> int:
     return min(topology.nics_per_node, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
 
 
-def _inside(system: System, topology: Topology) -> tuple[float, str]:
+def _inside(system: System, topology: Topology, *, staged: bool) -> tuple[float, str]:
     n = topology.ranks_per_node
     if system.intra_type in ("NVL", "NVB"):
         if topology.has_nvswitch:
@@ -234,9 +240,28 @@ def _inside(system: System, topology: Topology) -> tuple[float, str]:
         return links * topology.nvlink_link_bandwidth, "nvlink_direct"
     uses: dict[int, int] = {}
     for rank in range(n):
-        for link in topology.route(rank, (rank + 1) % n):
-            uses[int(link)] = uses.get(int(link), 0) + 1
+        pair = rank, (rank + 1) % n
+        for link in _by_host(topology, *pair) if staged else topology.route(*pair).tolist():
+            uses[link] = uses.get(link, 0) + 1
     return min(float(topology.link_bandwidth[link]) / count for link, count in uses.items()), "pcie"
+
+
+def _by_host(topology: Topology, a: int, b: int) -> list[int]:
+    """Links of node 0 from one GPU up to its nearest host, and down to another GPU."""
+    import networkx as nx
+
+    graph = topology.to_networkx([0])
+    up = nx.single_source_shortest_path(graph, _name_of(topology, a))
+    hosts = [v for v, what in graph.nodes.items() if what["kind"] is VertexKind.HOST and v in up]
+    if not hosts:
+        return [int(link) for link in topology.route(a, b)]
+    host = min(hosts, key=lambda v: len(up[v]))
+    vertices = [*up[host], *nx.shortest_path(graph, host, _name_of(topology, b))[1:]]
+    return [int(graph.edges[pair]["link"]) for pair in pairwise(vertices)]
+
+
+def _name_of(topology: Topology, rank: int) -> str:
+    return str(topology.vertex_name[topology.rank_vertex[rank]])
 
 
 def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:
@@ -402,8 +427,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
     n, ppn, protocol = system.ranks, system.ranks_per_node, call.protocol
     share = shares(system, machine, parameters, call)
     across = (np.arange(n) % ppn == ppn - 1) & (system.nodes > 1)
-    hops = parameters.ring_hop
-    inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
+    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
     network = parameters.network.ring_hop.of(protocol.name)
     limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
     pause = parameters.pause.of(protocol.name)
@@ -413,7 +437,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         steps=2 * (n - 1) if call.collective == "all_reduce" else n - 1,
         loops=ring_loops(call.split.channel_bytes, n, protocol, call.split.threads, call.buffer_bytes),
         rate=np.where(across, share.inter, share.intra),
-        hop_s=np.where(across, network, inside.of(protocol.name)),
+        hop_s=np.where(across, network, inside),
         pass_bytes=protocol.pass_bytes(protocol.max_threads),
         first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
         limit=limit,

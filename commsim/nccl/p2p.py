@@ -25,6 +25,11 @@ _CHUNK_ONE_NODE = 512 << 10
 _CHUNK = 128 << 10
 _MOST_CHANNELS = 32
 _PARTS_SINCE = (2, 22, 0)
+_RATE_SINCE = (2, 29, 0)
+_TWICE = 2
+"""Of `Network.channel_rate` from 2.29 on, which counts 14 GB/s a channel where it counted two for a peer
+(src/graph/paths.cc, P2P_PER_CHANNEL_NET_BW). Sends of H100 and B200: 24.9 GB/s over two channels, 15.2 and 14.7 over
+one, where two carried 13.5 to 14.5 before."""
 
 
 def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> tuple[int, int]:
@@ -79,10 +84,11 @@ def p2p_time(
     p, efficiency = parameters.point_to_point, parameters.efficiency
     local = min(peers, ppn - 1) if collective != "send_recv" or system.nodes == 1 else 0
     remote = peers - local
-    rate = p.channel_rate if local else min(p.channel_rate, parameters.network.channel_rate)
+    across = parameters.network.channel_rate * (_TWICE if version >= _RATE_SINCE else 1)
+    rate = p.channel_rate if local else min(p.channel_rate, across)
     parts: list[tuple[float, str]] = [(part / rate, "thread block")]
     if remote and local:
-        parts.append((part / parameters.network.channel_rate, "network channel"))
+        parts.append((part / across, "network channel"))
     if local:
         link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":

@@ -144,6 +144,7 @@ class Parameters(_Frozen):
     pause: PerProtocol  # a block's wait, barriers and fence, when nothing moves: Simple per slice, others per chunk
     ring_hop: Hops
     tree_hop: Hops
+    switch_hop: Seconds  # what an NVSwitch adds to a hop
     efficiency: Efficiency
     nvls: Nvls
     point_to_point: PointToPoint
@@ -152,6 +153,12 @@ class Parameters(_Frozen):
     def channel_cost_of(self, version: tuple[int, int, int]) -> float:
         """Seconds for each channel after the first, for an NCCL version."""
         return float(self.channel_cost if version >= ONE_QUEUE_SINCE else self.channel_cost_before_2_14)
+
+    def hop_inside(self, hops: Hops, kind: str, protocol: str) -> float:
+        """Seconds of a hop inside a node over links of a kind (`Efficiency.inside`), for a protocol name."""
+        if kind == "pcie":
+            return hops.pcie.of(protocol)
+        return hops.nvlink.of(protocol) + (self.switch_hop if kind == "nvlink_switch" else 0.0)
 
     def scaled(self, latency: float = 1.0, launch: float = 1.0) -> Parameters:
         """The same with every hop, and what the host needs to launch, taking so many times as long; rates stay."""
@@ -171,6 +178,7 @@ class Parameters(_Frozen):
         update = {
             "ring_hop": hops(self.ring_hop),
             "tree_hop": hops(self.tree_hop),
+            "switch_hop": latency * self.switch_hop,
             "nvls": times(self.nvls, latency, "latency", "tree_latency"),
             "network": times(network, latency, "rendezvous"),
             "launch": times(self.launch, launch, *Launch.model_fields),

@@ -16,7 +16,7 @@ from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled
+from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, survey
 from commsim.nccl.parameters import Parameters, load_parameters
@@ -91,7 +91,12 @@ class Predictor:
         self.version = options.version or ASSUMED
         self.warnings: list[str] = []
         self.system: System = discover(topology, self.version, options.env)
-        self.machine: Machine = survey(self.system, topology)
+        staged = whole(options.env, "NCCL_P2P_DISABLE") == 1
+        if staged and any(group.nvlink_links for group in topology.groups):
+            from commsim.topology.faults import without_nvlink
+
+            self.topology = without_nvlink(topology)
+        self.machine: Machine = survey(self.system, self.topology, staged=staged)
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
 

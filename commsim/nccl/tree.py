@@ -109,15 +109,14 @@ class TreeTimer:
         shape = self._shapes.get(pieces)
         if shape is None:
             shape = self._shapes[pieces] = self._shape(pieces)
-        system, protocol, hops = self.system, call.protocol, parameters.tree_hop
-        inside = hops.nvlink if system.intra_type in ("NVL", "NVB", "LOC") else hops.pcie
+        inside = parameters.hop_inside(parameters.tree_hop, self.machine.intra_kind, call.protocol.name)
         message = self._message_bytes(call, nbytes)
         network = self._network_hop(parameters, call, message, nbytes / pieces)
         small, larger = divmod(nbytes, pieces)
         return Program(
             nbytes=small + (shape.schedule.src_chunk % pieces < larger),
             route=shape.route,
-            delay_s=np.where(shape.across, network, inside.of(protocol.name)),
+            delay_s=np.where(shape.across, network, inside),
             succ_ptr=shape.succ_ptr,
             succ_idx=shape.succ_idx,
             indeg=shape.indeg,
@@ -125,7 +124,7 @@ class TreeTimer:
             route_link=shape.route_link,
             link_bandwidth=np.concatenate(
                 [
-                    np.full(self._blocks, parameters.block_rate.of(protocol.name)),
+                    np.full(self._blocks, parameters.block_rate.of(call.protocol.name)),
                     self._link_bandwidth(parameters, call, nbytes, message),
                 ]
             ),

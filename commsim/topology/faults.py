@@ -44,6 +44,14 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
     return out
 
 
+def without_nvlink(topology: Topology) -> Topology:
+    """The topology as it is for ranks that may not use NVLink: its links have failed, GPUs go over PCIe."""
+    failed = topology.link_kind == LinkKind.NVLINK
+    if topology.link_failed is not None:
+        failed |= topology.link_failed
+    return _with_new_node_routes(replace(topology, link_failed=failed))
+
+
 # -- places ---------------------------------
 
 

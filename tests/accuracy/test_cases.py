@@ -116,8 +116,8 @@ def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
         ("NVIDIA H100 NVL", "NVLink bridge", 2, "h100-pcie-bridge"),
         ("H100-PCIE-80GB", "PCIe Gen5", 4, "h100-pcie-bridge"),
         ("NVIDIA H200", "NVSwitch", 8, "hgx-h200"),
-        ("GB300", "NVL72", 4, "gb200-nvl72"),
-        ("GB300 NVL72", "", 4, "gb200-nvl72"),
+        ("GB300", "NVL72", 4, "gb300-nvl72"),
+        ("GB300 NVL72", "", 4, "gb300-nvl72"),
         ("B300 SXM", "NVSwitch", 8, "hgx-b200"),
         ("NVIDIA L40S", "PCIe Gen4 x16", 4, "rtx4090"),
         ("L4", "PCIe", 8, "rtx4090"),
@@ -223,6 +223,26 @@ def test_trays_of_a_rack_are_one_node(tmp_path: Path) -> None:
     row = ROW | {"gpu_model": "GB200", "intra_link": "NVL72", "n_nodes": "18", "gpus_per_node": "4", "n_ranks": "72"}
     topology = case_of(row, tmp_path).topology()
     assert (topology.nodes, topology.ranks_per_node) == (1, 72)
+
+
+@pytest.mark.parametrize(
+    ("intra", "inter", "shape"),
+    [
+        ("NVLink 5 (GB200 NVL72)", "4x 400Gb/s RoCE", (2, 4)),  # another network is named, and NVLink is not
+        ("NVLink 5 (GB200 NVL72)", "NVLink 5 between the nodes; 4x 400Gb/s RoCE also present", (1, 8)),
+        ("NVL72 (MNNVL)", "4x 400Gb/s NDR InfiniBand per tray", (1, 8)),
+        ("NVL72 (MNNVL)", "4x 400Gb/s RoCE, nodes of different NVLink domains", (2, 4)),
+        ("NVL72", "", (1, 8)),
+    ],
+)
+def test_trays_are_nodes_where_nvlink_does_not_join_them(
+    tmp_path: Path, intra: str, inter: str, shape: tuple[int, int]
+) -> None:
+    row = ROW | {"gpu_model": "GB200", "n_nodes": "2", "gpus_per_node": "4", "n_ranks": "8"}
+    topology = case_of(row | {"intra_link": intra, "inter_link": inter}, tmp_path).topology()
+    assert (topology.nodes, topology.ranks_per_node) == shape
+    if topology.nodes > 1:  # a NIC for each GPU of a tray
+        assert (topology.nics_per_node, topology.nic_bandwidth) == (4, 50e9)
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,11 @@ def test_the_fullest_channel_times_the_channels_covers_the_call(
         ((16, 2, 16, 18, 1, 50.0), (2, 28, 9), (16, 2)),
         ((16, 10, 80, 18, 1, 50.0), (2, 28, 9), (16, 1)),  # 160 would be over four times 16
         ((16, 10, 80, 18, 1, 50.0), (2, 18, 3), (16, 2)),
-        ((16, 10, 80, 18, 1, 50.0), (2, 29, 2), (16, 4)),  # 50 GB/s over 14, whatever the ranks
+        ((16, 4, 32, 18, 1, 50.0), (2, 29, 2), (16, 4)),  # 50 GB/s over 14; 4 batches of 8 peers find room
+        ((16, 10, 80, 18, 1, 50.0), (2, 29, 2), (16, 1)),  # 10 batches of 8 do not
         ((16, 2, 16, 18, 2, 50.0), (2, 29, 2), (16, 8)),
         ((4, 2, 4, 0, 1, 3.125), (2, 30, 0), (4, 1)),
-        ((4, 10, 10, 0, 1, 50.0), (2, 29, 2), (4, 4)),  # one GPU a node: no peer over PCIe, which would have 2
+        ((4, 10, 10, 0, 1, 50.0), (2, 29, 2), (4, 2)),  # one GPU a node: no peer over PCIe; two batches
         ((4, 2, 2, 0, 1, 25.0), (2, 16, 5), (4, 2)),
     ],
 )

@@ -35,6 +35,53 @@ def test_the_launch_of_one_process_grows_with_its_gpus() -> None:
     assert one.bottleneck == "launch"
 
 
+def test_a_switch_adds_to_every_hop() -> None:
+    """8 GPUs behind NVSwitch take 14 hops of an all_reduce, each by as much longer; a mesh of 4 takes none so."""
+    for preset, hops in (("hgx-h100", 14), ("hgx-h100-4", 0)):
+        model = Predictor(load_preset(preset), RING)
+        kernel = model.predict("all_reduce", 8).kernel_s
+        slower = model.parameters.model_copy(update={"switch_hop": model.parameters.switch_hop + 1e-6})
+        got = Predictor(load_preset(preset), RING, slower).predict("all_reduce", 8).kernel_s
+        assert got - kernel == pytest.approx(hops * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus", "rate", "kind"),
+    [
+        ("hgx-a100-4", 2, 24e9, "pcie"),  # each way one PCIe port
+        ("dgx-a100", 8, 12e9, "pcie"),  # two GPUs send through the port of one switch
+        ("rtx4090", 8, 16e9, "pcie"),  # through the host as it is: its sockets' link
+    ],
+)
+def test_without_peer_to_peer_data_passes_the_host(preset: str, gpus: int, rate: float, kind: str) -> None:
+    """Two A100 of one published run: 67 GB/s over NVLink, 13.6 with NCCL_P2P_DISABLE=1."""
+    off = Options((2, 25, 1), {"NCCL_P2P_DISABLE": "1"})
+    model = Predictor(load_preset(preset, nodes=1, gpus_per_node=gpus), off)
+    assert (model.machine.intra_kind, model.machine.intra_bandwidth) == (kind, rate)
+    for collective in ("all_reduce", "broadcast", "send_recv", "all_to_all"):
+        got = model.predict(collective, 1 << 30)
+        assert got.time_s >= (1 << 30) / gpus / rate
+        assert got.bottleneck in ("PCIe", "host link")
+
+
+def test_without_peer_to_peer_trees_leave_nvlink() -> None:
+    tree = {"NCCL_ALGO": "Tree", "NCCL_P2P_DISABLE": "1"}
+    off, on = (
+        Predictor(load_preset("dgx-a100-hdr200", nodes=2), Options((2, 25, 1), {"NCCL_ALGO": "Tree"} | more))
+        for more in (tree, {})
+    )
+    assert off.predict("all_reduce", 1 << 28).time_s > 2 * on.predict("all_reduce", 1 << 28).time_s
+
+
+def test_a_channel_of_a_send_carries_twice_as_much_from_2_29_on() -> None:
+    """Sends of 16 nodes of 8 B200 (2.29.7): 14.7 GB/s, of 2 nodes 43.5; of two H100 in two nodes (2.26.2) 14.0."""
+    for nodes, version, measured in ((16, (2, 29, 7), 14.7e9), (2, (2, 29, 7), 43.5e9)):
+        got = Predictor(load_preset("hgx-b200-ndr400", nodes=nodes), Options(version)).predict("send_recv", 1 << 28)
+        assert (1 << 28) / got.time_s == pytest.approx(measured, rel=0.15)
+    old = Predictor(load_preset("hgx-h100-ndr400", nodes=2, gpus_per_node=1), Options((2, 26, 2)))
+    assert (1 << 30) / old.predict("send_recv", 1 << 30).time_s == pytest.approx(14e9, rel=0.1)
+
+
 def test_back_to_back_hides_what_a_single_call_pays() -> None:
     both = [
         Predictor(load_preset("hgx-h100"), replace(RING, mode=mode)).predict("all_reduce", 1 << 20)
