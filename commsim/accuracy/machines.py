@@ -48,7 +48,7 @@ _BASES: tuple[tuple[str, str, str], ...] = (
 )
 
 _NETWORKS: tuple[tuple[str, str], ...] = (
-    (r"TCP sockets|TCP/Ethernet|\bTCP\b|10GbE|sockets", "ethernet"),
+    (r"\bTCP\b|10GbE|NET/Socket|(?:^|\b(?:over|via|plain|kernel|Ethernet|IP) )sockets\b", "ethernet"),
     (r"Slingshot|Cassini|\bCXI\b", "slingshot"),
     (r"\bEFA", "efa"),
     (r"TCPX|FasTrak|GPUDirect-TCP", "tcpx"),
@@ -65,6 +65,9 @@ _NAMED_RATES = {
 _DEFAULT_RATE = {"volta": 100, "turing": 100, "ampere": 200, "ada": 200, "hopper": 400, "blackwell": 400}
 """Gb/s of a NIC where the row names none: the usual one of the servers of that time."""
 
+_DEFAULT_SOCKET_RATE = 25
+"""The same for sockets: who has a faster network between GPUs goes around the kernel."""
+
 _FASTEST = 800
 """Gb/s that no NIC of today exceeds: a larger rate is that of a node."""
 
@@ -72,7 +75,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|b\b)|(?<![\
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s?(?:GB/s|GBps|GiB/s)")
 _COUNT = re.compile(
     r"(?<![\w.-])(\d{1,3})\s?[x*\u00d7]\s?(?!\d{0,3}\s?GPU)"
-    r"|\b(\d{1,2})\s?(?:NICs?|HCAs?|rails?|adapters?|ports?)\b",
+    r"|\b(\d{1,2})\s?(?:(?:RDMA|SR-IOV|IB|RoCE|Ethernet|mlx5) ){0,3}(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?)\b",
     re.I,
 )
 _STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
@@ -169,7 +172,7 @@ def wire(inter_link: str, env: str, gpus: int, generation: str, *, apart: bool =
         assumed.append("network not named: taken as infiniband")
     rate = _rate(inter_link)
     if rate is None:
-        rate = _DEFAULT_RATE[generation]
+        rate = _DEFAULT_SOCKET_RATE if network == "ethernet" else _DEFAULT_RATE[generation]
         assumed.append(f"NIC rate not stated: taken as {rate} Gb/s")
     nics = _count(inter_link)
     if nics is None:

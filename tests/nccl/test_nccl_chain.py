@@ -174,9 +174,7 @@ def test_a_few_bytes_take_a_hop_and_most_of_the_base() -> None:
     assert got.kernel_s == pytest.approx(
         seconds(model, replace(call, split=Split(1, 8, 64)), fill=False) + 0.75 * p.base.LL
     )
-    assert seconds(model, call, fill=False) == pytest.approx(
-        p.ring_hop.nvlink.LL + p.switch_hop + 8 / p.block_rate.LL
-    )
+    assert seconds(model, call, fill=False) == pytest.approx(p.ring_hop.nvlink.LL + p.switch_hop + 8 / p.block_rate.LL)
 
 
 def test_two_channels_of_many_nodes_take_half_of_the_chain() -> None:
