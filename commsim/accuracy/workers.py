@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,10 +14,11 @@ from commsim.accuracy.calibrate import Log
 from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Field, space
 from commsim.accuracy.planes import Planes, attempted, explored, unique
-from commsim.errors import ScenarioError
+from commsim.errors import CommsimError, ScenarioError
 
 if TYPE_CHECKING:
-    from multiprocessing.pool import Pool
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing.process import BaseProcess
 
 R = TypeVar("R")
 
@@ -34,7 +35,8 @@ class Workers:
 
     def __init__(self, count: int = 2, progress: Progress | None = None) -> None:
         self.count, self.progress = count, progress
-        self._pool: Pool | None = None
+        self._pool: ProcessPoolExecutor | None = None
+        self._others: set[BaseProcess] = set()
 
     def __enter__(self) -> Workers:
         return self
@@ -42,10 +44,15 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            self._pool.terminate()
-            self._pool.join()
-            self._pool = None
+        if self._pool is None:
+            return
+        from multiprocessing import active_children
+
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - self._others:  # an interrupt does not wait for what they work on
+            process.terminate()
+            process.join()
+        self._pool = None
 
     def planes(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "slopes") -> list[Planes | str]:
         """The planes of every log at its own point; why not, where a log cannot be predicted."""
@@ -96,11 +103,26 @@ class Workers:
             return map(work, jobs)
         if self._pool is None:
             import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
 
+            self._others = set(multiprocessing.active_children())
             # An interrupt is for the process that gave the work out: it ends the others.
-            context = multiprocessing.get_context("spawn")
-            self._pool = context.Pool(self.count, signal.signal, (signal.SIGINT, signal.SIG_IGN))
-        return self._pool.imap(work, jobs)
+            self._pool = ProcessPoolExecutor(
+                self.count,
+                multiprocessing.get_context("spawn"),
+                initializer=signal.signal,
+                initargs=(signal.SIGINT, signal.SIG_IGN),
+            )
+        return _unless_one_ends(self._pool.map(work, jobs))
+
+
+def _unless_one_ends(found: Iterator[R]) -> Iterator[R]:
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        yield from found
+    except BrokenProcessPool:
+        raise CommsimError("a process that predicts logs ended without a result: out of memory, or killed") from None
 
 
 def _planes_job(job: Job) -> Planes | str:
