@@ -31,6 +31,7 @@ from commsim.accuracy.machines import (
     full_node,
     network_blocks,
     network_kind,
+    node_parts,
     on_another_root,
     one_nvlink_domain,
     wire,
@@ -182,9 +183,9 @@ def environment(text: str) -> dict[str, str]:
     found = {m[1]: (m[2] or m[3] or m[4] or "").rstrip(",;.") for m in _VARIABLE.finditer(text)}
     if found.pop("NCCL_TREE_THRESHOLD", None) == "0":
         found.setdefault("NCCL_ALGO", "Ring")
-    level = found.get("NCCL_NET_GDR_LEVEL")
-    if level is not None and level.upper() not in _NODE_LEVELS:
-        del found["NCCL_NET_GDR_LEVEL"]
+    for name in ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"):
+        if found.get(name, "SYS").upper() not in _NODE_LEVELS:
+            del found[name]
     return found
 
 
@@ -287,7 +288,7 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     fault, system = "", stated.system or slug
     machine: dict[str, object] = {}
     try:
-        base, machine, more = _machine(row, stated, stated.nodes or nodes, stated.gpus_per_node or per_node)
+        base, machine, more = _machine(row, stated, env, stated.nodes or nodes, stated.gpus_per_node or per_node)
         notes += more
         if sharp:
             fabric = machine.get("fabric")
@@ -334,7 +335,7 @@ def _shape(row: dict[str, str]) -> tuple[int, int]:
 
 
 def _machine(
-    row: dict[str, str], stated: CaseRow, nodes: int, per_node: int
+    row: dict[str, str], stated: CaseRow, env: dict[str, str], nodes: int, per_node: int
 ) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """System by the rule, topology description, notes."""
     from commsim.topology.presets import load_preset, preset_names
@@ -357,12 +358,15 @@ def _machine(
             full = per_node
     if nodes == 1:
         return system_of(row, base, "one node"), {"preset": base, **knobs}, ()
+    parts = node_parts(base, per_node, env)
+    knobs = {"nodes": nodes * parts, "gpus_per_node": per_node // parts} if parts > 1 else knobs
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
     found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation, apart=nic_apart(row))
     network = stated.network or found.network
     nics = found.nics * full_node(base) // full  # a preset counts those of its whole node
     blocks = network_blocks(network, nics, found.bandwidth, through_host=found.through_host)
-    return system_of(row, base, network), {"preset": base, **knobs, **blocks}, found.notes
+    cut = (f"each node counts as {parts}: its environment keeps GPUs of its sockets apart",) if parts > 1 else ()
+    return system_of(row, base, network), {"preset": base, **knobs, **blocks}, (*found.notes, *cut)
 
 
 def _whole(text: str) -> int | None:

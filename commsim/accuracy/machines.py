@@ -8,10 +8,12 @@ open is filled by `_DEFAULT_RATE` and one NIC per GPU. No figure is chosen by lo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from commsim.errors import TopologyError
+from commsim.nccl.environment import PATHS, path_level, whole
 
 _MESH = r"no NVSwitch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
 
@@ -134,6 +136,25 @@ def full_node(name: str) -> int:
     from commsim.topology.presets import preset
 
     return preset(name).gpus_per_node
+
+
+def node_parts(name: str, gpus: int, env: Mapping[str, str]) -> int:
+    """Into how many equal parts NCCL cuts a node whose GPUs it may not let talk to each other: 1 where they may.
+
+    Without shared memory (NCCL_SHM_DISABLE=1) GPUs that are farther apart than NCCL_P2P_LEVEL allows, or all with
+    NCCL_P2P_DISABLE=1, reach each other through NICs only, and each group is a node (src/graph/paths.cc,
+    ncclTopoTrimSystem). Raises ScenarioError for values that NCCL does not know.
+    """
+    from commsim.topology.presets import load_preset
+
+    alone = whole(dict(env), "NCCL_P2P_DISABLE") == 1
+    if whole(dict(env), "NCCL_SHM_DISABLE") != 1 or not (alone or "NCCL_P2P_LEVEL" in env):
+        return 1
+    level = -1 if alone else path_level(dict(env), "NCCL_P2P_LEVEL", "SYS")
+    topology = load_preset(name, nodes=1, gpus_per_node=gpus)
+    near = [PATHS.index(topology.path_type(0, other)) <= level for other in range(1, gpus)]
+    together = 1 + sum(near)
+    return gpus // together if all(near[: together - 1]) and gpus % together == 0 else 1
 
 
 def network_kind(inter_link: str, env: str = "") -> str | None:

@@ -246,6 +246,26 @@ def test_trays_are_nodes_where_nvlink_does_not_join_them(
 
 
 @pytest.mark.parametrize(
+    ("gpu", "env", "shape"),
+    [
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=PHB", (4, 4)),  # two sockets a node
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=SYS", (2, 8)),
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=GPUDirect", (2, 8)),  # no level
+        ("RTX 6000D (PCIe)", "NCCL_P2P_LEVEL=PHB", (2, 8)),
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1", (16, 1)),
+        ("A100 SXM", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=NVL", (2, 8)),
+    ],
+)
+def test_gpus_that_may_not_talk_are_nodes_apart(tmp_path: Path, gpu: str, env: str, shape: tuple[int, int]) -> None:
+    row = ROW | {"gpu_model": gpu, "intra_link": "ConnectX-8 attached", "inter_link": "8x 400Gb/s RoCE", "env": env}
+    case = case_of(row | {"n_nodes": "2", "gpus_per_node": "8", "n_ranks": "16"}, tmp_path)
+    topology = case.topology()
+    assert (topology.nodes, topology.ranks_per_node) == shape
+    assert topology.nics_per_node == 8  # those of the other part are there too, but far
+    assert any("keeps GPUs" in note for note in case.notes) == (shape != (2, 8))
+
+
+@pytest.mark.parametrize(
     ("text", "variables"),
     [
         ("(defaults)", {}),
