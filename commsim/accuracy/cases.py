@@ -350,7 +350,7 @@ def _machine(
     ranks = nodes * per_node
     full = full_node(base)
     if base in ("gb200-nvl72", "gb300-nvl72") and nodes > 1:
-        if ranks % full == 0 or one_nvlink_domain(row.get("intra_link", ""), row.get("inter_link", "")):  # trays
+        if one_nvlink_domain(row.get("intra_link", ""), row.get("inter_link", ""), env, racks=ranks / full):
             racks = -(-ranks // full)
             nodes, per_node = (racks, ranks // racks) if ranks % racks == 0 else (nodes, per_node)
             knobs = {"nodes": nodes, "gpus_per_node": per_node}
@@ -364,8 +364,12 @@ def _machine(
     found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation, apart=nic_apart(row))
     network = stated.network or found.network
     nics = found.nics * full_node(base) // full  # a preset counts those of its whole node
-    blocks = network_blocks(network, nics, found.bandwidth, through_host=found.through_host)
-    cut = (f"each node counts as {parts}: its environment keeps GPUs of its sockets apart",) if parts > 1 else ()
+    bandwidth = found.bandwidth
+    if found.nics < per_node:  # parts of a node share its NICs
+        nics = max(1, found.nics // parts)
+        bandwidth *= found.nics / (nics * parts)
+    blocks = network_blocks(network, nics, bandwidth, through_host=found.through_host)
+    cut = (f"each node counts as {parts}: its environment keeps GPUs apart",) if parts > 1 else ()
     return system_of(row, base, network), {"preset": base, **knobs, **blocks}, (*found.notes, *cut)
 
 

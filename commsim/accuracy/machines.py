@@ -50,7 +50,8 @@ _BASES: tuple[tuple[str, str, str], ...] = (
 )
 
 _NETWORKS: tuple[tuple[str, str], ...] = (
-    (r"\bTCP\b|10GbE|NET/Socket|(?:^|\b(?:over|via|plain|kernel|Ethernet|IP) )sockets\b", "ethernet"),
+    (r"\bTCP\b|10GbE|\bIPoIB\b|NET/Socket|\(sockets\)", "ethernet"),
+    (r"(?:^|\b(?<!spread )over |\b(?:plain|kernel|Ethernet|IP|NCCL) )sockets\b", "ethernet"),
     (r"Slingshot|Cassini|\bCXI\b", "slingshot"),
     (r"\bEFA", "efa"),
     (r"TCPX|FasTrak|GPUDirect-TCP", "tcpx"),
@@ -77,7 +78,8 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|b\b)|(?<![\
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s?(?:GB/s|GBps|GiB/s)")
 _COUNT = re.compile(
     r"(?<![\w.-])(\d{1,3})\s?[x*\u00d7]\s?(?!\d{0,3}\s?GPU)"
-    r"|\b(\d{1,2})\s?(?:(?:RDMA|SR-IOV|IB|RoCE|Ethernet|mlx5) ){0,3}(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?)\b",
+    r"|(?<![\w.-])(\d{1,2})\s?(?:(?:RDMA|SR-IOV|IB|RoCE|Ethernet|mlx5) ){0,3}"
+    r"(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?)\b",
     re.I,
 )
 _STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
@@ -95,7 +97,12 @@ _APART = (  # "GPU and NIC on different roots", "the NIC is on another socket th
     ),
 )
 _NOT = re.compile(r"\b(?:not|no|never)\b|n't\b", re.I)
-_APART_DOMAINS = re.compile(r"\b(?:different|separate|several) NVLink domains\b|\bcross[- ]domain\b", re.I)
+_APART_DOMAINS = re.compile(
+    r"\b(?:different|separate|several|distinct|two|[2-9]) NVLink domains\b|\bcross[- ]domain\b"
+    r"|\bno (?:MNNVL|IMEX|multi-?node NVLink|NVLink (?:between|across))|\bNVLink only (?:with)?in\b"
+    r"|\b(?:MNNVL|IMEX)\W{1,3}(?:is |was )?(?:off|disabled|not)\b",
+    re.I,
+)
 _ACROSS_TRAYS = re.compile(r"\bMNNVL\b|\bIMEX\b|\bmulti-?node NVLink\b", re.I)
 _PER_NODE = re.compile(r"\b(?:per|/)\s?node\b|\bnode total\b|\btotal\b|\baggregate\b", re.I)
 
@@ -164,12 +171,19 @@ def network_kind(inter_link: str, env: str = "") -> str | None:
     return next((name for pattern, name in _NETWORKS if re.search(pattern, inter_link, re.I)), None)
 
 
-def one_nvlink_domain(intra_link: str, inter_link: str) -> bool:
-    """Whether NVLink joins the nodes of a row, which then are trays: named for them, or no other network is."""
-    if _APART_DOMAINS.search(inter_link):
+def one_nvlink_domain(intra_link: str, inter_link: str, env: Mapping[str, str], *, racks: float) -> bool:
+    """Whether NVLink joins the nodes of a row, which then are trays.
+
+    Words that deny it win (and NCCL_MNNVL_ENABLE=0), then those that say it; else it does where no other network is
+    named, or where the ranks fill whole racks.
+    """
+    words = f"{intra_link} | {inter_link}"
+    if _APART_DOMAINS.search(words) or env.get("NCCL_MNNVL_ENABLE", "").strip() == "0":
         return False
-    across = _ACROSS_TRAYS.search(f"{intra_link} | {inter_link}") or re.search(r"\bNVLink", inter_link, re.I)
-    return bool(across) or network_kind(inter_link) is None
+    if _ACROSS_TRAYS.search(words) or re.search(r"\bNVLink", inter_link, re.I):
+        return True
+    named = network_kind(inter_link) is not None or _rate(inter_link) is not None
+    return not named or racks == int(racks)
 
 
 def on_another_root(words: str) -> bool:

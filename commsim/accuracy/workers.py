@@ -113,14 +113,14 @@ class Workers:
                 initializer=signal.signal,
                 initargs=(signal.SIGINT, signal.SIG_IGN),
             )
-        return _unless_one_ends(self._pool.map(work, jobs))
+        return _shared_out(self._pool, work, jobs)
 
 
-def _unless_one_ends(found: Iterator[R]) -> Iterator[R]:
+def _shared_out(pool: ProcessPoolExecutor, work: Callable[[Job], R], jobs: Sequence[Job]) -> Iterator[R]:
     from concurrent.futures.process import BrokenProcessPool
 
     try:
-        yield from found
+        yield from pool.map(work, jobs)
     except BrokenProcessPool:
         raise CommsimError("a process that predicts logs ended without a result: out of memory, or killed") from None
 

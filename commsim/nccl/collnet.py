@@ -54,7 +54,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, call: Call
     n = system.ranks_per_node
     if n == 1:
         return float("inf"), 0.0
-    hop = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, call.protocol.name)
+    hop = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, call.protocol.name, staged=machine.staged)
     if call.algorithm == "nvls":
         return machine.intra_bandwidth * parameters.efficiency.nvls / (1 + 1 / n), parameters.nvls.latency
     link = intra_bandwidth(machine, parameters, call.protocol)

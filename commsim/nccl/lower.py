@@ -75,6 +75,7 @@ class Machine:
     through_host: bool = False  # GPU and NIC meet in the PCIe root of the host
     leaf_nodes: int = 0  # nodes under one leaf
     oversubscription: float = 1.0  # of the leaves' uplinks
+    staged: bool = False  # what GPUs of a node send each other passes the memory of a host
     cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
 
 
@@ -217,9 +218,8 @@ def survey(system: System, topology: Topology, *, staged: bool = False) -> Machi
     host, thin = _through_host(topology), topology.oversubscription
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf
-    return Machine(
-        intra, kind, _fed_nics(topology), across, halves, links, gbps, host, topology.nodes_per_leaf, thin, cut
-    )
+    nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
+    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, staged, cut)
 
 
 def _fed_nics(topology: Topology) -> int:
@@ -427,7 +427,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
     n, ppn, protocol = system.ranks, system.ranks_per_node, call.protocol
     share = shares(system, machine, parameters, call)
     across = (np.arange(n) % ppn == ppn - 1) & (system.nodes > 1)
-    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
+    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name, staged=machine.staged)
     network = parameters.network.ring_hop.of(protocol.name)
     limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
     pause = parameters.pause.of(protocol.name)

@@ -154,10 +154,14 @@ class Parameters(_Frozen):
         """Seconds for each channel after the first, for an NCCL version."""
         return float(self.channel_cost if version >= ONE_QUEUE_SINCE else self.channel_cost_before_2_14)
 
-    def hop_inside(self, hops: Hops, kind: str, protocol: str) -> float:
-        """Seconds of a hop inside a node over links of a kind (`Efficiency.inside`), for a protocol name."""
+    def hop_inside(self, hops: Hops, kind: str, protocol: str, *, staged: bool = False) -> float:
+        """Seconds of a hop inside a node over links of a kind (`Efficiency.inside`), for a protocol name.
+
+        `staged`: through the memory of a host, which is never sooner than through a switch.
+        """
         if kind == "pcie":
-            return hops.pcie.of(protocol)
+            least = hops.nvlink.of(protocol) + self.switch_hop if staged else 0.0
+            return max(hops.pcie.of(protocol), least)
         return hops.nvlink.of(protocol) + (self.switch_hop if kind == "nvlink_switch" else 0.0)
 
     def scaled(self, latency: float = 1.0, launch: float = 1.0) -> Parameters:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from commsim.errors import ScenarioError
+from commsim.errors import ScenarioError, TopologyError
 from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
@@ -91,14 +91,24 @@ class Predictor:
         self.version = options.version or ASSUMED
         self.warnings: list[str] = []
         self.system: System = discover(topology, self.version, options.env)
-        staged = whole(options.env, "NCCL_P2P_DISABLE") == 1
-        if staged and any(group.nvlink_links for group in topology.groups):
-            from commsim.topology.faults import without_nvlink
-
-            self.topology = without_nvlink(topology)
+        staged = self._staged()
         self.machine: Machine = survey(self.system, self.topology, staged=staged)
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
+
+    def _staged(self) -> bool:
+        """Whether GPUs of a node talk through its host; takes NVLink out of the topology then."""
+        if whole(self.options.env, "NCCL_P2P_DISABLE") != 1:
+            return False
+        if any(group.nvlink_links for group in self.topology.groups):
+            from commsim.topology.faults import without_nvlink
+
+            try:
+                self.topology = without_nvlink(self.topology)
+            except TopologyError:
+                self._warn("NCCL_P2P_DISABLE=1 has no effect on the rates: only NVLink joins all GPUs of a node")
+                return False
+        return True
 
     def _check(self) -> None:
         if self.options.iterations is not None and self.options.iterations < 1:

@@ -109,7 +109,12 @@ class TreeTimer:
         shape = self._shapes.get(pieces)
         if shape is None:
             shape = self._shapes[pieces] = self._shape(pieces)
-        inside = parameters.hop_inside(parameters.tree_hop, self.machine.intra_kind, call.protocol.name)
+        machine, name = self.machine, call.protocol.name
+        inside = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, name, staged=machine.staged)
+        block = parameters.block_rate.of(name)
+        if machine.staged:  # the routes do not know that data passes the host: a rank sends up and down its chain
+            share = intra_bandwidth(machine, parameters, call.protocol) / (2 * call.split.channels)
+            block = min(block, share / call.protocol.wire_factor)
         message = self._message_bytes(call, nbytes)
         network = self._network_hop(parameters, call, message, nbytes / pieces)
         small, larger = divmod(nbytes, pieces)
@@ -124,7 +129,7 @@ class TreeTimer:
             route_link=shape.route_link,
             link_bandwidth=np.concatenate(
                 [
-                    np.full(self._blocks, parameters.block_rate.of(call.protocol.name)),
+                    np.full(self._blocks, block),
                     self._link_bandwidth(parameters, call, nbytes, message),
                 ]
             ),

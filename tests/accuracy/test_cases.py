@@ -219,6 +219,42 @@ def test_the_environment_can_turn_a_network_to_tcp() -> None:
     assert network_kind("2x 200Gb/s HPE Slingshot 11", "default (TCP sockets, no plugin)") == "ethernet"
 
 
+@pytest.mark.parametrize(
+    ("words", "network"),
+    [
+        ("1x HDR InfiniBand, GPU and NIC on different sockets", "infiniband"),
+        ("8x NDR InfiniBand, NICs spread over sockets", "infiniband"),
+        ("100 Gb/s (sockets)", "ethernet"),
+        ("InfiniBand HDR (IPoIB sockets)", "ethernet"),
+        ("plain sockets", "ethernet"),
+    ],
+)
+def test_sockets_of_hosts_are_no_network(words: str, network: str) -> None:
+    assert network_kind(words) == network
+
+
+@pytest.mark.parametrize(
+    ("words", "nics", "rate"),
+    [
+        ("1 RDMA NIC per node, 100 Gb/s RoCE", 1, 100),
+        ("1 SR-IOV VF of a RoCE NIC, 200 Gb/s", 1, 200),
+        ("ConnectX-7 Ethernet NIC, RoCE", 8, 400),  # seven is no number of NICs
+        ("Ethernet", 1, 25),
+    ],
+)
+def test_numbers_of_nics_and_rates(words: str, nics: int, rate: int) -> None:
+    found = wire(words, "", 8, "hopper")
+    assert (found.nics, found.bandwidth) == (nics, rate * 1e9 / 8)
+
+
+def test_parts_of_a_node_share_its_nics(tmp_path: Path) -> None:
+    row = ROW | {"gpu_model": "A100 SXM", "intra_link": "NVSwitch", "inter_link": "1x 100Gb/s RoCE"}
+    row |= {"n_nodes": "2", "gpus_per_node": "8", "n_ranks": "16"}
+    topology = case_of(row | {"env": "NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1"}, tmp_path).topology()
+    assert (topology.nodes, topology.nics_per_node) == (16, 1)
+    assert topology.nic_bandwidth == pytest.approx(12.5e9 / 8)
+
+
 def test_trays_of_a_rack_are_one_node(tmp_path: Path) -> None:
     row = ROW | {"gpu_model": "GB200", "intra_link": "NVL72", "n_nodes": "18", "gpus_per_node": "4", "n_ranks": "72"}
     topology = case_of(row, tmp_path).topology()
@@ -233,6 +269,9 @@ def test_trays_of_a_rack_are_one_node(tmp_path: Path) -> None:
         ("NVL72 (MNNVL)", "4x 400Gb/s NDR InfiniBand per tray", (1, 8)),
         ("NVL72 (MNNVL)", "4x 400Gb/s RoCE, nodes of different NVLink domains", (2, 4)),
         ("NVL72", "", (1, 8)),
+        ("NVL72", "4x 400Gb/s RoCE, no NVLink between nodes", (2, 4)),
+        ("NVL72", "MNNVL disabled; 4x 400Gb/s RoCE", (2, 4)),
+        ("NVL72", "4x 400 Gb/s ConnectX-7", (2, 4)),
     ],
 )
 def test_trays_are_nodes_where_nvlink_does_not_join_them(

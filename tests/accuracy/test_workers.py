@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import time
 
 import pytest
 
@@ -13,6 +15,14 @@ from commsim.errors import CommsimError
 def test_a_process_that_ends_is_told_and_not_waited_for() -> None:
     with Workers(2) as workers, pytest.raises(CommsimError, match="ended without a result"):
         list(workers._map(os._exit, [3, 3, 3]))  # type: ignore[arg-type, list-item]
+
+
+def test_leaving_early_leaves_no_process() -> None:
+    """As an interrupt does: what is worked on is not waited for."""
+    with Workers(2) as workers:
+        found = iter(workers._map(time.sleep, [0, 600, 600]))  # type: ignore[arg-type, list-item]
+        next(found)
+    assert not multiprocessing.active_children()
 
 
 def test_results_come_in_the_order_of_the_work() -> None:

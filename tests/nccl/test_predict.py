@@ -20,6 +20,7 @@ from commsim.topology.presets import load_preset, preset_names
 
 VERSION = (2, 26, 2)
 RING = Options(VERSION, {"NCCL_ALGO": "Ring"})
+P2P_OFF = {"NCCL_P2P_DISABLE": "1"}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -64,13 +65,36 @@ def test_without_peer_to_peer_data_passes_the_host(preset: str, gpus: int, rate:
         assert got.bottleneck in ("PCIe", "host link")
 
 
-def test_without_peer_to_peer_trees_leave_nvlink() -> None:
-    tree = {"NCCL_ALGO": "Tree", "NCCL_P2P_DISABLE": "1"}
-    off, on = (
-        Predictor(load_preset("dgx-a100-hdr200", nodes=2), Options((2, 25, 1), {"NCCL_ALGO": "Tree"} | more))
-        for more in (tree, {})
-    )
-    assert off.predict("all_reduce", 1 << 28).time_s > 2 * on.predict("all_reduce", 1 << 28).time_s
+@pytest.mark.parametrize(("preset", "port"), [("dgx-a100-hdr200", 24e9), ("hgx-h100-ndr400", 48e9)])
+def test_without_peer_to_peer_trees_pass_the_host(preset: str, port: float) -> None:
+    """A rank within a chain sends up and down it: both through the port that its switch has towards the host."""
+    off = Options((2, 25, 1), {"NCCL_ALGO": "Tree", "NCCL_P2P_DISABLE": "1"})
+    got = Predictor(load_preset(preset, nodes=2), off).predict("all_reduce", 1 << 30)
+    assert got.algorithm == "tree"
+    assert (1 << 30) / got.time_s < port / 2
+
+
+@pytest.mark.parametrize("preset", ["dgx-a100", "hgx-b200", "hgx-a100-4", "gh200x4", "dgx-a100-hdr200"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast"])
+def test_peer_to_peer_off_is_never_faster(preset: str, collective: str) -> None:
+    nodes = 2 if "hdr" in preset else 1
+    on, off = (Predictor(load_preset(preset, nodes=nodes), Options(VERSION, env)) for env in ({}, P2P_OFF))
+    for size in (8, 1 << 14, 1 << 20, 1 << 28):
+        assert off.predict(collective, size).time_s >= 0.99 * on.predict(collective, size).time_s
+
+
+def test_a_rack_has_no_way_but_nvlink() -> None:
+    model = Predictor(load_preset("gb200-nvl72", gpus_per_node=8), Options(VERSION, P2P_OFF))
+    assert model.machine.intra_bandwidth == 900e9
+    assert any("NCCL_P2P_DISABLE=1 has no effect on the rates" in warning for warning in model.warnings)
+
+
+def test_slower_hops_count_the_switch() -> None:
+    own = load_parameters("blackwell")
+    assert own.scaled(latency=2).switch_hop == pytest.approx(2 * own.switch_hop)
+    assert own.hop_inside(own.ring_hop, "pcie", "LL") == own.ring_hop.pcie.LL
+    staged = own.hop_inside(own.ring_hop, "pcie", "LL", staged=True)
+    assert staged >= own.hop_inside(own.ring_hop, "nvlink_switch", "LL")
 
 
 def test_a_channel_of_a_send_carries_twice_as_much_from_2_29_on() -> None:
