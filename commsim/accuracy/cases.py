@@ -365,7 +365,7 @@ def _machine(
     network = stated.network or found.network
     nics = found.nics * full_node(base) // full  # a preset counts those of its whole node
     bandwidth = found.bandwidth
-    if found.nics < per_node:  # parts of a node share its NICs
+    if parts > 1 and found.nics < per_node:  # which then share its NICs
         nics = max(1, found.nics // parts)
         bandwidth *= found.nics / (nics * parts)
     blocks = network_blocks(network, nics, bandwidth, through_host=found.through_host)
