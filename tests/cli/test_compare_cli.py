@@ -139,7 +139,9 @@ def test_every_cause_is_found_through_noise(scenario: Path, cause: str) -> None:
     measured = dataclasses.replace(
         curve, kind="measured", time_s=curve.time_s * noise, low_s=None, high_s=None, lower_bound_s=None
     )
-    assert likely(one, measured)[0].cause == option.cause
+    found = [tried.cause for tried in likely(one, measured)]
+    # Without NVLink GPUs talk over PCIe, without peer to peer through their host: on this machine by the same ports.
+    assert option.cause in found[: 2 if cause in ("PCIe instead", "P2P") else 1]
 
 
 def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
