@@ -8,7 +8,6 @@ open is filled by `_DEFAULT_RATE` and one NIC per GPU. No figure is chosen by lo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -145,7 +144,7 @@ def full_node(name: str) -> int:
     return preset(name).gpus_per_node
 
 
-def node_parts(name: str, gpus: int, env: Mapping[str, str]) -> int:
+def node_parts(name: str, gpus: int, env: dict[str, str]) -> int:
     """Into how many equal parts NCCL cuts a node whose GPUs it may not let talk to each other: 1 where they may.
 
     Without shared memory (NCCL_SHM_DISABLE=1) GPUs that are farther apart than NCCL_P2P_LEVEL allows, or all with
@@ -154,10 +153,10 @@ def node_parts(name: str, gpus: int, env: Mapping[str, str]) -> int:
     """
     from commsim.topology.presets import load_preset
 
-    alone = whole(dict(env), "NCCL_P2P_DISABLE") == 1
-    if whole(dict(env), "NCCL_SHM_DISABLE") != 1 or not (alone or "NCCL_P2P_LEVEL" in env):
+    alone = whole(env, "NCCL_P2P_DISABLE") == 1
+    if whole(env, "NCCL_SHM_DISABLE") != 1 or not (alone or "NCCL_P2P_LEVEL" in env):
         return 1
-    level = -1 if alone else path_level(dict(env), "NCCL_P2P_LEVEL", "SYS")
+    level = -1 if alone else path_level(env, "NCCL_P2P_LEVEL", "SYS")
     topology = load_preset(name, nodes=1, gpus_per_node=gpus)
     near = [PATHS.index(topology.path_type(0, other)) <= level for other in range(1, gpus)]
     together = 1 + sum(near)
@@ -171,7 +170,7 @@ def network_kind(inter_link: str, env: str = "") -> str | None:
     return next((name for pattern, name in _NETWORKS if re.search(pattern, inter_link, re.I)), None)
 
 
-def one_nvlink_domain(intra_link: str, inter_link: str, env: Mapping[str, str], *, racks: float) -> bool:
+def one_nvlink_domain(intra_link: str, inter_link: str, env: dict[str, str], *, racks: float) -> bool:
     """Whether NVLink joins the nodes of a row, which then are trays.
 
     Words that deny it win (and NCCL_MNNVL_ENABLE=0), then those that say it; else it does where no other network is

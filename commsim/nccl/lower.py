@@ -14,6 +14,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, gcd, inf
@@ -219,7 +220,8 @@ def survey(system: System, topology: Topology, *, staged: bool = False) -> Machi
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
-    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, staged, cut)
+    by_host = staged and system.ranks_per_node > 1
+    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, by_host, cut)
 
 
 def _fed_nics(topology: Topology) -> int:
@@ -239,29 +241,24 @@ def _inside(system: System, topology: Topology, *, staged: bool) -> tuple[float,
         links = min(sum(topology.pair_links(a, b) for b in range(n) if b != a) for a in range(n))
         return links * topology.nvlink_link_bandwidth, "nvlink_direct"
     uses: dict[int, int] = {}
-    for rank in range(n):
-        pair = rank, (rank + 1) % n
-        for link in _by_host(topology, *pair) if staged else topology.route(*pair).tolist():
+    pairs = [(rank, (rank + 1) % n) for rank in range(n)]
+    for route in _by_host(topology, pairs) if staged else (topology.route(*pair).tolist() for pair in pairs):
+        for link in route:
             uses[link] = uses.get(link, 0) + 1
     return min(float(topology.link_bandwidth[link]) / count for link, count in uses.items()), "pcie"
 
 
-def _by_host(topology: Topology, a: int, b: int) -> list[int]:
-    """Links of node 0 from one GPU up to its nearest host, and down to another GPU."""
+def _by_host(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """For each pair of GPUs of node 0 the links up to the first one's nearest host, and down to the other."""
     import networkx as nx
 
     graph = topology.to_networkx([0])
-    up = nx.single_source_shortest_path(graph, _name_of(topology, a))
-    hosts = [v for v, what in graph.nodes.items() if what["kind"] is VertexKind.HOST and v in up]
-    if not hosts:
-        return [int(link) for link in topology.route(a, b)]
-    host = min(hosts, key=lambda v: len(up[v]))
-    vertices = [*up[host], *nx.shortest_path(graph, host, _name_of(topology, b))[1:]]
-    return [int(graph.edges[pair]["link"]) for pair in pairwise(vertices)]
-
-
-def _name_of(topology: Topology, rank: int) -> str:
-    return str(topology.vertex_name[topology.rank_vertex[rank]])
+    for a, b in pairs:
+        gpu, other = (topology.vertex_name[topology.rank_vertex[rank]] for rank in (a, b))
+        up = nx.single_source_shortest_path(graph, gpu)
+        host = min((v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST), key=lambda v: len(up[v]))
+        vertices = [*up[host], *nx.shortest_path(graph, host, other)[1:]]
+        yield [int(graph.edges[ends]["link"]) for ends in pairwise(vertices)]
 
 
 def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:

@@ -26,7 +26,7 @@ _CHUNK = 128 << 10
 _MOST_CHANNELS = 32
 _PARTS_SINCE = (2, 22, 0)
 _RATE_SINCE = (2, 29, 0)
-_TWICE = 2
+_RATE_RATIO = 2
 """Of `Network.channel_rate` from 2.29 on, which counts 14 GB/s a channel where it counted two for a peer
 (src/graph/paths.cc, P2P_PER_CHANNEL_NET_BW). Sends of H100 and B200: 24.9 GB/s over two channels, 15.2 and 14.7 over
 one, where two carried 13.5 to 14.5 before."""
@@ -84,7 +84,7 @@ def p2p_time(
     p, efficiency = parameters.point_to_point, parameters.efficiency
     local = min(peers, ppn - 1) if collective != "send_recv" or system.nodes == 1 else 0
     remote = peers - local
-    across = parameters.network.channel_rate * (_TWICE if version >= _RATE_SINCE else 1)
+    across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
     rate = p.channel_rate if local else min(p.channel_rate, across)
     parts: list[tuple[float, str]] = [(part / rate, "thread block")]
     if remote and local:

@@ -83,6 +83,13 @@ def test_peer_to_peer_off_is_never_faster(preset: str, collective: str) -> None:
         assert off.predict(collective, size).time_s >= 0.99 * on.predict(collective, size).time_s
 
 
+def test_one_gpu_a_node_has_no_peer_to_turn_off() -> None:
+    one = load_preset("dgx-a100-hdr200", nodes=4, gpus_per_node=1)
+    for algorithm in ("Ring", "Tree"):
+        on, off = (Predictor(one, Options(VERSION, {"NCCL_ALGO": algorithm} | env)) for env in ({}, P2P_OFF))
+        assert off.predict("all_reduce", 1 << 20).time_s == on.predict("all_reduce", 1 << 20).time_s
+
+
 def test_a_rack_has_no_way_but_nvlink() -> None:
     model = Predictor(load_preset("gb200-nvl72", gpus_per_node=8), Options(VERSION, P2P_OFF))
     assert model.machine.intra_bandwidth == 900e9
