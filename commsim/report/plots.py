@@ -135,11 +135,13 @@ def _error_panel(
     largest = max((float(np.max(np.abs(100 * c.error))) for c in comparisons if c.n), default=0.0)
     limit = min(_ERROR_LIMIT, max(25.0, 1.2 * largest))
     order = [id(curve) for curve in measured]
+    drawn: list[tuple[float, float]] = []
     for i, comparison in enumerate(comparisons):
         at = order.index(id(comparison.measured)) if id(comparison.measured) in order else i
         colour = colours[1][at] if at < len(colours[1]) else style.MUTED
         error = 100 * comparison.error
         shown = np.clip(error, -0.94 * limit, 0.94 * limit)
+        drawn += zip(np.log(comparison.size_bytes).tolist(), shown.tolist(), strict=True)
         axes.plot(comparison.size_bytes, shown, linewidth=1.0, zorder=3, **_marker(at, colour, 4.5))
         for size, value, y in zip(comparison.size_bytes, error, shown, strict=True):
             if abs(value) > limit:
@@ -150,15 +152,19 @@ def _error_panel(
     ticks = (5, 15) if limit <= 30 else (15, 30) if limit <= 45 else (15, 50) if limit <= 95 else (15, 50, 100)
     axes.set_yticks([-t for t in reversed(ticks)] + [0, *ticks])
     axes.set_ylabel("error of time (%)")
-    for y, side in ((0.97, "slower"), (0.03, "faster")):
+    middle = float(np.mean([min(drawn)[0], max(drawn)[0]])) if drawn else 0.0
+    for up, side in ((1, "slower"), (-1, "faster")):
+        # In the corner that the curves keep farther away from.
+        left, right = (max((up * y for x, y in drawn if (x > middle) == far), default=0.0) for far in (False, True))
         axes.text(
-            0.006,
-            y,
+            0.006 if left <= right else 0.994,
+            0.5 + 0.47 * up,
             f"predicted {side} than measured",
             transform=axes.transAxes,
             fontsize=7.5,
             color=style.MUTED,
-            va="top" if y > 0.5 else "bottom",
+            ha="left" if left <= right else "right",
+            va="top" if up > 0 else "bottom",
         )
 
 
