@@ -34,6 +34,7 @@ from commsim.accuracy.machines import (
     node_parts,
     on_another_root,
     one_nvlink_domain,
+    peer_to_peer,
     wire,
 )
 from commsim.accuracy.releases import log_date, version_of
@@ -42,7 +43,7 @@ from commsim.errors import CommsimError, LogFormatError, ScenarioError, Topology
 from commsim.measure.records import collective_name
 from commsim.nccl.environment import PATHS
 from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
-from commsim.nccl.version import Version, parse_version
+from commsim.nccl.version import ASSUMED, Version, parse_version
 from commsim.resources import data_root
 
 if TYPE_CHECKING:
@@ -288,7 +289,8 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     fault, system = "", stated.system or slug
     machine: dict[str, object] = {}
     try:
-        base, machine, more = _machine(row, stated, env, stated.nodes or nodes, stated.gpus_per_node or per_node)
+        shape = stated.nodes or nodes, stated.gpus_per_node or per_node
+        base, machine, more = _machine(row, stated, env, version, *shape)
         notes += more
         if sharp:
             fabric = machine.get("fabric")
@@ -335,17 +337,19 @@ def _shape(row: dict[str, str]) -> tuple[int, int]:
 
 
 def _machine(
-    row: dict[str, str], stated: CaseRow, env: dict[str, str], nodes: int, per_node: int
+    row: dict[str, str], stated: CaseRow, env: dict[str, str], version: Version | None, nodes: int, per_node: int
 ) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """System by the rule, topology description, notes."""
     from commsim.topology.presets import load_preset, preset_names
 
     knobs: dict[str, object] = {"nodes": nodes, "gpus_per_node": per_node}
+    peers = peer_to_peer(row.get("intra_link", ""))
+    gpu = {} if peers is None else {"gpu": {"peer_to_peer": peers}}
     if stated.preset is not None:
         if stated.preset not in preset_names():
             raise ScenarioError(f"case {row['slug']}: unknown preset {stated.preset!r}")
         blocks = network_blocks(stated.network) if stated.network and nodes > 1 else {}
-        return stated.preset, {"preset": stated.preset, **knobs, **blocks}, ()
+        return stated.preset, {"preset": stated.preset, **knobs, **gpu, **blocks}, ()
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
     ranks = nodes * per_node
     full = full_node(base)
@@ -357,8 +361,8 @@ def _machine(
         else:
             full = per_node
     if nodes == 1:
-        return system_of(row, base, "one node"), {"preset": base, **knobs}, ()
-    parts = node_parts(base, per_node, env)
+        return system_of(row, base, "one node"), {"preset": base, **knobs, **gpu}, ()
+    parts = node_parts(base, per_node, version or ASSUMED, env)
     knobs = {"nodes": nodes * parts, "gpus_per_node": per_node // parts} if parts > 1 else knobs
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
     found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation, apart=nic_apart(row))
@@ -370,7 +374,7 @@ def _machine(
         bandwidth *= found.nics / (nics * parts)
     blocks = network_blocks(network, nics, bandwidth, through_host=found.through_host)
     cut = (f"each node counts as {parts}: its environment keeps GPUs apart",) if parts > 1 else ()
-    return system_of(row, base, network), {"preset": base, **knobs, **blocks}, (*found.notes, *cut)
+    return system_of(row, base, network), {"preset": base, **knobs, **gpu, **blocks}, (*found.notes, *cut)
 
 
 def _whole(text: str) -> int | None:

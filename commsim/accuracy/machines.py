@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from commsim.errors import TopologyError
-from commsim.nccl.environment import PATHS, path_level, whole
+from commsim.nccl.environment import PATHS, whole
+from commsim.nccl.peer import peer_level
+from commsim.nccl.version import Version
 
 _MESH = r"no NVSwitch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
 
@@ -81,6 +83,11 @@ _COUNT = re.compile(
     r"(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?)\b",
     re.I,
 )
+_NO_PEER = re.compile(
+    r"\bno (?:GPU |GeForce )?(?:P2P|peer[- ]to[- ]peer)\b|\bP2P (?:is )?(?:not available|unavailable|disabled|off)\b",
+    re.I,
+)
+_PEER = re.compile(r"\bP2P[- ](?:patched|unlocked|enabled|driver)\b|\bP2P (?:over BAR1|between GPUs)\b", re.I)
 _STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
 _NIC = r"(?:NICs?|HCAs?|network (?:cards?|adapters?)|ConnectX-?\d)"
 _ROOT = (
@@ -144,20 +151,30 @@ def full_node(name: str) -> int:
     return preset(name).gpus_per_node
 
 
-def node_parts(name: str, gpus: int, env: dict[str, str]) -> int:
+def peer_to_peer(intra_link: str) -> bool | None:
+    """Whether words say that GPUs may (or may not) write to each other's memory over PCIe; None where they do not say.
+
+    >>> [peer_to_peer(words) for words in ("PCIe, P2P-patched driver", "PCIe, P2P disabled by driver", "PCIe")]
+    [True, False, None]
+    """
+    if _NO_PEER.search(intra_link):
+        return False
+    return True if _PEER.search(intra_link) else None
+
+
+def node_parts(name: str, gpus: int, version: Version, env: dict[str, str]) -> int:
     """Into how many equal parts NCCL cuts a node whose GPUs it may not let talk to each other: 1 where they may.
 
-    Without shared memory (NCCL_SHM_DISABLE=1) GPUs that are farther apart than NCCL_P2P_LEVEL allows, or all with
-    NCCL_P2P_DISABLE=1, reach each other through NICs only, and each group is a node (src/graph/paths.cc,
-    ncclTopoTrimSystem). Raises ScenarioError for values that NCCL does not know.
+    Without shared memory (NCCL_SHM_DISABLE=1) GPUs that may not write to each other's memory (`peer_level`) reach each
+    other through NICs only, and each group is a node (src/graph/paths.cc, ncclTopoTrimSystem). Raises ScenarioError for
+    values that NCCL does not know.
     """
     from commsim.topology.presets import load_preset
 
-    alone = whole(env, "NCCL_P2P_DISABLE") == 1
-    if whole(env, "NCCL_SHM_DISABLE") != 1 or not (alone or "NCCL_P2P_LEVEL" in env):
+    if whole(env, "NCCL_SHM_DISABLE") != 1:
         return 1
-    level = -1 if alone else path_level(env, "NCCL_P2P_LEVEL", "SYS")
     topology = load_preset(name, nodes=1, gpus_per_node=gpus)
+    level = peer_level(topology, version, env)
     near = [PATHS.index(topology.path_type(0, other)) <= level for other in range(1, gpus)]
     together = 1 + sum(near)
     return gpus // together if all(near[: together - 1]) and gpus % together == 0 else 1

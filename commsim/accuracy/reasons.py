@@ -133,7 +133,9 @@ def _cause(
     if jump is not None:
         causes.append(jump)
     if not causes and float(np.std(np.log(miss.seconds[band] / miss.log.time_s[band]))) < 0.15:
-        causes.append("all of these sizes by about the same factor: a rate or latency unlike those of the other systems")
+        causes.append(
+            "all of these sizes by about the same factor: a rate or latency unlike those of the other systems"
+        )
     if (
         any("launch not stated" in note for note in miss.log.case.notes)
         and band_of(miss.log.nbytes[band[0]]) == "small"

@@ -82,7 +82,7 @@ def kind_name(topology: Topology, link: int) -> str:
 
 
 def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
-    """Use by kind of link, the busiest kind first; links that carried nothing do not count."""
+    """Use by kind of link, the busiest kind first, equals by name; links that carried nothing do not count."""
     link, nbytes, busy = _columns(outcome)
     kinds: dict[str, list[int]] = {}
     for place in np.flatnonzero(nbytes):
@@ -101,7 +101,7 @@ def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
                 busiest_share=float(busy[top]) / span,
             )
         )
-    return sorted(rows, key=lambda row: -row.busiest_share)
+    return sorted(rows, key=lambda row: (-round(row.busiest_share, 9), row.kind))
 
 
 def _columns(outcome: Outcome | Totals) -> tuple[Int64, Int64, Float64]:

@@ -79,7 +79,7 @@ def chain_time(
 def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) -> _Flow:
     protocol, nbytes = call.protocol, call.split.channel_bytes
     share = shares(system, machine, parameters, call)
-    hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name, staged=machine.staged)
+    hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
     unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(WARP)
     piece = min(unit, nbytes)
     block = _block_rate(parameters, call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commsim.nccl.chunks import Part, chunk_bytes, loops
-from commsim.nccl.lower import intra_bandwidth, node_rate
+from commsim.nccl.lower import inside_name, intra_bandwidth, node_rate
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -40,7 +40,7 @@ def collnet_time(system: System, machine: Machine, parameters: Parameters, call:
         (channels * parameters.block_rate.of(call.protocol.name) * (n if call.algorithm != "collnet_chain" else 1),
          "thread block"),
     ]  # fmt: skip
-    rate, limit = min([*limits, (inside, "NVLink" if machine.intra_kind != "pcie" else "PCIe")])
+    rate, limit = min([*limits, (inside, inside_name(machine))])
     chunk = chunk_bytes(system, call.collective, call.algorithm, call.protocol, Part(S, channels), call.buffer_bytes)
     rounds = loops(system, call.algorithm, call.split.channel_bytes, chunk)
     # What is in the node, on the way and back in the node at once: one round of three is not hidden on either side.
@@ -54,7 +54,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, call: Call
     n = system.ranks_per_node
     if n == 1:
         return float("inf"), 0.0
-    hop = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, call.protocol.name, staged=machine.staged)
+    hop = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, call.protocol.name)
     if call.algorithm == "nvls":
         return machine.intra_bandwidth * parameters.efficiency.nvls / (1 + 1 / n), parameters.nvls.latency
     link = intra_bandwidth(machine, parameters, call.protocol)

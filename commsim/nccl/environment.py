@@ -23,6 +23,7 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_NVLS_ENABLE": "reduction in the NVSwitch: 0 turns it off",
     "NCCL_COLLNET_ENABLE": "reduction in the network (SHARP): 1 allows it",
     "NCCL_P2P_DISABLE": "1: GPUs of a node talk through host memory",
+    "NCCL_P2P_LEVEL": "how far GPUs may be to write to each other's memory directly",
     "NCCL_PXN_DISABLE": "1: no NIC is reached through another GPU",
     "NCCL_CROSS_NIC": "whether a ring may leave a node by another NIC than it entered",
     "NCCL_NET_GDR_LEVEL": "how far a NIC may be for it to reach GPU memory directly",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import ceil, gcd, inf
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.nccl.channels import Split
+from commsim.nccl.environment import PATHS
 from commsim.nccl.graph import System
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, WARP, Protocol
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
@@ -76,7 +77,6 @@ class Machine:
     through_host: bool = False  # GPU and NIC meet in the PCIe root of the host
     leaf_nodes: int = 0  # nodes under one leaf
     oversubscription: float = 1.0  # of the leaves' uplinks
-    staged: bool = False  # what GPUs of a node send each other passes the memory of a host
     cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
 
 
@@ -204,14 +204,14 @@ _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
 
 
-def survey(system: System, topology: Topology, *, staged: bool = False) -> Machine:
+def survey(system: System, topology: Topology, peer_level: int) -> Machine:
     """Reads from the topology, once, what the lowering needs of it.
 
-    `staged`: all that GPUs of a node send each other passes the memory of a host (NCCL_P2P_DISABLE=1).
+    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host.
     """
-    intra, kind = _inside(system, topology, staged=staged) if system.ranks_per_node > 1 else (0.0, "none")
+    intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology) if system.nodes > 1 else ()
-    halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
+    halves = topology.bisection_bandwidth() if kind in ("pcie", "host") and system.nodes == 1 else 0.0
     links = 0
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
@@ -220,8 +220,7 @@ def survey(system: System, topology: Topology, *, staged: bool = False) -> Machi
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
-    by_host = staged and system.ranks_per_node > 1
-    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, by_host, cut)
+    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, cut)
 
 
 def _fed_nics(topology: Topology) -> int:
@@ -232,7 +231,7 @@ def _fed_nics(topology: Topology) -> int:
     return min(topology.nics_per_node, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
 
 
-def _inside(system: System, topology: Topology, *, staged: bool) -> tuple[float, str]:
+def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float, str]:
     n = topology.ranks_per_node
     if system.intra_type in ("NVL", "NVB"):
         if topology.has_nvswitch:
@@ -242,10 +241,13 @@ def _inside(system: System, topology: Topology, *, staged: bool) -> tuple[float,
         return links * topology.nvlink_link_bandwidth, "nvlink_direct"
     uses: dict[int, int] = {}
     pairs = [(rank, (rank + 1) % n) for rank in range(n)]
-    for route in _by_host(topology, pairs) if staged else (topology.route(*pair).tolist() for pair in pairs):
+    staged = [pair for pair in pairs if PATHS.index(topology.path_type(*pair)) > peer_level]
+    direct = (topology.route(*pair).tolist() for pair in pairs if pair not in staged)
+    for route in chain(direct, _by_host(topology, staged)):
         for link in route:
             uses[link] = uses.get(link, 0) + 1
-    return min(float(topology.link_bandwidth[link]) / count for link, count in uses.items()), "pcie"
+    narrowest = min(float(topology.link_bandwidth[link]) / count for link, count in uses.items())
+    return narrowest, "host" if staged else "pcie"
 
 
 def _by_host(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
@@ -258,7 +260,9 @@ def _by_host(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Iterator[l
         up = nx.single_source_shortest_path(graph, gpu)
         host = min((v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST), key=lambda v: len(up[v]))
         vertices = [*up[host], *nx.shortest_path(graph, host, other)[1:]]
-        yield [int(graph.edges[ends]["link"]) for ends in pairwise(vertices)]
+        links = [graph.edges[ends] for ends in pairwise(vertices)]
+        # Sockets share memory at several times what a GPU's port carries.
+        yield [int(link["link"]) for link in links if link["kind"] is not LinkKind.HOST]
 
 
 def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:
@@ -327,7 +331,7 @@ def shares(system: System, machine: Machine, parameters: Parameters, call: Call)
     intra, intra_limit = through(inf, "thread block")
     if system.ranks_per_node > 1:
         link = intra_bandwidth(machine, parameters, protocol) / _passing(system, machine, used) / protocol.wire_factor
-        intra, intra_limit = through(link, "PCIe" if machine.intra_kind == "pcie" else "NVLink")
+        intra, intra_limit = through(link, inside_name(machine))
     inter, inter_limit = through(inf, "thread block")
     if system.nodes > 1:
         rates = nic_rates(machine, parameters)
@@ -357,6 +361,11 @@ def _passing(system: System, machine: Machine, channels: int) -> int:
     """
     beside = system.nodes > 1 and system.ring.inter_type in _BESIDE and machine.nics >= system.ranks_per_node
     return channels - channels // system.ranks_per_node if beside else channels
+
+
+def inside_name(machine: Machine) -> str:
+    """What limits a rank that waits for the links inside its node."""
+    return "PCIe" if machine.intra_kind in ("pcie", "host") else "NVLink"
 
 
 def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
@@ -424,7 +433,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
     n, ppn, protocol = system.ranks, system.ranks_per_node, call.protocol
     share = shares(system, machine, parameters, call)
     across = (np.arange(n) % ppn == ppn - 1) & (system.nodes > 1)
-    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name, staged=machine.staged)
+    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
     network = parameters.network.ring_hop.of(protocol.name)
     limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
     pause = parameters.pause.of(protocol.name)

@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import p2p_channels, p2p_start
-from commsim.nccl.lower import nic_efficiency, nic_rates
+from commsim.nccl.lower import inside_name, nic_efficiency, nic_rates
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -93,7 +93,10 @@ def p2p_time(
         link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
             link /= max(1, ppn - 1)  # one neighbour, one bundle of the mesh
-        parts.append((local * each / link, "PCIe" if machine.intra_kind == "pcie" else "NVLink"))
+        port = 0.0
+        if remote and machine.intra_kind in ("pcie", "host"):  # what goes to other nodes leaves a GPU by the same port
+            port = remote * each / (machine.intra_bandwidth * efficiency.pcie)
+        parts.append((local * each / link + port, inside_name(machine)))
         if machine.pcie_bisection and collective == "all_to_all":
             crossing = (n // 2) * (n - n // 2) * each
             parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link"))

@@ -74,12 +74,13 @@ class Efficiency(_Frozen):
     nvlink_direct: float
     nvlink_switch: float
     pcie: float
+    host: float  # of PCIe, where one GPU writes into the memory of a host what the other reads
     nvls: float  # of the NVLink rate, for a reduction in the switch
     lines: float  # LL and LL128 over NVLink, as a share of what Simple reaches: sm 80 writes lines, but reads slices
 
     def inside(self, kind: str, protocol: Protocol) -> float:
-        """Share that a protocol reaches on links of a kind inside a node: nvlink_direct, nvlink_switch or pcie."""
-        lines = 1.0 if protocol.is_simple or kind == "pcie" else self.lines
+        """Share that a protocol reaches inside a node on nvlink_direct, nvlink_switch, pcie or (by its) host."""
+        lines = 1.0 if protocol.is_simple or kind in ("pcie", "host") else self.lines
         return float(getattr(self, kind)) * lines
 
 
@@ -154,14 +155,15 @@ class Parameters(_Frozen):
         """Seconds for each channel after the first, for an NCCL version."""
         return float(self.channel_cost if version >= ONE_QUEUE_SINCE else self.channel_cost_before_2_14)
 
-    def hop_inside(self, hops: Hops, kind: str, protocol: str, *, staged: bool = False) -> float:
+    def hop_inside(self, hops: Hops, kind: str, protocol: str) -> float:
         """Seconds of a hop inside a node over links of a kind (`Efficiency.inside`), for a protocol name.
 
-        `staged`: through the memory of a host, which is never sooner than through a switch.
+        Through the memory of a host it is never sooner than through a switch.
         """
+        if kind == "host":
+            return max(hops.pcie.of(protocol), hops.nvlink.of(protocol) + self.switch_hop)
         if kind == "pcie":
-            least = hops.nvlink.of(protocol) + self.switch_hop if staged else 0.0
-            return max(hops.pcie.of(protocol), least)
+            return hops.pcie.of(protocol)
         return hops.nvlink.of(protocol) + (self.switch_hop if kind == "nvlink_switch" else 0.0)
 
     def scaled(self, latency: float = 1.0, launch: float = 1.0) -> Parameters:

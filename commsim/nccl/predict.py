@@ -16,11 +16,12 @@ from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, unmodelled, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, survey
 from commsim.nccl.parameters import Parameters, load_parameters
 from commsim.nccl.pat import pat_time
+from commsim.nccl.peer import peer_level
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, Protocol
 from commsim.nccl.tuner import Candidate, Rules, candidates, choose, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
@@ -91,24 +92,23 @@ class Predictor:
         self.version = options.version or ASSUMED
         self.warnings: list[str] = []
         self.system: System = discover(topology, self.version, options.env)
-        staged = self._staged()
-        self.machine: Machine = survey(self.system, self.topology, staged=staged)
+        self.machine: Machine = survey(self.system, self.topology, self._peer_level())
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
 
-    def _staged(self) -> bool:
-        """Whether GPUs of a node talk through its host; takes NVLink out of the topology then."""
-        if whole(self.options.env, "NCCL_P2P_DISABLE") != 1:
-            return False
-        if any(group.nvlink_links for group in self.topology.groups):
+    def _peer_level(self) -> int:
+        """`peer_level`; takes NVLink out of the topology where the level is below it."""
+        level = peer_level(self.topology, self.version, self.options.env)
+        if level < PATHS.index("NVL") and any(group.nvlink_links for group in self.topology.groups):
             from commsim.topology.faults import without_nvlink
 
             try:
                 self.topology = without_nvlink(self.topology)
             except TopologyError:
-                self._warn("NCCL_P2P_DISABLE=1 has no effect on the rates: only NVLink joins all GPUs of a node")
-                return False
-        return True
+                name = "NCCL_P2P_DISABLE=1" if "NCCL_P2P_DISABLE" in self.options.env else "NCCL_P2P_LEVEL"
+                self._warn(f"{name} has no effect on the rates: only NVLink joins all GPUs of a node")
+                return PATHS.index("SYS")
+        return level
 
     def _check(self) -> None:
         if self.options.iterations is not None and self.options.iterations < 1:

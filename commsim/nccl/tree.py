@@ -110,9 +110,9 @@ class TreeTimer:
         if shape is None:
             shape = self._shapes[pieces] = self._shape(pieces)
         machine, name = self.machine, call.protocol.name
-        inside = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, name, staged=machine.staged)
+        inside = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, name)
         block = parameters.block_rate.of(name)
-        if machine.staged:  # the routes do not know that data passes the host: a rank sends up and down its chain
+        if machine.intra_kind == "host":  # which the routes do not pass; a rank sends up and down its chain
             share = intra_bandwidth(machine, parameters, call.protocol) / (2 * call.split.channels)
             block = min(block, share / call.protocol.wire_factor)
         message = self._message_bytes(call, nbytes)

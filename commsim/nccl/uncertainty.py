@@ -82,8 +82,9 @@ class Spread:
 
 
 def link_kind(system: System, machine: Machine, network: str) -> str:
-    """Kind of link of a communicator: what joins its nodes, or the GPUs of its only node."""
-    return network if system.nodes > 1 else machine.intra_kind
+    """Kind of link of a communicator: what joins its nodes, or the GPUs of its only node ("pcie" by the host, too)."""
+    inside = "pcie" if machine.intra_kind == "host" else machine.intra_kind
+    return network if system.nodes > 1 else inside
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.nccl.environment import PATHS, path_level, whole
+from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 from commsim.topology.graph import LinkKind, VertexKind
 
@@ -137,7 +138,7 @@ class _Builder:
         self.gbps: list[float] = []
         self.type: list[int] = []
         self.out: dict[int, list[int]] = {v: [] for v in self.kind}
-        self.no_p2p = whole(env, "NCCL_P2P_DISABLE") == 1
+        self.peer_level = peer_level(t, version, env)
         self._links()
 
     def _links(self) -> None:
@@ -147,7 +148,7 @@ class _Builder:
         for i in np.flatnonzero((t.vertex_node[t.link_src] == 0) & (t.vertex_node[t.link_dst] == 0)):
             kind, gbps = LinkKind(int(t.link_kind[i])), float(t.link_bandwidth[i]) / 1e9
             kind_type = {LinkKind.NVLINK: NVL, LinkKind.C2C: C2C, LinkKind.PCIE: PIX, LinkKind.HOST: SYS}.get(kind)
-            if kind_type is None or (kind is LinkKind.NVLINK and self.no_p2p):
+            if kind_type is None or (kind is LinkKind.NVLINK and self.peer_level < NVL):
                 continue
             if kind is LinkKind.NVLINK and t.nvlink_link_bandwidth:
                 gbps = round(float(t.link_bandwidth[i]) / t.nvlink_link_bandwidth) * per_link
@@ -167,7 +168,7 @@ class _Builder:
         gpus, nics = self.gpu_vertices, self.nic_vertices
         from_gpu = [self._paths(v) for v in gpus]
         from_nic = [self._paths(v) for v in nics]
-        switches = [v for v, kind in self.kind.items() if kind is VertexKind.NVSWITCH and not self.no_p2p]
+        switches = [v for v, kind in self.kind.items() if kind is VertexKind.NVSWITCH and self.peer_level >= NVL]
         view = NodeView(len(gpus), len(nics), t.gpu.sm, bool(switches), t.cpu.vendor == "amd")
         old = t.gpu.sm < 80
         view.left = list(self.gbps)
@@ -258,7 +259,7 @@ class _Builder:
         path = from_gpu[a].get(self.gpu_vertices[b])
         if path is None:
             return Path((), len(PATHS) - 1, 0.0)
-        if self.no_p2p and path.type < PHB:
+        if self.peer_level < path.type < PHB:
             return self._through_host(from_gpu, a, b) or path
         return path
 

@@ -22,7 +22,7 @@ Float64 = npt.NDArray[np.float64]
 _WIRE = {LinkKind.PCIE: 16 * 128 / 130 / 12, LinkKind.HOST: 6.75}
 """Bytes that the wires of a link carry per byte that a topology states of it, where that is NCCL's rating of what GPUs
 reach (src/graph/topo.h). PCIe: 16 lanes of 8 GT/s less the 130-bit framing for 12 GB/s, later generations alike.
-Between sockets at most: three xGMI links of 36 GB/s for 16 GB/s; QPI and UPI are 4.5 to 6.5 times their rating."""
+Between sockets at most: QPI and UPI carry 4.5 to 6.5 times what NCCL counts; xGMI is rated nearer to its wires."""
 
 
 @dataclass(frozen=True)

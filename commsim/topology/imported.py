@@ -21,8 +21,9 @@ NVLINK_GB_PER_S = {70: 25.0, 75: 25.0, 80: 25.0, 86: 14.0, 90: 25.0, 100: 50.0, 
 NVLINK_MOST = {70: 6, 75: 2, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
 """NVLinks of one GPU."""
 
-SOCKET_GB_PER_S = {"intel": 10.0, "amd": 16.0, "ibm": 32.0, "arm": 6.0}
-"""Between two sockets, as NCCL counts it (src/graph/topo.h)."""
+SOCKET_GB_PER_S = {"intel": 10.0, "amd": 96.0, "ibm": 32.0, "arm": 6.0}
+"""Between two sockets, for what devices send each other: as NCCL counts it (src/graph/topo.h), but three xGMI links of
+16 lanes at 16 GT/s for AMD's 16, which published runs of 4 and 8 GPUs exceed. NCCL's search goes by its own figures."""
 
 MODEL_OF_SM = {
     70: "V100",

@@ -69,12 +69,14 @@ class PathType(IntEnum):
 class Gpu:
     """A GPU model: marketing name, generation ("volta" ... "blackwell") and compute capability times ten.
 
-    Generation "cpu" with capability 0: the ranks are processes on CPU cores.
+    Generation "cpu" with capability 0: the ranks are processes on CPU cores. `peer_to_peer`: whether its driver lets
+    GPUs write to each other's memory over PCIe.
     """
 
     model: str
     generation: str
     sm: int
+    peer_to_peer: bool = True
 
 
 @dataclass(frozen=True)

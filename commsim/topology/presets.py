@@ -304,7 +304,7 @@ def _gpu(spec: GpuSpec | None, name: str) -> Gpu:
     if spec is None or spec.model is None or spec.generation is None or spec.sm is None:
         missing = [f for f in ("model", "generation", "sm") if spec is None or getattr(spec, f) is None]
         raise TopologyError(f"{name}: gpu: {', '.join(missing)} missing")
-    return Gpu(spec.model, spec.generation, spec.sm)
+    return Gpu(spec.model, spec.generation, spec.sm, spec.peer_to_peer is not False)
 
 
 def _cpu(spec: CpuSpec | None, name: str) -> Cpu:

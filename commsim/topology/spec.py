@@ -67,6 +67,11 @@ class GpuSpec(_Block):
     sm: Annotated[int, Field(strict=True, ge=0, le=200)] | None = Field(
         default=None, description="compute capability times ten, such as 90; 0 for `cpu`"
     )
+    peer_to_peer: bool | None = Field(
+        default=None,
+        description="whether GPUs may write to each other's memory over PCIe, which the driver of a GeForce denies; "
+        "left out: they may",
+    )
 
     @model_validator(mode="after")
     def _sm_of_a_gpu(self) -> GpuSpec:

@@ -19,7 +19,7 @@ from commsim.accuracy.cases import (
     load_cases,
     nic_apart,
 )
-from commsim.accuracy.machines import base_machine, full_node, network_kind, wire
+from commsim.accuracy.machines import base_machine, full_node, network_kind, peer_to_peer, wire
 from commsim.accuracy.releases import RELEASES, current_release, log_date, stated_version, version_of
 from commsim.errors import LogFormatError, ScenarioError, TopologyError
 from commsim.nccl.predict import Options, Predictor
@@ -247,6 +247,31 @@ def test_numbers_of_nics_and_rates(words: str, nics: int, rate: int) -> None:
     assert (found.nics, found.bandwidth) == (nics, rate * 1e9 / 8)
 
 
+@pytest.mark.parametrize(
+    ("words", "peers"),
+    [
+        ("PCIe Gen4, no GPU P2P (GeForce): host shared memory", False),
+        ("PCIe, P2P-patched driver", True),
+        ("PCIe, P2P over BAR1 (patched driver)", True),
+        ("PCIe Gen3 behind one switch, P2P disabled by driver", False),
+        ("PCIe Gen3, dual socket, P2P state not stated", None),
+        ("NVSwitch", None),
+    ],
+)
+def test_words_for_peer_to_peer(tmp_path: Path, words: str, peers: bool | None) -> None:
+    row = ROW | {"gpu_model": "RTX 4090", "intra_link": words, "n_nodes": "1", "gpus_per_node": "8", "n_ranks": "8"}
+    topology = case_of(row, tmp_path).topology()
+    assert peer_to_peer(words) is peers
+    assert topology.gpu.peer_to_peer is bool(peers)  # a GeForce's driver denies it unless somebody says otherwise
+
+
+def test_a_node_without_shared_memory_falls_apart_at_an_intel_host(tmp_path: Path) -> None:
+    row = ROW | {"gpu_model": "A100 PCIe", "intra_link": "PCIe", "inter_link": "8x 200Gb/s HDR InfiniBand"}
+    row |= {"n_nodes": "2", "gpus_per_node": "8", "n_ranks": "16", "env": "NCCL_SHM_DISABLE=1"}
+    topology = case_of(row, tmp_path).topology()
+    assert (topology.nodes, topology.ranks_per_node) == (4, 4)  # four GPUs below the switch of each socket
+
+
 def test_parts_of_a_node_share_its_nics(tmp_path: Path) -> None:
     row = ROW | {"gpu_model": "A100 SXM", "intra_link": "NVSwitch", "inter_link": "1x 100Gb/s RoCE"}
     row |= {"n_nodes": "2", "gpus_per_node": "8", "n_ranks": "16"}
@@ -293,6 +318,8 @@ def test_trays_are_nodes_where_nvlink_does_not_join_them(
         ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=GPUDirect", (2, 8)),  # no level
         ("RTX 6000D (PCIe)", "NCCL_P2P_LEVEL=PHB", (2, 8)),
         ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1", (16, 1)),
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1", (2, 8)),  # an AMD host
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=0 NCCL_P2P_DISABLE=1", (2, 8)),
         ("A100 SXM", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=NVL", (2, 8)),
     ],
 )

@@ -58,7 +58,7 @@ def test_few_nodes_need_no_spine() -> None:
         ("dgx-a100", {}, 4 * 300),
         ("hgx-a100-4", {}, 2 * 2 * 100),  # each of two GPUs has four links to each of two
         ("dgx-1v", {}, 6 * 25),  # the halves {0,1,2,3} and {4,5,6,7}: 2 + 2 + 1 + 1 links
-        ("rtx4090", {}, 16),  # between the sockets
+        ("rtx4090", {}, 96),  # between the sockets
         ("a100-pcie", {"gpus_per_node": 4}, 2 * 24),  # below one switch
         ("hgx-h100-ndr400", {"nodes": 2}, 8 * 48),  # the PCIe slot of a 400 Gb/s NIC gives 48
         ("hgx-h100-ndr400", {"nodes": 64, "oversubscription": 2.0}, 8 * 800),

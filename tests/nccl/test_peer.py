@@ -1,0 +1,87 @@
+"""Which GPUs write to each other's memory, and what the others reach through that of a host."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from commsim.nccl.environment import PATHS
+from commsim.nccl.graph import discover
+from commsim.nccl.peer import peer_level
+from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.view import view_of
+from commsim.topology.presets import load_preset
+
+NEW, OLD = (2, 22, 3), (2, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("preset", "version", "env", "level"),
+    [
+        ("dgx-a100", NEW, {}, "SYS"),  # AMD
+        ("hgx-h100", NEW, {}, "PXB"),  # Intel
+        ("hgx-h100", OLD, {}, "PHB"),
+        ("dgx-1v", OLD, {}, "PXB"),  # Broadwell
+        ("gh200x4", NEW, {}, "PXB"),  # Arm
+        ("hgx-h100", NEW, {"NCCL_P2P_LEVEL": "SYS"}, "SYS"),
+        ("dgx-a100", NEW, {"NCCL_P2P_LEVEL": "3"}, "PHB"),
+        ("dgx-a100", NEW, {"NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": "1"}, "LOC"),
+        ("rtx4090", NEW, {"NCCL_P2P_LEVEL": "SYS"}, "NVB"),  # the driver of a GeForce has the last word
+    ],
+)
+def test_how_far_peer_to_peer_goes(preset: str, version: tuple[int, int, int], env: dict[str, str], level: str) -> None:
+    assert PATHS[peer_level(load_preset(preset), version, env)] == level
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus", "version", "env", "kind", "busbw"),
+    [
+        ("rtx4090", 8, (2, 12, 12), {}, "host", 16.0e9),  # GB/s that published runs reach
+        ("rtx4090", 8, (2, 25, 1), {}, "host", 14.9e9),
+        ("rtx5090", 4, (2, 26, 2), {}, "host", 27.3e9),
+        ("hgx-a100-4", 2, (2, 25, 1), {"NCCL_P2P_DISABLE": "1"}, "host", 13.7e9),
+        ("v100-pcie", 4, (2, 8, 3), {}, "host", 9.4e9),
+        ("a100-pcie", 8, (2, 12, 12), {}, "host", 15.0e9),  # between the sockets of Intel's
+        ("a100-pcie", 4, (2, 12, 12), {}, "pcie", 24e9),  # below one switch
+        ("rtx6000d", 8, (2, 30, 3), {}, "pcie", 47e9),  # across the sockets of AMD's
+    ],
+)
+def test_what_gpus_reach(
+    preset: str, gpus: int, version: tuple[int, int, int], env: dict[str, str], kind: str, busbw: float
+) -> None:
+    model = Predictor(load_preset(preset, nodes=1, gpus_per_node=gpus), Options(version, env | {"NCCL_ALGO": "Ring"}))
+    got = model.predict("all_reduce", 1 << 32)
+    assert model.machine.intra_kind == kind
+    assert 2 * (gpus - 1) / gpus * (1 << 32) / got.time_s == pytest.approx(busbw, rel=0.12)
+
+
+def test_what_leaves_the_node_passes_the_same_port() -> None:
+    """An all_to_all of two nodes of eight RTX 6000D, with NICs of twice the port's rate: 45.8 of 48 GB/s a GPU."""
+    two = load_preset("rtx6000d", nodes=2, nics_per_node=8, nic_bandwidth="800 Gb/s")
+    got = Predictor(two, Options((2, 30, 1))).predict("all_to_all", 1 << 32)
+    assert 15 / 16 * (1 << 32) / got.time_s == pytest.approx(45.8e9, rel=0.08)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "send_recv", "all_to_all"])
+def test_a_driver_that_allows_peer_to_peer_is_never_slower(collective: str) -> None:
+    host = load_preset("rtx4090")
+    groups = tuple(dataclasses.replace(g, gpu=dataclasses.replace(g.gpu, peer_to_peer=True)) for g in host.groups)
+    peers = dataclasses.replace(host, groups=groups)
+    for size in (8, 1 << 14, 1 << 20, 1 << 28):
+        one, other = (Predictor(machine, Options(NEW)).predict(collective, size).time_s for machine in (peers, host))
+        assert one <= 1.01 * other
+
+
+def test_the_search_counts_sockets_as_nccl_does() -> None:
+    """What the wires between two sockets carry changes no channel."""
+    own = load_preset("rtx4090")
+    slower = dataclasses.replace(own, link_bandwidth=own.link_bandwidth.clip(max=24e9))
+    assert float(own.link_bandwidth.max()) == 96e9
+    assert discover(own, NEW, {}).ring == discover(slower, NEW, {}).ring
+
+
+def test_gpus_under_one_switch_without_peer_to_peer_are_searched_through_the_host() -> None:
+    switch = load_preset("a100-pcie", gpus_per_node=4)
+    found = [view_of(switch, NEW, env).gpu_gpu[0][1].type for env in ({}, {"NCCL_P2P_LEVEL": "LOC"})]
+    assert [PATHS[kind] for kind in found] == ["PIX", "PHB"]
