@@ -365,7 +365,7 @@ def _passing(system: System, machine: Machine, channels: int) -> int:
 
 def inside_name(machine: Machine) -> str:
     """What limits a rank that waits for the links inside its node."""
-    return "PCIe" if machine.intra_kind in ("pcie", "host") else "NVLink"
+    return {"pcie": "PCIe", "host": "host memory"}.get(machine.intra_kind, "NVLink")
 
 
 def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:

@@ -99,7 +99,7 @@ class TreeTimer:
         # Children of one node finish at different times, so that the order of the rows is not that on the links.
         outcome = simulate(self.program(parameters, call, nbytes, pieces), in_order=False)
         busiest = int(np.argmax(outcome.link_busy_s))
-        limit = "thread block"
+        limit = "host memory" if self.machine.intra_kind == "host" else "thread block"
         if busiest >= self._blocks:
             limit = LINK_NAMES[LinkKind(self.topology.link_kind[busiest - self._blocks])]
         return _Run(float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit)

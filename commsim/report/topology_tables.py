@@ -70,7 +70,12 @@ def _describe_group(g: NodeGroup, nodes: int) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "ranks_per_node": g.ranks_per_node,
-        "gpu": {"model": g.gpu.model, "generation": g.gpu.generation, "sm": g.gpu.sm},
+        "gpu": {
+            "model": g.gpu.model,
+            "generation": g.gpu.generation,
+            "sm": g.gpu.sm,
+            "peer_to_peer": g.gpu.peer_to_peer,
+        },
         "cpu": {"arch": g.cpu.arch, "vendor": g.cpu.vendor, "model": g.cpu.model},
         "nvlink": {
             "links_per_gpu": g.nvlink_links,
@@ -129,6 +134,8 @@ def _group_facts(t: Topology, g: NodeGroup, nodes: int, ranks: str) -> list[tupl
         how = "to NVSwitch" if g.has_nvswitch else "directly between GPUs"
         link = format_bandwidth(g.nvlink_link_bandwidth)
         rows.append(("NVLink", f"{g.nvlink_links} x {link} = {format_bandwidth(each)} per GPU, {how}"))
+    if not g.gpu.peer_to_peer:
+        rows.append(("PCIe", "GPUs do not write to each other's memory (peer to peer), but through that of the host"))
     if g.nics_per_node:
         total = format_bandwidth(g.nics_per_node * g.nic_bandwidth)
         network = NETWORK_NAME.get(t.network, t.network)

@@ -33,6 +33,12 @@ def test_show_is_a_sheet() -> None:
     assert row.split() == ["GPU4", *["NV18"] * 4, "X", *["NV18"] * 3, *["SYS"] * 4, "PIX*", *["PHB"] * 3]
 
 
+def test_show_tells_where_geforce_cards_meet() -> None:
+    assert "(peer to peer), but through that of the host" in topo("show", "rtx4090").stdout
+    assert "peer to peer" not in topo("show", "rtx6000d").stdout
+    assert json.loads(topo("show", "rtx4090", "--json").stdout)["gpu"]["peer_to_peer"] is False
+
+
 def test_show_json_is_one_document() -> None:
     data = json.loads(topo("show", "dgx-1v", "--json").stdout)
     assert data["nvlink"] == {"links_per_gpu": 6, "link_bandwidth_bytes_per_s": 25e9, "nvswitch": False}
