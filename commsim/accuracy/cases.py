@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commsim.accuracy.machines import (
     base_machine,
+    driver_patched,
     full_node,
     network_blocks,
     network_kind,
@@ -286,6 +287,8 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         notes.append("protocol not stated: Simple, as aws-ofi-nccl sets it on this EFA")
     if sharp:
         env.setdefault("NCCL_COLLNET_ENABLE", "1")
+    if driver_patched(row.get("intra_link", "")) and stated.env is None:
+        env.setdefault("NCCL_P2P_LEVEL", "SYS")
     fault, system = "", stated.system or slug
     machine: dict[str, object] = {}
     try:

@@ -83,11 +83,17 @@ _COUNT = re.compile(
     r"(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?)\b",
     re.I,
 )
+_P2P = r"\b(?:P2P|peer[- ]to[- ]peer)\b"
 _NO_PEER = re.compile(
-    r"\bno (?:GPU |GeForce )?(?:P2P|peer[- ]to[- ]peer)\b|\bP2P (?:is )?(?:not available|unavailable|disabled|off)\b",
+    rf"\b(?:no|without)(?: \w+){{0,2}} {_P2P}(?! (?:problem|issue|over NVLink))"
+    rf"|{_P2P}[\s:(-]{{1,2}}(?:(?:is|was|access|between GPUs|over BAR1|driver) ){{0,3}}"
+    r"(?:not (?:available|supported|enabled|possible|used)|unavailable|disabled|off\b(?!-))",
     re.I,
 )
-_PEER = re.compile(r"\bP2P[- ](?:patched|unlocked|enabled|driver)\b|\bP2P (?:over BAR1|between GPUs)\b", re.I)
+_PEER = re.compile(
+    rf"(?<!NVLink ){_P2P}(?:[- ](?:patched|unlocked|enabled|driver)\b| over BAR1\b| between GPUs\b)", re.I
+)
+_PATCHED = re.compile(rf"{_P2P}(?:[- ](?:patched|unlocked|driver)\b| over BAR1\b)|\bpatched driver\b", re.I)
 _STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
 _NIC = r"(?:NICs?|HCAs?|network (?:cards?|adapters?)|ConnectX-?\d)"
 _ROOT = (
@@ -160,6 +166,11 @@ def peer_to_peer(intra_link: str) -> bool | None:
     if _NO_PEER.search(intra_link):
         return False
     return True if _PEER.search(intra_link) else None
+
+
+def driver_patched(intra_link: str) -> bool:
+    """Whether words say that a changed driver lets GPUs write to each other's memory; NCCL is then told to use it."""
+    return peer_to_peer(intra_link) is True and bool(_PATCHED.search(intra_link))
 
 
 def node_parts(name: str, gpus: int, version: Version, env: dict[str, str]) -> int:

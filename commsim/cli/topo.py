@@ -154,6 +154,14 @@ def import_command(
             "--network", help="infiniband, roce, slingshot, efa, efa_v1, tcpx or ethernet.", show_default=False
         ),
     ] = None,
+    peer_to_peer: Annotated[
+        bool | None,
+        typer.Option(
+            "--peer-to-peer/--no-peer-to-peer",
+            help="Whether GPUs may write to each other's memory over PCIe; GeForce cards may not.",
+            show_default=False,
+        ),
+    ] = None,
     nodes: Nodes = 1,
 ) -> None:
     """Turn a machine's own description into a topology file; --nodes checks it with so many nodes."""
@@ -168,7 +176,7 @@ def import_command(
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .yaml")
     if nvlink_kind not in {"switch", "mesh", "cube_mesh", "pairs"}:
         raise CommsimError(f"--nvlink-kind: found {nvlink_kind!r}, expected switch, mesh, cube_mesh or pairs")
-    given = Given(sm, nvlink_links, nvlink_kind, nic_bandwidth, pcie_bandwidth, cpu_vendor, network)
+    given = Given(sm, nvlink_links, nvlink_kind, nic_bandwidth, pcie_bandwidth, cpu_vendor, network, peer_to_peer)
     imported = import_file(file, given)
     topology = checked(imported, file, nodes)
     text = yaml.safe_dump(imported.data, sort_keys=False, default_flow_style=None, width=110)

@@ -142,6 +142,7 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
 
 _SEARCH_ENV = (
     "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
     "NCCL_PXN_DISABLE",
     "NCCL_CROSS_NIC",
     "NCCL_NET_GDR_LEVEL",

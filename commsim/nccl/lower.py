@@ -211,7 +211,7 @@ def survey(system: System, topology: Topology, peer_level: int) -> Machine:
     """
     intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology) if system.nodes > 1 else ()
-    halves = topology.bisection_bandwidth() if kind in ("pcie", "host") and system.nodes == 1 else 0.0
+    halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
     links = 0
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)

@@ -93,10 +93,10 @@ def p2p_time(
         link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
             link /= max(1, ppn - 1)  # one neighbour, one bundle of the mesh
-        port = 0.0
-        if remote and machine.intra_kind in ("pcie", "host"):  # what goes to other nodes leaves a GPU by the same port
-            port = remote * each / (machine.intra_bandwidth * efficiency.pcie)
-        parts.append((local * each / link + port, inside_name(machine)))
+        parts.append((local * each / link, inside_name(machine)))
+        port = next((bw for kind, bw, _ in machine.nic_path if kind == "PCIe"), 0.0)
+        if remote and port and machine.intra_kind in ("pcie", "host"):  # neighbours and NICs share a GPU's port
+            parts.append(((local + remote) * each / (port * efficiency.pcie), "PCIe"))
         if machine.pcie_bisection and collective == "all_to_all":
             crossing = (n // 2) * (n - n // 2) * each
             parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link"))

@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from commsim.nccl.version import Version
     from commsim.topology.graph import Topology
 
-LEVEL_SINCE = (2, 9, 0)
+INTEL_SINCE = (2, 9, 0)
 """Through an Intel host 2.8.3 lets GPUs of one socket write to each other, 2.20.3 no longer; taken as from here on."""
+
+HOSTS_SINCE = (2, 23, 0)
+"""From here on not through any host, but for two GPUs of an AMD one."""
 
 _BROADWELL = re.compile(r"broadwell|E[57]-\d+ ?v4", re.I)
 
@@ -20,9 +23,9 @@ _BROADWELL = re.compile(r"broadwell|E[57]-\d+ ?v4", re.I)
 def peer_level(topology: Topology, version: Version, env: dict[str, str]) -> int:
     """The farthest path (index into `PATHS`) over which two GPUs of a node write to each other's memory.
 
-    NCCL_P2P_DISABLE and NCCL_P2P_LEVEL, else by the host: across sockets of AMD's, not through hosts of Intel's and
-    Arm's (src/graph/paths.cc, ncclTopoCheckP2p). GPUs whose driver does not let them (`Gpu.peer_to_peer`) have NVLink
-    at most. ScenarioError for a level that NCCL does not know.
+    NCCL_P2P_DISABLE and NCCL_P2P_LEVEL, else by host and version (src/graph/paths.cc, ncclTopoCheckP2p, of 2.8.3,
+    2.20.3 and 2.25.1): up to 2.22 across sockets of AMD's, not through hosts of Intel's and Arm's. GPUs whose driver
+    does not let them (`Gpu.peer_to_peer`) have NVLink at most. ScenarioError for a level that NCCL does not know.
     """
     if whole(env, "NCCL_P2P_DISABLE") == 1:
         return PATHS.index("LOC")
@@ -32,8 +35,8 @@ def peer_level(topology: Topology, version: Version, env: dict[str, str]) -> int
 
 def _default(topology: Topology, version: Version) -> str:
     cpu = topology.cpu
-    if cpu.arch == "arm64":
-        return "PXB"
-    if cpu.vendor != "intel" or cpu.arch != "x86_64":
-        return "SYS"
-    return "PHB" if version < LEVEL_SINCE and not _BROADWELL.search(cpu.model) else "PXB"
+    if cpu.arch == "x86_64" and cpu.vendor == "amd":
+        return "SYS" if version < HOSTS_SINCE or topology.ranks_per_node <= 2 else "PXB"
+    if cpu.arch == "x86_64" and cpu.vendor == "intel" and version < INTEL_SINCE:
+        return "PXB" if _BROADWELL.search(cpu.model) else "PHB"
+    return "PXB" if version >= HOSTS_SINCE or cpu.arch == "arm64" or cpu.vendor == "intel" else "SYS"

@@ -16,7 +16,7 @@ from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, survey
 from commsim.nccl.parameters import Parameters, load_parameters
@@ -105,7 +105,8 @@ class Predictor:
             try:
                 self.topology = without_nvlink(self.topology)
             except TopologyError:
-                name = "NCCL_P2P_DISABLE=1" if "NCCL_P2P_DISABLE" in self.options.env else "NCCL_P2P_LEVEL"
+                off = whole(self.options.env, "NCCL_P2P_DISABLE") == 1
+                name = "NCCL_P2P_DISABLE=1" if off else "NCCL_P2P_LEVEL"
                 self._warn(f"{name} has no effect on the rates: only NVLink joins all GPUs of a node")
                 return PATHS.index("SYS")
         return level

@@ -14,14 +14,15 @@ from typing import Any
 
 from commsim.errors import Fault, TopologyError
 from commsim.topology.imported import (
-    MODEL_OF_SM,
     NVLINK_GB_PER_S,
     Given,
     Imported,
     gb_per_s,
     generation_of,
+    gpu_block,
     link,
     nvlinks,
+    peer_note,
     socket_links,
 )
 from commsim.xml_tree import Element, read_xml
@@ -116,14 +117,14 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     node: dict[str, Any] = {"vertices": found.vertices, "links": found.links}
     data: dict[str, Any] = {
         "description": f"Imported from {path.name}",
-        "gpu": {"model": MODEL_OF_SM.get(sm, f"sm{sm}"), "generation": generation, "sm": sm},
+        "gpu": gpu_block(sm, generation, given),
         "cpu": {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor},
         "node": node,
     }
     if speed is not None:
         node["nic"] = {"bandwidth": speed}
         data["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
-    return Imported(data, found.notes)
+    return Imported(data, [*found.notes, *peer_note(sm, given)])
 
 
 def _check_dialect(root: Element, file: str) -> None:

@@ -14,15 +14,16 @@ from typing import Any
 
 from commsim.errors import Fault, TopologyError
 from commsim.topology.imported import (
-    MODEL_OF_SM,
     NVLINK_GB_PER_S,
     NVLINK_MOST,
     Given,
     Imported,
     gb_per_s,
     generation_of,
+    gpu_block,
     link,
     nvlinks,
+    peer_note,
     socket_links,
 )
 
@@ -96,14 +97,14 @@ def read_topology_matrix(path: Path, given: Given | None = None) -> Imported:
     arch = {"arm": "arm64", "ibm": "ppc64"}.get(given.cpu_vendor, "x86_64")
     data: dict[str, Any] = {
         "description": f"Imported from {path.name}",
-        "gpu": {"model": MODEL_OF_SM.get(given.sm, f"sm{given.sm}"), "generation": generation, "sm": given.sm},
+        "gpu": gpu_block(given.sm, generation, given),
         "cpu": {"arch": arch, "vendor": given.cpu_vendor},
         "node": node,
     }
     if nics:
         node["nic"] = {"bandwidth": given.nic_bandwidth}
         data["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
-    return Imported(data, notes)
+    return Imported(data, [*notes, *peer_note(given.sm, given)])
 
 
 def _split(line: str) -> list[str]:

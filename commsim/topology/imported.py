@@ -18,6 +18,9 @@ GENERATIONS = (
 NVLINK_GB_PER_S = {70: 25.0, 75: 25.0, 80: 25.0, 86: 14.0, 90: 25.0, 100: 50.0, 103: 50.0}
 """One NVLink in one direction, from the datasheets."""
 
+_GEFORCE = (75, 86, 89, 120)
+"""Compute capabilities that GeForce and professional cards share."""
+
 NVLINK_MOST = {70: 6, 75: 2, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
 """NVLinks of one GPU."""
 
@@ -49,6 +52,7 @@ class Given:
     pcie_bandwidth: str | None = None
     cpu_vendor: str | None = None
     network: str | None = None
+    peer_to_peer: bool | None = None
 
 
 @dataclass
@@ -57,6 +61,19 @@ class Imported:
 
     data: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+
+
+def gpu_block(sm: int, generation: str, given: Given) -> dict[str, Any]:
+    """The `gpu` of a description."""
+    block: dict[str, Any] = {"model": MODEL_OF_SM.get(sm, f"sm{sm}"), "generation": generation, "sm": sm}
+    return block if given.peer_to_peer is None else block | {"peer_to_peer": given.peer_to_peer}
+
+
+def peer_note(sm: int, given: Given) -> list[str]:
+    """What the reader should know of GPUs that may be GeForce cards: a note, or none."""
+    if given.peer_to_peer is not None or sm not in _GEFORCE:
+        return []
+    return ["GPUs are taken to write to each other's memory over PCIe; GeForce cards do not: --no-peer-to-peer"]
 
 
 def generation_of(sm: int) -> str | None:

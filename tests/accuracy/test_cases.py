@@ -255,6 +255,16 @@ def test_numbers_of_nics_and_rates(words: str, nics: int, rate: int) -> None:
         ("PCIe, P2P over BAR1 (patched driver)", True),
         ("PCIe Gen3 behind one switch, P2P disabled by driver", False),
         ("PCIe Gen3, dual socket, P2P state not stated", None),
+        ("PCIe, P2P between GPUs is disabled", False),
+        ("PCIe, P2P over BAR1 disabled", False),
+        ("PCIe; P2P: disabled", False),
+        ("PCIe (P2P was disabled)", False),
+        ("PCIe, no NVLink or P2P", False),
+        ("PCIe, P2P not supported", False),
+        ("PCIe, peer-to-peer enabled", True),
+        ("PCIe, no P2P problems", None),
+        ("PCIe, P2P not disabled", None),
+        ("NVLink P2P between GPUs", None),
         ("NVSwitch", None),
     ],
 )
@@ -263,6 +273,20 @@ def test_words_for_peer_to_peer(tmp_path: Path, words: str, peers: bool | None) 
     topology = case_of(row, tmp_path).topology()
     assert peer_to_peer(words) is peers
     assert topology.gpu.peer_to_peer is bool(peers)  # a GeForce's driver denies it unless somebody says otherwise
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "level"),
+    [
+        ("PCIe, P2P-patched driver", "", "SYS"),
+        ("PCIe, P2P over BAR1 (patched driver)", "NCCL_P2P_LEVEL=PHB", "PHB"),
+        ("PCIe, P2P between GPUs", "", None),  # they could; nobody says that NCCL was told to
+        ("PCIe, P2P driver disabled", "", None),
+    ],
+)
+def test_a_patched_driver_is_there_to_be_used(tmp_path: Path, words: str, env: str, level: str | None) -> None:
+    row = ROW | {"gpu_model": "RTX 4090", "intra_link": words, "env": env}
+    assert case_of(row, tmp_path).env.get("NCCL_P2P_LEVEL") == level
 
 
 def test_a_node_without_shared_memory_falls_apart_at_an_intel_host(tmp_path: Path) -> None:
@@ -315,10 +339,10 @@ def test_trays_are_nodes_where_nvlink_does_not_join_them(
     [
         ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=PHB", (4, 4)),  # two sockets a node
         ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=SYS", (2, 8)),
-        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=GPUDirect", (2, 8)),  # no level
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=GPUDirect", (16, 1)),  # no level, so as if not stated
         ("RTX 6000D (PCIe)", "NCCL_P2P_LEVEL=PHB", (2, 8)),
         ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1", (16, 1)),
-        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1", (2, 8)),  # an AMD host
+        ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=1", (16, 1)),  # each is below a switch of its own
         ("RTX 6000D (PCIe)", "NCCL_SHM_DISABLE=0 NCCL_P2P_DISABLE=1", (2, 8)),
         ("A100 SXM", "NCCL_SHM_DISABLE=1 NCCL_P2P_LEVEL=NVL", (2, 8)),
     ],

@@ -20,18 +20,25 @@ NEW, OLD = (2, 22, 3), (2, 8, 3)
     ("preset", "version", "env", "level"),
     [
         ("dgx-a100", NEW, {}, "SYS"),  # AMD
+        ("dgx-a100", (2, 25, 1), {}, "PXB"),
+        ("a100-pcie-bridge:2", (2, 25, 1), {}, "SYS"),  # two GPUs only
+        ("hgx-h100", (2, 25, 1), {}, "PXB"),
         ("hgx-h100", NEW, {}, "PXB"),  # Intel
         ("hgx-h100", OLD, {}, "PHB"),
         ("dgx-1v", OLD, {}, "PXB"),  # Broadwell
         ("gh200x4", NEW, {}, "PXB"),  # Arm
         ("hgx-h100", NEW, {"NCCL_P2P_LEVEL": "SYS"}, "SYS"),
         ("dgx-a100", NEW, {"NCCL_P2P_LEVEL": "3"}, "PHB"),
+        ("dgx-a100", NEW, {"NCCL_P2P_LEVEL": "4"}, "SYS"),
+        ("dgx-a100", NEW, {"NCCL_P2P_LEVEL": "99"}, "SYS"),
         ("dgx-a100", NEW, {"NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": "1"}, "LOC"),
         ("rtx4090", NEW, {"NCCL_P2P_LEVEL": "SYS"}, "NVB"),  # the driver of a GeForce has the last word
     ],
 )
 def test_how_far_peer_to_peer_goes(preset: str, version: tuple[int, int, int], env: dict[str, str], level: str) -> None:
-    assert PATHS[peer_level(load_preset(preset), version, env)] == level
+    name, _, gpus = preset.partition(":")
+    machine = load_preset(name, gpus_per_node=int(gpus) if gpus else None)
+    assert PATHS[peer_level(machine, version, env)] == level
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,9 @@ def test_how_far_peer_to_peer_goes(preset: str, version: tuple[int, int, int], e
         ("v100-pcie", 4, (2, 8, 3), {}, "host", 9.4e9),
         ("a100-pcie", 8, (2, 12, 12), {}, "host", 15.0e9),  # between the sockets of Intel's
         ("a100-pcie", 4, (2, 12, 12), {}, "pcie", 24e9),  # below one switch
-        ("rtx6000d", 8, (2, 30, 3), {}, "pcie", 47e9),  # across the sockets of AMD's
+        ("rtx6000d", 8, (2, 22, 3), {}, "pcie", 47e9),  # across the sockets of AMD's
+        ("rtx6000d", 8, (2, 30, 3), {}, "host", 29e9),
+        ("rtx6000d", 8, (2, 30, 3), {"NCCL_P2P_LEVEL": "SYS"}, "pcie", 47e9),
     ],
 )
 def test_what_gpus_reach(
@@ -59,8 +68,33 @@ def test_what_gpus_reach(
 def test_what_leaves_the_node_passes_the_same_port() -> None:
     """An all_to_all of two nodes of eight RTX 6000D, with NICs of twice the port's rate: 45.8 of 48 GB/s a GPU."""
     two = load_preset("rtx6000d", nodes=2, nics_per_node=8, nic_bandwidth="800 Gb/s")
-    got = Predictor(two, Options((2, 30, 1))).predict("all_to_all", 1 << 32)
-    assert 15 / 16 * (1 << 32) / got.time_s == pytest.approx(45.8e9, rel=0.08)
+    for env in ({}, {"NCCL_P2P_LEVEL": "SYS"}):
+        got = Predictor(two, Options((2, 30, 1), env)).predict("all_to_all", 1 << 32)
+        assert 15 / 16 * (1 << 32) / got.time_s == pytest.approx(45.8e9, rel=0.08)
+
+
+def test_what_leaves_the_node_is_not_held_up_between_its_sockets() -> None:
+    """Each GPU of four nodes sends 31/32 through its port, whatever the sockets or a shared uplink carry."""
+    four = load_preset("a100-pcie", nodes=4, nics_per_node=8, nic_bandwidth="200 Gb/s")
+    for env in ({}, {"NCCL_P2P_LEVEL": "SYS"}):
+        got = Predictor(four, Options(NEW, env)).predict("all_to_all", 1 << 30)
+        assert got.time_s < 1.5 * 31 / 32 * (1 << 30) / (24e9 * 0.85)
+
+
+def test_staged_sends_pass_memory_and_not_the_link_of_the_sockets() -> None:
+    got = [
+        Predictor(load_preset(name), Options(NEW)).predict("all_to_all", 1 << 30) for name in ("rtx2080ti", "a100-pcie")
+    ]
+    assert [g.bottleneck for g in got] == ["host memory", "host memory"]
+    assert got[0].time_s > 1.2 * got[1].time_s
+
+
+def test_levels_are_searched_apart() -> None:
+    """Graphs are kept: those of one level must not serve another, in whatever order they are asked for."""
+    mesh = load_preset("hgx-h100-4")
+    levels = ("LOC", "NVL", "LOC", "NVL")
+    kinds = [Predictor(mesh, Options(NEW, {"NCCL_P2P_LEVEL": level})).machine.intra_kind for level in levels]
+    assert kinds == ["host", "nvlink_direct", "host", "nvlink_direct"]
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "send_recv", "all_to_all"])
