@@ -130,6 +130,7 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
         topology.link_dst[inside].tobytes(),
         topology.link_kind[inside].tobytes(),
         topology.link_bandwidth[inside].tobytes(),
+        None if topology.link_failed is None else topology.link_failed[inside].tobytes(),
         version,
         asked,
     )

@@ -145,7 +145,8 @@ class _Builder:
         t = self.topology
         per_link = nvlink_gbps(t, self.version)
         hosts = cpu_link_gbps(t, self.version)
-        for i in np.flatnonzero((t.vertex_node[t.link_src] == 0) & (t.vertex_node[t.link_dst] == 0)):
+        here = (t.vertex_node[t.link_src] == 0) & (t.vertex_node[t.link_dst] == 0)
+        for i in np.flatnonzero(here if t.link_failed is None else here & ~t.link_failed):
             kind, gbps = LinkKind(int(t.link_kind[i])), float(t.link_bandwidth[i]) / 1e9
             kind_type = {LinkKind.NVLINK: NVL, LinkKind.C2C: C2C, LinkKind.PCIE: PIX, LinkKind.HOST: SYS}.get(kind)
             if kind_type is None or (kind is LinkKind.NVLINK and self.peer_level < NVL):
@@ -169,6 +170,7 @@ class _Builder:
         from_gpu = [self._paths(v) for v in gpus]
         from_nic = [self._paths(v) for v in nics]
         switches = [v for v, kind in self.kind.items() if kind is VertexKind.NVSWITCH and self.peer_level >= NVL]
+        switches = [v for v in switches if all(v in found for found in from_gpu)]  # faults may cut GPUs off
         view = NodeView(len(gpus), len(nics), t.gpu.sm, bool(switches), t.cpu.vendor == "amd")
         old = t.gpu.sm < 80
         view.left = list(self.gbps)

@@ -96,7 +96,8 @@ def _vertex(t: Topology, name: str, where: str) -> int:
     if name not in t.vertex_name:
         close = get_close_matches(name, t.vertex_name, n=3, cutoff=0.6) if len(t.vertex_name) < 50_000 else []
         switches = [n for n, node in zip(t.vertex_name, t.vertex_node, strict=True) if node < 0]
-        hint = f"did you mean {' or '.join(close)}?" if close else f"the switches are {', '.join(switches[:8])} ..."
+        known, what = (switches, "switches") if switches else (t.vertex_name, "devices")
+        hint = f"did you mean {' or '.join(close)}?" if close else f"the {what} are {', '.join(known[:8])} ..."
         raise TopologyError(f"{where}: {name} is neither a device nor a switch; {hint}")
     return t.vertex_name.index(name)
 

@@ -16,6 +16,7 @@ from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
 from commsim.nccl.version import format_version, parse_version
 from commsim.network.bounds import lower_bound_s
+from commsim.topology.faults import without_nvlink
 from commsim.topology.presets import load_preset, preset_names
 
 VERSION = (2, 26, 2)
@@ -88,6 +89,16 @@ def test_one_gpu_a_node_has_no_peer_to_turn_off() -> None:
     for algorithm in ("Ring", "Tree"):
         on, off = (Predictor(one, Options(VERSION, {"NCCL_ALGO": algorithm} | env)) for env in ({}, P2P_OFF))
         assert off.predict("all_reduce", 1 << 20).time_s == on.predict("all_reduce", 1 << 20).time_s
+
+
+@pytest.mark.parametrize("preset", ["hgx-h100-4", "dgx-a100", "dgx-1v"])
+def test_without_its_nvlinks_a_node_goes_over_pcie(preset: str) -> None:
+    """All of them have failed: what NCCL finds then is no more than what is there."""
+    whole = load_preset(preset)
+    left = Predictor(without_nvlink(whole), Options(VERSION))
+    assert left.system.ring.intra_type in ("PHB", "SYS")
+    assert left.machine.intra_kind in ("pcie", "host")
+    assert left.predict("all_reduce", 1 << 28).time_s > 3 * Predictor(whole, RING).predict("all_reduce", 1 << 28).time_s
 
 
 def test_a_rack_has_no_way_but_nvlink() -> None:
