@@ -251,14 +251,15 @@ def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float,
 
 
 def _by_host(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """For each pair of GPUs of node 0 the links up to the first one's nearest host, and down to the other."""
+    """For each pair of GPUs of node 0 the links up to the first one's nearest host (if any), and down to the other."""
     import networkx as nx
 
     graph = topology.to_networkx([0])
     for a, b in pairs:
         gpu, other = (topology.vertex_name[topology.rank_vertex[rank]] for rank in (a, b))
         up = nx.single_source_shortest_path(graph, gpu)
-        host = min((v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST), key=lambda v: len(up[v]))
+        hosts = [v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST]
+        host = min(hosts, key=lambda v: len(up[v]), default=gpu)
         vertices = [*up[host], *nx.shortest_path(graph, host, other)[1:]]
         links = [graph.edges[ends] for ends in pairwise(vertices)]
         # Sockets share memory at several times what a GPU's port carries.

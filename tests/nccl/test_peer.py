@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from commsim.nccl.graph import discover
 from commsim.nccl.peer import peer_level
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.view import view_of
-from commsim.topology.presets import load_preset
+from commsim.topology.presets import load_file, load_preset
 
 NEW, OLD = (2, 22, 3), (2, 8, 3)
 
@@ -87,6 +88,21 @@ def test_staged_sends_pass_memory_and_not_the_link_of_the_sockets() -> None:
     ]
     assert [g.bottleneck for g in got] == ["host memory", "host memory"]
     assert got[0].time_s > 1.2 * got[1].time_s
+
+
+def test_a_node_may_be_written_without_a_host(tmp_path: Path) -> None:
+    """GPUs and a switch are all that the file names: without peer to peer they still meet where they can."""
+    file = tmp_path / "switch.yaml"
+    file.write_text(
+        "gpu: {model: A100 PCIe, generation: ampere, sm: 80}\ncpu: {arch: x86_64, vendor: amd}\nnode:\n"
+        "  vertices: {gpu0: gpu, gpu1: gpu, pcie0: pcie_switch}\n  links:\n"
+        "  - {ends: [gpu0, pcie0], kind: pcie, bandwidth: 24 GB/s}\n"
+        "  - {ends: [gpu1, pcie0], kind: pcie, bandwidth: 24 GB/s}\n"
+    )
+    machine = load_file(file)
+    off = Predictor(machine, Options(NEW, {"NCCL_P2P_DISABLE": "1"}))
+    assert off.machine.intra_bandwidth == 24e9
+    assert off.predict("all_reduce", 1 << 20).time_s > 0
 
 
 def test_levels_are_searched_apart() -> None:
