@@ -164,6 +164,8 @@ class Topology:
         if all(v == values[0] for v in values[1:]):
             return values[0]
         shown = [getattr(v, "model", v) for v in dict.fromkeys(values)]
+        if len(set(shown)) == 1:  # the same model, told apart by something else
+            shown = list(dict.fromkeys(values))
         raise TopologyError(
             f"{self.name}: the nodes differ in {figure}: {', '.join(map(str, shown))}; "
             "what is asked for needs nodes that are alike"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from commsim.cli.topo import app
 from commsim.errors import TopologyError
 from commsim.topology.check import check
 from commsim.topology.graph import LinkKind, Topology
-from commsim.topology.presets import load_file
+from commsim.topology.presets import load_file, load_preset
 
 GROUPS = [
     {"preset": "hgx-h100-ndr400", "nodes": 2, "gpus_per_node": 4},
@@ -155,3 +156,10 @@ def test_a_cluster_is_shown_drawn_and_checked(cluster: Path, tmp_path: Path) -> 
     assert data["fabric"] == "fat_tree"
     assert CliRunner().invoke(app, ["check", str(cluster)]).stdout.startswith("cluster: sound; 24 ranks")
     assert CliRunner().invoke(app, ["draw", str(cluster), "-o", str(tmp_path / "c.png")]).exit_code == 0
+
+
+def test_nodes_of_one_model_say_what_tells_them_apart() -> None:
+    two = load_preset("rtx4090", nodes=2, nics_per_node=1, nic_bandwidth="100 Gb/s")
+    patched = replace(two.groups[0], gpu=replace(two.groups[0].gpu, peer_to_peer=True))
+    with pytest.raises(TopologyError, match=r"peer_to_peer=False.*peer_to_peer=True"):
+        _ = replace(two, groups=(two.groups[0], patched)).gpu
