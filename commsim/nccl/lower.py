@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from math import ceil, gcd, inf
 from typing import TYPE_CHECKING
 
@@ -241,8 +241,9 @@ def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float,
         return links * topology.nvlink_link_bandwidth, "nvlink_direct"
     uses: dict[int, int] = {}
     pairs = [(rank, (rank + 1) % n) for rank in range(n)]
-    staged = [pair for pair in pairs if PATHS.index(topology.path_type(*pair)) > peer_level]
-    direct = (topology.route(*pair).tolist() for pair in pairs if pair not in staged)
+    near = [PATHS.index(topology.path_type(*pair)) <= peer_level for pair in pairs]
+    direct = (topology.route(*pair).tolist() for pair in compress(pairs, near))
+    staged = [pair for pair, close in zip(pairs, near, strict=True) if not close]
     for route in chain(direct, _by_host(topology, staged)):
         for link in route:
             uses[link] = uses.get(link, 0) + 1

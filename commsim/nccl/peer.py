@@ -15,7 +15,8 @@ INTEL_SINCE = (2, 9, 0)
 """Through an Intel host 2.8.3 lets GPUs of one socket write to each other, 2.20.3 no longer; taken as from here on."""
 
 HOSTS_SINCE = (2, 23, 0)
-"""From here on not through any host, but for two GPUs of an AMD one."""
+"""From here on not through any host, but for two GPUs of an AMD one: 2.25.1 says so, and the notes of 2.23 quoted in
+pytorch/pytorch#142179 name it as new."""
 
 _BROADWELL = re.compile(r"broadwell|E[57]-\d+ ?v4", re.I)
 

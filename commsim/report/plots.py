@@ -152,7 +152,7 @@ def _error_panel(
     ticks = (5, 15) if limit <= 30 else (15, 30) if limit <= 45 else (15, 50) if limit <= 95 else (15, 50, 100)
     axes.set_yticks([-t for t in reversed(ticks)] + [0, *ticks])
     axes.set_ylabel("error of time (%)")
-    middle = float(np.mean([min(drawn)[0], max(drawn)[0]])) if drawn else 0.0
+    middle = (min(drawn)[0] + max(drawn)[0]) / 2 if drawn else 0.0
     for up, side in ((1, "slower"), (-1, "faster")):
         # In the corner that the curves keep farther away from.
         left, right = (max((up * y for x, y in drawn if (x > middle) == far), default=0.0) for far in (False, True))

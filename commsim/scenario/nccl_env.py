@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 
 from commsim.document.types import suggest
+from commsim.errors import ScenarioError
+from commsim.nccl.environment import MODELLED_ENV, path_level, whole
 
 # Not complete, and need not be: a name that is missing here costs a warning.
 _NAMES = """
@@ -61,7 +63,7 @@ def unknown_names(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def value_faults(env: Mapping[str, str]) -> dict[str, str]:
-    """What is wrong with NCCL_ALGO and NCCL_PROTO (lists: ``Ring,Tree``, ``^NVLS``, ``allreduce:ring``)."""
+    """What is wrong with values that have an effect: lists (``Ring,Tree``, ``^NVLS``), path levels, whole numbers."""
     faults = {}
     for name, values in _VALUES.items():
         known = {v.lower() for v in values} | set(_FUNCTIONS)
@@ -69,4 +71,12 @@ def value_faults(env: Mapping[str, str]) -> dict[str, str]:
             if token and token.lower() not in known:
                 faults[name] = f"found {token[:40]!r}, {suggest(token, values)}"
                 break
+    for name in MODELLED_ENV.keys() - _VALUES.keys():
+        try:
+            if name.endswith("_LEVEL"):
+                path_level(dict(env), name, "SYS")
+            else:
+                whole(dict(env), name)
+        except ScenarioError as error:
+            faults[name] = str(error).removeprefix(f"{name}: ")
     return faults
