@@ -45,7 +45,7 @@ ALGORITHM_NAMES = {
 
 PROTOCOL_NAMES = ("LL", "LL128", "Simple")
 
-_FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 
 
 def unmodelled(env: dict[str, str]) -> list[str]:
@@ -107,9 +107,9 @@ def _allowed(variable: str, text: str, names: dict[str, str], collective: str) -
         if not colon:
             scope, listed = "", part
         scope, listed = scope.strip(), listed.strip()
-        if scope and scope not in _FUNCTIONS:
+        if scope and scope not in FUNCTIONS:
             raise ScenarioError(
-                f"{variable}: unknown collective {scope[:40]!r}, expected one of {', '.join(_FUNCTIONS)}"
+                f"{variable}: unknown collective {scope[:40]!r}, expected one of {', '.join(FUNCTIONS)}"
             )
         if not listed:
             continue
