@@ -146,6 +146,7 @@ class RingPlan:
     pass_share: float = 1.0  # of the time of such a pass, until when it is all written
     crossing: Crossing | None = None
     block_rate: float = inf  # at which a thread block copies, whatever the links carry
+    drain_s: Float64 | float = 0.0  # until what a rank's block reads last, in a full pass, is back
     staging_rate: float = inf  # at which a rank puts what it begins a loop with where its neighbour reads it
 
     def keep_of(self, loop: Loop) -> Float64:
@@ -184,7 +185,8 @@ class RingPlan:
 
     def service_of(self, loop: Loop) -> Float64:
         """Seconds for which a slice holds each hop: its bytes and its hand-over, or its part of a message."""
-        service = loop.slice_bytes / self.rate + self.slice_s + self.chunk_s / loop.slices
+        full = min(1.0, loop.slice_bytes / self.pass_bytes)
+        service = loop.slice_bytes / self.rate + self.slice_s + self.drain_s * full + self.chunk_s / loop.slices
         if self.crossing is None:
             return service
         messages = self.crossing.messages_of(loop)
@@ -455,19 +457,23 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         pass_share=parameters.pass_share,
         crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
+        drain_s=np.where(across, 0.0, parameters.drain) if protocol.is_simple and _reads(system) else 0.0,
         staging_rate=_staging_rate(system, parameters, call),
     )
+
+
+def _reads(system: System) -> bool:
+    """Whether GPUs read from each other: those of sm 80 over NVLink (src/graph/paths.cc, ncclTopoCheckP2p)."""
+    return system.sm == 80 and system.intra_type == "NVL"
 
 
 def _staging_rate(system: System, parameters: Parameters, call: Call) -> float:
     """Bytes/s of what a rank begins a loop of Simple with; infinite where it goes to its neighbour at once.
 
-    GPUs of sm 80 read from each other over NVLink (src/graph/paths.cc, ncclTopoCheckP2p), so that a rank first writes
-    into a buffer of its own; an all_gather that is not in place writes to its result beside it. Between nodes the NICs
-    set the pace, and it does not show.
+    Where GPUs read from each other a rank first writes into a buffer of its own; an all_gather that is not in place
+    writes to its result beside it. Between nodes the NICs set the pace, and it does not show.
     """
     rate = parameters.staging_rate
-    reads = system.sm == 80 and system.intra_type == "NVL"
-    if rate is None or not reads or system.nodes > 1 or not call.protocol.is_simple:
+    if rate is None or not _reads(system) or system.nodes > 1 or not call.protocol.is_simple:
         return inf
     return rate / (2 if call.collective == "all_gather" else 1)

@@ -40,9 +40,10 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     carried = per_round / rate
     if between > inside:
         limit, carried = kind, between
-    # A chunk goes up the tree and down again hop by hop, whole. Chunks follow each other at the pace of the slowest
-    # stage: while the NICs carry one, the switch's round of the next is not waited for. The last round may be short.
+    # A chunk is reduced in the switch, goes up the tree and down again hop by hop, whole, and is spread by the switch.
+    # Chunks follow each other at the pace of the slowest stage: while the NICs carry one, the switch reduces the next
+    # and spreads the one before, which go opposite ways over the links. The last round may be short.
     hops = 2 * (system.nodes - 1).bit_length()  # the double tree's depth (src/graph/trees.cc)
-    first = inside + hops * (parameters.network.tree_hop.Simple + per_round / across)
+    first = 2 * per_round / link + p.tree_round + hops * (parameters.network.tree_hop.Simple + per_round / across)
     follow = (nbytes / per_round - 1) * max(inside, between)
     return p.tree_latency + first + follow, nbytes / per_round * carried, limit

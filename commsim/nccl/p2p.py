@@ -25,6 +25,13 @@ _CHUNK_ONE_NODE = 512 << 10
 _CHUNK = 128 << 10
 _MOST_CHANNELS = 32
 _PARTS_SINCE = (2, 22, 0)
+_PEERS_AT_ONCE = 8
+"""Peers that one block serves side by side (NCCL_MAX_DEV_WORK_P2P_PER_BATCH of src/include/device.h): of several nodes
+those of one node start on the same channel (src/include/channel.h, ncclChannelComputeBase; now
+ncclP2pChannelBaseForRound)."""
+
+_NO_FLUSH_SM = 90
+
 _RATE_SINCE = (2, 29, 0)
 _RATE_RATIO = 2
 """Of `Network.channel_rate` from 2.29 on, which counts 14 GB/s a channel where it counted two for a peer
@@ -66,6 +73,11 @@ def _chunk(system: System, machine: Machine) -> int:
     return _CHUNK_ONE_NODE if system.nodes == 1 and machine.intra_kind.startswith("nvlink") else _CHUNK
 
 
+def _net_chunk(each: float) -> int:
+    """Bytes that a send of `each` hands to the network at once: less of small ones (src/enqueue.cc, addP2pToPlan)."""
+    return _CHUNK // 4 if each < _CHUNK else _CHUNK // 2 if each < 8 * _CHUNK else _CHUNK
+
+
 def p2p_time(
     system: System, machine: Machine, parameters: Parameters, collective: str, nbytes: int, version: Version
 ) -> tuple[float, float, str, int]:
@@ -76,17 +88,22 @@ def p2p_time(
     long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793 GB/s, eight H100 at 367 and 960. Beside a network it
     does not show. Inside a node the receiver takes over the first chunk when all of it is written, from 2.22 on; a send
     to another node waits longer for its network.
+
+    In an all_to_all over nodes one block serves the peers of a node together. What it hands over first takes it as long
+    for all of them, before the NIC can begin, and as long again at the other end, after the NIC has ended: 16 A100 lose
+    11, 18, 38 and 70 us where each gets 8 to 64 KiB, and 62 to 80 us beside their NICs' time where it gets more.
     """
     n, ppn = system.ranks, system.ranks_per_node
     peers = 1 if collective == "send_recv" else n - 1
     each = nbytes if collective == "send_recv" else nbytes / n
     channels, part = peer_channels(system, machine, ceil(each), peers, version)
-    p, efficiency = parameters.point_to_point, parameters.efficiency
+    p, efficiency, network = parameters.point_to_point, parameters.efficiency, parameters.network
     local = min(peers, ppn - 1) if collective != "send_recv" or system.nodes == 1 else 0
     remote = peers - local
-    across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
+    across = network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
     rate = p.channel_rate if local else min(p.channel_rate, across)
-    parts: list[tuple[float, str]] = [(part / rate, "thread block")]
+    together = min(_PEERS_AT_ONCE, ppn) if collective == "all_to_all" and remote else 1
+    parts: list[tuple[float, str]] = [(max(part / rate, together * part / p.channel_rate), "thread block")]
     if remote and local:
         parts.append((part / across, "network channel"))
     if local:
@@ -119,7 +136,12 @@ def p2p_time(
             uplink = machine.nic_gbps * 1e9 * machine.nics / machine.oversubscription
             share = nic_efficiency(machine, parameters, all_to_all=True)
             parts.append((senders * beyond * each / (uplink * share), "leaf uplinks"))
-        latency += 2 * parameters.network.ring_hop.Simple + parameters.network.peer_cost * (remote if many else 0)
+        # What arrives in the memory of a GPU before Hopper is flushed by a read of the NIC (ncclTopoNeedFlush).
+        latency += network.ring_hop.Simple * (1 if system.sm >= _NO_FLUSH_SM else 2)
+        if many:
+            latency += remote * (network.peer_cost + (network.inline_cost if each <= network.inline else 0.0))
     busy, limit = max(parts)
+    if together > 1:
+        latency += (1 if limit == "thread block" else 2) * together * min(part, _net_chunk(each)) / p.channel_rate
     own = each / parameters.copy_rate if collective == "all_to_all" and not remote else 0.0
     return latency + busy + own, busy, limit, channels

@@ -81,7 +81,8 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     after = np.concatenate([rows + row, idx, copies, later])
     order, ops = np.argsort(before, kind="stable"), 2 * rows + kept.size
     nowhere = np.full(rows, n)
-    if plan.crossing is None and plan.slice_s == plan.chunk_s == 0.0 and plan.staging_rate == np.inf:
+    held = plan.slice_s + plan.chunk_s + np.max(plan.drain_s)
+    if plan.crossing is None and held == 0.0 and plan.staging_rate == np.inf:
         nbytes, rate = np.concatenate([schedule.payload_bytes(), np.zeros(rows, np.int64)]), plan.rate
     else:  # a slice or a message may take longer than its bytes: whole units of time stand for them
         seconds = np.concatenate([table.service_s, np.zeros(rows), table.keep_s[kept]])

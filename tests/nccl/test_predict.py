@@ -305,10 +305,10 @@ def test_a_ring_leaves_its_node_from_all_gpus_in_turn(nodes: int, handed_on: int
 
 @pytest.mark.parametrize(("nodes", "depth"), [(2, 1), (3, 2), (4, 2), (8, 3), (10, 4)])
 def test_a_single_round_of_nvls_tree_by_hand(nodes: int, depth: int) -> None:
-    # 1 MiB of 8 heads and 16 channels: one round of chunks.
+    # 1 MiB of 8 heads and 16 channels: one round of chunks, which the switch reduces and at last spreads.
     model = Predictor(load_preset("hgx-h100-ndr400", nodes=nodes), Options((2, 27, 3), algorithm="nvls_tree"))
     p, size = model.parameters, 1 << 20
-    inside = size / (450e9 * p.efficiency.nvls / (1 + 1 / 8)) + p.nvls.tree_round
+    inside = 2 * size / (450e9 * p.efficiency.nvls) + p.nvls.tree_round
     across = 8 * min(48e9, 50e9 * p.network.efficiency)
     by_hand = p.nvls.tree_latency + inside + 2 * depth * (p.network.tree_hop.Simple + size / across)
     assert model.predict("all_reduce", size).kernel_s == pytest.approx(by_hand)
@@ -422,6 +422,21 @@ def test_an_a100_stages_what_its_ring_begins_with() -> None:
         extra = busy("all_gather", ranks, NCCL_PROTO="Simple") - busy("reduce_scatter", ranks, NCCL_PROTO="Simple")
         assert extra == pytest.approx(own, rel=0.05)
         assert busy("all_gather", ranks, NCCL_PROTO="LL128") == busy("reduce_scatter", ranks, NCCL_PROTO="LL128")
+
+
+@pytest.mark.parametrize(
+    ("preset", "protocol", "held"),
+    [("dgx-a100", "Simple", 28), ("dgx-a100", "LL128", 0), ("a100-pcie", "Simple", 0), ("hgx-h100", "Simple", 0)],
+)
+def test_a_block_that_reads_is_drained_at_every_slice(preset: str, protocol: str, held: int) -> None:
+    # 32 MiB of 8 GPUs: 14 steps of a chunk of two slices, which A100 read from each other over NVLink.
+    options = Options(VERSION, {"NCCL_ALGO": "Ring", "NCCL_PROTO": protocol})
+    model = Predictor(load_preset(preset), options)
+    times = []
+    for drain in (0.0, 1e-6):
+        parameters = model.parameters.model_copy(update={"drain": drain})
+        times.append(Predictor(load_preset(preset), options, parameters).predict("all_reduce", 1 << 25).kernel_s)
+    assert times[1] - times[0] == pytest.approx(held * 1e-6)
 
 
 def test_what_a_rank_sends_to_itself_is_copied() -> None:

@@ -149,6 +149,7 @@ loops = st.lists(
     st.floats(0, 1e-5),
     st.floats(0, 1e-5),
     st.floats(0, 1e-5),
+    st.sampled_from([0.0, 2e-6]),
     st.sampled_from([np.inf, 1e10]),
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
 )
@@ -160,10 +161,12 @@ def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
     first: float,
     held: float,
     paused: float,
+    drained: float,
     staging: float,
     collective: str,
 ) -> None:
-    p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held, chunk_s=paused, staging_rate=staging)
+    p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held, chunk_s=paused)
+    p = replace(p, drain_s=np.full(ranks, drained), staging_rate=staging)
     assert is_uniform(p)
     closed, wave, event = ring_closed_form(p), ring_wavefront(p), time_ring(p)
     assert wave[0] == pytest.approx(closed[0], rel=1e-9)
@@ -176,7 +179,7 @@ def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
 def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, ...], held: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     p = plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 10 ** random.uniform(-7, -4, ranks))
-    p = replace(p, slice_s=held)
+    p = replace(p, slice_s=held, drain_s=held * (np.arange(ranks) % 2))
     assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-9)
 
 
