@@ -117,14 +117,17 @@ class Crossing:
     wire_factor: float
     eager_bytes: int
     rendezvous_s: float
+    inline_bytes: int = 0
+    fetch_s: float = 0.0
 
     def messages_of(self, loop: Loop) -> int:
         """Messages of one chunk."""
         return 1 if self.whole else loop.slices
 
     def late(self, payload_bytes: float) -> float:
-        """Seconds that a message waits for its receiver's answer before it is sent."""
-        return self.rendezvous_s if payload_bytes * self.wire_factor > self.eager_bytes else 0.0
+        """Seconds that a message waits for its receiver's answer, and for the NIC to read it, before it is sent."""
+        wire = payload_bytes * self.wire_factor
+        return self.rendezvous_s * (wire > self.eager_bytes) + self.fetch_s * (wire > self.inline_bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -408,8 +411,14 @@ def channels_per_nic(machine: Machine, channels: int) -> int:
 
 def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
     """Seconds from a complete message at the sender to data that the receiver may use."""
-    late = network.rendezvous if message_bytes * protocol.wire_factor > network.eager else 0.0
-    return hop.of(protocol.name) + late
+    wire = message_bytes * protocol.wire_factor
+    late = network.rendezvous if wire > network.eager else 0.0
+    return hop.of(protocol.name) + late + (fetch_s(network, protocol) if wire > network.inline else 0.0)
+
+
+def fetch_s(network: Network, protocol: Protocol) -> float:
+    """Seconds until a NIC has read a message that is not inline; those of LL128 and Simple are never that small."""
+    return float(network.fetch) if protocol.name == "LL" else 0.0
 
 
 def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
@@ -429,6 +438,8 @@ def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: n
         wire_factor=call.protocol.wire_factor,
         eager_bytes=int(network.eager),
         rendezvous_s=network.rendezvous,
+        inline_bytes=int(network.inline),
+        fetch_s=fetch_s(network, call.protocol),
     )
 
 

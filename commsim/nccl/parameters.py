@@ -121,8 +121,9 @@ class Network(_Frozen):
     message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
     connection_cost: PerProtocol  # time between two messages of one connection, however many there are
     peer_cost: Seconds  # each remote peer of an all_to_all
-    inline: Bytes = 0  # largest message whose bytes the host hands to the NIC, having read them from the GPU
-    inline_cost: Seconds = 0.0  # what that takes beside `peer_cost`
+    inline: Bytes = 0  # largest message whose bytes the host itself hands to the NIC
+    inline_cost: Seconds = 0.0  # what that takes beside `peer_cost` where it must read them from a GPU
+    fetch: Seconds = 0.0  # what a NIC takes to read a larger one of LL, which lies in host memory
     channel_rate: Bandwidth  # payload bytes/s of one channel of a send to another node
     efficiency: float  # payload share of the NIC's nominal rate
     all_to_all_efficiency: float  # the same when every rank sends to every other
