@@ -27,6 +27,10 @@ TARGET = Path(__file__).resolve().parent.parent / "commsim" / "nccl"
 HEAD = "# Written by validation/fit_parameters.py --write; do not edit by hand.\n"
 
 
+LIMITS = {"rendezvous": "eager", "inline_cost": "inline"}
+"""Fields of a network that go with a limit in bytes, which is no rate and no time and is not fitted."""
+
+
 def quantity(value: float, is_time: bool, path: str) -> object:
     """A value to four digits as the parameter files hold it."""
     if is_time:
@@ -48,8 +52,8 @@ def tree(generation: str, network: str, values: dict[Field, float], part: str) -
         for folder in folders:
             at = at.setdefault(folder, {})  # type: ignore[assignment]
         at[leaf] = quantity(value, is_time, path)
-        if leaf == "rendezvous":  # it belongs to a limit, which is no rate and no time
-            at["eager"] = format_bytes(start_parameters(generation, network).network.eager)
+        if leaf in LIMITS:
+            at[LIMITS[leaf]] = format_bytes(getattr(start_parameters(generation, network).network, LIMITS[leaf]))
     return out
 
 
