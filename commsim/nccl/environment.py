@@ -66,9 +66,9 @@ def whole(env: dict[str, str], *names: str) -> int | None:
 
 def path_level(env: dict[str, str], name: str, default: str) -> int:
     """The farthest path (index into `PATHS`) that a level variable allows, named or as NCCL's old numbers from 0 on."""
-    text = env.get(name, "").strip().upper() or default
-    if text in PATHS:
-        return PATHS.index(text)
+    text = env.get(name, "").strip() or default
+    if text.upper() in PATHS:
+        return PATHS.index(text.upper())
     if text.isdecimal():
         return PATHS.index(("LOC", "PIX", "PXB", "PHB", "SYS")[min(int(text), 4)])
     raise ScenarioError(f"{name}: found {text[:40]!r}, expected one of {', '.join(PATHS[:10])}")

@@ -417,7 +417,7 @@ def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_
 
 
 def fetch_s(network: Network, protocol: Protocol) -> float:
-    """Seconds until a NIC has read a message that is not inline; those of LL128 and Simple are never that small."""
+    """Seconds until a NIC has read a message that is not inline: of LL, whose hops were measured with and without."""
     return float(network.fetch) if protocol.name == "LL" else 0.0
 
 

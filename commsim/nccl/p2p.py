@@ -74,8 +74,11 @@ def _chunk(system: System, machine: Machine) -> int:
 
 
 def _net_chunk(each: float) -> int:
-    """Bytes that a send of `each` hands to the network at once: less of small ones (src/enqueue.cc, addP2pToPlan)."""
-    return _CHUNK // 4 if each < _CHUNK else _CHUNK // 2 if each < 8 * _CHUNK else _CHUNK
+    """Bytes that a send of `each` hands to the network at once (src/enqueue.cc, addP2pToPlan).
+
+    From 1 MiB on they are 128 KiB in NCCL; what 16 A100 lose to the first ones does not grow there.
+    """
+    return _CHUNK // 4 if each < _CHUNK else _CHUNK // 2
 
 
 def p2p_time(
@@ -89,9 +92,13 @@ def p2p_time(
     does not show. Inside a node the receiver takes over the first chunk when all of it is written, from 2.22 on; a send
     to another node waits longer for its network.
 
-    In an all_to_all over nodes one block serves the peers of a node together. What it hands over first takes it as long
-    for all of them, before the NIC can begin, and as long again at the other end, after the NIC has ended: 16 A100 lose
-    11, 18, 38 and 70 us where each gets 8 to 64 KiB, and 62 to 80 us beside their NICs' time where it gets more.
+    In an all_to_all over nodes one block serves the peers of a node together, from 2.22 on: parts of before are as long
+    as measured without it. What it hands over first takes it as long for all of them, before the NIC can begin, and as
+    long again at the other end, after the NIC has ended: 16 A100 take 9, 16, 35 and 67 us longer where each gets 8 to
+    64 KiB than where it gets 4 B, and 62 to 80 us beside their NICs' time where it gets more.
+
+    What a rank posts of at most `Network.inline` bytes its host hands to the NIC: measured of all_to_all, taken to hold
+    for the root of a scatter, and for the one message that a rank posts in gather and send_recv.
     """
     n, ppn = system.ranks, system.ranks_per_node
     peers = 1 if collective == "send_recv" else n - 1
@@ -102,21 +109,24 @@ def p2p_time(
     remote = peers - local
     across = network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
     rate = p.channel_rate if local else min(p.channel_rate, across)
-    together = min(_PEERS_AT_ONCE, ppn) if collective == "all_to_all" and remote else 1
-    parts: list[tuple[float, str]] = [(max(part / rate, together * part / p.channel_rate), "thread block")]
+    shared = collective == "all_to_all" and remote > 0 and ppn > 1 and version >= _PARTS_SINCE
+    side_by_side = min(_PEERS_AT_ONCE, ppn) if shared else 1
+    first = side_by_side * min(part, _net_chunk(each)) / p.channel_rate if shared else 0.0
+    # Seconds, what takes them, and the first and last chunks before and after; inside the node there are none of these.
+    parts = [(max(part / rate, side_by_side * part / p.channel_rate), "thread block", first)]
     if remote and local:
-        parts.append((part / across, "network channel"))
+        parts.append((part / across, "network channel", 2 * first))
     if local:
         link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
             link /= max(1, ppn - 1)  # one neighbour, one bundle of the mesh
-        parts.append((local * each / link, inside_name(machine)))
+        parts.append((local * each / link, inside_name(machine), 0.0))
         port = next((bw for kind, bw, _ in machine.nic_path if kind == "PCIe"), 0.0)
         if remote and port and machine.intra_kind in ("pcie", "host"):  # neighbours and NICs share a GPU's port
-            parts.append(((local + remote) * each / (port * efficiency.pcie), "PCIe"))
+            parts.append(((local + remote) * each / (port * efficiency.pcie), "PCIe", 0.0))
         if machine.pcie_bisection and collective == "all_to_all":
             crossing = (n // 2) * (n - n // 2) * each
-            parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link"))
+            parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link", 0.0))
     # Each channel has work of its own to be handed to the kernel; that of remote peers lies in what such a peer costs.
     latency = p.base + parameters.channel_cost_of(version) * (min(_MOST_CHANNELS, channels * max(1, local)) - 1)
     if local and not remote and version >= _PARTS_SINCE:
@@ -129,19 +139,21 @@ def p2p_time(
         senders = ppn if collective == "all_to_all" else 1
         whole = collective == "all_to_all"
         out, kind = min((together if whole else one, kind) for kind, one, together in rates)
-        parts.append((senders * remote * each / out, kind))
+        parts.append((senders * remote * each / out, kind, 2 * first))
         beyond = max(0, system.nodes - machine.leaf_nodes) * ppn if collective == "all_to_all" else 0
         if beyond and machine.oversubscription > 1:
             # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
             uplink = machine.nic_gbps * 1e9 * machine.nics / machine.oversubscription
             share = nic_efficiency(machine, parameters, all_to_all=True)
-            parts.append((senders * beyond * each / (uplink * share), "leaf uplinks"))
-        # What arrives in the memory of a GPU before Hopper is flushed by a read of the NIC (ncclTopoNeedFlush).
-        latency += network.ring_hop.Simple * (1 if system.sm >= _NO_FLUSH_SM else 2)
-        if many:
-            latency += remote * (network.peer_cost + (network.inline_cost if each <= network.inline else 0.0))
-    busy, limit = max(parts)
-    if together > 1:
-        latency += (1 if limit == "thread block" else 2) * together * min(part, _net_chunk(each)) / p.channel_rate
+            parts.append((senders * beyond * each / (uplink * share), "leaf uplinks", 2 * first))
+        # Before Hopper what arrives in a GPU's memory is flushed by a read of the NIC (ncclTopoNeedFlush). TCP fills
+        # the host's.
+        flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"
+        latency += network.ring_hop.Simple * (2 if flushed else 1)
+        latency += network.peer_cost * (remote if many else 0)
+        posted = remote if collective in ("all_to_all", "scatter") else 1
+        latency += network.inline_cost * posted if each <= network.inline else 0.0
+    busy, limit, waits = max(parts, key=lambda timed: (timed[0] + timed[2], timed[1]))
+    latency += waits
     own = each / parameters.copy_rate if collective == "all_to_all" and not remote else 0.0
     return latency + busy + own, busy, limit, channels

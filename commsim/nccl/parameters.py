@@ -121,9 +121,9 @@ class Network(_Frozen):
     message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
     connection_cost: PerProtocol  # time between two messages of one connection, however many there are
     peer_cost: Seconds  # each remote peer of an all_to_all
-    inline: Bytes = 0  # largest message whose bytes the host itself hands to the NIC
-    inline_cost: Seconds = 0.0  # what that takes beside `peer_cost` where it must read them from a GPU
-    fetch: Seconds = 0.0  # what a NIC takes to read a larger one of LL, which lies in host memory
+    inline: Bytes  # largest message whose bytes the host itself hands to the NIC
+    inline_cost: Seconds  # what that takes beside `peer_cost` where it must read them from a GPU
+    fetch: Seconds  # what a NIC takes to read a larger one of LL, which lies in host memory
     channel_rate: Bandwidth  # payload bytes/s of one channel of a send to another node
     efficiency: float  # payload share of the NIC's nominal rate
     all_to_all_efficiency: float  # the same when every rank sends to every other
@@ -143,7 +143,7 @@ class Parameters(_Frozen):
     flag_rate: Bandwidth  # payload of LL whose flags a proxy of the hosts of this generation checks, in host memory
     copy_rate: Bandwidth  # of a copy from GPU memory to GPU memory: what a collective of one rank is
     staging_rate: Bandwidth | None = None  # sm 80: of a block that copies into a buffer its neighbour reads
-    drain: Seconds = 0.0  # sm 80: a block's wait for the reads of a slice's last full pass
+    drain: Seconds  # sm 80: a block's wait for the reads of a slice's last full pass
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
     pass_share: float  # LL, LL128: part of the time of a pass of the block that goes by until all of it is written
     pause: PerProtocol  # a block's wait, barriers and fence, when nothing moves: Simple per slice, others per chunk
@@ -190,7 +190,7 @@ class Parameters(_Frozen):
             "tree_hop": hops(self.tree_hop),
             "switch_hop": latency * self.switch_hop,
             "nvls": times(self.nvls, latency, "latency", "tree_latency"),
-            "network": times(network, latency, "rendezvous"),
+            "network": times(network, latency, "rendezvous", "fetch"),
             "launch": times(self.launch, launch, *Launch.model_fields),
         }
         return self.model_copy(update=update)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.errors import ScenarioError, TopologyError
 from commsim.nccl.channels import Split
-from commsim.nccl.lower import Call, intra_bandwidth, misaligned, nic_efficiency, node_rate, shares
+from commsim.nccl.lower import Call, Loop, intra_bandwidth, lower_ring, misaligned, nic_efficiency, node_rate, shares
 from commsim.nccl.parameters import GENERATIONS, load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
@@ -437,6 +438,21 @@ def test_a_block_that_reads_is_drained_at_every_slice(preset: str, protocol: str
         parameters = model.parameters.model_copy(update={"drain": drain})
         times.append(Predictor(load_preset(preset), options, parameters).predict("all_reduce", 1 << 25).kernel_s)
     assert times[1] - times[0] == pytest.approx(held * 1e-6)
+
+
+def test_small_slices_and_nics_drain_less() -> None:
+    # A slice of half a pass of 8 KiB drains in half the time, and what a NIC brings is not read over NVLink.
+    parameters = load_parameters("ampere").model_copy(update={"drain": 1e-6})
+    for nodes in (1, 2):
+        model = Predictor(
+            load_preset("dgx-a100-hdr200", nodes=nodes), Options(VERSION, {"NCCL_ALGO": "Ring"}), parameters
+        )
+        call = Call("all_reduce", 1 << 20, "ring", PROTOCOLS["Simple"], Split(1, 1 << 20, 512), DEFAULT_BUFFER_BYTES)
+        ring = lower_ring(model.system, model.machine, parameters, call)
+        across = np.arange(8 * nodes) % 8 == 7
+        assert np.array_equal(ring.drain_s, np.where(across & (nodes > 1), 0.0, 1e-6))
+    without, small = replace(ring, drain_s=0.0), Loop(1, 2, 4096)
+    assert (ring.service_of(small) - without.service_of(small))[0] == pytest.approx(0.5e-6)
 
 
 def test_what_a_rank_sends_to_itself_is_copied() -> None:

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, str]] = {
     "unknown_key": (":3:1 worklod", "found the unknown key 'worklod', did you mean 'workload'?"),
     "unknown_library": (":3:10 library", "found 'ncll', did you mean 'nccl'?"),
     "unknown_nccl_algo": (":3:40 library.env.NCCL_ALGO", "found 'Rign', did you mean 'Ring'?"),
-    "unknown_nccl_level": (":3:45 library.env.NCCL_P2P_LEVEL", "found 'FAR', expected one of LOC, NVL"),
+    "unknown_nccl_level": (":3:45 library.env.NCCL_P2P_LEVEL", "found 'far', expected one of LOC, NVL"),
     "unknown_nested_key": (":4:30 workload.0.size", "found the unknown key 'size', did you mean 'sizes'?"),
     "unknown_preset": (":2:20 topology.preset", "found the unknown preset 'hgx-h1000', did you mean 'hgx-h100'?"),
     "unknown_protocol": (":4:54 workload.0.protocol", "found 'LL12', did you mean 'LL128'?"),
