@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -52,6 +53,8 @@ class Workers:
         for process in set(active_children()) - self._others:  # an interrupt does not wait for what they work on
             process.terminate()
             process.join()
+            while process.is_alive():  # the pool's own thread may be the one that the system tells of its end
+                time.sleep(0.01)
         self._pool = None
 
     def planes(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "slopes") -> list[Planes | str]:
