@@ -179,7 +179,7 @@ def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
 def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, ...], held: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     p = plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 10 ** random.uniform(-7, -4, ranks))
-    p = replace(p, slice_s=held, drain_s=held * (np.arange(ranks) % 2))
+    p = replace(p, slice_s=held, drain_s=np.asarray(held * (np.arange(ranks) % 2), np.float64))
     assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-9)
 
 
