@@ -40,6 +40,15 @@ FAILED = 1
 
 LEAST_PATIENCE_S = 8.0
 
+_NO_ANSWER = "no answer from another rank within the time allowed"
+
+_PATIENCE_S = 1.0
+"""For which a rank that failed waits for the word of another that failed before it."""
+
+
+class _NoAnswerError(MeasurementError):
+    """A rank waited for another longer than allowed. It closes its connections, which the others take for its loss."""
+
 
 def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     """Measures a run as one of its ranks; rank 0 writes the rows and prints them.
@@ -58,8 +67,8 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     try:
         _Rank(run, place, device, meeting).measure()
     except CommsimError as error:
-        # Who fails because another one failed says what that one said.
-        told = meeting.told(1.0)
+        # Who fails because another one failed says what that one said; who waited in vain is the first to know.
+        told = meeting.told(0.0 if isinstance(error, _NoAnswerError) else _PATIENCE_S)
         meeting.leave(str(error))
         raise MeasurementError(f"{place}: {told or error}") from None
     finally:
@@ -114,7 +123,9 @@ class _Rank:
         except CommsimError:
             raise
         except Exception as error:
-            raise MeasurementError(f"{self.what}: {_reason(error)}") from error
+            reason = _reason(error)
+            kind = _NoAnswerError if reason.startswith(_NO_ANSWER) else MeasurementError
+            raise kind(f"{self.what}: {reason}") from error
         finally:
             if self.folder is not None:
                 self.folder.close()
@@ -298,7 +309,7 @@ def _reason(error: BaseException) -> str:
     if any(sign in lowered for sign in ("connection closed", "connection reset", "broken pipe", "socket closed")):
         return f"a rank was lost ({first[:160]})"
     if "timed out" in lowered or "timeout" in lowered:
-        return f"no answer from another rank within the time allowed, --timeout ({first[:160]})"
+        return f"{_NO_ANSWER}, --timeout ({first[:160]})"
     return f"{type(error).__name__}: {first[:240]}"
 
 
