@@ -9,7 +9,7 @@ does not say of it follows from the row by one rule, the same for logs never see
   node and no network (``-g N``), and a process per GPU for any other (MPI);
 * place of the NICs: the column ``nic_apart``, else beside the GPUs unless network or notes say otherwise;
 * iterations: the column ``iterations``, else a number of "iters" in notes or environment, else nccl-tests' own 20 (-n);
-* environment: every ``NCCL_NAME=value`` of the column ``env``, and Simple where the network's plugin allows no other;
+* environment: every ``NCCL_NAME=value`` of the column ``env``, and what the network's plugin sets or asks for besides;
 * reduction in the network: where the row names SHARP as in use.
 """
 
@@ -57,7 +57,11 @@ _ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S
 _PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
 _THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
 _EFA_V1 = re.compile(r"\b[VA]100\b")
+_EFA_V2 = re.compile(r"\b(?:H[12]00|B200)\b")
 _SIMPLE_SINCE = date(2023, 3, 31)  # aws-ofi-nccl 1.6.0, the first with src/platform-aws.c, was tested with NCCL 2.17.1
+_TUNER_SINCE = date(2025, 6, 1)  # aws-ofi-nccl 1.16.0, whose notes say so
+_TCPXO = re.compile(r"TCPXO|FasTrak", re.I)
+_LL128_SINCE = date(2025, 7, 1)  # between a user's curve of April without and Google's one profile of that year
 _ITERATIONS = re.compile(r"(?<![\d.,])(?<!warmup )(?<!warm-up )(\d{1,6}) iter(?:ation)?s\b(?!/|,? (?:of )?warm)", re.I)
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
 _SHARP = re.compile(r"\bSHARP")
@@ -282,9 +286,11 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     named = bool(_SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
     sharp = nodes > 1 and (named if stated.sharp is None else stated.sharp)
     env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
-    if nodes > 1 and stated.env is None and "NCCL_PROTO" not in env and _simple_by_plugin(row):
-        env["NCCL_PROTO"] = "Simple"
-        notes.append("protocol not stated: Simple, as aws-ofi-nccl sets it on this EFA")
+    if nodes > 1 and stated.env is None:
+        plugin, its_own = _env_of_plugin(row)
+        if added := {name: value for name, value in its_own.items() if name not in env}:
+            env |= added
+            notes.append(f"not stated, as {plugin} has it: {', '.join(f'{k}={v}' for k, v in added.items())}")
     if sharp:
         env.setdefault("NCCL_COLLNET_ENABLE", "1")
     if driver_patched(row.get("intra_link", "")) and stated.env is None:
@@ -326,11 +332,31 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     )
 
 
-def _simple_by_plugin(row: dict[str, str]) -> bool:
-    """Whether aws-ofi-nccl sets NCCL_PROTO=simple: from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c)."""
-    efa = network_kind(row.get("inter_link", ""), row.get("env", "")) == "efa"
+def _env_of_plugin(row: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """The network's plugin that a row names, and the variables that it sets or asks for.
+
+    * aws-ofi-nccl sets NCCL_PROTO=simple from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c); from 1.16.0 it sets the
+      buffer of P5 and P6 and loads its tuner (`commsim.nccl.tuner_ofi`);
+    * with GPUDirect-TCPXO NCCL does not start where the variables of its nccl-env-profile.sh are others (the guest
+      configuration's POLICY_ENFORCED): of the protocols Simple, in later profiles LL128 as well;
+    * GPUDirect-TCPX: those of GKE's nccl-config.yaml for A3 High.
+    """
+    kind = network_kind(row.get("inter_link", ""), row.get("env", ""))
     day = log_date(row.get("date", ""))
-    return efa and bool(_EFA_V1.search(row.get("gpu_model", ""))) and day is not None and day >= _SIMPLE_SINCE
+    if kind == "efa" and _EFA_V1.search(row.get("gpu_model", "")) and day is not None and day >= _SIMPLE_SINCE:
+        return "aws-ofi-nccl", {"NCCL_PROTO": "Simple"}
+    if kind == "efa" and _EFA_V2.search(row.get("gpu_model", "")) and (day is None or day >= _TUNER_SINCE):
+        return "aws-ofi-nccl", {"NCCL_BUFFSIZE": "8388608", "NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
+    if kind != "tcpx":
+        return "", {}
+    both = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
+    if _TCPXO.search(row.get("inter_link", "")):
+        early = day is not None and day < _LL128_SINCE
+        choice = {"NCCL_ALGO": "Ring,Tree", "NCCL_PROTO": "Simple"} if early else {"NCCL_PROTO": "Simple,LL128"}
+        channels = {"NCCL_MIN_NCHANNELS": "4", "NCCL_BUFFSIZE": "8388608", "NCCL_NVLS_ENABLE": "0"}
+        return "GPUDirect-TCPXO", choice | channels | both
+    channels = {"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "8"}
+    return "GPUDirect-TCPX", {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"} | channels | both
 
 
 def _shape(row: dict[str, str]) -> tuple[int, int]:

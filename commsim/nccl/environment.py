@@ -6,6 +6,7 @@ no effect (`unmodelled`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from commsim.errors import ScenarioError
@@ -26,6 +27,7 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_P2P_LEVEL": "how far GPUs may be to write to each other's memory directly",
     "NCCL_PXN_DISABLE": "1: no NIC is reached through another GPU",
     "NCCL_CROSS_NIC": "whether a ring may leave a node by another NIC than it entered",
+    "NCCL_TUNER_PLUGIN": "a name with libnccl-ofi: what aws-ofi-nccl chooses on EC2's P5 and P6",
     "NCCL_NET_GDR_LEVEL": "how far a NIC may be for it to reach GPU memory directly",
 }
 
@@ -53,7 +55,7 @@ def unmodelled(env: dict[str, str]) -> list[str]:
     return sorted(name for name in env if name.startswith("NCCL_") and name not in MODELLED_ENV)
 
 
-def whole(env: dict[str, str], *names: str) -> int | None:
+def whole(env: Mapping[str, str], *names: str) -> int | None:
     """The whole number that the first set variable of `names` holds; None where none is set or a value is no number."""
     for name in names:
         text = env.get(name, "").strip()
@@ -64,7 +66,7 @@ def whole(env: dict[str, str], *names: str) -> int | None:
     return None
 
 
-def path_level(env: dict[str, str], name: str, default: str) -> int:
+def path_level(env: Mapping[str, str], name: str, default: str) -> int:
     """The farthest path (index into `PATHS`) that a level variable allows, named or as NCCL's old numbers from 0 on."""
     text = env.get(name, "").strip() or default
     if text.upper() in PATHS:

@@ -17,16 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, pairwise
-from math import ceil, gcd, inf
+from math import ceil, gcd, inf, log2
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.nccl.channels import Split
+from commsim.nccl.chunks import step_bytes
 from commsim.nccl.environment import PATHS
 from commsim.nccl.graph import System
-from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, STEPS, WARP, Protocol
+from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 
 if TYPE_CHECKING:
@@ -103,6 +104,25 @@ class Turn:
         return max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
 
 
+@dataclass(frozen=True)
+class Wait:
+    """What holds a message beyond its hop: from a size on its receiver's answer, from another on the NIC's reading it.
+
+    Both sizes are bytes on the wire, of which a byte of payload is `wire_factor`.
+    """
+
+    wire_factor: float
+    eager_bytes: float
+    rendezvous_s: float
+    inline_bytes: float
+    fetch_s: float
+
+    def seconds(self, payload_bytes: float) -> float:
+        """For messages of a size."""
+        wire = payload_bytes * self.wire_factor
+        return self.rendezvous_s * (wire > self.eager_bytes) + self.fetch_s * (wire > self.inline_bytes)
+
+
 @dataclass(frozen=True, eq=False)
 class Crossing:
     """What hops between nodes have beyond a rate and a latency: `at` marks them, (ranks,).
@@ -114,20 +134,11 @@ class Crossing:
     at: npt.NDArray[np.bool_]
     turn: Turn
     whole: bool
-    wire_factor: float
-    eager_bytes: int
-    rendezvous_s: float
-    inline_bytes: int = 0
-    fetch_s: float = 0.0
+    wait: Wait
 
     def messages_of(self, loop: Loop) -> int:
         """Messages of one chunk."""
         return 1 if self.whole else loop.slices
-
-    def late(self, payload_bytes: float) -> float:
-        """Seconds that a message waits for its receiver's answer, and for the NIC to read it, before it is sent."""
-        wire = payload_bytes * self.wire_factor
-        return self.rendezvous_s * (wire > self.eager_bytes) + self.fetch_s * (wire > self.inline_bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +191,7 @@ class RingPlan:
         if self.crossing is None:
             return np.asarray(hop + together)
         messages = self.crossing.messages_of(loop)
-        late = self.crossing.late(loop.slices * loop.slice_bytes / messages)
+        late = self.crossing.wait.seconds(loop.slices * loop.slice_bytes / messages)
         fill = (loop.slices / messages - 1) * self.service_of(loop)
         if not self.crossing.whole:
             fill = np.full(self.ranks, loop.slice_bytes / self.block_rate)
@@ -384,7 +395,7 @@ def ring_loops(nbytes: int, ranks: int, protocol: Protocol, threads: int, buffer
     """The loops that `nbytes` of one channel take over a ring of `ranks`."""
     if nbytes == 0 or ranks < 2:
         return ()
-    step = buffer_bytes // STEPS if protocol.is_simple else protocol.step_bytes
+    step = step_bytes(protocol, buffer_bytes)
     chunk = step * RING_CHUNK_STEPS if protocol.is_simple else step
     count, rest = divmod(nbytes, ranks * chunk)
     loops = []
@@ -411,14 +422,13 @@ def channels_per_nic(machine: Machine, channels: int) -> int:
 
 def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
     """Seconds from a complete message at the sender to data that the receiver may use."""
-    wire = message_bytes * protocol.wire_factor
-    late = network.rendezvous if wire > network.eager else 0.0
-    return hop.of(protocol.name) + late + (fetch_s(network, protocol) if wire > network.inline else 0.0)
+    return hop.of(protocol.name) + message_wait(network, protocol).seconds(message_bytes)
 
 
-def fetch_s(network: Network, protocol: Protocol) -> float:
-    """Seconds until a NIC has read a message that is not inline: of LL, whose hops were measured with and without."""
-    return float(network.fetch) if protocol.name == "LL" else 0.0
+def message_wait(network: Network, protocol: Protocol) -> Wait:
+    """What messages of a protocol wait for. Only LL's hops were measured with and without the NIC's reading."""
+    fetch = network.fetch if protocol.name == "LL" else 0.0
+    return Wait(protocol.wire_factor, network.eager, network.rendezvous, network.inline, fetch)
 
 
 def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
@@ -428,6 +438,21 @@ def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
 
 
+def spread_s(system: System, machine: Machine, network: Network, call: Call, limit: int) -> float:
+    """Seconds by which the slowest way between nodes is later than in the calls that the hops are stated for.
+
+    `limit` is the most channels of a call. Each doubling of the NICs at work adds the same time, as to the greatest of
+    delays with an exponential tail, up to one for each GPU of a node. The hops of LL, which begins with one channel,
+    are of one way; those of LL128 and Simple, which as a rule have all channels, of all NICs, be they many or one: a
+    call of fewer gains by it, and this is negative. A chain of calls hides what its hops take.
+    """
+    if call.nbytes == 0 or system.nodes == 1 or call.collective in ("broadcast", "reduce"):
+        return 0.0
+    most = min(system.ranks_per_node, max(1, machine.nics))
+    stated = 1 if call.protocol.name == "LL" else min(most, limit)
+    return float(network.spread) * log2(min(call.split.channels, most) / stated)
+
+
 def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
     """What the hops marked by `at` have in common as hops between nodes."""
     network = parameters.network
@@ -435,11 +460,7 @@ def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: n
         at=at,
         turn=message_turn(machine, parameters, call),
         whole=not call.protocol.is_simple,
-        wire_factor=call.protocol.wire_factor,
-        eager_bytes=int(network.eager),
-        rendezvous_s=network.rendezvous,
-        inline_bytes=int(network.inline),
-        fetch_s=fetch_s(network, call.protocol),
+        wait=message_wait(network, call.protocol),
     )
 
 

@@ -24,7 +24,7 @@ twice; of three nodes none has two children."""
 
 def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
     """Seconds of an NVLS kernel, the bandwidth part of them, and what limits it."""
-    collective, nbytes = call.collective, call.nbytes
+    collective, nbytes = call.collective, max(1, call.nbytes)  # an empty call goes the same way
     p, channels = parameters.nvls, call.split.channels
     link = machine.intra_bandwidth * parameters.efficiency.nvls
     rate, limit = (link / (1 + 1 / heads(system)) if collective == "all_reduce" else link), "NVLink"

@@ -31,6 +31,7 @@ those of one node start on the same channel (src/include/channel.h, ncclChannelC
 ncclP2pChannelBaseForRound)."""
 
 _NO_FLUSH_SM = 90
+"""From this compute capability on nothing that a NIC wrote is flushed (src/graph/paths.cc, ncclTopoNeedFlush)."""
 
 _RATE_SINCE = (2, 29, 0)
 _RATE_RATIO = 2
@@ -146,8 +147,7 @@ def p2p_time(
             uplink = machine.nic_gbps * 1e9 * machine.nics / machine.oversubscription
             share = nic_efficiency(machine, parameters, all_to_all=True)
             parts.append((senders * beyond * each / (uplink * share), "leaf uplinks", 2 * first))
-        # Before Hopper what arrives in a GPU's memory is flushed by a read of the NIC (ncclTopoNeedFlush). TCP fills
-        # the host's.
+        # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"
         latency += network.ring_hop.Simple * (2 if flushed else 1)
         latency += network.peer_cost * (remote if many else 0)

@@ -18,12 +18,13 @@ from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
-from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, survey
+from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
 from commsim.nccl.parameters import Parameters, load_parameters
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
-from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, Protocol
-from commsim.nccl.tuner import Candidate, Rules, candidates, choose, max_threads
+from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
+from commsim.nccl.tuner import Candidate, Rules, candidates, max_threads
+from commsim.nccl.tuner_ofi import own_choice, why_not
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.network.bounds import crossing_bytes
 
@@ -126,6 +127,8 @@ class Predictor:
                 "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose "
                 "switches reduce (in_network_reduction: true)"
             )
+        if reason := why_not(self.topology, self.options.env):
+            self._warn(f"NCCL_TUNER_PLUGIN has no effect: {reason}")
         for name in unmodelled(self.options.env):
             self._warn(f"{name} is not modelled and has no effect")
 
@@ -147,7 +150,7 @@ class Predictor:
             table = candidates(self.system, collective, nbytes, self.version, env)
         if options.protocol is not None:
             table = [c for c in table if c.protocol == options.protocol]
-        best = choose(table)
+        best = own_choice(self.topology, options.env, collective, nbytes, table)
         if best is None:
             asked = options.algorithm or ", ".join(
                 sorted(rules.algorithms & {c.algorithm for c in table} or rules.algorithms)
@@ -198,6 +201,7 @@ class Predictor:
         if not algorithm.startswith("nvls"):  # which never takes channels away, so that its latency holds them all
             kernel += self.parameters.base.of(name)
             kernel += self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
+            kernel += spread_s(self.system, self.machine, self.parameters.network, call, limit)
         return self._joined(nbytes, kernel, launch, algorithm, name, call.split.channels, busy, limit_name, level)
 
     def _joined(
@@ -289,7 +293,9 @@ class Predictor:
 
     def _buffer_bytes(self) -> int:
         text = self.options.env.get("NCCL_BUFFSIZE", "")
-        return int(text) if text.isdecimal() and int(text) > 0 else DEFAULT_BUFFER_BYTES
+        # A slot holds at least what the threads of a block move at once.
+        least = STEPS * PROTOCOLS["Simple"].grain_bytes
+        return max(least, int(text)) if text.isdecimal() and int(text) > 0 else DEFAULT_BUFFER_BYTES
 
     def _chain(self, call: Call) -> tuple[float, float, str, str]:
         """Seconds of the fullest channel, the bandwidth part of it, the limiting resource, the engine level."""

@@ -21,7 +21,7 @@ from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
-from commsim.nccl.chunks import Part, chunk_bytes
+from commsim.nccl.chunks import Part, chunk_bytes, step_bytes
 from commsim.nccl.graph import System
 from commsim.nccl.lower import Call, Machine, intra_bandwidth, message_turn, network_hop, nic_efficiency
 from commsim.nccl.protocols import WARP
@@ -42,7 +42,8 @@ _COARSE = 32
 
 def piece_bytes(call: Call) -> int:
     """What the rows move: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 what a warp handles."""
-    return call.protocol.step_bytes if call.protocol.is_simple else call.protocol.pass_bytes(WARP)
+    simple = call.protocol.is_simple
+    return step_bytes(call.protocol, call.buffer_bytes) if simple else call.protocol.pass_bytes(WARP)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,9 @@ class TreeTimer:
             share = intra_bandwidth(machine, parameters, call.protocol) / (2 * call.split.channels)
             block = min(block, share / call.protocol.wire_factor)
         message = self._message_bytes(call, nbytes)
+        # As in a ring, a block waits beside the bytes of what it handles at once, here a chunk of any protocol; the
+        # first chunk's wait lies in the base.
+        block = nbytes / (nbytes / block + (nbytes / message - 1) * parameters.pause.of(name))
         network = self._network_hop(parameters, call, message, nbytes / pieces)
         small, larger = divmod(nbytes, pieces)
         return Program(

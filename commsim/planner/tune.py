@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.tuner import choose
+from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
 
@@ -135,7 +135,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
 def _choices(model: Predictor, options: Options, collective: str, size: int) -> tuple[Rule | None, Rule | None]:
     """NCCL's own choice, and the quickest one predicted; None where there is none."""
     table = model.candidates(collective, size)
-    own = choose(table)
+    own = own_choice(model.topology, options.env, collective, size, table)
     if own is None:
         return None, None
     nccl = Rule(collective, size, size, own.algorithm, own.protocol, 0)

@@ -8,6 +8,7 @@ from commsim.nccl.channels import nvls_channels, split, traffic
 from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.tuner import COLLECTIVES, candidates, choose, max_threads, table
+from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.tuner_tables import algorithms
 from commsim.nccl.version import parse_version
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from commsim.nccl.graph import Graph, System
     from commsim.nccl.version import Version
     from commsim.scenario.run import Prepared
+    from commsim.topology.graph import Topology
 
 _PATTERNS = {"BALANCED_TREE": 1, "SPLIT_TREE": 2, "TREE": 3, "RING": 4, "NVLS": 5, "COLLNET_DIRECT": 6}
 _FUNCTIONS = {
@@ -46,7 +48,7 @@ def explain(prepared: Prepared) -> str:
         measured = [int(size) for curve in prepared.measured for size in curve.size_bytes]
         lines += graph_lines(system)
         lines += table_lines(system, version, env)
-        lines += choice_lines(system, work.collective, work.sizes or measured, version, env)
+        lines += choice_lines(system, work.collective, work.sizes or measured, version, env, prepared.topology)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -80,15 +82,24 @@ def table_lines(system: System, version: Version, env: dict[str, str] | None = N
 
 
 def choice_lines(
-    system: System, collective: str, sizes: Iterable[int], version: Version, env: dict[str, str] | None = None
+    system: System,
+    collective: str,
+    sizes: Iterable[int],
+    version: Version,
+    env: dict[str, str] | None = None,
+    topology: Topology | None = None,
 ) -> list[str]:
-    """A line per size as NCCL logs its choice, with the time it expects.
+    """A line per size as NCCL logs its choice, with the time it expects; where a tuner plugin overrules it, that one.
 
-    As in NCCL's log the bytes of all_gather and reduce_scatter are those of one rank.
+    As in NCCL's log the bytes of all_gather and reduce_scatter are those of one rank. Without a topology no plugin is
+    asked.
     """
     lines = []
     for nbytes in sizes:
-        best = choose(candidates(system, collective, nbytes, version, env))
+        allowed = candidates(system, collective, nbytes, version, env)
+        best = nccl = choose(allowed)
+        if topology is not None:
+            best = own_choice(topology, env or {}, collective, nbytes, allowed)
         if best is None:
             lines.append(f"{_FUNCTIONS[collective]}: {nbytes} Bytes -> nothing that the environment allows")
             continue
@@ -106,5 +117,6 @@ def choice_lines(
         lines.append(
             f"{_FUNCTIONS[collective]}: {held} Bytes -> Algo {algorithm} proto {best.protocol.upper()} "
             f"channel{{Lo..Hi}}={{0..{used - 1}}} time {best.time_us:.1f}"
+            + ("" if best == nccl else " (by aws-ofi-nccl's tuner)")
         )
     return lines

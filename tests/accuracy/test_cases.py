@@ -427,6 +427,45 @@ def test_the_plugin_of_old_efa_allows_simple_only(more: dict[str, str], protocol
     assert case_of(row | more, tmp_path).env.get("NCCL_PROTO") == protocol
 
 
+TCPXO = {"NCCL_MIN_NCHANNELS": "4", "NCCL_BUFFSIZE": "8388608", "NCCL_NVLS_ENABLE": "0"}
+BESIDE = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
+
+
+@pytest.mark.parametrize(
+    ("more", "env"),
+    [
+        (
+            {"inter_link": "8x 200Gb/s Ethernet, GPUDirect-TCPXO", "date": "2024-10-01"},
+            {"NCCL_ALGO": "Ring,Tree", "NCCL_PROTO": "Simple"} | TCPXO | BESIDE,
+        ),
+        (
+            {"inter_link": "8x 200Gb/s, FasTrak", "date": "2026-04-16"},
+            {"NCCL_PROTO": "Simple,LL128"} | TCPXO | BESIDE,
+        ),
+        (
+            {"inter_link": "8x 200Gb/s, GPUDirect-TCPXO", "date": "", "env": "NCCL_BUFFSIZE=4194304"},
+            {"NCCL_PROTO": "Simple,LL128"} | TCPXO | BESIDE | {"NCCL_BUFFSIZE": "4194304"},
+        ),
+        (
+            {"inter_link": "4x 200Gb/s, GPUDirect-TCPX"},
+            {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "8"}
+            | BESIDE,
+        ),
+        (
+            {"inter_link": "32x 100Gb/s EFA", "date": "2025-06-21"},
+            {"NCCL_BUFFSIZE": "8388608", "NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"},
+        ),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2025-05-21"}, {}),
+        ({"inter_link": "8x 200Gb/s, GPUDirect-TCPXO", "n_nodes": "1", "n_ranks": "8"}, {}),
+        ({}, {}),
+    ],
+)
+def test_what_plugins_of_clouds_set(more: dict[str, str], env: dict[str, str], tmp_path: Path) -> None:
+    case = case_of(ROW | {"env": ""} | more, tmp_path)
+    assert case.env == env
+    assert any("not stated, as" in note for note in case.notes) == bool(env)
+
+
 @pytest.mark.parametrize(
     ("sharp", "words", "asked"), [(True, "", "1"), (False, ", SHARP", None), (None, ", SHARP", "1")]
 )

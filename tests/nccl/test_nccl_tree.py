@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from commsim.accuracy.fields import replaced
 from commsim.collectives.check import check
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
@@ -62,3 +63,27 @@ def test_two_nodes_send_each_byte_once_over_the_nics() -> None:
 def test_more_nodes_are_never_faster() -> None:
     times = [predictor("dgx-a100-hdr200", n, "LL").predict("all_reduce", 4096).time_s for n in (2, 4, 8, 16)]
     assert times == sorted(times)
+
+
+def test_chunks_of_simple_are_an_eighth_of_the_buffer() -> None:
+    # 16 channels of 512 KiB and 1 MiB: with 8 MiB a whole megabyte is written at every hop before it goes on.
+    topology = load_preset("hgx-h100-ndr400", nodes=2)
+    env = {"NCCL_ALGO": "Tree", "NCCL_PROTO": "Simple"}
+    usual, large = (Predictor(topology, Options(VERSION, env | more)) for more in ({}, {"NCCL_BUFFSIZE": "8388608"}))
+    assert large.predict("all_reduce", 8 << 20).kernel_s == pytest.approx(usual.predict("all_reduce", 8 << 20).kernel_s)
+    block = usual.parameters.block_rate.Simple
+    hops = 2 * 7 + 2  # down and up the chains of both nodes, and between them
+    more = large.predict("all_reduce", 16 << 20).kernel_s - usual.predict("all_reduce", 16 << 20).kernel_s
+    assert 0.8 * (hops - 1) * (512 << 10) / block < more < 1.1 * (hops + 1) * (512 << 10) / block
+
+
+def test_a_block_waits_beside_the_bytes_of_each_chunk_but_the_first() -> None:
+    # Two nodes of A100, 16 channels of LL128: chunks of 17,280 B, one for 64 KiB, seven for 2 MiB.
+    def kernel_s(nbytes: int, pause: float) -> float:
+        model = predictor("dgx-a100-hdr200", 2, "LL128")
+        model.parameters = replaced(model.parameters, {"pause.LL128": pause})
+        return model.predict("all_reduce", nbytes).kernel_s
+
+    assert kernel_s(64 << 10, 2e-6) == pytest.approx(kernel_s(64 << 10, 0.0))
+    longer = kernel_s(2 << 20, 2e-6) - kernel_s(2 << 20, 0.0)
+    assert 6 * 2e-6 < longer < 4 * 7 * 2e-6  # a block serves two children or two directions

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
 from commsim.nccl import timing
-from commsim.nccl.lower import Crossing, Loop, RingPlan, Turn, ring_loops
+from commsim.nccl.lower import Crossing, Loop, RingPlan, Turn, Wait, ring_loops
 from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront
@@ -184,9 +184,7 @@ def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, .
 
 
 def crossing(at: object, message_s: float, *, whole: bool, eager: int = 1 << 40) -> Crossing:
-    return Crossing(
-        np.asarray(at), Turn(message_s, 0.0, 0.0), whole, wire_factor=2.0, eager_bytes=eager, rendezvous_s=5e-6
-    )
+    return Crossing(np.asarray(at), Turn(message_s, 0.0, 0.0), whole, Wait(2.0, eager, 5e-6, 0, 0.0))
 
 
 @settings(max_examples=60, deadline=None)
