@@ -23,6 +23,10 @@ def _root() -> None:
 
 @app.command("collectives")
 def collectives(
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help="Further folders, as after --data.", show_default=False),
+    ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -71,7 +75,8 @@ def collectives(
             raise ScenarioError(f"--mode: found {name!r}, expected one of {', '.join(MODES)} or all")
     modes = MODES if "all" in asked or report else tuple(m for m in MODES if m in asked)
     with Workers(workers, _progress) as at_work:
-        validation = prepare(at_work, data or [training_folder()], cases or (), only.split(",") if only else None)
+        folders = [*(data or ()), *(more or ())] or [training_folder()]
+        validation = prepare(at_work, folders, cases or (), only.split(",") if only else None)
         for name in modes:
             score(validation, name, at_work)
         if not check:

@@ -37,10 +37,7 @@ from commsim.units import format_bytes, gb_per_s, microseconds
 
 FAILED = 1
 
-
 LEAST_PATIENCE_S = 8.0
-
-_NO_ANSWER = "no answer from another rank within the time allowed"
 
 _PATIENCE_S = 1.0
 """For which a rank that failed waits for the word of another that failed before it."""
@@ -123,9 +120,7 @@ class _Rank:
         except CommsimError:
             raise
         except Exception as error:
-            reason = _reason(error)
-            kind = _NoAnswerError if reason.startswith(_NO_ANSWER) else MeasurementError
-            raise kind(f"{self.what}: {reason}") from error
+            raise _failure(self.what, error) from error
         finally:
             if self.folder is not None:
                 self.folder.close()
@@ -298,19 +293,19 @@ def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, An
     return row
 
 
-def _reason(error: BaseException) -> str:
-    """What a fault of torch means in one line."""
+def _failure(what: str, error: BaseException) -> MeasurementError:
+    """A fault of torch while doing ``what``, in one line."""
     text = re.sub(r"\[[^\]]*/([\w.]+:\d+)\] ", "", str(error).strip())  # gloo begins with a path of its build machine
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     first = first.split(" This is typically caused")[0].rstrip(".")
     lowered = text.lower()
     if isinstance(error, MemoryError) or "out of memory" in lowered or "can't allocate memory" in lowered:
-        return f"out of memory ({first[:160]})"
+        return MeasurementError(f"{what}: out of memory ({first[:160]})")
     if any(sign in lowered for sign in ("connection closed", "connection reset", "broken pipe", "socket closed")):
-        return f"a rank was lost ({first[:160]})"
+        return MeasurementError(f"{what}: a rank was lost ({first[:160]})")
     if "timed out" in lowered or "timeout" in lowered:
-        return f"{_NO_ANSWER}, --timeout ({first[:160]})"
-    return f"{type(error).__name__}: {first[:240]}"
+        return _NoAnswerError(f"{what}: no answer from another rank within the time allowed, --timeout ({first[:160]})")
+    return MeasurementError(f"{what}: {type(error).__name__}: {first[:240]}")
 
 
 def _die_with_parent() -> None:

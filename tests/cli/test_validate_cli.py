@@ -81,6 +81,17 @@ def test_few_sizes_of_a_curve_leave_the_others(folder: Path) -> None:
     assert row["mape"] < 20
 
 
+def test_folders_may_follow_one_another(folder: Path) -> None:
+    other = folder / "other"
+    other.mkdir()
+    (other / "INDEX_b.csv").write_text(f"{HEAD}\nother_a,all_reduce,8,1,8,A100 SXM,NVSwitch,,2.18.1,,yes,,\n")
+    (other / "other_a.csv").write_text((folder / "new_a.csv").read_text())
+    for arguments in (["--data", str(folder), str(other)], [str(folder), str(other)]):
+        whole = ["validate", "collectives", *arguments, "--only", "new_a,other_a", "--json", "-", "--workers", "1"]
+        result = CliRunner().invoke(app, whole, catch_exceptions=False)
+        assert {r["slug"] for r in json.loads(result.stdout)["per_log"]} == {"new_a", "other_a"}
+
+
 def test_the_report_is_written_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import commsim.report.accuracy as page
     from commsim.accuracy import record

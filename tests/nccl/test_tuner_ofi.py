@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.tuner_ofi import _beyond, _holds, _regions, plugin_choice
+from commsim.nccl.tuner import Candidate
+from commsim.nccl.tuner_ofi import _beyond, _holds, _regions, own_choice, plugin_choice
 from commsim.topology.presets import load_preset
 
 LOADED = {"NCCL_TUNER_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-ofi-tuner.so"}
+ALL = {(algorithm, protocol) for algorithm in ("tree", "ring", "nvls_tree") for protocol in ("LL", "LL128", "Simple")}
 P5, P5EN, P6 = "hgx-h100-efa3200", "aws-p5en", "aws-p6-b200"
 
 
@@ -50,7 +52,7 @@ P5, P5EN, P6 = "hgx-h100-efa3200", "aws-p5en", "aws-p6-b200"
     ],
 )
 def test_borders(preset: str, nodes: int, collective: str, nbytes: int, choice: tuple[str, str] | None) -> None:
-    assert plugin_choice(load_preset(preset, nodes=nodes), LOADED, collective, nbytes) == choice
+    assert plugin_choice(load_preset(preset, nodes=nodes), LOADED, collective, nbytes, ALL) == choice
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_borders(preset: str, nodes: int, collective: str, nbytes: int, choice: 
 )
 def test_where_it_has_no_say(preset: str, knobs: dict[str, int], env: dict[str, str]) -> None:
     topology = load_preset(preset, **knobs)
-    assert plugin_choice(topology, env, "all_reduce", 1 << 20) is None
+    assert plugin_choice(topology, env, "all_reduce", 1 << 20, ALL) is None
     warned = [
         w for w in Predictor(topology, Options((2, 28, 7), env)).warnings if "NCCL_TUNER_PLUGIN has no effect" in w
     ]
@@ -79,7 +81,7 @@ def test_where_it_has_no_say(preset: str, knobs: dict[str, int], env: dict[str, 
 def test_names_of_the_plugin(name: str) -> None:
     topology = load_preset(P5, nodes=4)
     env = {"NCCL_TUNER_PLUGIN": name}
-    assert plugin_choice(topology, env, "all_reduce", 8) == ("tree", "LL128")
+    assert plugin_choice(topology, env, "all_reduce", 8, ALL) == ("tree", "LL128")
     assert not any("TUNER" in w for w in Predictor(topology, Options((2, 28, 7), env)).warnings)
 
 
@@ -94,6 +96,15 @@ def test_a_prediction_takes_its_choice_but_not_against_the_environment() -> None
     assert chosen(**LOADED) == ("tree", "LL128")
     assert chosen(**LOADED, NCCL_PROTO="Simple") == ("nvls_tree", "Simple")
     assert chosen(**LOADED, NCCL_ALGO="Ring")[0] == "ring"
+
+
+def test_a_region_that_nccl_cannot_run_makes_way_for_the_next() -> None:
+    topology, size = load_preset(P5, nodes=4), 37748736  # a corner of tree/LL128 and of ring/LL128
+    table = [Candidate("ring", "LL128", 0, 0, 9.0), Candidate("ring", "Simple", 0, 0, 1.0)]
+    assert plugin_choice(topology, LOADED, "all_reduce", size, ALL) == ("tree", "LL128")
+    assert own_choice(topology, LOADED, "all_reduce", size, table) is table[0]
+    assert own_choice(topology, LOADED, "all_reduce", size, table[1:]) is table[1]  # no region left: NCCL's choice
+    assert own_choice(topology, LOADED, "all_reduce", size, []) is None
 
 
 @given(
