@@ -59,7 +59,13 @@ _THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|(?<!\S)-t (?:[2-9]|\d\d)\b", r
 _EFA_V1 = re.compile(r"\b[VA]100\b")
 _EFA_V2 = re.compile(r"\b(?:H[12]00|B200)\b")
 _SIMPLE_SINCE = date(2023, 3, 31)  # aws-ofi-nccl 1.6.0, the first with src/platform-aws.c, was tested with NCCL 2.17.1
+_EC2 = re.compile(r"\bp[56][a-z]*(?:-\w+)?\.\d+xlarge\b")
+_CHUNKS = {"NCCL_NVLS_CHUNKSIZE": "524288", "NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
+_CHUNKS_SINCE = date(2024, 8, 1)  # aws-ofi-nccl 1.11.0, whose output says so
+_BUFFER = {"NCCL_BUFFSIZE": "8388608"}
+_TUNER = {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
 _TUNER_SINCE = date(2025, 6, 1)  # aws-ofi-nccl 1.16.0, whose notes say so
+_GIB = re.compile(r"\bgIB\b")
 _TCPXO = re.compile(r"TCPXO|FasTrak", re.I)
 _LL128_SINCE = date(2025, 7, 1)  # between a user's curve of April without and Google's one profile of that year
 _ITERATIONS = re.compile(r"(?<![\d.,])(?<!warmup )(?<!warm-up )(\d{1,6}) iter(?:ation)?s\b(?!/|,? (?:of )?warm)", re.I)
@@ -286,8 +292,8 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     named = bool(_SHARP.search(f"{row.get('inter_link', '')} {row.get('env', '')}"))
     sharp = nodes > 1 and (named if stated.sharp is None else stated.sharp)
     env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
-    if nodes > 1 and stated.env is None:
-        plugin, its_own = _env_of_plugin(row)
+    if stated.env is None:
+        plugin, its_own = _env_of_plugin(row, nodes)
         if added := {name: value for name, value in its_own.items() if name not in env}:
             env |= added
             notes.append(f"not stated, as {plugin} has it: {', '.join(f'{k}={v}' for k, v in added.items())}")
@@ -332,28 +338,38 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     )
 
 
-def _env_of_plugin(row: dict[str, str]) -> tuple[str, dict[str, str]]:
+def _env_of_plugin(row: dict[str, str], nodes: int) -> tuple[str, dict[str, str]]:
     """The network's plugin that a row names, and the variables that it sets or asks for.
 
-    * aws-ofi-nccl sets NCCL_PROTO=simple from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c); from 1.16.0 it sets the
-      buffer of P5 and P6 and loads its tuner (`commsim.nccl.tuner_ofi`);
+    * aws-ofi-nccl sets NCCL_PROTO=simple from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c); when it is loaded, on
+      one node too, it sets the chunks of NVLS from 1.11.0 on, and from 1.16.0 the buffer of P5 and P6 and its tuner;
+    * gIB's set_nccl_env.sh sets the chunk of NVLS; the path that it allows NICs is one of its own PCIe tree, which no
+      preset describes;
     * with GPUDirect-TCPXO NCCL does not start where the variables of its nccl-env-profile.sh are others (the guest
       configuration's POLICY_ENFORCED): of the protocols Simple, in later profiles LL128 as well;
     * GPUDirect-TCPX: those of GKE's nccl-config.yaml for A3 High.
     """
-    kind = network_kind(row.get("inter_link", ""), row.get("env", ""))
+    link, gpu = row.get("inter_link", ""), row.get("gpu_model", "")
+    kind = network_kind(link, row.get("env", ""))
+    efa = kind == "efa" or (kind is None and bool(_EC2.search(gpu)))
     day = log_date(row.get("date", ""))
-    if kind == "efa" and _EFA_V1.search(row.get("gpu_model", "")) and day is not None and day >= _SIMPLE_SINCE:
+    if efa and _EFA_V2.search(gpu):
+        # The tuner has its say from three nodes on (`commsim.nccl.tuner_ofi`).
+        set_by = [(_CHUNKS_SINCE, _CHUNKS), (_TUNER_SINCE, _BUFFER | (_TUNER if nodes > 2 else {}))]
+        return "aws-ofi-nccl", {k: v for since, its in set_by if day is None or day >= since for k, v in its.items()}
+    if _GIB.search(f"{link} {row.get('env', '')}"):
+        return "gIB", {"NCCL_NVLS_CHUNKSIZE": _CHUNKS["NCCL_NVLS_CHUNKSIZE"]}
+    if nodes == 1:
+        return "", {}
+    if efa and _EFA_V1.search(gpu) and day is not None and day >= _SIMPLE_SINCE:
         return "aws-ofi-nccl", {"NCCL_PROTO": "Simple"}
-    if kind == "efa" and _EFA_V2.search(row.get("gpu_model", "")) and (day is None or day >= _TUNER_SINCE):
-        return "aws-ofi-nccl", {"NCCL_BUFFSIZE": "8388608", "NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
     if kind != "tcpx":
         return "", {}
     both = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
-    if _TCPXO.search(row.get("inter_link", "")):
+    if _TCPXO.search(link):
         early = day is not None and day < _LL128_SINCE
         choice = {"NCCL_ALGO": "Ring,Tree", "NCCL_PROTO": "Simple"} if early else {"NCCL_PROTO": "Simple,LL128"}
-        channels = {"NCCL_MIN_NCHANNELS": "4", "NCCL_BUFFSIZE": "8388608", "NCCL_NVLS_ENABLE": "0"}
+        channels = {"NCCL_MIN_NCHANNELS": "4", "NCCL_NVLS_ENABLE": "0"} | _BUFFER
         return "GPUDirect-TCPXO", choice | channels | both
     channels = {"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "8"}
     return "GPUDirect-TCPX", {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"} | channels | both

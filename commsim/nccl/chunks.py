@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from commsim.nccl.graph import System
 
 KIB = 1024
-_NVLS_CHUNK = 128 * KIB
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _tree_ll128(system: System, nbytes: int, chunk: int) -> int:
 
 
 def _nvls(system: System, part: Part, step: int) -> int:
-    chunk = min(step, _NVLS_CHUNK)
+    chunk = min(step, system.nvls_chunk)
     width = part.channels * heads(system)
     for factor, least in ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)):
         if part.nbytes < factor * width * chunk:
@@ -89,7 +88,10 @@ def _nvls(system: System, part: Part, step: int) -> int:
 
 
 def _nvls_tree(system: System, part: Part) -> int:
-    chunk = min(_NVLS_CHUNK, 64 * KIB if system.nodes >= 4 else 128 * KIB)
+    most = system.nvls_tree_chunk
+    if most is None:
+        most = 64 * KIB if system.nodes >= 4 else system.nvls_chunk
+    chunk = min(system.nvls_chunk, most)
     width = part.channels * heads(system)
     for factor, least in ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB)):
         if part.nbytes < factor * width * chunk:

@@ -22,6 +22,8 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_BUFFSIZE": "buffer of a Simple connection, and so its chunks",
     "NCCL_NTHREADS": "threads of a block for LL and Simple, and so when channels are taken away",
     "NCCL_NVLS_ENABLE": "reduction in the NVSwitch: 0 turns it off",
+    "NCCL_NVLS_CHUNKSIZE": "chunk of NVLS, and the most of NVLSTree's",
+    "NCCL_NVLSTREE_MAX_CHUNKSIZE": "the most of NVLSTree's chunk",
     "NCCL_COLLNET_ENABLE": "reduction in the network (SHARP): 1 allows it",
     "NCCL_P2P_DISABLE": "1: GPUs of a node talk through host memory",
     "NCCL_P2P_LEVEL": "how far GPUs may be to write to each other's memory directly",

@@ -17,6 +17,9 @@ from commsim.nccl.version import Version
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
+NVLS_CHUNK = 128 * 1024
+"""Bytes of a chunk of NVLS unless NCCL_NVLS_CHUNKSIZE says otherwise (src/transport/nvls.cc)."""
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -54,6 +57,8 @@ class System:
     collnet: bool = False  # a plugin that reduces in the network is in use
     nvswitch: bool = False
     mixed_gpus: bool = False  # GPUs of more than one compute capability; `sm` is the lowest
+    nvls_chunk: int = NVLS_CHUNK
+    nvls_tree_chunk: int | None = None  # at most; None: as NCCL has it for the number of nodes
 
     @property
     def ranks_per_node(self) -> int:
@@ -99,6 +104,8 @@ def discover(topology: Topology, version: Version, env: dict[str, str] | None = 
         tree=tree,
         nvls=found["nvls"],
         coll_channels=_coll_channels(found, sm, nodes, topology.ranks_per_node, version, env),
+        nvls_chunk=whole(env, "NCCL_NVLS_CHUNKSIZE") or NVLS_CHUNK,
+        nvls_tree_chunk=whole(env, "NCCL_NVLSTREE_MAX_CHUNKSIZE"),
         collnet_direct=found.get("collnet_direct"),
         collnet_chain=found.get("collnet_chain"),
         collnet=collnet,

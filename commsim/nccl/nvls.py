@@ -2,6 +2,10 @@
 
 A reduction in the switch moves (1 + 1/heads) bytes per byte of the call over a head's links: it serves the loads of
 every head and stores its own result once.
+
+What a round costs beside its bytes shrinks with the chunk only up to 128 KiB, from where on the links are what limits:
+eight H100 take 4.4, 3.9 and 3.6 ps/B by chunks of 32, 64 and 128 KiB, and 3.6 by the 512 KiB of P5; eight B200 2.4 by
+64 KiB and 2.1 by 128 KiB and by the 512 KiB of P6 and A4.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commsim.nccl.chunks import Part, chunk_bytes, heads, loops
+from commsim.nccl.graph import NVLS_CHUNK
 from commsim.nccl.lower import node_rate
 
 if TYPE_CHECKING:
@@ -31,11 +36,12 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     part = Part(nbytes, channels)
     chunk = chunk_bytes(system, collective, call.algorithm, call.protocol, part, call.buffer_bytes)
     per_round = min(nbytes, channels * heads(system) * chunk)
+    usual = min(chunk, NVLS_CHUNK)
     if system.nodes == 1:
-        transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, chunk)
+        transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, usual)
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
     across, kind = node_rate(machine, parameters)
-    inside = per_round / rate + p.tree_round
+    inside = per_round / rate + p.tree_round * chunk / usual
     between = per_round / across * NODE_TRAFFIC.get(system.nodes, 2.0)
     carried = per_round / rate
     if between > inside:

@@ -91,6 +91,14 @@ class Launch(_Frozen):
     process_per_gpu: Seconds
     grouped_one_process: Seconds  # the same for a group of sends and receives
     grouped_process_per_gpu: Seconds
+    channel: Seconds  # for each GPU and channel after the first, beside NVLS; since `ONE_QUEUE_SINCE`
+
+    def seconds(self, gpus: int, further_channels: int, *, one_process: bool, grouped: bool) -> float:
+        """What the host, or each host process, of a node of ``gpus`` needs for a call."""
+        alone = self.grouped_process_per_gpu if grouped else self.process_per_gpu
+        shared = self.grouped_one_process if grouped else self.one_process
+        each = (shared if one_process else alone) + self.channel * further_channels
+        return float(each * gpus if one_process else each)
 
 
 class Nvls(_Frozen):

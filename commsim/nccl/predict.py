@@ -19,7 +19,7 @@ from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
-from commsim.nccl.parameters import Parameters, load_parameters
+from commsim.nccl.parameters import ONE_QUEUE_SINCE, Parameters, load_parameters
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
@@ -174,10 +174,9 @@ class Predictor:
         """
         if collective == "all_to_all_v":
             return replace(self.predict("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
-        launch = self._launch()
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
-            return self._joined(nbytes, copy, launch, "copy", "-", 0, copy, "GPU memory", "closed_form")
+            return self._joined(nbytes, copy, self._launch(), "copy", "-", 0, copy, "GPU memory", "closed_form")
         if collective in p2p.COLLECTIVES:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
@@ -198,7 +197,9 @@ class Predictor:
             )
         kernel, busy, limit_name, level = self._chain(call)
         kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
+        launch = self._launch()
         if not algorithm.startswith("nvls"):  # which never takes channels away, so that its latency holds them all
+            launch = self._launch(call.split.channels)
             kernel += self.parameters.base.of(name)
             kernel += self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
             kernel += spread_s(self.system, self.machine, self.parameters.network, call, limit)
@@ -232,11 +233,7 @@ class Predictor:
             self.system, self.machine, self.parameters, collective, nbytes, self.version
         )
         kernel, busy, limit = self._across(collective, nbytes, kernel, busy, limit)
-        p = self.parameters.launch
-        one = self.options.launch == "one_process"
-        launch = p.grouped_one_process * self.topology.ranks_per_node if one else p.grouped_process_per_gpu
-        if collective == "send_recv":  # one task per GPU and no group of many
-            launch = self._launch()
+        launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
         return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels, busy, limit, "closed_form")
 
     def _across(self, collective: str, nbytes: int, kernel: float, busy: float, limit: str) -> tuple[float, float, str]:
@@ -285,11 +282,11 @@ class Predictor:
             self._tree = TreeTimer(self.system, self.topology, self.machine)
         return self._tree
 
-    def _launch(self) -> float:
-        launch = self.parameters.launch
-        if self.options.launch == "one_process":
-            return launch.one_process * self.topology.ranks_per_node
-        return launch.process_per_gpu
+    def _launch(self, channels: int = 1, *, grouped: bool = False) -> float:
+        further = channels - 1 if self.version >= ONE_QUEUE_SINCE else 0
+        one_process = self.options.launch == "one_process"
+        gpus = self.topology.ranks_per_node
+        return self.parameters.launch.seconds(gpus, further, one_process=one_process, grouped=grouped)
 
     def _buffer_bytes(self) -> int:
         text = self.options.env.get("NCCL_BUFFSIZE", "")

@@ -45,6 +45,23 @@ def test_trees_of_nvls_start_smaller_on_many_nodes() -> None:
     assert chunk_bytes(two, "all_reduce", "nvls_tree", SIMPLE, part, DEFAULT_BUFFER_BYTES) == 128 * KIB
 
 
+def test_chunks_of_nvls_as_the_environment_has_them() -> None:
+    system = replace(NODE, nvls_chunk=512 * KIB)
+
+    def chunks(system: System, algorithm: str, *sizes: int) -> list[int]:
+        parts = [Part(size, 16) for size in sizes]
+        return [chunk_bytes(system, "all_reduce", algorithm, SIMPLE, p, DEFAULT_BUFFER_BYTES) // KIB for p in parts]
+
+    assert chunks(system, "nvls", (4 << 30) - 1, 4 << 30) == [64, 512]
+    assert chunks(NODE, "nvls", (1 << 30) - 1, 1 << 30) == [64, 128]
+    four = replace(system, ranks=32, nodes=4)
+    sizes = [(64 << 20) - 1, 64 << 20, 256 << 20, (2 << 30) - 1, 2 << 30]
+    assert chunks(four, "nvls_tree", *sizes) == [64, 64, 64, 64, 64]
+    assert chunks(replace(four, nvls_tree_chunk=512 * KIB), "nvls_tree", *sizes) == [64, 128, 128, 256, 512]
+    assert chunks(replace(four, nvls_tree_chunk=256 * KIB, nvls_chunk=128 * KIB), "nvls_tree", 2 << 30) == [128]
+    assert chunks(replace(four, ranks=16, nodes=2), "nvls_tree", 2 << 30) == [512]
+
+
 def test_loops_count_a_chunk_per_rank_of_a_ring() -> None:
     assert loops(NODE, "ring", 32 << 20, 2 << 20) == 2
     assert loops(NODE, "tree", 32 << 20, 512 * KIB) == 64

@@ -38,6 +38,38 @@ def test_the_launch_of_one_process_grows_with_its_gpus() -> None:
     assert one.bottleneck == "launch"
 
 
+def test_the_launch_grows_with_the_channels_of_a_ring_but_not_of_nvls() -> None:
+    launch = load_parameters("hopper").launch
+    topology = load_preset("hgx-h100")
+
+    def extra(algorithm: str, version: tuple[int, int, int], mode: str = "one_process") -> float:
+        options = Options(version, {"NCCL_ALGO": algorithm}, mode)
+        predicted = Predictor(topology, options).predict("all_reduce", 1 << 20)
+        assert predicted.channels >= 16
+        return predicted.launch_s - (8 * launch.one_process if mode == "one_process" else launch.process_per_gpu)
+
+    assert extra("Ring", VERSION) == pytest.approx(8 * launch.channel * 23)
+    assert extra("Ring", VERSION, "process_per_gpu") == pytest.approx(launch.channel * 23)
+    assert extra("Ring", (2, 12, 12)) == pytest.approx(0)  # a queue for each channel
+    assert extra("NVLS", VERSION) == pytest.approx(0)
+
+
+def test_larger_chunks_of_nvls_come_later_and_gain_no_more_than_the_usual_ones() -> None:
+    """Eight H100: 64 KiB below 64 rounds, then 128 KiB, or 512 KiB, which are as quick (P5's one node, 4 GiB)."""
+    topology = load_preset("hgx-h100")
+    usual, large = (
+        Predictor(topology, Options(VERSION, {"NCCL_ALGO": "NVLS"} | env))
+        for env in ({}, {"NCCL_NVLS_CHUNKSIZE": "524288"})
+    )
+    assert "NCCL_NVLS_CHUNKSIZE" not in " ".join(large.warnings)
+    at = {m: [m.predict("all_reduce", 1 << k).time_s for k in (29, 30, 31, 32, 34)] for m in (usual, large)}
+    assert at[large][0] == at[usual][0]
+    assert at[large][1] / at[usual][1] == pytest.approx(1.08, abs=0.02)
+    assert at[large][2] / at[usual][2] == pytest.approx(1.08, abs=0.02)
+    assert at[large][3] / at[usual][3] == pytest.approx(1.01, abs=0.02)  # a larger first round
+    assert at[large][4] / at[usual][4] == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_switch_adds_to_every_hop() -> None:
     """8 GPUs behind NVSwitch take 14 hops of an all_reduce, each by as much longer; a mesh of 4 takes none so."""
     for preset, hops in (("hgx-h100", 14), ("hgx-h100-4", 0)):
