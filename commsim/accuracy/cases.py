@@ -60,12 +60,14 @@ _EFA_V1 = re.compile(r"\b[VA]100\b")
 _EFA_V2 = re.compile(r"\b(?:H[12]00|B200)\b")
 _SIMPLE_SINCE = date(2023, 3, 31)  # aws-ofi-nccl 1.6.0, the first with src/platform-aws.c, was tested with NCCL 2.17.1
 _EC2 = re.compile(r"\bp[56][a-z]*(?:-\w+)?\.\d+xlarge\b")
-_CHUNKS = {"NCCL_NVLS_CHUNKSIZE": "524288", "NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
-_CHUNKS_SINCE = date(2024, 8, 1)  # aws-ofi-nccl 1.11.0, whose output says so
+_TREE_CHUNK = {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
+_TREE_CHUNK_SINCE = date(2024, 4, 1)  # an output of aws-ofi-nccl of that month says so, and nothing of the next one
+_CHUNK = {"NCCL_NVLS_CHUNKSIZE": "524288"}
+_CHUNK_SINCE = date(2024, 8, 1)  # aws-ofi-nccl 1.11.0, the first output with both
 _BUFFER = {"NCCL_BUFFSIZE": "8388608"}
 _TUNER = {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
 _TUNER_SINCE = date(2025, 6, 1)  # aws-ofi-nccl 1.16.0, whose notes say so
-_GIB = re.compile(r"\bgIB\b")
+_GIB = re.compile(r"\bgIB\b", re.I)
 _TCPXO = re.compile(r"TCPXO|FasTrak", re.I)
 _LL128_SINCE = date(2025, 7, 1)  # between a user's curve of April without and Google's one profile of that year
 _ITERATIONS = re.compile(r"(?<![\d.,])(?<!warmup )(?<!warm-up )(\d{1,6}) iter(?:ation)?s\b(?!/|,? (?:of )?warm)", re.I)
@@ -341,8 +343,9 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
 def _env_of_plugin(row: dict[str, str], nodes: int) -> tuple[str, dict[str, str]]:
     """The network's plugin that a row names, and the variables that it sets or asks for.
 
-    * aws-ofi-nccl sets NCCL_PROTO=simple from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c); when it is loaded, on
-      one node too, it sets the chunks of NVLS from 1.11.0 on, and from 1.16.0 the buffer of P5 and P6 and its tuner;
+    * aws-ofi-nccl sets NCCL_PROTO=simple from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c); with
+      H100, H200 and B200, on one node too, it sets the chunks of NVLSTree and, from 1.11.0 on, of NVLS, and from 1.16.0
+      the buffer of P5 and P6 and its tuner;
     * gIB's set_nccl_env.sh sets the chunk of NVLS; the path that it allows NICs is one of its own PCIe tree, which no
       preset describes;
     * with GPUDirect-TCPXO NCCL does not start where the variables of its nccl-env-profile.sh are others (the guest
@@ -355,10 +358,11 @@ def _env_of_plugin(row: dict[str, str], nodes: int) -> tuple[str, dict[str, str]
     day = log_date(row.get("date", ""))
     if efa and _EFA_V2.search(gpu):
         # The tuner has its say from three nodes on (`commsim.nccl.tuner_ofi`).
-        set_by = [(_CHUNKS_SINCE, _CHUNKS), (_TUNER_SINCE, _BUFFER | (_TUNER if nodes > 2 else {}))]
+        tuned = _BUFFER | (_TUNER if nodes > 2 else {})
+        set_by = [(_TREE_CHUNK_SINCE, _TREE_CHUNK), (_CHUNK_SINCE, _CHUNK), (_TUNER_SINCE, tuned)]
         return "aws-ofi-nccl", {k: v for since, its in set_by if day is None or day >= since for k, v in its.items()}
-    if _GIB.search(f"{link} {row.get('env', '')}"):
-        return "gIB", {"NCCL_NVLS_CHUNKSIZE": _CHUNKS["NCCL_NVLS_CHUNKSIZE"]}
+    if kind != "tcpx" and _GIB.search(f"{link} {row.get('env', '')}"):
+        return "gIB", _CHUNK
     if nodes == 1:
         return "", {}
     if efa and _EFA_V1.search(gpu) and day is not None and day >= _SIMPLE_SINCE:

@@ -25,12 +25,12 @@ def _root() -> None:
 def collectives(
     more: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help="Further folders, as after --data.", show_default=False),
+        typer.Argument(metavar="DIR", help="Further folders, as after --data.", show_default=False),
     ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            "--data", help="Folder of INDEX_*.csv and <slug>.csv (default: the project's).", show_default=False
+            "--data", help="Folders of INDEX_*.csv and <slug>.csv (default: the project's).", show_default=False
         ),
     ] = None,
     cases: Annotated[
@@ -75,7 +75,7 @@ def collectives(
             raise ScenarioError(f"--mode: found {name!r}, expected one of {', '.join(MODES)} or all")
     modes = MODES if "all" in asked or report else tuple(m for m in MODES if m in asked)
     with Workers(workers, _progress) as at_work:
-        folders = [*(data or ()), *(more or ())] or [training_folder()]
+        folders = list({p.resolve(): p for p in (*(data or ()), *(more or ()))}.values()) or [training_folder()]
         validation = prepare(at_work, folders, cases or (), only.split(",") if only else None)
         for name in modes:
             score(validation, name, at_work)

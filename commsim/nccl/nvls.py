@@ -36,12 +36,12 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     part = Part(nbytes, channels)
     chunk = chunk_bytes(system, collective, call.algorithm, call.protocol, part, call.buffer_bytes)
     per_round = min(nbytes, channels * heads(system) * chunk)
-    usual = min(chunk, NVLS_CHUNK)
+    counted = min(chunk, NVLS_CHUNK)  # what a round costs beside its bytes comes once for as many, see above
     if system.nodes == 1:
-        transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, usual)
+        transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, counted)
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
     across, kind = node_rate(machine, parameters)
-    inside = per_round / rate + p.tree_round * chunk / usual
+    inside = per_round / rate + p.tree_round * chunk / counted
     between = per_round / across * NODE_TRAFFIC.get(system.nodes, 2.0)
     carried = per_round / rate
     if between > inside:

@@ -428,7 +428,8 @@ def test_the_plugin_of_old_efa_allows_simple_only(more: dict[str, str], protocol
 
 
 TCPXO = {"NCCL_MIN_NCHANNELS": "4", "NCCL_BUFFSIZE": "8388608", "NCCL_NVLS_ENABLE": "0"}
-CHUNKS = {"NCCL_NVLS_CHUNKSIZE": "524288", "NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
+TREE_CHUNK = {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
+CHUNKS = TREE_CHUNK | {"NCCL_NVLS_CHUNKSIZE": "524288"}
 OFI = CHUNKS | {"NCCL_BUFFSIZE": "8388608"}
 TUNER = {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
 BESIDE = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
@@ -454,15 +455,19 @@ BESIDE = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
             {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "8"}
             | BESIDE,
         ),
-        ({"inter_link": "32x 100Gb/s EFA", "date": "2025-06-21"}, OFI | TUNER),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2025-06-01"}, OFI | TUNER),
         ({"inter_link": "32x 100Gb/s EFA", "date": "", "n_nodes": "3", "n_ranks": "24"}, OFI | TUNER),
         ({"inter_link": "32x 100Gb/s EFA", "date": "", "n_nodes": "2", "n_ranks": "16"}, OFI),
-        ({"inter_link": "32x 100Gb/s EFA", "date": "2025-05-21"}, CHUNKS),
-        ({"inter_link": "32x 100Gb/s EFA", "date": "2024-07-31"}, {}),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2025-05-31"}, CHUNKS),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2024-08-01"}, CHUNKS),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2024-07-31"}, TREE_CHUNK),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2024-04-01"}, TREE_CHUNK),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2024-03-31"}, {}),
+        ({"gpu_model": "H100 (p5.48xlarge)", "inter_link": "TCP sockets", "date": ""}, {}),
         ({"inter_link": "32x 100Gb/s EFA", "date": "", "n_nodes": "1", "n_ranks": "8"}, OFI),
         ({"gpu_model": "H100 (p5.48xlarge)", "inter_link": "", "date": "", "n_nodes": "1", "n_ranks": "8"}, OFI),
         ({"gpu_model": "A100 (p4d.24xlarge)", "inter_link": "", "date": "", "n_nodes": "1", "n_ranks": "8"}, {}),
-        ({"inter_link": "8x 400Gb/s RoCE (gIB)"}, {"NCCL_NVLS_CHUNKSIZE": "524288"}),
+        ({"inter_link": "8x 400Gb/s RoCE (gib)"}, {"NCCL_NVLS_CHUNKSIZE": "524288"}),
         (
             {"inter_link": "", "env": "NCCL_NET=gIB", "n_nodes": "1", "n_ranks": "8"},
             {"NCCL_NVLS_CHUNKSIZE": "524288", "NCCL_NET": "gIB"},

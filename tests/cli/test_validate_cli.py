@@ -86,10 +86,12 @@ def test_folders_may_follow_one_another(folder: Path) -> None:
     other.mkdir()
     (other / "INDEX_b.csv").write_text(f"{HEAD}\nother_a,all_reduce,8,1,8,A100 SXM,NVSwitch,,2.18.1,,yes,,\n")
     (other / "other_a.csv").write_text((folder / "new_a.csv").read_text())
-    for arguments in (["--data", str(folder), str(other)], [str(folder), str(other)]):
+    for arguments in (["--data", str(folder), str(other)], [str(folder), str(other), str(folder)]):
         whole = ["validate", "collectives", *arguments, "--only", "new_a,other_a", "--json", "-", "--workers", "1"]
         result = CliRunner().invoke(app, whole, catch_exceptions=False)
-        assert {r["slug"] for r in json.loads(result.stdout)["per_log"]} == {"new_a", "other_a"}
+        rows = json.loads(result.stdout)["per_log"]
+        assert {r["slug"] for r in rows} == {"new_a", "other_a"}
+        assert not any("more than once" in w for r in rows for w in r["warnings"])
 
 
 def test_the_report_is_written_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

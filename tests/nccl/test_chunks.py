@@ -54,6 +54,8 @@ def test_chunks_of_nvls_as_the_environment_has_them() -> None:
 
     assert chunks(system, "nvls", (4 << 30) - 1, 4 << 30) == [64, 512]
     assert chunks(NODE, "nvls", (1 << 30) - 1, 1 << 30) == [64, 128]
+    small = chunk_bytes(system, "all_reduce", "nvls", SIMPLE, Part(16 << 30, 16), 2 << 20)
+    assert small == 256 * KIB  # never more than a slot of the buffer
     four = replace(system, ranks=32, nodes=4)
     sizes = [(64 << 20) - 1, 64 << 20, 256 << 20, (2 << 30) - 1, 2 << 30]
     assert chunks(four, "nvls_tree", *sizes) == [64, 64, 64, 64, 64]

@@ -50,8 +50,33 @@ def test_the_launch_grows_with_the_channels_of_a_ring_but_not_of_nvls() -> None:
 
     assert extra("Ring", VERSION) == pytest.approx(8 * launch.channel * 23)
     assert extra("Ring", VERSION, "process_per_gpu") == pytest.approx(launch.channel * 23)
-    assert extra("Ring", (2, 12, 12)) == pytest.approx(0)  # a queue for each channel
+    assert extra("Ring", (2, 13, 4)) == pytest.approx(0)  # a queue for each channel
+    assert extra("Ring", (2, 14, 0)) == pytest.approx(8 * launch.channel * 23)
     assert extra("NVLS", VERSION) == pytest.approx(0)
+
+
+def test_a_send_is_no_group() -> None:
+    launch = load_parameters("hopper").launch
+    model = Predictor(load_preset("hgx-h100"), replace(RING, launch="one_process"))
+    assert model.predict("send_recv", 8).launch_s == pytest.approx(8 * launch.one_process)
+    assert model.predict("all_to_all", 8).launch_s == pytest.approx(8 * launch.grouped_one_process)
+
+
+def test_chunks_of_nvls_tree_come_from_the_environment() -> None:
+    """Large ones gain nothing on two nodes, where the switch limits. 0 is as if not set."""
+    tree = {"NCCL_ALGO": "NVLSTree"}
+    large = {"NCCL_NVLS_CHUNKSIZE": "524288", "NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
+    none = dict.fromkeys(large, "0")
+
+    def time_s(nodes: int, nbytes: int, env: dict[str, str]) -> float:
+        topology = load_preset("hgx-h100-ndr400", nodes=nodes)
+        return Predictor(topology, Options(VERSION, tree | env)).predict("all_reduce", nbytes).time_s
+
+    for nodes in (2, 4):
+        assert time_s(nodes, 1 << 30, none) == time_s(nodes, 1 << 30, {})
+    assert time_s(2, 64 << 30, large) / time_s(2, 64 << 30, {}) == pytest.approx(1.0, abs=0.01)
+    only = {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}  # 128 KiB instead of 64 on four nodes
+    assert time_s(4, 64 << 20, only) > 1.1 * time_s(4, 64 << 20, {})
 
 
 def test_larger_chunks_of_nvls_come_later_and_gain_no_more_than_the_usual_ones() -> None:
