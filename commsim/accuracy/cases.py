@@ -230,11 +230,11 @@ def shipped_cases() -> list[Path]:
 def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list[Case]:
     """A case for every slug in the ``INDEX_*.csv`` of the folders; of a slug that is listed twice the first row counts.
 
-    The case of such a slug says so, by the folders' names.
+    The case of such a slug says so, by the folders' names; a folder that is named twice is read once.
     """
     rows = read_case_rows([*case_files, *shipped_cases()])
     cases: dict[str, Case] = {}
-    for folder in folders:
+    for folder in {f.resolve(): f for f in folders}.values():
         indexes = sorted(folder.glob("INDEX_*.csv"))
         if not indexes:
             raise LogFormatError(f"{folder}: found no INDEX_*.csv, expected the index of the logs beside them")
@@ -363,7 +363,7 @@ def _env_of_plugin(row: dict[str, str], nodes: int) -> tuple[str, dict[str, str]
         return "aws-ofi-nccl", {k: v for since, its in set_by if day is None or day >= since for k, v in its.items()}
     if kind != "tcpx" and _GIB.search(f"{link} {row.get('env', '')}"):
         return "gIB", _CHUNK
-    if nodes == 1:
+    if nodes == 1:  # what follows is set when a connection to another node is made, or by a job over nodes
         return "", {}
     if efa and _EFA_V1.search(gpu) and day is not None and day >= _SIMPLE_SINCE:
         return "aws-ofi-nccl", {"NCCL_PROTO": "Simple"}

@@ -74,8 +74,8 @@ def collectives(
         if name not in (*MODES, "all"):
             raise ScenarioError(f"--mode: found {name!r}, expected one of {', '.join(MODES)} or all")
     modes = MODES if "all" in asked or report else tuple(m for m in MODES if m in asked)
+    folders = [*(data or ()), *(more or ())] or [training_folder()]
     with Workers(workers, _progress) as at_work:
-        folders = list({p.resolve(): p for p in (*(data or ()), *(more or ()))}.values()) or [training_folder()]
         validation = prepare(at_work, folders, cases or (), only.split(",") if only else None)
         for name in modes:
             score(validation, name, at_work)

@@ -36,7 +36,8 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     part = Part(nbytes, channels)
     chunk = chunk_bytes(system, collective, call.algorithm, call.protocol, part, call.buffer_bytes)
     per_round = min(nbytes, channels * heads(system) * chunk)
-    counted = min(chunk, NVLS_CHUNK)  # what a round costs beside its bytes comes once for as many, see above
+    # What a round costs beside its bytes comes once for so much of a chunk (see above); while the pipeline fills, once.
+    counted = min(chunk, NVLS_CHUNK)
     if system.nodes == 1:
         transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, counted)
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit

@@ -197,9 +197,9 @@ class Predictor:
             )
         kernel, busy, limit_name, level = self._chain(call)
         kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
-        launch = self._launch()
-        if not algorithm.startswith("nvls"):  # which never takes channels away, so that its latency holds them all
-            launch = self._launch(call.split.channels)
+        by_nvls = algorithm.startswith("nvls")  # never takes channels away, so that its latency holds them all
+        launch = self._launch(1 if by_nvls else call.split.channels)
+        if not by_nvls:
             kernel += self.parameters.base.of(name)
             kernel += self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
             kernel += spread_s(self.system, self.machine, self.parameters.network, call, limit)
@@ -289,10 +289,9 @@ class Predictor:
         return self.parameters.launch.seconds(gpus, further, one_process=one_process, grouped=grouped)
 
     def _buffer_bytes(self) -> int:
-        text = self.options.env.get("NCCL_BUFFSIZE", "")
         # A slot holds at least what the threads of a block move at once.
         least = STEPS * PROTOCOLS["Simple"].grain_bytes
-        return max(least, int(text)) if text.isdecimal() and int(text) > 0 else DEFAULT_BUFFER_BYTES
+        return max(least, whole(self.options.env, "NCCL_BUFFSIZE") or DEFAULT_BUFFER_BYTES)
 
     def _chain(self, call: Call) -> tuple[float, float, str, str]:
         """Seconds of the fullest channel, the bandwidth part of it, the limiting resource, the engine level."""

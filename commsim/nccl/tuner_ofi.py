@@ -26,8 +26,8 @@ Region = tuple[str, str, tuple[Point, ...]]  # algorithm, protocol, vertices as 
 _LIBRARIES = re.compile(r"(?:.*/)?(?:ofi|(?:lib)?nccl-(?:ofi-tuner|tuner-ofi|ofi|net-ofi)(?:\.so[.\d]*)?)")
 """What NCCL_TUNER_PLUGIN names where it is this plugin, which NCCL looks up as libnccl-tuner-ofi.so for ``ofi``."""
 
-_LEAST_NODES = 3
-_GPUS = 8
+_LEAST_NODES = 3  # it falls back to NCCL up to two (region_get_coll_info_internal_v3)
+_GPUS = 8  # of a node: the regions are those where the ranks are eight times the nodes (region_init_internal_p5en)
 _EDGE = 1e-10  # as there
 
 
