@@ -19,7 +19,6 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +42,7 @@ from commsim.document import read_documents, validate
 from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
 from commsim.measure.records import collective_name
 from commsim.nccl.environment import PATHS
+from commsim.nccl.plugins import PLUGINS, variables
 from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
 from commsim.nccl.version import ASSUMED, Version, parse_version
 from commsim.resources import data_root
@@ -56,20 +56,9 @@ CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 _ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I)
 _PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
 _THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
-_EFA_V1 = re.compile(r"\b[VA]100\b")
-_EFA_V2 = re.compile(r"\b(?:H[12]00|B200)\b")
-_SIMPLE_SINCE = date(2023, 3, 31)  # aws-ofi-nccl 1.6.0, the first with src/platform-aws.c, was tested with NCCL 2.17.1
 _EC2 = re.compile(r"\bp[56][a-z]*(?:-\w+)?\.\d+xlarge\b")
-_TREE_CHUNK = {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
-_TREE_CHUNK_SINCE = date(2024, 4, 1)  # an output of aws-ofi-nccl of that month says so, and nothing of the next one
-_CHUNK = {"NCCL_NVLS_CHUNKSIZE": "524288"}
-_CHUNK_SINCE = date(2024, 8, 1)  # aws-ofi-nccl 1.11.0, the first output with both
-_BUFFER = {"NCCL_BUFFSIZE": "8388608"}
-_TUNER = {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
-_TUNER_SINCE = date(2025, 6, 1)  # aws-ofi-nccl 1.16.0, whose notes say so
 _GIB = re.compile(r"\bgIB\b", re.I)
 _TCPXO = re.compile(r"TCPXO|FasTrak", re.I)
-_LL128_SINCE = date(2025, 7, 1)  # between a user's curve of April without and Google's one profile of that year
 _ITERATIONS = re.compile(r"(?<![\d.,])(?<!warmup )(?<!warm-up )(\d{1,6}) iter(?:ation)?s\b(?!/|,? (?:of )?warm)", re.I)
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
 _SHARP = re.compile(r"\bSHARP")
@@ -295,10 +284,11 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     sharp = nodes > 1 and (named if stated.sharp is None else stated.sharp)
     env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
     if stated.env is None:
-        plugin, its_own = _env_of_plugin(row, nodes)
+        plugin = _plugin(row)
+        its_own = variables(plugin, row.get("gpu_model", ""), nodes, log_date(row.get("date", "")))
         if added := {name: value for name, value in its_own.items() if name not in env}:
             env |= added
-            notes.append(f"not stated, as {plugin} has it: {', '.join(f'{k}={v}' for k, v in added.items())}")
+            notes.append(f"not stated, as {PLUGINS[plugin]} has it: {', '.join(f'{k}={v}' for k, v in added.items())}")
     if sharp:
         env.setdefault("NCCL_COLLNET_ENABLE", "1")
     if driver_patched(row.get("intra_link", "")) and stated.env is None:
@@ -309,9 +299,10 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
         shape = stated.nodes or nodes, stated.gpus_per_node or per_node
         base, machine, more = _machine(row, stated, env, version, *shape)
         notes += more
-        if sharp:
-            fabric = machine.get("fabric")
-            machine["fabric"] = {**(fabric if isinstance(fabric, dict) else {}), "in_network_reduction": True}
+        fabric = machine.get("fabric")
+        reduces = {"in_network_reduction": True} if sharp else {}
+        # Of plugins `env` says all there is to say, as of the log's day.
+        machine["fabric"] = {**(fabric if isinstance(fabric, dict) else {}), **reduces, "plugin": "none"}
         system = stated.system or base
     except CommsimError as error:
         fault = str(error)
@@ -340,43 +331,15 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     )
 
 
-def _env_of_plugin(row: dict[str, str], nodes: int) -> tuple[str, dict[str, str]]:
-    """The network's plugin that a row names, and the variables that it sets or asks for.
-
-    * aws-ofi-nccl sets NCCL_PROTO=simple from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c); with
-      H100, H200 and B200, on one node too, it sets the chunks of NVLSTree and, from 1.11.0 on, of NVLS, and from 1.16.0
-      the buffer of P5 and P6 and its tuner;
-    * gIB's set_nccl_env.sh sets the chunk of NVLS; the path that it allows NICs is one of its own PCIe tree, which no
-      preset describes;
-    * with GPUDirect-TCPXO NCCL does not start where the variables of its nccl-env-profile.sh are others (the guest
-      configuration's POLICY_ENFORCED): of the protocols Simple, in later profiles LL128 as well;
-    * GPUDirect-TCPX: those of GKE's nccl-config.yaml for A3 High.
-    """
-    link, gpu = row.get("inter_link", ""), row.get("gpu_model", "")
-    kind = network_kind(link, row.get("env", ""))
-    efa = kind == "efa" or (kind is None and bool(_EC2.search(gpu)))
-    day = log_date(row.get("date", ""))
-    if efa and _EFA_V2.search(gpu):
-        # The tuner has its say from three nodes on (`commsim.nccl.tuner_ofi`).
-        tuned = _BUFFER | (_TUNER if nodes > 2 else {})
-        set_by = [(_TREE_CHUNK_SINCE, _TREE_CHUNK), (_CHUNK_SINCE, _CHUNK), (_TUNER_SINCE, tuned)]
-        return "aws-ofi-nccl", {k: v for since, its in set_by if day is None or day >= since for k, v in its.items()}
-    if kind != "tcpx" and _GIB.search(f"{link} {row.get('env', '')}"):
-        return "gIB", _CHUNK
-    if nodes == 1:  # what follows is set when a connection to another node is made, or by a job over nodes
-        return "", {}
-    if efa and _EFA_V1.search(gpu) and day is not None and day >= _SIMPLE_SINCE:
-        return "aws-ofi-nccl", {"NCCL_PROTO": "Simple"}
-    if kind != "tcpx":
-        return "", {}
-    both = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
-    if _TCPXO.search(link):
-        early = day is not None and day < _LL128_SINCE
-        choice = {"NCCL_ALGO": "Ring,Tree", "NCCL_PROTO": "Simple"} if early else {"NCCL_PROTO": "Simple,LL128"}
-        channels = {"NCCL_MIN_NCHANNELS": "4", "NCCL_NVLS_ENABLE": "0"} | _BUFFER
-        return "GPUDirect-TCPXO", choice | channels | both
-    channels = {"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "8"}
-    return "GPUDirect-TCPX", {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"} | channels | both
+def _plugin(row: dict[str, str]) -> str:
+    """The network's plugin that a row names (`commsim.nccl.plugins`); none where it names none."""
+    link, env = row.get("inter_link", ""), row.get("env", "")
+    kind = network_kind(link, env)
+    if kind == "efa" or (kind is None and _EC2.search(row.get("gpu_model", ""))):
+        return "aws-ofi-nccl"
+    if kind == "tcpx":
+        return "tcpxo" if _TCPXO.search(link) else "tcpx"
+    return "gib" if _GIB.search(f"{link} {env}") else "none"
 
 
 def _shape(row: dict[str, str]) -> tuple[int, int]:

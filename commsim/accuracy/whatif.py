@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
+from commsim.nccl.plugins import PLUGINS, said
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -141,8 +142,12 @@ def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
         options.append(("GPUs of a node talk through host memory (NCCL_P2P_DISABLE=1)", {"NCCL_P2P_DISABLE": "1"}))
     if topology.nodes > 1:
         options.append(("no GPUDirect RDMA", {"NCCL_NET_GDR_LEVEL": "LOC"}))
-    set_already = set(scenario.library.env)
-    return [WhatIf(cause, _with_env(env)) for cause, env in options if not set(env) & set_already]
+    set_already = scenario.library.env.keys()
+    found = [WhatIf(cause, _with_env(env)) for cause, env in options if not env.keys() & set_already]
+    if said(topology, env=set_already):
+        cause = f"{PLUGINS[topology.plugin]} does not set its variables (fabric.plugin=none)"
+        found.append(WhatIf(cause, _with_block("fabric", plugin="none")))
+    return found
 
 
 def _machine(scenario: Scenario, topology: Topology) -> list[WhatIf]:

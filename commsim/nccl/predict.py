@@ -22,6 +22,7 @@ from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_effici
 from commsim.nccl.parameters import ONE_QUEUE_SINCE, Parameters, load_parameters
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
+from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.tuner import Candidate, Rules, candidates, max_threads
 from commsim.nccl.tuner_ofi import own_choice, why_not
@@ -88,11 +89,14 @@ class Predictor:
     """
 
     def __init__(self, topology: Topology, options: Options, parameters: Parameters | None = None) -> None:
-        self.topology, self.options = topology, options
+        self.topology = topology
         self.parameters = parameters or load_parameters(topology.gpu.generation, _network(topology))
         self.version = options.version or ASSUMED
+        self.options = replace(options, env=with_plugin(topology, self.version, options.env))
         self.warnings: list[str] = []
-        self.system: System = discover(topology, self.version, options.env)
+        if text := said(topology, self.version, options.env):
+            self._warn(text)
+        self.system: System = discover(topology, self.version, self.options.env)
         self.machine: Machine = survey(self.system, self.topology, self._peer_level())
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()

@@ -94,6 +94,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     if model.system.ranks < 2:
         raise InfeasibleError(f"{topology.name} has one rank, which has nothing to tune")
     link = link_kind(model.system, model.machine, topology.network)
+    options = model.options  # with what the machine's plugin sets
     rules: list[Rule] = []
     refused: list[Rule] = []
     widest = 1.0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import nvls_channels, split, traffic
 from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
+from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.tuner import COLLECTIVES, candidates, choose, max_threads, table
 from commsim.nccl.tuner_ofi import own_choice
@@ -40,7 +41,10 @@ def explain(prepared: Prepared) -> str:
     version = parse_version(scenario.library.version)
     lines: list[str] = []
     for work in scenario.collectives:
-        env = scenario.nccl_env(work)
+        own = scenario.nccl_env(work)
+        env = with_plugin(prepared.topology, version, own)
+        if text := said(prepared.topology, version, own):
+            lines.append(f"# {text}")
         system = discover(prepared.topology, version, env)
         if work.collective not in COLLECTIVES or system.ranks == 1:
             lines.append(f"# {work.collective}: sends and receives, or a copy; there is no algorithm to choose")

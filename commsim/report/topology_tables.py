@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from commsim.nccl.plugins import said
 from commsim.report.topology_shapes import NETWORK_NAME
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.presets import Preset
@@ -47,6 +48,7 @@ def describe(topology: Topology) -> dict[str, Any]:
     gpus, nics = range(t.group_of(0).ranks_per_node), range(t.group_of(0).nics_per_node)
     return data | {
         "network": t.network,
+        "plugin": t.plugin,
         "fabric": t.kind,
         "routing": t.routing,
         "period_ranks": t.period_ranks,
@@ -115,6 +117,8 @@ def _facts(t: Topology) -> str:
             rows += _group_facts(t, g, int((t.node_group == i).sum()), "")
     if t.nodes > 1:
         rows.append(("fabric", fabric_words(t)))
+    if text := said(t):
+        rows.append(("plugin", text))
     if t.link_failed is not None:
         rows.append(("failed", f"{int(t.link_failed.sum())} links one way"))
     if t.world_size > 1:

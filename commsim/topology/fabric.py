@@ -46,6 +46,9 @@ _APPLIES = {
     "dimensions": {"torus"},
 }
 
+_PLUGIN_OF = {"aws-ofi-nccl": {"efa", "efa_v1"}, "gib": {"roce"}, "tcpxo": {"tcpx"}, "tcpx": {"tcpx"}}
+"""Networks that NCCL's plugins are for."""
+
 
 @dataclass(frozen=True)
 class Fabric:
@@ -57,6 +60,7 @@ class Fabric:
 
     kind: str
     network: str
+    plugin: str
     in_network_reduction: bool
     routing: str
     hash_seed: int
@@ -125,6 +129,7 @@ def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabr
     fabric = Fabric(
         kind=kind,
         network=spec.network or "infiniband",
+        plugin=spec.plugin or "none",
         in_network_reduction=bool(spec.in_network_reduction),
         routing=routing,
         hash_seed=spec.hash_seed or 0,
@@ -171,6 +176,12 @@ def _check_fields(spec: FabricSpec, kind: str, name: str) -> None:
     if spec.in_network_reduction and spec.network not in {"infiniband", None}:
         raise TopologyError(
             f"{name}: fabric.in_network_reduction is SHARP, of InfiniBand switches; found network {spec.network}"
+        )
+    networks = _PLUGIN_OF.get(spec.plugin or "none")
+    if networks and (spec.network or "infiniband") not in networks:
+        raise TopologyError(
+            f"{name}: fabric.plugin: {spec.plugin} is for network {_either(networks)}; "
+            f"found network {spec.network or 'infiniband'}"
         )
     if kind == "single_switch" and (spec.oversubscription or 1) != 1:
         raise TopologyError(

@@ -84,6 +84,7 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
         groups=tuple(groups),
         node_group=node_group,
         network=fabric.network if any(g.nics_per_node for g in groups) else "none",
+        plugin=fabric.plugin if any(g.nics_per_node for g in groups) else "none",
         in_network_reduction=fabric.in_network_reduction,
         kind=fabric.kind,
         routing=fabric.routing,

@@ -73,13 +73,14 @@ class Topology:
     belongs to. Figures of a node (`gpu`, `ranks_per_node`, ...) are those that all nodes share; where nodes differ,
     TopologyError says so, and `group_of` has the figures of one rank's node. Links that have failed keep their
     number: they are marked in ``link_failed`` (L,), and no route takes them. ``in_network_reduction``: whether the
-    switches of the fabric add (SHARP).
+    switches of the fabric add (SHARP). ``plugin``: NCCL's network plugin on the machine (`FabricSpec.plugin`).
     """
 
     name: str
     groups: tuple[NodeGroup, ...]
     node_group: Int32
     network: str
+    plugin: str
     in_network_reduction: bool
     kind: str
     routing: str

@@ -192,6 +192,8 @@ def _merged(base: M, over: M) -> M:
     if isinstance(over, FabricSpec) and over.ports is not None:
         sizes = dict.fromkeys(("nodes_per_leaf", "spines", "leaves_per_pod", "cores"))
         base = base.model_copy(update=sizes)  # switches of other ports: the base's numbers do not fit them
+    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.network not in {None, base.network}:
+        base = base.model_copy(update={"plugin": None})  # the base's plugin is for the base's network
     update: dict[str, object] = {}
     for field in over.model_fields_set:
         new, old = getattr(over, field), getattr(base, field)

@@ -226,6 +226,10 @@ class FabricSpec(_Block):
     `dragonfly`: groups of `leaves_per_group` switches joined all to all, and groups joined all to all by
     `global_links` each. `torus`: a router per node, `dimensions` as sizes, or how many for a shape near a cube.
 
+    `plugin`: NCCL's network plugin on the machine. Clouds' plugins set variables of NCCL's environment, which count as
+    the job's unless ``library.env`` sets them itself: `aws-ofi-nccl` of EC2, Google's `gib`, `tcpxo` (A3 Mega) and
+    `tcpx` (A3 High).
+
     `in_network_reduction`: the switches add and multicast (SHARP on InfiniBand), and the jobs may have them do so; not
     taken for granted, as it needs an aggregation manager, licences and a plugin.
 
@@ -236,6 +240,9 @@ class FabricSpec(_Block):
     kind: FabricKind | None = Field(default=None, description="shape of the network")
     network: Literal["infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet"] | None = Field(
         default=None, description="what runs on it: NCCL's constants differ"
+    )
+    plugin: Literal["none", "aws-ofi-nccl", "gib", "tcpxo", "tcpx"] | None = Field(
+        default=None, description="of NCCL, whose variables every job gets unless it sets them itself"
     )
     in_network_reduction: Annotated[bool, Field(strict=True)] | None = Field(
         default=None, description="InfiniBand switches add for the job (SHARP); not taken for granted"

@@ -90,6 +90,17 @@ def test_one_nic_in_use_is_found(scenario: Path, tmp_path: Path) -> None:
     assert verdict["sizes"][-1]["verdict"].startswith("slower x")
 
 
+def test_a_plugin_that_sets_nothing_is_a_cause(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO.replace("hgx-h100-ndr400", "aws-p4d"))
+    (one,), (bare,) = load_scenarios(path), load_scenarios(path, ["topology.fabric.plugin=none"])
+    (cause,) = (w for w in what_ifs(one) if "plugin=" in w.cause)
+    assert cause.cause == "aws-ofi-nccl does not set its variables (fabric.plugin=none)"
+    curves = [predicted_curve(s, "all_reduce", [1 << 18]).time_s for s in (one, cause.change(one), bare)]
+    assert curves[1] == curves[2] != curves[0]
+    assert not any("plugin=" in option.cause for option in what_ifs(bare))
+
+
 @pytest.mark.parametrize(("mode", "other"), [("process_per_gpu", "one_process"), ("one_process", "process_per_gpu")])
 @pytest.mark.parametrize("stated", [True, False])
 def test_the_other_launch_mode_is_found(tmp_path: Path, mode: str, other: str, stated: bool) -> None:

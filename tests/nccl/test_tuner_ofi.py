@@ -14,6 +14,7 @@ from commsim.topology.presets import load_preset
 
 LOADED = {"NCCL_TUNER_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-ofi-tuner.so"}
 ALL = {(algorithm, protocol) for algorithm in ("tree", "ring", "nvls_tree") for protocol in ("LL", "LL128", "Simple")}
+BARE = {"fabric": {"plugin": "none"}}
 P5, P5EN, P6 = "hgx-h100-efa3200", "aws-p5en", "aws-p6-b200"
 
 
@@ -66,7 +67,7 @@ def test_borders(preset: str, nodes: int, collective: str, nbytes: int, choice: 
     ],
 )
 def test_where_it_has_no_say(preset: str, knobs: dict[str, int], env: dict[str, str]) -> None:
-    topology = load_preset(preset, **knobs)
+    topology = load_preset(preset, **knobs, **BARE)
     assert plugin_choice(topology, env, "all_reduce", 1 << 20, ALL) is None
     warned = [
         w for w in Predictor(topology, Options((2, 28, 7), env)).warnings if "NCCL_TUNER_PLUGIN has no effect" in w
@@ -86,7 +87,7 @@ def test_names_of_the_plugin(name: str) -> None:
 
 
 def test_a_prediction_takes_its_choice_but_not_against_the_environment() -> None:
-    topology = load_preset(P5, nodes=16)
+    topology = load_preset(P5, nodes=16, **BARE)
     size = 256 << 20
 
     def chosen(**env: str) -> tuple[str, str]:

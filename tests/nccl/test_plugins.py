@@ -1,0 +1,133 @@
+"""What the network plugins of clouds set: on the presets, in jobs, and the same for logs of today."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from commsim.accuracy.cases import case_of
+from commsim.errors import TopologyError
+from commsim.nccl.plugins import PLUGINS, of_machine, said, variables
+from commsim.nccl.predict import Options, Predictor
+from commsim.report.topology_tables import topology_sheet
+from commsim.topology.presets import load_preset, preset_names
+
+VERSION = (2, 28, 7)
+P5 = "hgx-h100-efa3200"
+CHUNKS = {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288", "NCCL_NVLS_CHUNKSIZE": "524288"}
+P5_SETS = CHUNKS | {"NCCL_BUFFSIZE": "8388608"}
+TUNED = P5_SETS | {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "knobs", "sets"),
+    [
+        (P5, {"nodes": 16}, TUNED),
+        ("aws-p5en", {"nodes": 3}, TUNED),
+        ("aws-p6-b200", {"nodes": 2}, P5_SETS),
+        ("aws-p6-b200", {"nodes": 1}, P5_SETS),
+        (P5, {"nodes": 4, "gpus_per_node": 4}, P5_SETS),  # the tuner would have no say
+        ("aws-p4d", {"nodes": 2}, {"NCCL_PROTO": "Simple"}),
+        ("aws-p3dn", {"nodes": 2}, {"NCCL_PROTO": "Simple"}),
+        ("aws-p4d", {"nodes": 1}, {}),
+        ("gcp-a3-high", {"nodes": 2}, variables("tcpx", "", 2)),
+        ("gcp-a3-mega", {"nodes": 2}, variables("tcpxo", "", 2)),
+        ("gcp-a3-mega", {"nodes": 1}, {}),
+        ("gcp-a3-ultra", {"nodes": 2}, {"NCCL_NVLS_CHUNKSIZE": "524288"}),
+        ("gcp-a4", {"nodes": 1}, {"NCCL_NVLS_CHUNKSIZE": "524288"}),
+        ("hgx-h100-ndr400", {"nodes": 4}, {}),
+    ],
+)
+def test_presets(preset: str, knobs: dict[str, int], sets: dict[str, str]) -> None:
+    topology = load_preset(preset, **knobs)
+    assert of_machine(topology, VERSION) == sets
+    model = Predictor(topology, Options(VERSION))
+    assert model.options.env == sets
+    assert [w for w in model.warnings if "fabric.plugin" in w] == ([said(topology, VERSION)] if sets else [])
+    assert all(f"{name}={value}" in topology_sheet(topology) for name, value in sets.items())
+    bare = load_preset(preset, **knobs, fabric={"plugin": "none"})
+    assert Predictor(bare, Options(VERSION)).options.env == {}
+    assert "fabric.plugin" not in topology_sheet(bare)
+
+
+def test_every_cloud_preset_names_its_plugin() -> None:
+    with_one = {name for name in preset_names() if load_preset(name, nodes=1).plugin in PLUGINS}
+    assert with_one == {name for name in preset_names() if name.startswith(("aws", "gcp"))} | {P5}
+
+
+def test_the_job_has_the_last_word() -> None:
+    topology = load_preset(P5, nodes=16)
+    model = Predictor(topology, Options(VERSION, {"NCCL_BUFFSIZE": "4194304", "NCCL_TUNER_PLUGIN": "none"}))
+    assert model.options.env == TUNED | {"NCCL_BUFFSIZE": "4194304", "NCCL_TUNER_PLUGIN": "none"}
+    assert model.choose("all_reduce", 256 << 20) == ("nvls_tree", "Simple")  # NCCL's own
+    assert not any("no effect" in w or "NCCL_BUFFSIZE" in w for w in model.warnings)
+    assert Predictor(topology, Options(VERSION)).choose("all_reduce", 256 << 20) == ("tree", "LL128")  # the tuner's
+
+
+def test_a_tuner_needs_an_nccl_that_loads_it() -> None:
+    topology = load_preset(P5, nodes=4)
+    assert of_machine(topology, (2, 18, 6)) == P5_SETS
+    assert of_machine(topology, (2, 19, 1)) == TUNED
+
+
+def test_a_plugin_belongs_to_its_network() -> None:
+    assert load_preset(P5, nodes=2, fabric={"network": "infiniband"}).plugin == "none"
+    assert load_preset(P5, nodes=2, fabric={"network": "efa"}).plugin == "aws-ofi-nccl"
+    assert load_preset(P5, nodes=2, fabric={"kind": "fat_tree"}).plugin == "aws-ofi-nccl"
+    assert load_preset("hgx-h100-roce400", nodes=2, fabric={"plugin": "gib"}).plugin == "gib"
+    assert load_preset("gcp-a4", nodes=1, nics_per_node=0).plugin == "none"
+    for preset, plugin, network in [("aws-p4d", "gib", "roce"), ("hgx-h100-ndr400", "tcpxo", "tcpx")]:
+        with pytest.raises(TopologyError, match=f"fabric.plugin: {plugin} is for network {network}; found network"):
+            load_preset(preset, nodes=2, fabric={"plugin": plugin})
+
+
+@pytest.mark.parametrize(
+    ("preset", "row"),
+    [
+        (P5, {"gpu_model": "H100 80GB HBM3", "inter_link": "32x 100Gb/s EFA"}),
+        ("aws-p5en", {"gpu_model": "H200", "inter_link": "16x 200Gb/s EFA"}),
+        ("aws-p6-b200", {"gpu_model": "B200", "inter_link": "8x 400Gb/s EFA"}),
+        ("aws-p4d", {"gpu_model": "A100 40GB SXM4", "inter_link": "4x 100Gb/s EFA"}),
+        ("gcp-a3-high", {"gpu_model": "H100 80GB HBM3", "inter_link": "4x 200Gb/s, GPUDirect-TCPX"}),
+        ("gcp-a3-mega", {"gpu_model": "H100 80GB HBM3", "inter_link": "8x 200Gb/s, GPUDirect-TCPXO"}),
+        ("gcp-a4", {"gpu_model": "B200", "inter_link": "8x 400Gb/s RoCE (gIB)"}),
+    ],
+)
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_a_log_of_today_and_a_preset_have_the_same(
+    preset: str, row: dict[str, str], nodes: int, tmp_path: Path
+) -> None:
+    named = {"slug": "new", "collective": "all_reduce", "intra_link": "NVSwitch", "n_nodes": str(nodes)}
+    case = case_of(
+        named | {"n_ranks": str(8 * nodes), "gpus_per_node": "8", "date": date.max.isoformat()} | row, tmp_path
+    )
+    assert case.fault == ""
+    assert case.env == of_machine(load_preset(preset, nodes=nodes), VERSION)
+    assert case.topology().plugin == "none"  # and nothing is set twice
+
+
+@pytest.mark.parametrize(
+    ("preset", "collective", "version", "sizes_us"),
+    [
+        # validation/measured: aws_p4de_a100_n2x8_allreduce and gcp_a3mega_h100_n2x8_allgather, both of 2026
+        ("aws-p4d", "all_reduce", (2, 29, 7), {2**10: 165.0, 2**17: 229.7, 2**20: 309.4, 2**23: 762.8, 2**30: 26217}),
+        (
+            "gcp-a3-mega",
+            "all_gather",
+            (2, 29, 7),
+            {2**16: 96.98, 2**18: 129.67, 2**20: 133.87, 2**22: 148.45, 2**25: 290.54},
+        ),
+    ],
+)
+def test_curves_of_clouds_come_out_nearer(
+    preset: str, collective: str, version: tuple[int, int, int], sizes_us: dict[int, float]
+) -> None:
+    def error(plugin: dict[str, object]) -> float:
+        model = Predictor(load_preset(preset, nodes=2, **plugin), Options(version))
+        return sum(abs(1e6 * model.predict(collective, n).time_s / us - 1) for n, us in sizes_us.items()) / len(
+            sizes_us
+        )
+
+    assert error({}) < 0.8 * error({"fabric": {"plugin": "none"}})
