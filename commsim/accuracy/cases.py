@@ -53,8 +53,16 @@ if TYPE_CHECKING:
 CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 """Fabric classes that errors are reported by."""
 
-_ONE_PROCESS = re.compile(r"\bsingle[- ]process\b|\bone process driving\b|(?<!\S)-g (?:[2-9]|\d\d)\b", re.I)
-_PER_GPU = re.compile(r"\b(?:one )?process per GPU\b|\bsrun\b|\btorch(?:run|\.distributed)\b", re.I)
+_ONE_PROCESS = re.compile(
+    r"\bsingle[- ]process\b|\bone process (?:driving|drives)\b|(?<!\S)-g (?:[2-9]|\d\d)\b|\bnGpus (?:[2-9]|\d\d)\b",
+    re.I,
+)
+_PER_GPU = re.compile(
+    r"\bprocess per GPU\b|\bGPU per process\b|\brank per (?:pid|process)\b|\bsrun\b|\btorch(?:run|\.distributed)\b",
+    re.I,
+)
+_PER_NODE = re.compile(r"\bprocess per node\b", re.I)
+_PROCESSES = re.compile(r"(?<!\S)-np (\d{1,6})\b|\bmpi(?:run|exec) -n (\d{1,6})\b", re.I)
 _THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
 _EC2 = re.compile(r"\bp[56][a-z]*(?:-\w+)?\.\d+xlarge\b")
 _GIB = re.compile(r"\bgIB\b", re.I)
@@ -136,12 +144,19 @@ def launch_in_words(row: dict[str, str]) -> str:
     """The launch that notes, environment and tool version of a row name; blank where they name none or both.
 
     ``one_process``: "single process", "one process driving", the flag "-g" with 2 or more. ``process_per_gpu``:
-    "process per GPU", "srun", "torchrun", "torch.distributed"; also "N threads x 1 GPU" or the flag "-t" with 2 or
-    more, whatever else is said: threads of one process launch side by side.
+    "process per GPU", "rank per process", "srun", "torchrun", "torch.distributed". Whatever else is said, "N threads x
+    1 GPU" or the flag "-t" with 2 or more are as processes, since threads launch side by side; and the number of
+    processes ("mpirun -np 16", "process per node") decides where it is that of the ranks or that of the nodes.
     """
     text = " ".join(row.get(k, "") for k in ("notes", "env", "nccl_tests_version"))
     if _THREADS.search(text):
         return "process_per_gpu"
+    nodes, per_node = _shape(row)
+    started = {int(match[1] or match[2]) for match in _PROCESSES.finditer(text)}
+    if per_node > 1 and nodes * per_node in started:
+        return "process_per_gpu"
+    if per_node > 1 and (nodes in started or _PER_NODE.search(text)):
+        return "one_process"
     one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
     return "" if one == per_gpu else "one_process" if one else "process_per_gpu"
 

@@ -17,6 +17,7 @@ from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 
 _MESH = r"no NVSwitch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
+_PCIE = r"\bno NVLink\b|^(?!.*(?:NVLink|NVSwitch|\bNVL|SHM)).*\bPCIe"
 
 _BASES: tuple[tuple[str, str, str], ...] = (
     # GPU model, intra-node links, machine; the first match of both wins ("" matches everything).
@@ -25,20 +26,30 @@ _BASES: tuple[tuple[str, str, str], ...] = (
     (r"GB200", "", "gb200-nvl72"),
     (r"GB10\b|DGX Spark", "", "dgx-spark"),
     (r"GH200", "", "gh200x4"),
-    (r"\bB[23]00", "", "hgx-b200"),
-    (r"\bH200[- ]?NVL", "", "h100-pcie-bridge"),
+    (r"\bB300", "", "hgx-b300"),
+    (r"\bB200", "", "hgx-b200"),
+    (r"\bH[12]00[- ]?NVL", "", "h100-pcie-bridge"),
+    (r"\bH[12]00[- ]?NVL", "", "h100-nvl"),
     (r"\bH200", "", "hgx-h200"),
     (r"\bH20\b", "", "h20"),
     (r"\bH800", "", "h800"),
+    (r"\bH100.*PCIe|PCIe.*\bH100", _PCIE, "h100-pcie"),
     (r"\bH100.*(PCIe|NVL\b)|PCIe.*\bH100", "", "h100-pcie-bridge"),
+    (r"\bH100.*(PCIe|NVL\b)|PCIe.*\bH100", "bridge", "h100-nvl"),
+    (r"\bH100(?!.*SXM)", _PCIE, "h100-pcie"),
+    (r"\bH100.*PCIe|PCIe.*\bH100", "", "h100-pcie"),
     (r"\bH100", _MESH, "hgx-h100-4"),
     (r"\bH100", "", "hgx-h100"),
     (r"\bA800", "", "a800"),
     (r"\bA100.*PCIe|PCIe.*\bA100|\bA30\b", r"(?<!no NVLink )bridge", "a100-pcie-bridge"),
     (r"\bA100.*PCIe|PCIe.*\bA100|\bA30\b", "", "a100-pcie"),
+    (r"\bA100(?!.*SXM)", _PCIE, "a100-pcie"),
     (r"\bA100", _MESH, "hgx-a100-4"),
     (r"\bA100", "", "dgx-a100"),
     (r"\bV100.*PCIe|PCIe.*\bV100", "", "v100-pcie"),
+    (r"\bV100.*PCIe|PCIe.*\bV100", "", "v100-pcie-8"),
+    (r"\bV100(?!.*SXM)", _PCIE, "v100-pcie"),
+    (r"\bV100(?!.*SXM)", _PCIE, "v100-pcie-8"),
     (r"\bV100", r"(?<!no )NVSwitch|DGX-2", "dgx-2"),
     (r"\bV100.*SXM3|DGX-2", "", "dgx-2"),
     (r"\bV100", _MESH, "v100-sxm2-4"),
@@ -57,11 +68,11 @@ _NETWORKS: tuple[tuple[str, str], ...] = (
     (r"\bEFA", "efa"),
     (r"TCPX|FasTrak|GPUDirect-TCP", "tcpx"),
     (r"RoCE|\bgIB\b|Spectrum-X", "roce"),
-    (r"InfiniBand|(?:(?<![A-Z])|(?<=\dx))[EHNXF]DR(?![A-Z])|\bIB\b|Omni", "infiniband"),
+    (r"InfiniBand|(?:(?<![A-Z])|(?<=\dx))[QEHNXF]DR(?![A-Z])|\bIB\b|Omni", "infiniband"),
     (r"Ethernet|GbE", "ethernet"),
 )
 _NAMED_RATES = {
-    "FDR": 56, "EDR": 100, "HDR[- ]?100": 100, "HDR(?:[- ]?200)?": 200,
+    "QDR": 40, "FDR": 56, "EDR": 100, "Omni-?Path": 100, "HDR[- ]?100": 100, "HDR(?:[- ]?200)?": 200,
     "NDR[- ]?200": 200, "NDR(?:[- ]?400)?": 400, "XDR(?:[- ]?800)?": 800,
     "(?:ConnectX-?|CX-?)5": 100, "(?:ConnectX-?|CX-?)6": 200, "(?:ConnectX-?|CX-?)7|BlueField-?3": 400,
     "(?:ConnectX-?|CX-?)8": 800,
@@ -69,8 +80,12 @@ _NAMED_RATES = {
 _DEFAULT_RATE = {"volta": 100, "turing": 100, "ampere": 200, "ada": 200, "hopper": 400, "blackwell": 400}
 """Gb/s of a NIC where the row names none: the usual one of the servers of that time."""
 
-_DEFAULT_SOCKET_RATE = 25
-"""The same for sockets: who has a faster network between GPUs goes around the kernel."""
+_RATE_OF = {"ethernet": 25, "slingshot": 200, "tcpx": 200, "efa_v1": 100}
+"""The same of networks that come with one rate; who has more than this between hosts goes around sockets."""
+
+_EFA_OF_A_NODE = 3200
+_EFA_OF_P4D = 400
+"""Gb/s of all NICs together of P5, P5en and P6 (32, 16 and 8 devices), and of P4d (4)."""
 
 _FASTEST = 800
 """Gb/s that no NIC of today exceeds: a larger rate is that of a node."""
@@ -80,8 +95,12 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s?(?:GB/s|GBps|GiB/s)")
 _COUNT = re.compile(
     r"(?<![\w.-])(\d{1,3})\s?[x*\u00d7]\s?(?!\d{0,3}\s?GPU)"
     r"|(?<![\w.-])(\d{1,2})\s?(?:(?:RDMA|SR-IOV|IB|RoCE|Ethernet|mlx5) ){0,3}"
-    r"(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?)\b",
+    r"(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?|ConnectX-\d|BlueField-\d)\b"
+    r"|(?<!PCIe)(?<!Gen\d)(?<!PCIe Gen\d) [x\u00d7]\s?(\d{1,2})(?=\s*(?:$|[,;()|]))",
     re.I,
+)
+_COUNT_AND_RATE = re.compile(
+    r"(?<![\w.-])\d{1,2}\s?[x*\u00d7]\s?(25|40|50|56|100|200|400|800)(?![\w.]|\s?(?:G|node|port|NIC))", re.I
 )
 _P2P = r"\b(?:P2P|peer[- ]to[- ]peer)\b"
 _NO_PEER = re.compile(
@@ -116,7 +135,11 @@ _APART_DOMAINS = re.compile(
     re.I,
 )
 _ACROSS_TRAYS = re.compile(r"\bMNNVL\b|\bIMEX\b|\bmulti-?node NVLink\b", re.I)
-_PER_NODE = re.compile(r"\b(?:per|/)\s?node\b|\bnode total\b|\btotal\b|\baggregate\b", re.I)
+_OF_NODE = re.compile(
+    r"[ ,(]{0,2}(?:(?:EFA\w*|RDMA|InfiniBand|RoCE) )?(?:(?:per|/) ?(?:node|server|host|instance)\b"
+    r"|(?:node )?total\b|aggregate\b)",
+    re.I,
+)
 
 # us of switch, cable and NIC as in topologies/: Quantum-2, Rosetta, 51.2 Tb/s Ethernet; half a round trip of a NIC.
 _LATENCY = {
@@ -209,7 +232,7 @@ def one_nvlink_domain(intra_link: str, inter_link: str, env: dict[str, str], *, 
         return False
     if _ACROSS_TRAYS.search(words) or re.search(r"\bNVLink", inter_link, re.I):
         return True
-    named = network_kind(inter_link) is not None or _rate(inter_link) is not None
+    named = network_kind(inter_link) is not None or _rate(inter_link)[0] is not None
     return not named or racks == int(racks)
 
 
@@ -232,54 +255,70 @@ def wire(inter_link: str, env: str, gpus: int, generation: str, *, apart: bool =
     if network is None:
         network = "infiniband"
         assumed.append("network not named: taken as infiniband")
-    rate = _rate(inter_link)
-    if rate is None:
-        rate = _DEFAULT_SOCKET_RATE if network == "ethernet" else _DEFAULT_RATE[generation]
-        assumed.append(f"NIC rate not stated: taken as {rate} Gb/s")
-    nics = _count(inter_link)
-    if nics is None:
-        whole = rate > _FASTEST or (rate >= 2 * _DEFAULT_RATE[generation] and bool(_PER_NODE.search(inter_link)))
-        nics = gpus if rate >= 100 else 1
-        assumed.append(f"NIC count not stated: taken as {nics} ({'one per GPU' if rate >= 100 else 'a slow network'})")
-        if whole:
-            rate = rate // nics
-            assumed.append(f"the rate is taken as that of a node: {rate} Gb/s per NIC")
-    elif rate > _FASTEST:
-        rate = rate // nics
-    if "per tray" in inter_link:  # the node is the NVLink domain, a tray holds four of its GPUs
-        nics *= max(1, gpus // 4)
     if network == "efa" and generation in ("volta", "turing", "ampere"):
         network = "efa_v1"  # its second generation came with the instances of Hopper
+    nics, (rate, of_node) = _count(inter_link), _rate(inter_link)
+    usual = _RATE_OF.get(network, _DEFAULT_RATE[generation])
+    if rate is None:
+        rate = _EFA_OF_A_NODE // nics if network == "efa" and nics else usual
+        assumed.append(f"NIC rate not stated: taken as {rate} Gb/s")
+    if network == "efa_v1" and nics is None and generation == "ampere" and gpus == 8:
+        rate = max(rate, _EFA_OF_P4D)
+    of_node = of_node or rate > _FASTEST or (network == "efa_v1" and nics is None and rate > usual)
+    if nics is None:
+        nics, why = _usual_count(network, rate, usual, gpus, of_node=of_node)
+        assumed.append(f"NIC count not stated: taken as {nics} ({why})")
+    if of_node and nics > 1:
+        rate = rate // nics
+        assumed.append(f"the rate is taken as that of a node: {rate} Gb/s per NIC")
+    if "per tray" in inter_link:  # the node is the NVLink domain, a tray holds four of its GPUs
+        nics *= max(1, gpus // 4)
     if network == "efa" and nics > gpus and nics % gpus == 0:  # its plugin joins the devices beside one GPU
         nics, rate = gpus, rate * nics // gpus
     far = apart or bool(_STAGED.search(f"{inter_link} {env}"))
     return Wire(network, nics, rate * 1e9 / 8, tuple(assumed), far)
 
 
-def _rate(text: str) -> int | None:
-    """Gb/s of the first rate that a text states: in bits, by a name, or in bytes."""
-    match = _RATE.search(_BYTES.sub(" ", text))
-    if match:
-        scale = 1000 if (match[2] or "").upper() == "T" else 1
-        return max(1, round(float(match[1] or match[3]) * scale))
-    named = next(
-        (
-            rate
-            for name, rate in _NAMED_RATES.items()
-            if re.search(rf"(?:(?<![A-Z])|(?<=\dx))(?:{name})(?!\d)", text, re.I)
-        ),
-        None,
+def _usual_count(network: str, rate: int, usual: int, gpus: int, *, of_node: bool) -> tuple[int, str]:
+    """NICs of a node whose row does not count them, and why; `rate` in Gb/s, `usual` of such a NIC."""
+    if network == "ethernet":
+        return 1, "sockets of the host"
+    if network == "efa_v1" or (of_node and rate < 100 * gpus):
+        return max(1, rate // usual), f"of {usual} Gb/s"
+    return (gpus, "one per GPU") if rate >= 100 else (1, "a slow network")
+
+
+def _rate(text: str) -> tuple[int | None, bool]:
+    """Gb/s of the first rate that a text states, in bits, by a name, or in bytes; and whether it is that of a node.
+
+    A rate of one NIC goes before that of a node.
+    """
+    found = [
+        (max(1, round(float(match[1] or match[3]) * (1000 if (match[2] or "").upper() == "T" else 1))), match.end())
+        for match in _RATE.finditer(_BYTES.sub(lambda b: " " * len(b[0]), text))
+    ]
+    of_nic = [rate for rate, end in found if not _OF_NODE.match(text, end)]
+    if of_nic:
+        return of_nic[0], False
+    named = (
+        rate
+        for name, rate in _NAMED_RATES.items()
+        if re.search(rf"(?:(?<![A-Z])|(?<=\dx))(?:{name})(?!\d)", text, re.I)
     )
-    if named is not None:
-        return named
+    unit = _COUNT_AND_RATE.search(text)
+    rate = next(named, int(unit[1]) if unit else None)
+    if rate is not None:
+        return rate, False
+    if found:
+        return found[0][0], True
     stated = _BYTES.search(text)
-    return max(1, round(8 * float(stated[1]))) if stated else None
+    return (max(1, round(8 * float(stated[1]))), bool(_OF_NODE.match(text, stated.end()))) if stated else (None, False)
 
 
 def _count(text: str) -> int | None:
     """NICs of a node: ``8x``, ``8 NICs``; the first number that is not nought."""
     for match in _COUNT.finditer(text):
-        found = int(match[1] or match[2])
+        found = int(match[1] or match[2] or match[3])
         if found:
             return found
     return 1 if re.search(r"\b(?:one|a single|single) (?:NIC|HCA|port)\b(?! per GPU)", text, re.I) else None

@@ -114,11 +114,23 @@ def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
         ("NVIDIA H100 80GB HBM3", "", 8, "hgx-h100"),
         ("h100-sxm5", "nvswitch", 8, "hgx-h100"),
         ("NVIDIA H100 NVL", "NVLink bridge", 2, "h100-pcie-bridge"),
-        ("H100-PCIE-80GB", "PCIe Gen5", 4, "h100-pcie-bridge"),
+        ("H100-PCIE-80GB", "", 4, "h100-pcie-bridge"),
+        ("H100-PCIE-80GB", "PCIe Gen5", 4, "h100-pcie"),
+        ("H100-PCIE-80GB", "NVLink bridges", 8, "h100-nvl"),
+        ("H100 PCIe 80GB", "", 8, "h100-pcie"),  # and not the board with NVSwitch, though that has eight as well
+        ("H200 NVL", "", 8, "h100-nvl"),
+        ("H100 80GB", "PCIe Gen5 x16, no NVLink", 8, "h100-pcie"),
+        ("H100 80GB HBM3 SXM", "PCIe (NVLink off)", 8, "hgx-h100"),
+        ("A100 80GB", "PCIe Gen4", 8, "a100-pcie"),
+        ("A100 80GB", "NVSwitch; PCIe Gen4 to the host", 8, "dgx-a100"),
+        ("A100-SXM4-40GB", "PCIe, no NVLink", 8, "dgx-a100"),
+        ("A800", "PCIe/SHM (NCCL_P2P_DISABLE=1)", 8, "a800"),
+        ("V100-PCIE-32GB", "", 8, "v100-pcie-8"),
+        ("V100", "PCIe Gen3", 4, "v100-pcie"),
         ("NVIDIA H200", "NVSwitch", 8, "hgx-h200"),
         ("GB300", "NVL72", 4, "gb300-nvl72"),
         ("GB300 NVL72", "", 4, "gb300-nvl72"),
-        ("B300 SXM", "NVSwitch", 8, "hgx-b200"),
+        ("B300 SXM", "NVSwitch", 8, "hgx-b300"),
         ("NVIDIA L40S", "PCIe Gen4 x16", 4, "rtx4090"),
         ("L4", "PCIe", 8, "rtx4090"),
         ("RTX 6000D (PCIe)", "PCIe, ConnectX-8 attached", 8, "rtx6000d"),
@@ -163,6 +175,23 @@ def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str)
         ("HDR-100", 4, "infiniband", 4, 100),
         ("Slingshot-11 200Gbps, 4 NICs", 4, "slingshot", 4, 200),
         ("dual-port 2x100G RoCE", 8, "roce", 2, 100),
+        ("Slingshot-10 100Gb/s x2", 8, "slingshot", 2, 100),
+        ("4x Cassini", 4, "slingshot", 4, 200),
+        ("EDR InfiniBand x4 (400 Gb/s per node)", 8, "infiniband", 4, 100),
+        ("400 Gb/s per node (4x HDR100)", 8, "infiniband", 4, 100),
+        ("4x NDR, GPUs on PCIe Gen5 x16", 8, "infiniband", 4, 400),
+        ("4 ConnectX-6, HDR", 8, "infiniband", 4, 200),
+        ("NDR (NET/IB), 2 threads x 8 sockets", 4, "infiniband", 4, 400),
+        ("400 Gb/s per node InfiniBand", 8, "infiniband", 1, 400),
+        ("4x RoCE (800 Gb/s per node)", 8, "roce", 4, 200),
+        ("RoCE 400 GB/s per node", 8, "roce", 8, 400),
+        ("3200 Gb/s aggregate over 8 NICs, RoCE", 8, "roce", 8, 400),
+        ("EFAv3 16x200", 8, "efa", 8, 400),
+        ("32x EFA", 8, "efa", 8, 400),
+        ("GPUDirect-TCPXO", 8, "tcpx", 8, 200),
+        ("Omni-Path 100", 1, "infiniband", 1, 100),
+        ("QDR InfiniBand", 1, "infiniband", 1, 40),
+        ("100 Gbps ENA, TCP", 8, "ethernet", 1, 100),
         ("IB", 8, "infiniband", 8, 400),
         ("", 8, "infiniband", 8, 400),
     ],
@@ -212,6 +241,22 @@ def test_efa_of_old_gpus_is_its_first_generation() -> None:
         "efa_v1",
         "efa",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "generation", "gpus", "nics"),
+    [
+        ("EFA", "ampere", 8, 4),
+        ("EFA 100 Gb/s", "ampere", 8, 4),
+        ("400 Gb/s EFA", "ampere", 8, 4),
+        ("EFA", "volta", 8, 1),
+        ("EFA", "ampere", 1, 1),
+        ("2x EFA", "ampere", 8, 2),
+    ],
+)
+def test_devices_of_old_efa(words: str, generation: str, gpus: int, nics: int) -> None:
+    found = wire(words, "", gpus, generation)
+    assert (found.network, found.nics, found.bandwidth) == ("efa_v1", nics, 12.5e9)
 
 
 def test_the_environment_can_turn_a_network_to_tcp() -> None:
@@ -383,6 +428,14 @@ def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
         ({"notes": "single process, -t 8 -g 1", "n_nodes": "1"}, "process_per_gpu"),
         ({"notes": "single process, -t 1 -g 8"}, "one_process"),
         ({"notes": "one process per GPU (srun)"}, "process_per_gpu"),
+        ({"notes": "mpirun -np 8", "n_nodes": "1", "n_ranks": "8", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "mpirun -np 16 -g 1", "n_nodes": "2", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "mpiexec -n 2", "n_nodes": "2", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "all_reduce_perf -n 8", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),  # 8 iterations
+        ({"notes": "srun, one process per node", "n_nodes": "2", "gpus_per_node": "4"}, "one_process"),
+        ({"notes": "srun, one process per node", "n_nodes": "2", "gpus_per_node": "1"}, "process_per_gpu"),
+        ({"notes": "one rank per process", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "# nThread 1 nGpus 8", "n_nodes": "2", "gpus_per_node": "8"}, "one_process"),
         ({"n_nodes": "1", "inter_link": ""}, "one_process"),
         ({"n_nodes": "1", "inter_link": "4x HDR"}, "process_per_gpu"),
         ({"n_nodes": "2", "inter_link": "4x HDR"}, "process_per_gpu"),
