@@ -287,7 +287,7 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     slug = row["slug"] or row.get("place", "")
     stated = next((r for r in rows if any(fnmatchcase(slug, p) for p in r.slugs)), CaseRow(slugs=[slug]))
     notes: list[str] = []
-    version, note = version_of(row.get("nccl_version", ""), row.get("date", ""))
+    version, note = version_of(*(row.get(k, "") for k in ("nccl_version", "date", "notes")))
     if stated.version is not None:
         version, note = parse_version(stated.version), ""
     launch, launch_note = launch_of(row)

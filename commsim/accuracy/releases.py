@@ -7,7 +7,7 @@ notes of docs.nvidia.com/deeplearning/nccl/archives and the tags of github.com/N
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, timedelta
 
 from commsim.nccl.version import Version, parse_version
 
@@ -29,9 +29,24 @@ RELEASES: tuple[tuple[date, Version], ...] = tuple(
 )
 """(day, release) in order of time."""
 
-_DATE = re.compile(r"\b(20\d\d)(?:-(\d\d))?(?:-(\d\d))?\b")
+_TORCH = {
+    (2, 0): "2.14.3", (2, 1): "2.18.1", (2, 2): "2.19.3", (2, 3): "2.20.5", (2, 4): "2.20.5", (2, 5): "2.21.5",
+    (2, 6): "2.21.5", (2, 7): "2.26.2", (2, 8): "2.27.3", (2, 9): "2.27.5", (2, 11): "2.28.9", (2, 13): "2.29.7",
+}  # fmt: skip
+"""NCCL that the wheels of PyTorch require (their metadata in the Python package index)."""
+
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DATES = (
+    re.compile(r"\b(?P<y>20\d\d)[-/](?P<m>\d\d)(?:[-/](?P<d>\d\d))?\b"),
+    re.compile(r"\b(?P<d>\d\d)\.(?P<m>\d\d)\.(?P<y>20\d\d)\b"),
+    re.compile(r"(?<!\d)(?P<y>20\d\d)(?P<m>0[1-9]|1[0-2])(?P<d>[0-3]\d)(?!\d)"),
+    re.compile(rf"\b(?P<name>{'|'.join(_MONTHS)})[a-z]*\.?,? (?:(?P<d>\d\d?),? )?(?P<y>20\d\d)\b", re.I),
+    re.compile(r"\b(?P<y>20\d\d)\b(?!-\d\d(?!\d))"),
+)
 _VERSION = re.compile(r"(?<![\d.])2[._](\d{1,2})(?:[._](\d{1,2}))?(?![\d])")
 _CODE = re.compile(r"(?<![\d.])2(\d\d)(\d\d)(?![\d.])")
+_OF_TORCH = re.compile(r"torch[ =:v-]{0,3}(\d)\.(\d{1,2})(?:\.\d+)?", re.I)
+_CONTAINER = re.compile(r"(?:\bNGC[ :-]|pytorch:)(2\d)\.(0[1-9]|1[0-2])\b|(?<![\d.])(2\d)\.(0[1-9]|1[0-2])-py3\b", re.I)
 
 
 def log_date(text: str) -> date | None:
@@ -40,14 +55,15 @@ def log_date(text: str) -> date | None:
     >>> log_date("2025-02 (repo HEAD 2025-02-07)")
     datetime.date(2025, 2, 1)
     """
-    match = _DATE.search(text)
-    if match is None:
-        return None
-    year, month, day = int(match[1]), int(match[2] or 7), int(match[3] or 1)
-    try:
-        return date(year, month, day)
-    except ValueError:
-        return None
+    found = [match for match in (pattern.search(text) for pattern in _DATES) if match]
+    for match in sorted(found, key=lambda match: match.start()):
+        parts = match.groupdict()
+        month = _MONTHS.index(parts["name"][:3].lower()) + 1 if parts.get("name") else int(parts.get("m") or 7)
+        try:
+            return date(int(parts["y"]), month, int(parts.get("d") or 1))
+        except ValueError:
+            continue
+    return None
 
 
 def current_release(day: date) -> Version:
@@ -57,15 +73,37 @@ def current_release(day: date) -> Version:
 
 def stated_version(text: str) -> Version | None:
     """The NCCL release that a text names, or None: ``2.22.3+cuda12.6``, ``2.18 (directory)``, the code ``22203``."""
+    text = _CONTAINER.sub(" ", _OF_TORCH.sub(" ", text))
     match = _VERSION.search(text) or _CODE.search(text)
     return parse_version(f"2.{int(match[1])}.{int(match[2] or 0)}") if match else None
 
 
-def version_of(text: str, day: str) -> tuple[Version | None, str]:
-    """The release of a log and a note where it is not stated: the one that was current on the log's date, if any."""
+def brought_version(text: str) -> tuple[Version, str] | None:
+    """The NCCL of the PyTorch or of NVIDIA's container that a text names, and a note; None where it names neither.
+
+    A container holds the release that was current at the end of its month.
+    """
+    if (match := _OF_TORCH.search(text)) and (torch := (int(match[1]), int(match[2]))) in _TORCH:
+        return parse_version(_TORCH[torch]), f"version not stated: that of PyTorch {torch[0]}.{torch[1]}"
+    if match := _CONTAINER.search(text):
+        year, month = match[1] or match[3], match[2] or match[4]
+        end = date(2000 + int(year), int(month), 28) + timedelta(days=3)
+        return current_release(end), f"version not stated: that of the container {year}.{month}"
+    return None
+
+
+def version_of(text: str, day: str, notes: str = "") -> tuple[Version | None, str]:
+    """The release of a log, and a note where it is not stated.
+
+    Then it is that of the PyTorch or the container that version or notes name, else the one that was current on the
+    log's date, if any.
+    """
     version = stated_version(text)
     if version is not None:
         return version, ""
+    brought = brought_version(text) or brought_version(notes)
+    if brought is not None:
+        return brought
     when = log_date(day)
     if when is None:
         return None, "neither version nor date stated"

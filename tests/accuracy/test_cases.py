@@ -550,6 +550,13 @@ def test_a_case_can_say_that_the_network_reduces(
 @pytest.mark.parametrize(
     ("text", "day"),
     [
+        ("March 2024", date(2024, 3, 1)),
+        ("Mar 5, 2024 (blog)", date(2024, 3, 5)),
+        ("2024/05/06", date(2024, 5, 6)),
+        ("06.05.2024", date(2024, 5, 6)),
+        ("20240506_1200", date(2024, 5, 6)),
+        ("20240506", date(2024, 5, 6)),
+        ("2023, read 2024-05-06", date(2023, 7, 1)),
         ("2026-05-05 (repo HEAD)", date(2026, 5, 5)),
         ("2025-02..2025-04", date(2025, 2, 1)),
         ("2019-2021", date(2019, 7, 1)),
@@ -571,6 +578,9 @@ def test_date_of_a_log(text: str, day: date | None) -> None:
         ("NCCL version 2.21.5+cuda12.4", (2, 21, 5)),
         ("nccl_2_19_3", (2, 19, 3)),
         ("22703", (2, 27, 3)),
+        ("2.20.5 (PyTorch 2.3.0)", (2, 20, 5)),
+        ("PyTorch 2.3.0", None),
+        ("pytorch:24.03-py3", None),
         ("12.8", None),
         ("(NCCL of the authors' tree, not stated)", None),
         ("", None),
@@ -584,6 +594,25 @@ def test_blank_version_is_the_release_of_the_day() -> None:
     assert version_of("", "2023-06-21") == ((2, 18, 3), "version not stated: the release current on 2023-06-21")
     assert version_of("", "")[0] is None
     assert current_release(date(2000, 1, 1)) == RELEASES[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "notes", "version"),
+    [
+        ("PyTorch 2.3.1", "", (2, 20, 5)),
+        ("", "torch==2.7.0+cu128 in a pod", (2, 26, 2)),
+        ("torch 1.9", "", (2, 22, 3)),  # not in the table: by the date
+        ("", "nvcr.io/nvidia/pytorch:23.10-py3; GPUs 0 and 1", (2, 19, 3)),
+        ("NGC 24.03", "", (2, 20, 5)),
+        ("", "h100-24.12-py3", (2, 23, 4)),
+        ("2.21.5", "pytorch:23.10-py3", (2, 21, 5)),
+        ("", "Ubuntu 22.04, kernel 24.11", (2, 22, 3)),
+    ],
+)
+def test_a_version_that_pytorch_or_a_container_brings(text: str, notes: str, version: tuple[int, int, int]) -> None:
+    found, note = version_of(text, "2024", notes)
+    assert found == version
+    assert bool(note) == (text != "2.21.5")
 
 
 def test_releases_ascend() -> None:
