@@ -6,6 +6,7 @@ no effect (`unmodelled`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,6 +50,9 @@ ALGORITHM_NAMES = {
 
 PROTOCOL_NAMES = ("LL", "LL128", "Simple")
 
+_UNSET = "-2"
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,15}|[0-9]{1,18}")
+
 FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 
 
@@ -58,13 +62,18 @@ def unmodelled(env: dict[str, str]) -> list[str]:
 
 
 def whole(env: Mapping[str, str], *names: str) -> int | None:
-    """The whole number that the first set variable of `names` holds; None where none is set or a value is no number."""
+    """The whole number that the first set variable of `names` holds; None where none is set.
+
+    Numbers as NCCL reads them (src/misc/param.cc, strtoll): ``4194304``, ``0x400000``; -2 is its word for not set. Any
+    other value is a ScenarioError.
+    """
     for name in names:
         text = env.get(name, "").strip()
-        if text.isdecimal():
-            return int(text)
-        if text:
+        if text in ("", _UNSET):
+            continue
+        if not _NUMBER.fullmatch(text):
             raise ScenarioError(f"{name}: found {text[:40]!r}, expected a whole number, 0 or more")
+        return int(text, 16 if text[:2].lower() == "0x" else 10)
     return None
 
 

@@ -52,6 +52,11 @@ def test_unknown_names_are_errors(env: dict[str, str], message: str) -> None:
 def test_numbers_and_levels() -> None:
     assert whole({"NCCL_MAX_CTAS": "8"}, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS") == 8
     assert whole({}, "NCCL_NTHREADS") is None
+    assert whole({"NCCL_BUFFSIZE": "0x400000"}, "NCCL_BUFFSIZE") == 4 << 20
+    assert whole({"NCCL_MIN_CTAS": "-2", "NCCL_MAX_CTAS": "8"}, "NCCL_MIN_CTAS", "NCCL_MAX_CTAS") == 8
+    for text in ("0x", "-1", "8M", "1" * 5000, "\u0663"):
+        with pytest.raises(ScenarioError, match="expected a whole number"):
+            whole({"NCCL_BUFFSIZE": text}, "NCCL_BUFFSIZE")
     with pytest.raises(ScenarioError, match="NCCL_NTHREADS: found 'many', expected a whole number, 0 or more"):
         whole({"NCCL_NTHREADS": "many"}, "NCCL_NTHREADS")
     assert path_level({"NCCL_NET_GDR_LEVEL": "phb"}, "NCCL_NET_GDR_LEVEL", "PXB") == 8
