@@ -58,12 +58,13 @@ _ONE_PROCESS = re.compile(
     re.I,
 )
 _PER_GPU = re.compile(
-    r"\bprocess per GPU\b|\bGPU per process\b|\brank per (?:pid|process)\b|\bsrun\b|\btorch(?:run|\.distributed)\b",
+    r"\bprocess per GPU\b|\b(?:one|1) GPU per process\b|\brank per (?:pid|process)\b|\bsrun\b"
+    r"|\btorch(?:run|\.distributed)\b",
     re.I,
 )
-_PER_NODE = re.compile(r"\bprocess per node\b", re.I)
+_PER_NODE = re.compile(r"\b(one|\d{1,3}) process(?:es)? per node\b", re.I)
 _PROCESSES = re.compile(r"(?<!\S)-np (\d{1,6})\b|\bmpi(?:run|exec) -n (\d{1,6})\b", re.I)
-_THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
+_THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|\bnThread (?:[2-9]|\d\d)\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
 _EC2 = re.compile(r"\bp[56][a-z]*(?:-\w+)?\.\d+xlarge\b")
 _GIB = re.compile(r"\bgIB\b", re.I)
 _TCPXO = re.compile(r"TCPXO|FasTrak", re.I)
@@ -72,6 +73,7 @@ _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+
 _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
+_MOST_WORDS = 4096  # of a cell, in characters: the rule's patterns look at every pair of words
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
 
 
@@ -153,10 +155,9 @@ def launch_in_words(row: dict[str, str]) -> str:
         return "process_per_gpu"
     nodes, per_node = _shape(row)
     started = {int(match[1] or match[2]) for match in _PROCESSES.finditer(text)}
-    if per_node > 1 and nodes * per_node in started:
-        return "process_per_gpu"
-    if per_node > 1 and (nodes in started or _PER_NODE.search(text)):
-        return "one_process"
+    started |= {nodes * (1 if match[1].lower() == "one" else int(match[1])) for match in _PER_NODE.finditer(text)}
+    if per_node > 1 and len(started) == 1 and started & {nodes, nodes * per_node}:
+        return "one_process" if nodes in started else "process_per_gpu"
     one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
     return "" if one == per_gpu else "one_process" if one else "process_per_gpu"
 
@@ -271,7 +272,7 @@ def index_rows(path: Path) -> Iterator[dict[str, str]]:
             if "slug" not in names:
                 raise LogFormatError(f"{path}:1: found the columns {', '.join(names)[:200]}, expected one called slug")
             for cells in lines:
-                row = {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+                row = {name: cell.strip()[:_MOST_WORDS] for name, cell in zip(names, cells, strict=False)}
                 if any(row.values()):
                     slug, place = row.get("slug", "").removesuffix(".csv"), f"{path.name}:{lines.line_num}"
                     yield {**row, "slug": slug, "place": place}

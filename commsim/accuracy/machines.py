@@ -17,7 +17,12 @@ from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 
 _MESH = r"no NVSwitch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
-_PCIE = r"\bno NVLink\b|^(?!.*(?:NVLink|NVSwitch|\bNVL|SHM)).*\bPCIe"
+_BOARD = r"NVSwitch|SXM|HGX|DGX|\bNV\d|SHM"
+_PCIE = (  # words that name PCIe and no board, or deny NVLink, though not only to other nodes
+    rf"^(?!.*(?:{_BOARD}|NV-?Link|\bNVL)).*\bPCIe"
+    rf"|^(?!.*(?:{_BOARD})).*\b(?:no|without) NVLinks?\b(?! (?:between|across|SHARP|to)\b)"
+)
+_CARD = r"^(?!.*(?:SXM|HGX|DGX|HBM3\b)).*"  # HBM3 is what H100 SXM have, PCIe cards HBM2e
 
 _BASES: tuple[tuple[str, str, str], ...] = (
     # GPU model, intra-node links, machine; the first match of both wins ("" matches everything).
@@ -28,28 +33,29 @@ _BASES: tuple[tuple[str, str, str], ...] = (
     (r"GH200", "", "gh200x4"),
     (r"\bB300", "", "hgx-b300"),
     (r"\bB200", "", "hgx-b200"),
+    (r"\bH[12]00[- ]?NVL|\bH100.*PCIe|PCIe.*\bH100", _PCIE, "h100-pcie"),
     (r"\bH[12]00[- ]?NVL", "", "h100-pcie-bridge"),
     (r"\bH[12]00[- ]?NVL", "", "h100-nvl"),
+    (_CARD + r"\bH200", _PCIE, "h100-pcie"),
     (r"\bH200", "", "hgx-h200"),
     (r"\bH20\b", "", "h20"),
     (r"\bH800", "", "h800"),
-    (r"\bH100.*PCIe|PCIe.*\bH100", _PCIE, "h100-pcie"),
-    (r"\bH100.*(PCIe|NVL\b)|PCIe.*\bH100", "", "h100-pcie-bridge"),
-    (r"\bH100.*(PCIe|NVL\b)|PCIe.*\bH100", "bridge", "h100-nvl"),
-    (r"\bH100(?!.*SXM)", _PCIE, "h100-pcie"),
+    (r"\bH100.*PCIe|PCIe.*\bH100", "", "h100-pcie-bridge"),
+    (r"\bH100.*PCIe|PCIe.*\bH100", "bridge", "h100-nvl"),
     (r"\bH100.*PCIe|PCIe.*\bH100", "", "h100-pcie"),
+    (_CARD + r"\bH100", _PCIE, "h100-pcie"),
     (r"\bH100", _MESH, "hgx-h100-4"),
     (r"\bH100", "", "hgx-h100"),
     (r"\bA800", "", "a800"),
     (r"\bA100.*PCIe|PCIe.*\bA100|\bA30\b", r"(?<!no NVLink )bridge", "a100-pcie-bridge"),
     (r"\bA100.*PCIe|PCIe.*\bA100|\bA30\b", "", "a100-pcie"),
-    (r"\bA100(?!.*SXM)", _PCIE, "a100-pcie"),
+    (_CARD + r"\bA100", _PCIE, "a100-pcie"),
     (r"\bA100", _MESH, "hgx-a100-4"),
     (r"\bA100", "", "dgx-a100"),
     (r"\bV100.*PCIe|PCIe.*\bV100", "", "v100-pcie"),
     (r"\bV100.*PCIe|PCIe.*\bV100", "", "v100-pcie-8"),
-    (r"\bV100(?!.*SXM)", _PCIE, "v100-pcie"),
-    (r"\bV100(?!.*SXM)", _PCIE, "v100-pcie-8"),
+    (_CARD + r"\bV100", _PCIE, "v100-pcie"),
+    (_CARD + r"\bV100", _PCIE, "v100-pcie-8"),
     (r"\bV100", r"(?<!no )NVSwitch|DGX-2", "dgx-2"),
     (r"\bV100.*SXM3|DGX-2", "", "dgx-2"),
     (r"\bV100", _MESH, "v100-sxm2-4"),
@@ -72,7 +78,8 @@ _NETWORKS: tuple[tuple[str, str], ...] = (
     (r"Ethernet|GbE", "ethernet"),
 )
 _NAMED_RATES = {
-    "QDR": 40, "FDR": 56, "EDR": 100, "Omni-?Path": 100, "HDR[- ]?100": 100, "HDR(?:[- ]?200)?": 200,
+    "QDR": 40, "FDR": 56, "EDR": 100, "Omni-?Path": 100, "Slingshot[- ]?10": 100,
+    "HDR[- ]?100": 100, "HDR(?:[- ]?200)?": 200,
     "NDR[- ]?200": 200, "NDR(?:[- ]?400)?": 400, "XDR(?:[- ]?800)?": 800,
     "(?:ConnectX-?|CX-?)5": 100, "(?:ConnectX-?|CX-?)6": 200, "(?:ConnectX-?|CX-?)7|BlueField-?3": 400,
     "(?:ConnectX-?|CX-?)8": 800,
@@ -81,22 +88,29 @@ _DEFAULT_RATE = {"volta": 100, "turing": 100, "ampere": 200, "ada": 200, "hopper
 """Gb/s of a NIC where the row names none: the usual one of the servers of that time."""
 
 _RATE_OF = {"ethernet": 25, "slingshot": 200, "tcpx": 200, "efa_v1": 100}
-"""The same of networks that come with one rate; who has more than this between hosts goes around sockets."""
+"""The same of networks that come with one rate, and of sockets: who has more between GPUs goes around the kernel."""
 
 _EFA_OF_A_NODE = 3200
+"""Gb/s of the 32, 16 or 8 devices of P5, P5en and P6-B200 together."""
+
 _EFA_OF_P4D = 400
-"""Gb/s of all NICs together of P5, P5en and P6 (32, 16 and 8 devices), and of P4d (4)."""
+"""The same of the four of P4d."""
 
 _FASTEST = 800
 """Gb/s that no NIC of today exceeds: a larger rate is that of a node."""
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|b\b)|(?<![\d.])(\d{2,4})\s?(G)\b(?!B)", re.I)
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s?(?:GB/s|GBps|GiB/s)")
+_RATE = re.compile(
+    r"(?<![\d.])(\d{1,6}(?:\.\d{1,4})?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|(?-i:b\b))|(?<![\d.])(\d{2,4})\s?(G)\b(?!B)",
+    re.I,
+)
+_BYTES = re.compile(r"(?<![\d.])(\d{1,6}(?:\.\d{1,4})?)\s?(?:GB/s|GBps|GiB/s)")
 _COUNT = re.compile(
     r"(?<![\w.-])(\d{1,3})\s?[x*\u00d7]\s?(?!\d{0,3}\s?GPU)"
-    r"|(?<![\w.-])(\d{1,2})\s?(?:(?:RDMA|SR-IOV|IB|RoCE|Ethernet|mlx5) ){0,3}"
+    r"|(?<![\w.-])(?<!Gen )(?<!PCIe )(\d{1,2})\s?(?:(?:RDMA|SR-IOV|IB|RoCE|Ethernet|mlx5) ){0,3}"
     r"(?:NICs?|HCAs?|VFs?|rails?|adapters?|ports?|ConnectX-\d|BlueField-\d)\b"
-    r"|(?<!PCIe)(?<!Gen\d)(?<!PCIe Gen\d) [x\u00d7]\s?(\d{1,2})(?=\s*(?:$|[,;()|]))",
+    # a count after what it counts; 16 there is the width of a PCIe slot
+    r"|(?:[QEHNXF]DR[- ]?\d{0,3}|Gb/s|Gbps|GbE|\dG|InfiniBand|RoCE|ConnectX-?\d|NIC)"
+    r" [x\u00d7]\s?(?!16\b)(\d{1,2})(?=\s*(?:$|[,;()|]))",
     re.I,
 )
 _COUNT_AND_RATE = re.compile(
@@ -135,11 +149,12 @@ _APART_DOMAINS = re.compile(
     re.I,
 )
 _ACROSS_TRAYS = re.compile(r"\bMNNVL\b|\bIMEX\b|\bmulti-?node NVLink\b", re.I)
-_OF_NODE = re.compile(
-    r"[ ,(]{0,2}(?:(?:EFA\w*|RDMA|InfiniBand|RoCE) )?(?:(?:per|/) ?(?:node|server|host|instance)\b"
-    r"|(?:node )?total\b|aggregate\b)",
+_OF_NODE = re.compile(  # what follows a rate that all NICs of a node have together
+    r"(?:(?!per (?:NIC|GPU|port|rail)|each)[^,;|\d]){0,40}?"
+    r"(?:(?:\bper[ -]|/ ?)(?:compute )?(?:node|server|host|instance)\b|\btotal\b|\baggregate\b)",
     re.I,
 )
+_OF_NODE_BEFORE = re.compile(r"(?:\bper[ -]node|\btotal|\baggregate):? $", re.I)
 
 # us of switch, cable and NIC as in topologies/: Quantum-2, Rosetta, 51.2 Tb/s Ethernet; half a round trip of a NIC.
 _LATENCY = {
@@ -260,7 +275,8 @@ def wire(inter_link: str, env: str, gpus: int, generation: str, *, apart: bool =
     nics, (rate, of_node) = _count(inter_link), _rate(inter_link)
     usual = _RATE_OF.get(network, _DEFAULT_RATE[generation])
     if rate is None:
-        rate = _EFA_OF_A_NODE // nics if network == "efa" and nics else usual
+        devices = nics if network == "efa" and generation in ("hopper", "blackwell") else None
+        rate = _EFA_OF_A_NODE // devices if devices in (8, 16, 32) else usual
         assumed.append(f"NIC rate not stated: taken as {rate} Gb/s")
     if network == "efa_v1" and nics is None and generation == "ampere" and gpus == 8:
         rate = max(rate, _EFA_OF_P4D)
@@ -294,12 +310,12 @@ def _rate(text: str) -> tuple[int | None, bool]:
     A rate of one NIC goes before that of a node.
     """
     found = [
-        (max(1, round(float(match[1] or match[3]) * (1000 if (match[2] or "").upper() == "T" else 1))), match.end())
+        (max(1, round(float(match[1] or match[3]) * (1000 if (match[2] or "").upper() == "T" else 1))), *match.span())
         for match in _RATE.finditer(_BYTES.sub(lambda b: " " * len(b[0]), text))
     ]
-    of_nic = [rate for rate, end in found if not _OF_NODE.match(text, end)]
-    if of_nic:
-        return of_nic[0], False
+    of_nic = next((rate for rate, start, end in found if not _of_node(text, start, end)), None)
+    if of_nic is not None:
+        return of_nic, False
     named = (
         rate
         for name, rate in _NAMED_RATES.items()
@@ -312,7 +328,12 @@ def _rate(text: str) -> tuple[int | None, bool]:
     if found:
         return found[0][0], True
     stated = _BYTES.search(text)
-    return (max(1, round(8 * float(stated[1]))), bool(_OF_NODE.match(text, stated.end()))) if stated else (None, False)
+    return (max(1, round(8 * float(stated[1]))), _of_node(text, *stated.span())) if stated else (None, False)
+
+
+def _of_node(text: str, start: int, end: int) -> bool:
+    """Whether the words round a rate say that it is all that a node has."""
+    return bool(_OF_NODE.match(text, end) or _OF_NODE_BEFORE.search(text[max(0, start - 16) : start]))
 
 
 def _count(text: str) -> int | None:

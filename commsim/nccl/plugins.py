@@ -2,7 +2,8 @@
 
 * aws-ofi-nccl sets NCCL_PROTO=simple from 1.6.0 on p3dn, p4d and p4de (src/platform-aws.c); with H100, H200 and B200,
   on one node too, it sets the chunks of NVLSTree and, from 1.11.0 on, of NVLS, and from 1.16.0 the buffer of P5 and P6
-  and its tuner;
+  and its tuner. Its source of 2026 sets the buffer of p4d as well; a curve of that year moves as with 4 MiB, so it is
+  left out, as are B300 and GB200, of which there is no curve over EFA;
 * gIB's set_nccl_env.sh sets the chunk of NVLS; the path that it allows NICs is one of its own PCIe tree, which no
   preset describes;
 * with GPUDirect-TCPXO NCCL does not start where the variables of its nccl-env-profile.sh are others (the guest
@@ -83,6 +84,13 @@ def of_machine(topology: Topology, version: Version = NEWEST) -> dict[str, str]:
 def with_plugin(topology: Topology, version: Version, env: Mapping[str, str]) -> dict[str, str]:
     """The environment of a job on a machine: what it sets itself, and what the machine's plugin sets besides."""
     return of_machine(topology, version) | dict(env)
+
+
+def for_groups(topology: Topology, version: Version, env: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+    """The same for groups of a job's ranks, also those inside a node, and `said`; each group asks its own tuner."""
+    others = {**_TUNER, **env}  # named here, so that it does not count as set by the machine
+    set_by = {name: value for name, value in of_machine(topology, version).items() if name not in others}
+    return set_by | dict(env), said(topology, version, others)
 
 
 def said(topology: Topology, version: Version = NEWEST, env: Container[str] = ()) -> str | None:

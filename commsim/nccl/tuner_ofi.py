@@ -59,7 +59,7 @@ def plugin_choice(
 def why_not(topology: Topology, env: Mapping[str, str]) -> str | None:
     """Why NCCL_TUNER_PLUGIN has no effect; None where it has, or is not set."""
     named = env.get("NCCL_TUNER_PLUGIN", "").strip()
-    if named in ("", "none"):
+    if named.lower() in ("", "none"):
         return None
     if not _LIBRARIES.fullmatch(named):
         return f"found {named[:40]!r}; only aws-ofi-nccl's (libnccl-ofi-tuner.so) is modelled"

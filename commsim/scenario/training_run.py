@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from commsim.nccl.version import parse_version
+from commsim.nccl.plugins import for_groups
+from commsim.nccl.version import ASSUMED, parse_version
 from commsim.scenario.params import gloo_parameters
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
@@ -144,7 +145,11 @@ def comm_times(scenario: Scenario, topology: Topology, latency: float = 1.0) -> 
     if library.name == "gloo":
         parameters = gloo_parameters(scenario)[0].scaled(latency)
         return GlooTimes(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
-    return NcclTimes(topology.ranks_per_node, parts, _version(scenario), library.env, latency)
+    version = _version(scenario)
+    env, text = for_groups(topology, version or ASSUMED, library.env)
+    times = NcclTimes(topology.ranks_per_node, parts, version, env, latency)
+    times.warnings += [text] if text else []
+    return times
 
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:

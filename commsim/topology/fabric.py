@@ -46,7 +46,7 @@ _APPLIES = {
     "dimensions": {"torus"},
 }
 
-_PLUGIN_OF = {"aws-ofi-nccl": {"efa", "efa_v1"}, "gib": {"roce"}, "tcpxo": {"tcpx"}, "tcpx": {"tcpx"}}
+PLUGIN_NETWORKS = {"aws-ofi-nccl": {"efa", "efa_v1"}, "gib": {"roce"}, "tcpxo": {"tcpx"}, "tcpx": {"tcpx"}}
 """Networks that NCCL's plugins are for."""
 
 
@@ -177,7 +177,7 @@ def _check_fields(spec: FabricSpec, kind: str, name: str) -> None:
         raise TopologyError(
             f"{name}: fabric.in_network_reduction is SHARP, of InfiniBand switches; found network {spec.network}"
         )
-    networks = _PLUGIN_OF.get(spec.plugin or "none")
+    networks = PLUGIN_NETWORKS.get(spec.plugin or "none")
     if networks and (spec.network or "infiniband") not in networks:
         raise TopologyError(
             f"{name}: fabric.plugin: {spec.plugin} is for network {_either(networks)}; "

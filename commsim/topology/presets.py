@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from commsim.document import Document, read_documents, validate
 from commsim.errors import Fault, TopologyError
 from commsim.resources import data_root
-from commsim.topology.fabric import applicable, fabric_of
+from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of
 from commsim.topology.faults import degraded
 from commsim.topology.freeze import NodePart, freeze
 from commsim.topology.graph import Cpu, Gpu, Topology, VertexKind
@@ -192,8 +192,9 @@ def _merged(base: M, over: M) -> M:
     if isinstance(over, FabricSpec) and over.ports is not None:
         sizes = dict.fromkeys(("nodes_per_leaf", "spines", "leaves_per_pod", "cores"))
         base = base.model_copy(update=sizes)  # switches of other ports: the base's numbers do not fit them
-    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.network not in {None, base.network}:
-        base = base.model_copy(update={"plugin": None})  # the base's plugin is for the base's network
+    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.network is not None:
+        fits = PLUGIN_NETWORKS.get(base.plugin or "none", {over.network})
+        base = base if over.network in fits else base.model_copy(update={"plugin": None})
     update: dict[str, object] = {}
     for field in over.model_fields_set:
         new, old = getattr(over, field), getattr(base, field)

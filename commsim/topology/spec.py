@@ -242,7 +242,8 @@ class FabricSpec(_Block):
         default=None, description="what runs on it: NCCL's constants differ"
     )
     plugin: Literal["none", "aws-ofi-nccl", "gib", "tcpxo", "tcpx"] | None = Field(
-        default=None, description="of NCCL, whose variables every job gets unless it sets them itself"
+        default=None,
+        description="NCCL's network plugin; every job gets the variables that it sets, unless it sets them itself",
     )
     in_network_reduction: Annotated[bool, Field(strict=True)] | None = Field(
         default=None, description="InfiniBand switches add for the job (SHARP); not taken for granted"

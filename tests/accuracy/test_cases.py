@@ -125,6 +125,19 @@ def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
         ("A100 80GB", "NVSwitch; PCIe Gen4 to the host", 8, "dgx-a100"),
         ("A100-SXM4-40GB", "PCIe, no NVLink", 8, "dgx-a100"),
         ("A800", "PCIe/SHM (NCCL_P2P_DISABLE=1)", 8, "a800"),
+        ("H100 PCIe", "PCIe Gen5, without NVLink bridges", 8, "h100-pcie"),
+        ("H100 NVL", "PCIe, no NVLink", 8, "h100-pcie"),
+        ("H200", "PCIe Gen5, no NVLink", 8, "h100-pcie"),
+        ("H100", "NVSwitch; no NVLink between nodes", 8, "hgx-h100"),
+        ("H100", "NVSwitch, no NVLink SHARP", 8, "hgx-h100"),
+        ("A100", "NV12 mesh; no NVLink to host", 4, "hgx-a100-4"),
+        ("A100", "SXM4, PCIe Gen4", 8, "dgx-a100"),
+        ("H100", "HGX board, PCIe Gen5 to host", 8, "hgx-h100"),
+        ("H100 80GB HBM3", "PCIe", 8, "hgx-h100"),
+        ("NVIDIA DGX A100", "PCIe Gen4 switches", 8, "dgx-a100"),
+        ("V100", "nv-link, PCIe", 8, "dgx-1v"),
+        ("V100", "PCIe Gen3", 8, "v100-pcie-8"),
+        ("V100", "PCIe, SHM", 8, "dgx-1v"),
         ("V100-PCIE-32GB", "", 8, "v100-pcie-8"),
         ("V100", "PCIe Gen3", 4, "v100-pcie"),
         ("NVIDIA H200", "NVSwitch", 8, "hgx-h200"),
@@ -192,6 +205,21 @@ def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str)
         ("Omni-Path 100", 1, "infiniband", 1, 100),
         ("QDR InfiniBand", 1, "infiniband", 1, 40),
         ("100 Gbps ENA, TCP", 8, "ethernet", 1, 100),
+        ("HDR InfiniBand, PCIe 4.0 x16", 8, "infiniband", 8, 200),
+        ("ConnectX-7 PCIe5 x16", 8, "infiniband", 8, 400),
+        ("HDR x16 (Gen4)", 8, "infiniband", 8, 200),
+        ("PCIe Gen 5 ConnectX-7", 8, "infiniband", 8, 400),
+        ("DGX A100 x 2, HDR", 8, "infiniband", 8, 200),
+        ("100 Gb/s x2, RoCE", 8, "roce", 2, 100),
+        ("1x EFA", 8, "efa", 1, 400),
+        ("800 Gb/s injection bandwidth per node, InfiniBand", 8, "infiniband", 8, 100),
+        ("per node: 1600 Gb/s IB", 8, "infiniband", 8, 200),
+        ("400 Gb/s InfiniBand (per node)", 8, "infiniband", 1, 400),
+        ("total 400 Gb/s RoCE", 8, "roce", 1, 400),
+        ("400 Gb/s InfiniBand per NIC and 8 per node", 8, "infiniband", 8, 400),
+        ("8x 400Gb/s RoCE (3.2 Tb/s per node)", 8, "roce", 8, 400),
+        ("Slingshot-10", 4, "slingshot", 4, 100),
+        ("A100 80GB, HDR", 8, "infiniband", 8, 200),
         ("IB", 8, "infiniband", 8, 400),
         ("", 8, "infiniband", 8, 400),
     ],
@@ -435,6 +463,11 @@ def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
         ({"notes": "srun, one process per node", "n_nodes": "2", "gpus_per_node": "4"}, "one_process"),
         ({"notes": "srun, one process per node", "n_nodes": "2", "gpus_per_node": "1"}, "process_per_gpu"),
         ({"notes": "one rank per process", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "8 GPU per process", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "8 processes per node", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "2 processes per node, -g 4", "n_nodes": "2", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "mpirun -np 2 to -np 8", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "# nThread 8 nGpus 1", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
         ({"notes": "# nThread 1 nGpus 8", "n_nodes": "2", "gpus_per_node": "8"}, "one_process"),
         ({"n_nodes": "1", "inter_link": ""}, "one_process"),
         ({"n_nodes": "1", "inter_link": "4x HDR"}, "process_per_gpu"),
@@ -556,6 +589,12 @@ def test_a_case_can_say_that_the_network_reduces(
         ("06.05.2024", date(2024, 5, 6)),
         ("20240506_1200", date(2024, 5, 6)),
         ("20240506", date(2024, 5, 6)),
+        ("2024_05_06", date(2024, 5, 6)),
+        ("6 May 2024", date(2024, 5, 6)),
+        ("March 5th, 2024", date(2024, 3, 5)),
+        ("Mar-2024", date(2024, 3, 1)),
+        ("Marketing 2024", date(2024, 7, 1)),
+        ("2023-24", date(2023, 7, 1)),
         ("2023, read 2024-05-06", date(2023, 7, 1)),
         ("2026-05-05 (repo HEAD)", date(2026, 5, 5)),
         ("2025-02..2025-04", date(2025, 2, 1)),
@@ -605,6 +644,11 @@ def test_blank_version_is_the_release_of_the_day() -> None:
         ("", "nvcr.io/nvidia/pytorch:23.10-py3; GPUs 0 and 1", (2, 19, 3)),
         ("NGC 24.03", "", (2, 20, 5)),
         ("", "h100-24.12-py3", (2, 23, 4)),
+        ("PyTorch (2.3.0)", "", (2, 20, 5)),
+        ("pytorch_2.9", "", (2, 27, 5)),
+        ("torch>=2.3", "", (2, 20, 5)),
+        ("NGC PyTorch 24.03", "", (2, 20, 5)),
+        ("PyTorch 2.6", "pytorch:23.10-py3", (2, 21, 5)),
         ("2.21.5", "pytorch:23.10-py3", (2, 21, 5)),
         ("", "Ubuntu 22.04, kernel 24.11", (2, 22, 3)),
     ],
@@ -613,6 +657,11 @@ def test_a_version_that_pytorch_or_a_container_brings(text: str, notes: str, ver
     found, note = version_of(text, "2024", notes)
     assert found == version
     assert bool(note) == (text != "2.21.5")
+
+
+def test_a_version_in_the_notes() -> None:
+    assert version_of("", "2024", "PyTorch 2.3 with NCCL 2.18.5") == ((2, 18, 5), "")
+    assert version_of("", "2024", "an issue in NCCL before 2.27")[0] == (2, 22, 3)
 
 
 def test_releases_ascend() -> None:
@@ -647,6 +696,21 @@ def test_faults_of_a_case_file_are_located(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"cases.yaml:2.*preset"):
         load_cases([tmp_path], [tmp_path / "cases.yaml"])
     assert [c.slug for c in load_cases([tmp_path])] == [ROW["slug"]]
+
+
+def test_cells_of_any_length_are_read_in_bounded_time(tmp_path: Path) -> None:
+    odd = {
+        "inter_link": "9" * 60_000 + " Gb/s InfiniBand",
+        "gpu_model": "PCIe " * 12_000 + "H100",
+        "notes": "2024 " * 9_000,
+    }
+    with (tmp_path / "INDEX_x.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, [*ROW, "notes"])
+        writer.writeheader()
+        writer.writerows(ROW | {"slug": name, name: value} for name, value in odd.items())
+    cases = load_cases([tmp_path])
+    assert len(cases) == 3
+    assert all(len(cell) <= 4096 for case in cases for cell in case.row.values())
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])

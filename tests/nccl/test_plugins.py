@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commsim.accuracy.cases import case_of
@@ -12,13 +13,22 @@ from commsim.errors import TopologyError
 from commsim.nccl.plugins import PLUGINS, of_machine, said, variables
 from commsim.nccl.predict import Options, Predictor
 from commsim.report.topology_tables import topology_sheet
+from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.training_run import comm_times
 from commsim.topology.presets import load_preset, preset_names
+from commsim.training.communicators import NcclTimes
 
 VERSION = (2, 28, 7)
 P5 = "hgx-h100-efa3200"
 CHUNKS = {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288", "NCCL_NVLS_CHUNKSIZE": "524288"}
 P5_SETS = CHUNKS | {"NCCL_BUFFSIZE": "8388608"}
 TUNED = P5_SETS | {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
+
+FEW_NICS = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
+EIGHT = {"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "8"}
+TCPXO = {
+    "NCCL_PROTO": "Simple,LL128", "NCCL_MIN_NCHANNELS": "4", "NCCL_NVLS_ENABLE": "0", "NCCL_BUFFSIZE": "8388608"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -32,8 +42,8 @@ TUNED = P5_SETS | {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
         ("aws-p4d", {"nodes": 2}, {"NCCL_PROTO": "Simple"}),
         ("aws-p3dn", {"nodes": 2}, {"NCCL_PROTO": "Simple"}),
         ("aws-p4d", {"nodes": 1}, {}),
-        ("gcp-a3-high", {"nodes": 2}, variables("tcpx", "", 2)),
-        ("gcp-a3-mega", {"nodes": 2}, variables("tcpxo", "", 2)),
+        ("gcp-a3-high", {"nodes": 2}, FEW_NICS | EIGHT | {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}),
+        ("gcp-a3-mega", {"nodes": 2}, FEW_NICS | TCPXO),
         ("gcp-a3-mega", {"nodes": 1}, {}),
         ("gcp-a3-ultra", {"nodes": 2}, {"NCCL_NVLS_CHUNKSIZE": "524288"}),
         ("gcp-a4", {"nodes": 1}, {"NCCL_NVLS_CHUNKSIZE": "524288"}),
@@ -74,13 +84,46 @@ def test_a_tuner_needs_an_nccl_that_loads_it() -> None:
 
 def test_a_plugin_belongs_to_its_network() -> None:
     assert load_preset(P5, nodes=2, fabric={"network": "infiniband"}).plugin == "none"
-    assert load_preset(P5, nodes=2, fabric={"network": "efa"}).plugin == "aws-ofi-nccl"
+    for network in ("efa", "efa_v1"):
+        assert load_preset(P5, nodes=2, fabric={"network": network}).plugin == "aws-ofi-nccl"
+    assert load_preset(P5, nodes=2, fabric={"network": "roce"}).plugin == "none"
     assert load_preset(P5, nodes=2, fabric={"kind": "fat_tree"}).plugin == "aws-ofi-nccl"
     assert load_preset("hgx-h100-roce400", nodes=2, fabric={"plugin": "gib"}).plugin == "gib"
     assert load_preset("gcp-a4", nodes=1, nics_per_node=0).plugin == "none"
     for preset, plugin, network in [("aws-p4d", "gib", "roce"), ("hgx-h100-ndr400", "tcpxo", "tcpx")]:
         with pytest.raises(TopologyError, match=f"fabric.plugin: {plugin} is for network {network}; found network"):
             load_preset(preset, nodes=2, fabric={"plugin": plugin})
+
+
+@pytest.mark.parametrize(
+    ("plugin", "gpu", "day", "name", "before", "since"),
+    [
+        ("aws-ofi-nccl", "A100", date(2023, 3, 31), "NCCL_PROTO", None, "Simple"),
+        ("aws-ofi-nccl", "H100", date(2025, 6, 1), "NCCL_BUFFSIZE", None, "8388608"),
+        ("aws-ofi-nccl", "H100", date(2024, 8, 1), "NCCL_NVLS_CHUNKSIZE", None, "524288"),
+        ("tcpxo", "H100", date(2025, 7, 1), "NCCL_PROTO", "Simple", "Simple,LL128"),
+    ],
+)
+def test_plugins_of_a_day(plugin: str, gpu: str, day: date, name: str, before: str | None, since: str) -> None:
+    assert variables(plugin, gpu, 2, day - timedelta(days=1)).get(name) == before
+    assert variables(plugin, gpu, 2, day).get(name) == variables(plugin, gpu, 2).get(name) == since
+
+
+def test_groups_inside_a_node_have_the_environment_of_the_job(checkout: Path) -> None:
+    path = checkout / "scenarios" / "training" / "llama-3-70b-512-h100.yaml"
+    preset = "topology.preset=gcp-a3-mega"
+
+    def seconds(*overrides: str) -> tuple[float, list[str]]:
+        (scenario,) = load_scenarios(path, [preset, *overrides])
+        times = comm_times(scenario, build_topology(scenario))
+        assert isinstance(times, NcclTimes)
+        return times("all_reduce", 1 << 30, np.arange(8)), [w for w in times.warnings if "fabric.plugin" in w]
+
+    bare = "topology.fabric.plugin=none"
+    (own, told), (plain, untold) = seconds(), seconds(bare)
+    assert own > 1.2 * plain  # NVLS is off
+    assert own == pytest.approx(seconds(bare, "library.env.NCCL_NVLS_ENABLE='0'")[0], rel=0.02)
+    assert (len(told), untold) == (1, [])
 
 
 @pytest.mark.parametrize(
