@@ -17,7 +17,7 @@ from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 
 _MESH = r"no NVSwitch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
-_BOARD = r"NVSwitch|SXM|HGX|DGX|\bNV\d|SHM"
+_BOARD = r"NVSwitch|SXM|HGX|DGX|\bNV\d|SHM"  # SHM: how NCCL went, not what there is
 _PCIE = (  # words that name PCIe and no board, or deny NVLink, though not only to other nodes
     rf"^(?!.*(?:{_BOARD}|NV-?Link|\bNVL)).*\bPCIe"
     rf"|^(?!.*(?:{_BOARD})).*\b(?:no|without) NVLinks?\b(?! (?:between|across|SHARP|to)\b)"
