@@ -122,10 +122,15 @@ class Workers:
 def _shared_out(pool: ProcessPoolExecutor, work: Callable[[Job], R], jobs: Sequence[Job]) -> Iterator[R]:
     from concurrent.futures.process import BrokenProcessPool
 
+    ended = CommsimError("a process that predicts logs ended without a result: out of memory, or killed")
     try:
-        yield from pool.map(work, jobs)
+        found = pool.map(work, jobs)
+    except (BrokenProcessPool, OSError):  # OSError: it ended while another was started, whose pipes the pool then shuts
+        raise ended from None
+    try:
+        yield from found
     except BrokenProcessPool:
-        raise CommsimError("a process that predicts logs ended without a result: out of memory, or killed") from None
+        raise ended from None
 
 
 def _planes_job(job: Job) -> Planes | str:
