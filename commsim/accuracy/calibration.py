@@ -158,7 +158,7 @@ def _rows(model: Model, curves: Sequence[Curve], contacts: Sequence[Contact], fr
     return Rows(
         np.concatenate([np.full(len(c), i) for i, c in enumerate(curves)]),
         np.concatenate([c.size_bytes for c in curves]),
-        np.concatenate([c.time_s for c in curves]),
+        np.concatenate([c.undisturbed_s() for c in curves]),
         np.stack([c.constant + c.slope[:, ~free] @ factor[~free] for c in contacts]),
         np.stack([np.where(free, c.slope, 0.0) for c in contacts]),
     )

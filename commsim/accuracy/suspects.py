@@ -8,18 +8,16 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from commsim.measure.records import Curve
+from commsim.measure.records import APART, Curve
 from commsim.units import format_bytes
 
-APART = 1.25
-"""Factor between two measurements of the same thing that no longer is a matter of luck."""
-
 UNSTEADY = 2.0
+MOST_SIZES = 4
 
 
 def suspects(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:
     """A sentence for each finding; `fitted_s` are the predictions of a robust fit to all of them, (rows,)."""
-    return [*_contradictions(curves), *_outliers(curves, fitted_s), *_unsteady(curves)]
+    return [*_contradictions(curves), *_disturbed(curves), *_outliers(curves, fitted_s), *_unsteady(curves)]
 
 
 def _contradictions(curves: Sequence[Curve]) -> list[str]:
@@ -40,6 +38,22 @@ def _contradictions(curves: Sequence[Curve]) -> list[str]:
                 f"{max(typical, 1 / typical):.2f} times as long at the median size, "
                 f"{max(ratio[worst], 1 / ratio[worst]):.2f} times at {format_bytes(int(size[worst]))}"
             )
+    return found
+
+
+def _disturbed(curves: Sequence[Curve]) -> list[str]:
+    found = []
+    for curve in curves:
+        rows = np.flatnonzero(curve.disturbed())
+        if curve.in_place_time_s is None or not rows.size:
+            continue
+        ratio = curve.time_s[rows] / curve.in_place_time_s[rows]
+        sizes = [f"{format_bytes(int(curve.size_bytes[k]))} ({r:.2f})" for k, r in zip(rows, ratio, strict=True)]
+        more = f" and {len(sizes) - MOST_SIZES} more" if len(sizes) > MOST_SIZES else ""
+        found.append(
+            f"{curve.name}: out of place took longer than in place at {', '.join(sizes[:MOST_SIZES])}{more}, "
+            "times as long: held up by something else; the fit takes the lower"
+        )
     return found
 
 

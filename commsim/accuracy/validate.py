@@ -158,7 +158,8 @@ def _read(cases: Iterable[Case]) -> tuple[list[Entry], list[Log]]:
                     reason = f"fewer than {LEAST_ROWS} sizes"
                 else:
                     entries.append(Entry(case, len(logs)))
-                    logs.append(Log(case, tuple(int(n) for n in curve.size_bytes), curve.time_s))
+                    sizes = tuple(int(n) for n in curve.size_bytes)
+                    logs.append(Log(case, sizes, curve.time_s, curve.undisturbed_s()))
                     continue
         entries.append(Entry(case, None, reason))
     return entries, logs
@@ -205,7 +206,7 @@ def _through_known(
     for i in plan.fitted:
         log = study.logs[i]
         known = np.flatnonzero(~plan.scored[i]).tolist()
-        out[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.time_s)
+        out[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.known_s)
     return out
 
 

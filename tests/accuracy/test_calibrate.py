@@ -11,7 +11,7 @@ from commsim.accuracy.baselines import NAMES, three_lines
 from commsim.accuracy.calibrate import Log, Rows, fit, stack, weights
 from commsim.accuracy.cases import Case, case_of
 from commsim.accuracy.fields import Space, parameters_at, replaced, scope_of, space, start_parameters, walk
-from commsim.accuracy.modes import Study, nearest, reference
+from commsim.accuracy.modes import FEW, Study, nearest, reference
 from commsim.accuracy.planes import FitPredictor, Planes, explored, planes
 from commsim.accuracy.workers import Workers
 from commsim.nccl.parameters import load_parameters
@@ -91,11 +91,19 @@ def test_kept_times_are_those_of_a_plain_predictor() -> None:
         assert [fast.time("all_reduce", n, p) for n in SIZES] == [plain.predict("all_reduce", n).time_s for n in SIZES]
 
 
+def _known(case: Case, seconds: np.ndarray) -> Log:
+    return Log(case, SIZES, seconds, seconds)
+
+
+def _unknown(case: Case) -> Log:
+    return _known(case, np.ones(len(SIZES)))
+
+
 def _study(x: np.ndarray, cases: list[Case]) -> tuple[list[Log], Study]:
     zero = np.zeros_like(x)
-    made = [Log(case, SIZES, np.ones(len(SIZES))) for case in cases]
+    made = [_unknown(case) for case in cases]
     truth = Workers(1).times(made, [x] * len(made))
-    logs = [Log(case, SIZES, seconds) for case, seconds in zip(cases, truth, strict=True)]
+    logs = [_known(case, seconds) for case, seconds in zip(cases, truth, strict=True)]
     found = {i: p for i, p in enumerate(Workers(1).planes(logs, [zero] * len(logs))) if isinstance(p, Planes)}
     return logs, Study(logs, stack(logs, [found]), frozenset(range(len(logs))))
 
@@ -135,7 +143,7 @@ def test_zero_shot_does_not_see_the_scored_system(origin: np.ndarray) -> None:
     cases = [_case("a"), _case("b", source_url="https://github.com/two/x")]
     logs, study = _study(hidden, cases)
     before = study.zero_shot(study.systems)
-    other = Log(logs[0].case, SIZES, logs[0].time_s * 3)
+    other = _known(logs[0].case, logs[0].time_s * 3)
     made = {i: planes(entry.case, SIZES, space().values(origin)) for i, entry in enumerate(logs)}
     changed = Study([other, logs[1]], stack([other, logs[1]], [made]), study.train)
     after = changed.zero_shot(study.systems)
@@ -157,8 +165,25 @@ def test_modes_score_what_they_have_not_seen(origin: np.ndarray) -> None:
     assert transfer.reason[0] == "the log that the system was fitted on"
 
 
+def test_a_fit_to_few_sizes_is_to_the_undisturbed_ones(origin: np.ndarray) -> None:
+    """One of three measured sizes was held up: the fit does not follow it."""
+    logs, study = _study(origin, [_case("a")])
+    zero = dict.fromkeys(study.systems, origin)
+    held_up = logs[0].time_s * np.where(np.arange(len(SIZES)) == nearest(SIZES, FEW)[0], 4.0, 1.0)
+    made = {0: planes(logs[0].case, SIZES, space().values(origin))}
+
+    def fitted(log: Log) -> np.ndarray:
+        at = Study([log], stack([log], [made]), study.train).plan("few", zero).at[0]
+        assert at is not None
+        return at
+
+    told = fitted(Log(logs[0].case, SIZES, held_up, logs[0].time_s))
+    assert np.array_equal(told, fitted(logs[0]))
+    assert not np.allclose(told, fitted(_known(logs[0].case, held_up)))
+
+
 def _log(slug: str, collective: str = "all_reduce", nodes: int = 1, **more: str) -> Log:
-    return Log(_case(slug, collective, nodes, **more), SIZES, np.ones(len(SIZES)))
+    return _unknown(_case(slug, collective, nodes, **more))
 
 
 def test_the_reference_log_of_a_system_is_one_in_the_middle() -> None:
@@ -173,8 +198,8 @@ def test_the_reference_log_of_a_system_is_one_in_the_middle() -> None:
 def test_calibrated_ends_at_the_log_itself(origin: np.ndarray) -> None:
     """Two logs of one system that differ by half: one set of values cannot meet both, one from there for each can."""
     cases = [_case("a"), _case("b")]
-    made = Workers(1).times([Log(c, SIZES, np.ones(len(SIZES))) for c in cases], [origin] * 2)
-    logs = [Log(cases[0], SIZES, made[0] * 1.25), Log(cases[1], SIZES, made[1] / 1.25)]
+    made = Workers(1).times([_unknown(c) for c in cases], [origin] * 2)
+    logs = [_known(cases[0], made[0] * 1.25), _known(cases[1], made[1] / 1.25)]
     planes_of = {i: p for i, p in enumerate(Workers(1).planes(logs, [origin] * 2)) if isinstance(p, Planes)}
     study = Study(logs, stack(logs, [planes_of]), frozenset({0, 1}))
     plan = study.plan("calibrated", dict.fromkeys(study.systems, origin))

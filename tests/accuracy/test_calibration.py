@@ -128,6 +128,21 @@ def test_one_slow_size_and_unsteady_repeats_are_named(scenario: Scenario) -> Non
     assert "run is unsteady: repeats differ by 3.00 times" in text
 
 
+def test_sizes_held_up_out_of_place_are_named_and_not_fitted_to(scenario: Scenario) -> None:
+    calm = measured(scenario, "all_reduce", name="run")
+    calm = dataclasses.replace(calm, in_place_time_s=calm.time_s)
+    slow = np.where(np.arange(len(calm)) >= 1, 2.5, 1.0)
+    curve = dataclasses.replace(calm, time_s=calm.time_s * slow)
+    model = model_of(scenario, build_topology(scenario), [curve])
+    result, other = calibrate(model, [curve]), calibrate(model, [calm])
+    assert not any("in place" in text for text in other.suspects)
+    [text] = [text for text in result.suspects if "in place" in text]
+    assert text.startswith("run: out of place took longer than in place at ")
+    assert "256 KiB (2.50)" in text
+    assert "and 1 more, times as long" in text
+    assert result.fitted_s == pytest.approx(other.fitted_s)
+
+
 def test_too_few_sizes_are_an_error(scenario: Scenario) -> None:
     curve = measured(scenario, "all_reduce").between(0, 16 << 10)
     with pytest.raises(CalibrationError, match="found 2 measured sizes in all, expected 4 or more"):

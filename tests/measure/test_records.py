@@ -73,6 +73,18 @@ def test_collective_names(text: str, name: str | None) -> None:
     assert collective_name(text) == name
 
 
+def test_of_two_times_that_lie_apart_the_lower_is_fitted_to() -> None:
+    """Held up at 1 KiB; 20 % is luck; a time in place of nothing or of 0 says nothing."""
+    size = np.array([8, 1024, 4096, 2**20, 2**21], np.int64)
+    time, in_place = np.array([1.2, 9, 3, 3, 3]) * 1e-5, np.array([1, 2, 9, np.nan, 0]) * 1e-5
+    held_up = Curve("c", "all_reduce", 8, "measured", size, time, in_place)
+    assert held_up.disturbed().tolist() == [False, True, False, False, False]
+    assert held_up.undisturbed_s() == pytest.approx([1.2e-5, 2e-5, 3e-5, 3e-5, 3e-5])
+    copying = Curve("c", "all_gather", 8, "measured", size, time, in_place)  # out of place it does more
+    assert copying.undisturbed_s().tolist() == time.tolist()
+    assert curve().undisturbed_s().tolist() == curve().time_s.tolist()
+
+
 def test_between_keeps_all_columns_together() -> None:
     part = curve().between(9, 2**20)
     assert part.size_bytes.tolist() == [1024, 2**20]
