@@ -48,11 +48,12 @@ def _disturbed(curves: Sequence[Curve]) -> list[str]:
         if curve.in_place_time_s is None or not rows.size:
             continue
         ratio = curve.time_s[rows] / curve.in_place_time_s[rows]
-        sizes = [f"{format_bytes(int(curve.size_bytes[k]))} ({r:.2f})" for k, r in zip(rows, ratio, strict=True)]
-        more = f" and {len(sizes) - MOST_SIZES} more" if len(sizes) > MOST_SIZES else ""
+        sizes = [f"{r:.2f} at {format_bytes(int(curve.size_bytes[k]))}" for k, r in zip(rows, ratio, strict=True)]
+        rest = len(sizes) - MOST_SIZES
+        more = f", and at {rest} more size{'s' * (rest > 1)}" if rest > 0 else ""
         found.append(
-            f"{curve.name}: out of place took longer than in place at {', '.join(sizes[:MOST_SIZES])}{more}, "
-            "times as long: held up by something else; the fit takes the lower"
+            f"{curve.name}: out of place took longer than in place (times {', '.join(sizes[:MOST_SIZES])}{more}): "
+            "something else held it up, and the fit takes the lower time"
         )
     return found
 
@@ -60,7 +61,7 @@ def _disturbed(curves: Sequence[Curve]) -> list[str]:
 def _outliers(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:
     found = []
     ends = np.cumsum([len(c) for c in curves])
-    residuals = [np.log(c.time_s / p) for c, p in zip(curves, np.split(fitted_s, ends[:-1]), strict=True)]
+    residuals = [np.log(c.undisturbed_s() / p) for c, p in zip(curves, np.split(fitted_s, ends[:-1]), strict=True)]
     for i, curve in enumerate(curves):
         own = float(np.median(residuals[i]))
         others = np.concatenate([r for j, r in enumerate(residuals) if j != i]) if len(curves) > 1 else np.zeros(0)

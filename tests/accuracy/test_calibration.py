@@ -137,9 +137,10 @@ def test_sizes_held_up_out_of_place_are_named_and_not_fitted_to(scenario: Scenar
     result, other = calibrate(model, [curve]), calibrate(model, [calm])
     assert not any("in place" in text for text in other.suspects)
     [text] = [text for text in result.suspects if "in place" in text]
-    assert text.startswith("run: out of place took longer than in place at ")
-    assert "256 KiB (2.50)" in text
-    assert "and 1 more, times as long" in text
+    assert text.startswith("run: out of place took longer than in place (times 2.50 at ")
+    assert "2.50 at 256 KiB" in text
+    assert "and at 1 more size)" in text
+    assert not any("neighbours" in text for text in result.suspects)
     assert result.fitted_s == pytest.approx(other.fitted_s)
 
 
