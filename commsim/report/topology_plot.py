@@ -13,7 +13,7 @@ import numpy as np
 from commsim.report.link_heat import Heat, colour_bar, node_heat
 from commsim.report.topology_fabric import draw_fabric
 from commsim.report.topology_node import draw_node, node_drawing
-from commsim.report.topology_shapes import INK, LINE, LINK_NAME, NETWORK_NAME
+from commsim.report.topology_shapes import INK, LINE, LINK_NAME, network_name
 from commsim.report.topology_tables import fabric_words
 from commsim.topology.graph import LinkKind, Topology
 from commsim.topology.tree import TreeRoutes
@@ -77,7 +77,7 @@ def _headline(figure: Any, t: Topology, said: str = "") -> None:
     title = f"{t.name}: {listed}" if t.nodes > 1 else f"{t.name}: {next(iter(sorts))}"
     if len({(g.nics_per_node, g.nic_bandwidth) for g in t.groups}) == 1 and t.nics_per_node:
         rate = f"{t.nic_bandwidth * 8 / 1e9:g} Gb/s"
-        title += f", {t.nics_per_node} x {rate} {NETWORK_NAME.get(t.network, t.network)}"
+        title += f", {t.nics_per_node} x {rate} {network_name(t.network, t.plugin)}"
     line, title = title, said or title
     figure.suptitle(
         title,

@@ -34,7 +34,7 @@ LINK_NAME = {
     LinkKind.NETWORK: "NIC to switch",
     LinkKind.FABRIC: "leaf to spine",
 }
-NETWORK_NAME = {
+_NETWORKS = {
     "infiniband": "InfiniBand",
     "roce": "RoCE",
     "slingshot": "Slingshot",
@@ -43,6 +43,11 @@ NETWORK_NAME = {
     "tcpx": "GPUDirect-TCPX",
     "ethernet": "Ethernet",
 }
+
+
+def network_name(network: str, plugin: str) -> str:
+    """What people call a network: TCPX and TCPXO, which the model holds for one, by the plugin."""
+    return "GPUDirect-TCPXO" if plugin == "tcpxo" else _NETWORKS.get(network, network)
 
 
 def cut(count: int, most: int) -> list[int | None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from commsim.nccl.plugins import said
-from commsim.report.topology_shapes import NETWORK_NAME
+from commsim.report.topology_shapes import network_name
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.presets import Preset
 from commsim.units import format_bandwidth, gb_per_s, microseconds
@@ -33,7 +33,8 @@ def preset_table(presets: Sequence[Preset]) -> str:
     """One line per preset: name, GPUs and NICs of a node, what it is."""
     rows = [("name", "GPUs per node", "NICs per node", "description")]
     for p in presets:
-        nics = f"{p.nics_per_node} x {_gbit(p.nic_bandwidth)} {NETWORK_NAME[p.network]}" if p.nics_per_node else "-"
+        network = network_name(p.network, p.plugin)
+        nics = f"{p.nics_per_node} x {_gbit(p.nic_bandwidth)} {network}" if p.nics_per_node else "-"
         rows.append((p.name, f"{p.gpus_per_node} x {p.gpu}", nics, p.description))
     return _table(rows, left=4)
 
@@ -142,7 +143,7 @@ def _group_facts(t: Topology, g: NodeGroup, nodes: int, ranks: str) -> list[tupl
         rows.append(("PCIe", "GPUs do not write to each other's memory (peer to peer), but through that of the host"))
     if g.nics_per_node:
         total = format_bandwidth(g.nics_per_node * g.nic_bandwidth)
-        network = NETWORK_NAME.get(t.network, t.network)
+        network = network_name(t.network, t.plugin)
         rows.append(("NICs", f"{g.nics_per_node} x {_gbit(g.nic_bandwidth)} {network} = {total} per node"))
     return rows
 

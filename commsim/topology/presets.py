@@ -50,6 +50,7 @@ class Preset:
     nics_per_node: int
     nic_bandwidth: float
     network: str
+    plugin: str
 
 
 def preset_names() -> list[str]:
@@ -140,6 +141,7 @@ def preset(name: str) -> Preset:
         nics_per_node=nics,
         nic_bandwidth=(nic.bandwidth or 0.0) if nics else 0.0,
         network=network if nics else "none",
+        plugin=(machine.fabric and machine.fabric.plugin) or "none",
     )
 
 

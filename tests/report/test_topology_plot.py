@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from commsim.report.topology_plot import plot_topology
+from commsim.report.topology_tables import preset_table, topology_sheet
 from commsim.topology.presets import list_presets, load_preset
 
 PRESETS = list_presets()
@@ -55,6 +56,14 @@ def test_title_and_legend_carry_the_figures() -> None:
     assert "NVLink 450 GB/s (18 x 25)" in labels
     assert "leaf to spine 800 GB/s" in labels
     assert "oversubscription 2:1" in figure.texts[1].get_text()
+
+
+@pytest.mark.parametrize(("name", "network"), [("gcp-a3-high", "GPUDirect-TCPX"), ("gcp-a3-mega", "GPUDirect-TCPXO")])
+def test_one_network_has_the_names_of_its_plugins(name: str, network: str) -> None:
+    assert plot_topology(load_preset(name)).get_suptitle().endswith(f" x 200 Gb/s {network}")
+    assert f"200 Gb/s {network} =" in topology_sheet(load_preset(name))
+    (line,) = [row for row in preset_table(list_presets()).splitlines() if row.startswith(name)]
+    assert f"200 Gb/s {network}  " in line
 
 
 def test_cube_mesh_shows_single_and_double_links() -> None:
