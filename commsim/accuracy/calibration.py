@@ -60,8 +60,8 @@ class Calibration:
 
     @property
     def measured_s(self) -> Float64:
-        """All measured times, curve by curve."""
-        return np.concatenate([c.time_s for c in self.curves])
+        """All measured times, curve by curve, those of sizes that were held up in place."""
+        return _measured(self.curves)
 
     def error(self, predicted_s: Float64, above: int = 0) -> float:
         """Mean over the curves of their mean absolute relative error at sizes above so many bytes; NaN without any."""
@@ -86,7 +86,7 @@ def calibrate(
     model: Model, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
 ) -> Calibration:
     """The calibration of a model to curves; CalibrationError where they are too few to fit anything."""
-    measured = np.concatenate([c.time_s for c in curves])
+    measured = _measured(curves)
     if measured.size < LEAST_ROWS:
         raise CalibrationError(f"found {measured.size} measured sizes in all, expected {LEAST_ROWS} or more to fit")
     progress("predicting with the shipped parameters")
@@ -158,10 +158,14 @@ def _rows(model: Model, curves: Sequence[Curve], contacts: Sequence[Contact], fr
     return Rows(
         np.concatenate([np.full(len(c), i) for i, c in enumerate(curves)]),
         np.concatenate([c.size_bytes for c in curves]),
-        np.concatenate([c.undisturbed_s() for c in curves]),
+        _measured(curves),
         np.stack([c.constant + c.slope[:, ~free] @ factor[~free] for c in contacts]),
         np.stack([np.where(free, c.slope, 0.0) for c in contacts]),
     )
+
+
+def _measured(curves: Sequence[Curve]) -> Float64:
+    return np.concatenate([c.undisturbed_s() for c in curves])
 
 
 def _weight(rows: Rows) -> Float64:

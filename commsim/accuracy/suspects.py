@@ -28,7 +28,7 @@ def _contradictions(curves: Sequence[Curve]) -> list[str]:
         size, at, other = np.intersect1d(a.size_bytes, b.size_bytes, return_indices=True)
         if not size.size:
             continue
-        ratio = a.time_s[at] / b.time_s[other]
+        ratio = a.undisturbed_s()[at] / b.undisturbed_s()[other]
         typical = float(np.exp(np.median(np.log(ratio))))
         if max(typical, 1 / typical) > APART:
             worst = int(np.argmax(np.abs(np.log(ratio))))

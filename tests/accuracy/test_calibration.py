@@ -131,17 +131,18 @@ def test_one_slow_size_and_unsteady_repeats_are_named(scenario: Scenario) -> Non
 def test_sizes_held_up_out_of_place_are_named_and_not_fitted_to(scenario: Scenario) -> None:
     calm = measured(scenario, "all_reduce", name="run")
     calm = dataclasses.replace(calm, in_place_time_s=calm.time_s)
-    slow = np.where(np.arange(len(calm)) >= 1, 2.5, 1.0)
+    slow = np.where(np.arange(len(calm)) % 2 == 1, 2.5, 1.0)
     curve = dataclasses.replace(calm, time_s=calm.time_s * slow)
     model = model_of(scenario, build_topology(scenario), [curve])
     result, other = calibrate(model, [curve]), calibrate(model, [calm])
     assert not any("in place" in text for text in other.suspects)
     [text] = [text for text in result.suspects if "in place" in text]
     assert text.startswith("run: out of place took longer than in place (times 2.50 at ")
-    assert "2.50 at 256 KiB" in text
-    assert "and at 1 more size)" in text
+    assert text.count("2.50 at") == int((slow > 1).sum()) <= 4
     assert not any("neighbours" in text for text in result.suspects)
     assert result.fitted_s == pytest.approx(other.fitted_s)
+    assert result.error(result.held_out_s) == pytest.approx(other.error(other.held_out_s))
+    assert result.band == pytest.approx(other.band)
 
 
 def test_too_few_sizes_are_an_error(scenario: Scenario) -> None:

@@ -80,6 +80,18 @@ def test_of_two_times_that_lie_apart_the_lower_is_fitted_to() -> None:
     held_up = Curve("c", "all_reduce", 8, "measured", size, time, in_place)
     assert held_up.disturbed().tolist() == [False, True, False, False, False]
     assert held_up.undisturbed_s() == pytest.approx([1.2e-5, 2e-5, 3e-5, 3e-5, 3e-5])
+    usual = Curve("c", "all_reduce", 8, "measured", size, time, time * [0.5, 0.5, 0.5, 1, 1])  # other work in place
+    assert not usual.disturbed().any()
+    assert usual.undisturbed_s().tolist() == time.tolist()
+    assert Curve("c", "all_reduce", 8, "measured", size, time, time * [0.5, 0.5, 1, 1, 1]).disturbed().tolist() == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    rounded = Curve("c", "all_reduce", 8, "measured", size, time, in_place, time_from="busbw")
+    assert not rounded.disturbed().any()
     copying = Curve("c", "all_gather", 8, "measured", size, time, in_place)  # out of place it does more
     assert copying.undisturbed_s().tolist() == time.tolist()
     assert curve().undisturbed_s().tolist() == curve().time_s.tolist()
