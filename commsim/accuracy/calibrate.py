@@ -31,12 +31,12 @@ ADAPTED = 0.09
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """A measured curve: `time_s` are scored; `known_s`, its undisturbed times (`Curve.undisturbed_s`), fitted to."""
+    """A measured curve: its `time_s` are scored, its `undisturbed_s` (`Curve.undisturbed_s`) fitted to."""
 
     case: Case
     nbytes: tuple[int, ...]
     time_s: Float64
-    known_s: Float64
+    undisturbed_s: Float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def stack(logs: Sequence[Log], several: Sequence[Mapping[int, Planes]]) -> Rows:
     return Rows(
         log,
         np.concatenate([np.array(e.nbytes) for e in logs]),
-        np.concatenate([e.known_s for e in logs]),
+        np.concatenate([e.undisturbed_s for e in logs]),
         constant,
         slope,
     )

@@ -60,7 +60,7 @@ class Calibration:
 
     @property
     def measured_s(self) -> Float64:
-        """All measured times, curve by curve, those of sizes that were held up in place."""
+        """All measured times, curve by curve, undisturbed (`Curve.undisturbed_s`)."""
         return _measured(self.curves)
 
     def error(self, predicted_s: Float64, above: int = 0) -> float:

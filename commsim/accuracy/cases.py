@@ -73,7 +73,7 @@ _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+
 _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
-_MOST_WORDS = 4096  # of a cell, in characters: the rule's patterns look at every pair of words
+_CELL_CHARACTERS = 4096  # read of a cell: the rule's patterns look at every pair of words
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
 
 
@@ -272,7 +272,7 @@ def index_rows(path: Path) -> Iterator[dict[str, str]]:
             if "slug" not in names:
                 raise LogFormatError(f"{path}:1: found the columns {', '.join(names)[:200]}, expected one called slug")
             for cells in lines:
-                row = {name: cell.strip()[:_MOST_WORDS] for name, cell in zip(names, cells, strict=False)}
+                row = {name: cell.strip()[:_CELL_CHARACTERS] for name, cell in zip(names, cells, strict=False)}
                 if any(row.values()):
                     slug, place = row.get("slug", "").removesuffix(".csv"), f"{path.name}:{lines.line_num}"
                     yield {**row, "slug": slug, "place": place}

@@ -59,11 +59,11 @@ def explain(misses: Sequence[Miss], same: Sequence[Sequence[Log]], workers: Work
     some = [band[np.unique(np.linspace(0, len(band) - 1, _MOST_SIZES).astype(int))] for band in bands]
     asked: list[tuple[int, str, Log]] = []
     for i, (miss, rows) in enumerate(zip(misses, some, strict=True)):
-        few = Log(
-            miss.log.case,
-            tuple(miss.log.nbytes[j] for j in rows),
-            miss.log.time_s[rows],
-            miss.log.known_s[rows],
+        few = replace(
+            miss.log,
+            nbytes=tuple(miss.log.nbytes[j] for j in rows),
+            time_s=miss.log.time_s[rows],
+            undisturbed_s=miss.log.undisturbed_s[rows],
         )
         asked += [(i, name, other) for name, other in _others(few)]
     times = workers.attempts([other for _, _, other in asked], [misses[i].at for i, _, _ in asked], "reasons")

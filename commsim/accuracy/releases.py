@@ -35,8 +35,21 @@ _TORCH = {
 }  # fmt: skip
 """NCCL that the wheels of PyTorch require (their metadata in the package index, which has none of 2.10 and 2.12)."""
 
-_MONTHS = "January February March April May June July August September October November December"
-_NAMES = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS.split())
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+_NAMES = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS)
 _DATES = (
     re.compile(r"(?<!\d)(?P<y>20\d\d)[-/_.](?P<m>\d\d)(?:[-/_.](?P<d>\d\d))?(?!\d)"),
     re.compile(r"(?<!\d)(?P<d>\d\d)\.(?P<m>\d\d)\.(?P<y>20\d\d)(?!\d)"),
@@ -66,7 +79,8 @@ def log_date(text: str) -> date | None:
     for match in sorted(found, key=lambda match: match.start()):
         parts = match.groupdict()
         name = (parts.get("name") or "")[:3].title()
-        month = [m[:3] for m in _MONTHS.split()].index(name) + 1 if name else int(parts.get("m") or 7)
+        named = (number for number, month in enumerate(_MONTHS, 1) if month[:3] == name)
+        month = next(named, None) or int(parts.get("m") or 7)
         try:
             return date(int(parts["y"]), month, int(parts.get("d") or 1))
         except ValueError:

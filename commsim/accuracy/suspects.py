@@ -53,7 +53,7 @@ def _disturbed(curves: Sequence[Curve]) -> list[str]:
         more = f", and at {rest} more size{'s' * (rest > 1)}" if rest > 0 else ""
         found.append(
             f"{curve.name}: out of place took longer than in place (times {', '.join(sizes[:MOST_SIZES])}{more}): "
-            "something else held it up, and the fit takes the lower time"
+            "something else disturbed it, and the fit takes the lower time"
         )
     return found
 

@@ -206,7 +206,7 @@ def _through_known(
     for i in plan.fitted:
         log = study.logs[i]
         known = np.flatnonzero(~plan.scored[i]).tolist()
-        out[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.known_s)
+        out[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.undisturbed_s)
     return out
 
 

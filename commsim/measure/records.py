@@ -106,9 +106,9 @@ class Curve:
         return self.size_bytes / self.time_s
 
     def disturbed(self) -> BoolArray:
-        """Where something held up the out-of-place calls: above `APART` times as long as in place, for the same work.
+        """Where something disturbed the out-of-place calls: above `APART` times as long as in place, for the same work.
 
-        Nowhere, where most sizes did: that is no hold-up, and in place something else was done.
+        Nowhere, where most sizes did: then in place something else was done.
         """
         if self.in_place_time_s is None or self.collective in COPYING or self.time_from != "out_of_place":
             return np.zeros(len(self), np.bool_)

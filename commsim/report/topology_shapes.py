@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commsim.nccl.plugins import PLUGINS
 from commsim.topology.graph import LinkKind, VertexKind
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ _NETWORKS = {
     "slingshot": "Slingshot",
     "efa": "EFA",
     "efa_v1": "EFA (first generation)",
-    "tcpx": "GPUDirect-TCPX",
+    "tcpx": PLUGINS["tcpx"],
     "ethernet": "Ethernet",
 }
 
 
 def network_name(network: str, plugin: str) -> str:
     """What people call a network: TCPX and TCPXO, which the model holds for one, by the plugin."""
-    return "GPUDirect-TCPXO" if plugin == "tcpxo" else _NETWORKS.get(network, network)
+    return PLUGINS[plugin] if network == "tcpx" and plugin in PLUGINS else _NETWORKS.get(network, network)
 
 
 def cut(count: int, most: int) -> list[int | None]:

@@ -166,10 +166,10 @@ def test_modes_score_what_they_have_not_seen(origin: np.ndarray) -> None:
 
 
 def test_a_fit_to_few_sizes_is_to_the_undisturbed_ones(origin: np.ndarray) -> None:
-    """One of three measured sizes was held up: the fit does not follow it."""
+    """One of three measured sizes was disturbed: the fit does not follow it."""
     logs, study = _study(origin, [_case("a")])
     zero = dict.fromkeys(study.systems, origin)
-    held_up = logs[0].time_s * np.where(np.arange(len(SIZES)) == nearest(SIZES, FEW)[0], 4.0, 1.0)
+    disturbed = logs[0].time_s * np.where(np.arange(len(SIZES)) == nearest(SIZES, FEW)[0], 4.0, 1.0)
     made = {0: planes(logs[0].case, SIZES, space().values(origin))}
 
     def fitted(log: Log) -> np.ndarray:
@@ -177,9 +177,9 @@ def test_a_fit_to_few_sizes_is_to_the_undisturbed_ones(origin: np.ndarray) -> No
         assert at is not None
         return at
 
-    told = fitted(Log(logs[0].case, SIZES, held_up, logs[0].time_s))
+    told = fitted(Log(logs[0].case, SIZES, disturbed, logs[0].time_s))
     assert np.array_equal(told, fitted(logs[0]))
-    assert not np.allclose(told, fitted(_known(logs[0].case, held_up)))
+    assert not np.allclose(told, fitted(_known(logs[0].case, disturbed)))
 
 
 def _log(slug: str, collective: str = "all_reduce", nodes: int = 1, **more: str) -> Log:

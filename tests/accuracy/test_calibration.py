@@ -128,7 +128,7 @@ def test_one_slow_size_and_unsteady_repeats_are_named(scenario: Scenario) -> Non
     assert "run is unsteady: repeats differ by 3.00 times" in text
 
 
-def test_sizes_held_up_out_of_place_are_named_and_not_fitted_to(scenario: Scenario) -> None:
+def test_sizes_disturbed_out_of_place_are_named_and_not_fitted_to(scenario: Scenario) -> None:
     calm = measured(scenario, "all_reduce", name="run")
     calm = dataclasses.replace(calm, in_place_time_s=calm.time_s)
     slow = np.where(np.arange(len(calm)) % 2 == 1, 2.5, 1.0)

@@ -74,22 +74,17 @@ def test_collective_names(text: str, name: str | None) -> None:
 
 
 def test_of_two_times_that_lie_apart_the_lower_is_fitted_to() -> None:
-    """Held up at 1 KiB; 20 % is luck; a time in place of nothing or of 0 says nothing."""
+    """Disturbed at 1 KiB; 20 % is luck; a time in place of nothing or of 0 says nothing."""
     size = np.array([8, 1024, 4096, 2**20, 2**21], np.int64)
     time, in_place = np.array([1.2, 9, 3, 3, 3]) * 1e-5, np.array([1, 2, 9, np.nan, 0]) * 1e-5
-    held_up = Curve("c", "all_reduce", 8, "measured", size, time, in_place)
-    assert held_up.disturbed().tolist() == [False, True, False, False, False]
-    assert held_up.undisturbed_s() == pytest.approx([1.2e-5, 2e-5, 3e-5, 3e-5, 3e-5])
+    disturbed = Curve("c", "all_reduce", 8, "measured", size, time, in_place)
+    assert disturbed.disturbed().tolist() == [False, True, False, False, False]
+    assert disturbed.undisturbed_s() == pytest.approx([1.2e-5, 2e-5, 3e-5, 3e-5, 3e-5])
     usual = Curve("c", "all_reduce", 8, "measured", size, time, time * [0.5, 0.5, 0.5, 1, 1])  # other work in place
     assert not usual.disturbed().any()
     assert usual.undisturbed_s().tolist() == time.tolist()
-    assert Curve("c", "all_reduce", 8, "measured", size, time, time * [0.5, 0.5, 1, 1, 1]).disturbed().tolist() == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    some = Curve("c", "all_reduce", 8, "measured", size, time, time * [0.5, 0.5, 1, 1, 1])
+    assert some.disturbed().tolist() == [True, True, False, False, False]
     rounded = Curve("c", "all_reduce", 8, "measured", size, time, in_place, time_from="busbw")
     assert not rounded.disturbed().any()
     copying = Curve("c", "all_gather", 8, "measured", size, time, in_place)  # out of place it does more
