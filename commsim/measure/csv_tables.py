@@ -16,6 +16,7 @@ from typing import TextIO
 
 import numpy as np
 
+from commsim.errors import Fault, LogFormatError
 from commsim.measure.assemble import error
 from commsim.measure.records import Curve, FloatArray, collective_name
 from commsim.measure.rows import Group, Row, Table
@@ -67,6 +68,7 @@ _CONDITIONS = (
     "old_convention",
 )
 _ROW_LIMIT = 500_000
+_FAULT_LIMIT = 20  # rows: a screen
 _MISSING = ("", "nan", "n/a", "na", "none", "null", "-")
 """What tables of other people hold where nothing was measured."""
 
@@ -76,9 +78,17 @@ _WHOLE = re.compile(r"^(\d+)\.0+$")
 
 def read_measured_csv(stream: TextIO, path: Path) -> list[Table]:
     """The table of one log in CSV form, with the index row of its slug where there is one."""
-    table = Table(line=1)
+    table, faults = Table(line=1), list[Fault]()
     for line, record in _records(stream, path):
-        table.rows.append(_row(record, line, path))
+        try:
+            table.rows.append(_row(record, line, path))
+        except LogFormatError as found:
+            faults += found.faults
+        if len(faults) == _FAULT_LIMIT:
+            faults.append(Fault(str(path), line, 1, "", "reading ended here: too many faults"))
+            break
+    if faults:
+        raise LogFormatError(faults)
     if not any(row.size > 0 for row in table.rows):
         raise error(path, 1, "a table without rows")
     index = index_row(path)

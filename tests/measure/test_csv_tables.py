@@ -92,6 +92,16 @@ def test_faults_name_line_and_column(tmp_path: Path, row: str, message: str) -> 
         read_measured(write(tmp_path, row))
 
 
+def test_every_fault_is_told_at_once_as_far_as_a_screen_holds(tmp_path: Path) -> None:
+    bad = FULL.replace("35.66", "fast")
+    with pytest.raises(LogFormatError) as two:
+        list(read_measured(write(tmp_path, bad, FULL, FULL.replace("34.90", "-1"))))
+    assert [(f.line, f.message.split(":")[0]) for f in two.value.faults] == [(2, "oop_time_us"), (4, "ip_time_us")]
+    with pytest.raises(LogFormatError, match="reading ended here") as many:
+        list(read_measured(write(tmp_path, *[bad] * 100)))
+    assert len(many.value.faults) == 21
+
+
 def test_a_table_without_rows(tmp_path: Path) -> None:
     with pytest.raises(LogFormatError, match="without rows"):
         read_measured(write(tmp_path))
