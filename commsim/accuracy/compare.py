@@ -110,6 +110,8 @@ def compare(predicted: Curve, measured: Curve) -> Comparison:
             f"{measured.name} measures {measured.collective}, but {predicted.name} predicts {predicted.collective}"
         )
     notes = []
+    if disturbance := measured.disturbance():
+        notes.append(f"{disturbance}; compared is the out-of-place time")
     if measured.n_ranks is None:
         notes.append(f"the log does not say how many ranks it ran on; taken as {predicted.n_ranks}")
     elif predicted.n_ranks != measured.n_ranks:

@@ -122,6 +122,13 @@ def _cause(
     error = float(np.mean(np.abs(miss.seconds[rows] / measured - 1)))
     left = {name: float(np.mean(np.abs(seconds / measured - 1))) for name, seconds in tried.items()}
     causes = []
+    in_place = float(np.mean(np.abs(miss.seconds[band] / miss.log.undisturbed_s[band] - 1)))
+    whole = float(np.mean(np.abs(miss.seconds[band] / miss.log.time_s[band] - 1)))
+    if in_place < _CLEARER * whole:
+        causes.append(
+            f"out of place was disturbed ({100 * in_place:.0f} % instead of {100 * whole:.0f} % by the in-place times "
+            "there)"
+        )
     best = min(left, key=lambda name: left[name], default="")
     if best and left[best] < _CLEARER * error:
         kept = f"{100 * left[best]:.0f} % instead of {100 * error:.0f} %"

@@ -12,7 +12,6 @@ from commsim.measure.records import APART, Curve
 from commsim.units import format_bytes
 
 UNSTEADY = 2.0
-MOST_SIZES = 4
 
 
 def suspects(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:
@@ -42,20 +41,7 @@ def _contradictions(curves: Sequence[Curve]) -> list[str]:
 
 
 def _disturbed(curves: Sequence[Curve]) -> list[str]:
-    found = []
-    for curve in curves:
-        rows = np.flatnonzero(curve.disturbed())
-        if curve.in_place_time_s is None or not rows.size:
-            continue
-        ratio = curve.time_s[rows] / curve.in_place_time_s[rows]
-        sizes = [f"{r:.2f} at {format_bytes(int(curve.size_bytes[k]))}" for k, r in zip(rows, ratio, strict=True)]
-        rest = len(sizes) - MOST_SIZES
-        more = f", and at {rest} more size{'s' * (rest > 1)}" if rest > 0 else ""
-        found.append(
-            f"{curve.name}: out of place took longer than in place (times {', '.join(sizes[:MOST_SIZES])}{more}): "
-            "something else disturbed it, and the fit takes the lower time"
-        )
-    return found
+    return [f"{c.name}: {text}, and the fit takes the lower time" for c in curves if (text := c.disturbance())]
 
 
 def _outliers(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:

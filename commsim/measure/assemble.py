@@ -12,6 +12,7 @@ import numpy as np
 from commsim.errors import Fault, LogFormatError
 from commsim.measure.records import Curve, FloatArray, IntArray, busbw_factor
 from commsim.measure.rows import Group, Row, Table, deduce_collective, deduce_ranks, print_rounding
+from commsim.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,9 @@ def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: i
     )
     _, in_place, _, _ = _fold(
         np.array([row.size for row, _, _ in kept], np.int64),
-        np.array([row.in_place.time_us * 1e-6 for row, _, _ in kept]),
+        np.array([math.nan if row.in_place.wrong else row.in_place.time_us * 1e-6 for row, _, _ in kept]),
     )
+    notes += _wrong(kept)
     dtype, redop, root = rows[0].key
     return Curve(
         name=path.stem,
@@ -141,6 +143,17 @@ def _time(row: Row, collective: str, n_ranks: int | None) -> tuple[float, str]:
         if converted > 0:
             return converted, "busbw" if name == "out_of_place" else "in_place_busbw"
     return math.nan, ""
+
+
+def _wrong(kept: list[tuple[Row, float, str]]) -> list[str]:
+    """A note where results were wrong: those times are not of the work that was asked for."""
+    rows = [(row, row.out_of_place.wrong + row.in_place.wrong) for row, _, _ in kept]
+    bad = [(row, wrong) for row, wrong in rows if wrong]
+    if not bad:
+        return []
+    row, most = max(bad, key=lambda item: item[1])
+    at = f"{len(bad)} of {len(rows)} rows" if len(rows) > 1 else "the row"
+    return [f"wrong results in {at}: the log counts {most:,} elements at {format_bytes(row.size)}"]
 
 
 def _from_bandwidth(size: int, group: Group, collective: str, n_ranks: int | None) -> float:

@@ -11,6 +11,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -76,16 +77,62 @@ _WHOLE = re.compile(r"^(\d+)\.0+$")
 """A whole number as a table of floats writes it."""
 
 
+@dataclass(frozen=True)
+class _Record:
+    """A row of a CSV table: its line and its fields by column; blank and missing ones are empty strings."""
+
+    path: Path
+    line: int
+    header: list[str]
+    fields: list[str]
+
+    def __getitem__(self, name: str) -> str:
+        """A field of a column that the header has."""
+        at = self.header.index(name)
+        return self.fields[at].strip() if at < len(self.fields) else ""
+
+    def get(self, name: str) -> str:
+        """A field, empty where there is no such column."""
+        return self[name] if name in self.header else ""
+
+    def fault(self, name: str, expected: str) -> LogFormatError:
+        """What was found in a field and what was expected; it is sought as if no field were in quotes."""
+        before = self.fields[: self.header.index(name)]
+        column = 1 + sum(len(field) + 1 for field in before)
+        text = f"{name}: found {self[name][:40]!r}, expected {expected}"
+        return LogFormatError([Fault(str(self.path), self.line, column, "", text)])
+
+    def integer(self, name: str) -> int:
+        """A whole number, not negative."""
+        text = _WHOLE.sub(r"\1", self[name])
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):
+            raise self.fault(name, "a whole number")
+        return int(text)
+
+    def number(self, name: str) -> float:
+        """A number that is not negative, NaN where the field is blank or there is no such column."""
+        text = self.get(name)
+        if text.lower() in _MISSING:
+            return math.nan
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < 1e15:
+            raise self.fault(name, "a number that is not negative")
+        return value
+
+
 def read_measured_csv(stream: TextIO, path: Path) -> list[Table]:
     """The table of one log in CSV form, with the index row of its slug where there is one."""
     table, faults = Table(line=1), list[Fault]()
-    for line, record in _records(stream, path):
+    for record in _records(stream, path):
         try:
-            table.rows.append(_row(record, line, path))
+            table.rows.append(_row(record))
         except LogFormatError as found:
             faults += found.faults
         if len(faults) == _FAULT_LIMIT:
-            faults.append(Fault(str(path), line, 1, "", "reading ended here: too many faults"))
+            faults.append(Fault(str(path), record.line, 1, "", "reading ended here: too many faults"))
             break
     if faults:
         raise LogFormatError(faults)
@@ -116,24 +163,25 @@ def index_row(path: Path) -> dict[str, str]:
 
 def read_result_csv(stream: TextIO, path: Path) -> list[Curve]:
     """The curves of a ``result.csv``, as `report.tables.result_csv` writes it."""
-    by_curve: dict[tuple[str, str, str], list[tuple[int, dict[str, str]]]] = {}
-    for line, record in _records(stream, path):
+    by_curve: dict[tuple[str, str, str], list[_Record]] = {}
+    for record in _records(stream, path):
         key = record["curve"], record["collective"], record["n_ranks"]
-        by_curve.setdefault(key, []).append((line, record))
+        by_curve.setdefault(key, []).append(record)
     if not by_curve:
         raise error(path, 1, "a table without rows")
-    return [_predicted(records, path) for records in by_curve.values()]
+    return [_predicted(records) for records in by_curve.values()]
 
 
-def _predicted(records: list[tuple[int, dict[str, str]]], path: Path) -> Curve:
-    line, first = records[0]
+def _predicted(records: list[_Record]) -> Curve:
+    first = records[0]
+    path, line = first.path, first.line
     collective = collective_name(first["collective"])
     n_ranks = _integer_or_none(first["n_ranks"])
     if collective is None or n_ranks is None:
         raise error(path, line, f"found {first['collective']!r} on {first['n_ranks']!r} ranks, expected a collective")
-    records = sorted(records, key=lambda item: _integer(item[1], "size_bytes", item[0], path))
-    size = np.array([_integer(r, "size_bytes", n, path) for n, r in records], np.int64)
-    time_s = _column(records, "time_us", path)
+    records = sorted(records, key=lambda record: record.integer("size_bytes"))
+    size = np.array([record.integer("size_bytes") for record in records], np.int64)
+    time_s = _column(records, "time_us")
     if np.any(np.diff(size) == 0) or np.any(size <= 0) or not np.all(time_s > 0):
         raise error(
             path,
@@ -141,10 +189,10 @@ def _predicted(records: list[tuple[int, dict[str, str]]], path: Path) -> Curve:
             f"curve {first['curve']!r} repeats a size, or has a size or time that is not above zero",
         )
     optional = {
-        name: _column(records, f"{name.removesuffix('_s')}_us", path) for name in ("low_s", "high_s", "lower_bound_s")
+        name: _column(records, f"{name.removesuffix('_s')}_us") for name in ("low_s", "high_s", "lower_bound_s")
     }
     known = {name: None if np.any(np.isnan(values)) else values for name, values in optional.items()}
-    root = _integer_or_none(first["root"])
+    root = _integer_or_none(first.get("root"))
     return Curve(
         name=first["curve"],
         collective=collective,
@@ -152,8 +200,8 @@ def _predicted(records: list[tuple[int, dict[str, str]]], path: Path) -> Curve:
         kind="predicted",
         size_bytes=size,
         time_s=time_s,
-        dtype=first["dtype"],
-        redop="" if first["redop"] == "none" else first["redop"],
+        dtype=first.get("dtype"),
+        redop="" if first.get("redop") == "none" else first.get("redop"),
         root=None if root is None or root < 0 else root,
         source=str(path),
         low_s=known["low_s"],
@@ -162,69 +210,53 @@ def _predicted(records: list[tuple[int, dict[str, str]]], path: Path) -> Curve:
     )
 
 
-def _column(records: list[tuple[int, dict[str, str]]], name: str, path: Path) -> FloatArray:
-    return np.array([_number(record, name, line, path) * 1e-6 for line, record in records], np.float64)
+def _column(records: list[_Record], name: str) -> FloatArray:
+    return np.array([record.number(name) * 1e-6 for record in records], np.float64)
 
 
-def _row(record: dict[str, str], line: int, path: Path) -> Row:
-    size = _integer(record, "size_bytes", line, path)
+def _row(record: _Record) -> Row:
+    size = record.integer("size_bytes")
     groups = [
         Group(
-            _number(record, f"{side}_time_us", line, path),
-            _number(record, f"{side}_algbw_GBps", line, path),
-            _number(record, f"{side}_busbw_GBps", line, path),
+            record.number(f"{side}_time_us"),
+            record.number(f"{side}_algbw_GBps"),
+            record.number(f"{side}_busbw_GBps"),
         )
         for side in ("oop", "ip")
     ]
     return Row(
-        line,
+        record.line,
         size,
-        _integer_or_none(record.get("count", "")),
-        record.get("dtype", ""),
-        record.get("redop", ""),
-        _integer_or_none(record.get("root", "")),
+        _integer_or_none(record.get("count")),
+        record.get("dtype"),
+        record.get("redop"),
+        _integer_or_none(record.get("root")),
         *groups,
     )
 
 
-def _records(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and fields of each row; blank and missing fields are empty strings."""
-    reader = csv.DictReader(stream, restval="")
+def _records(stream: TextIO, path: Path) -> Iterator[_Record]:
+    """The rows below the header."""
+    reader = csv.reader(stream)
+    header: list[str] = []
+    count = 0
     try:
-        for count, record in enumerate(reader):
-            if count >= _ROW_LIMIT:
+        for fields in reader:
+            if not fields:
+                continue
+            if not header:
+                header = [name.strip() for name in fields]
+                continue
+            count += 1
+            if count > _ROW_LIMIT:
                 raise error(path, reader.line_num, f"more than {_ROW_LIMIT} rows; expected the table of one log")
-            if None in record:
-                raise error(
-                    path,
-                    reader.line_num,
-                    f"more fields than the {len(reader.fieldnames or ())} columns of the header",
-                )
-            yield reader.line_num, {k: v.strip() for k, v in record.items()}
+            if len(fields) > len(header):
+                raise error(path, reader.line_num, f"more fields than the {len(header)} columns of the header")
+            yield _Record(path, reader.line_num, header, fields)
     except csv.Error as fault:
         raise error(path, max(1, reader.line_num), f"no CSV table: {fault}") from None
-
-
-def _integer(record: dict[str, str], name: str, line: int, path: Path) -> int:
-    text = _WHOLE.sub(r"\1", record[name])
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise error(path, line, f"{name}: found {text[:40]!r}, expected a whole number")
-    return int(text)
 
 
 def _integer_or_none(text: str) -> int | None:
     digits = text.strip().removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None
-
-
-def _number(record: dict[str, str], name: str, line: int, path: Path) -> float:
-    text = record.get(name, "")
-    if text.lower() in _MISSING:
-        return math.nan
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1e15:
-        raise error(path, line, f"{name}: found {text[:40]!r}, expected a number that is not negative")
-    return value

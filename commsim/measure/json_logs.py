@@ -105,7 +105,7 @@ def _group(size: int, value: Any) -> Group | None:
     if not isinstance(value, dict):
         return None
     time, algbw, busbw = (_number(value.get(name)) for name in ("time", "alg_bw", "bus_bw"))
-    group = Group(time, algbw, busbw, value.get("nwrong") not in (None, "N/A", -1))
+    group = Group(time, algbw, busbw, value.get("nwrong") not in (None, "N/A", -1), _whole(value.get("nwrong")) or 0)
     return group if size == 0 or group_is_sound(size, group) else None
 
 

@@ -20,6 +20,7 @@ from commsim.measure.rows import ITEMSIZE, NOTHING, Group, Row, Table, group_is_
 _LINE_LIMIT = 16_384  # characters; longer lines are no table rows
 _HEADER_WITHIN = 64 * 2**20  # characters: a log whose table starts later than this is taken for something else
 _ROW_LIMIT = 500_000
+_MOST_WRONG = 2.0**63
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _DTYPES = "|".join(sorted(ITEMSIZE, key=len, reverse=True))
@@ -221,7 +222,8 @@ def _group(size: int, words: list[str], names: dict[str, int], cut: bool) -> Gro
     numbers = [_number(word) for word in words[:3]]
     error_at = names.get("#wrong", names.get("error"))
     checked = None if error_at is None else words[error_at] != "N/A"
-    group = Group(numbers[0], numbers[1], numbers[2], checked)
+    wrong = _number(words[names["#wrong"]]) if "#wrong" in names else 0.0
+    group = Group(numbers[0], numbers[1], numbers[2], checked, int(wrong) if 0 < wrong < _MOST_WRONG else 0)
     if size == 0:
         return group
     return group if group_is_sound(size, group, coarse_time="e" in words[0]) else None

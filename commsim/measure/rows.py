@@ -34,6 +34,7 @@ class Group(NamedTuple):
     algbw: float
     busbw: float
     checked: bool | None = None  # False where the error column says N/A, None where there is no such column
+    wrong: int = 0  # elements of the result that were
 
 
 NOTHING = Group(math.nan, math.nan, math.nan)

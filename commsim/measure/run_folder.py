@@ -195,7 +195,8 @@ def _group(record: dict[str, str], place: str) -> Group:
     if not record[f"{place}_time_us"]:
         return NOTHING
     time, algbw, busbw = (float(record[f"{place}_{name}"]) for name in _PLACE_COLUMNS[:3])
-    return Group(time, algbw, busbw, record[f"{place}_wrong"] != "N/A")
+    wrong = record[f"{place}_wrong"]
+    return Group(time, algbw, busbw, wrong != "N/A", int(wrong) if wrong.isdigit() else 0)
 
 
 def _key(record: dict[str, str], path: Path) -> Key:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 
+_LEAST, _MOST = 20.0, 100.0
+"""Percent that the picture of the residuals spans either way: all of the fit's, and half of those as shipped."""
+
+
 def calibration_table(c: Calibration) -> str:
     """What was found, first the error of sizes that a fit had not seen; ends with a newline."""
     rows = sum(len(curve) for curve in c.curves)
@@ -111,7 +115,8 @@ def plot_residuals(c: Calibration, title: str) -> Figure:
     from matplotlib.figure import Figure
 
     size = np.concatenate([curve.size_bytes for curve in c.curves])
-    limit = 100.0
+    held_out, as_shipped = (100 * (p / c.measured_s - 1) for p in (c.held_out_s, c.before_s))
+    limit = min(_MOST, max(_LEAST, 1.2 * float(np.max(np.abs(held_out))), float(np.median(np.abs(as_shipped)))))
     with mpl.rc_context(cast("Any", style.RC)):
         figure = Figure(figsize=(8.4, 4.2 + 0.2 * len(c.curves)), layout="constrained")
         FigureCanvasAgg(figure)
@@ -120,7 +125,7 @@ def plot_residuals(c: Calibration, title: str) -> Figure:
             axes.axhspan(-guide, guide, color=shade, linewidth=0, zorder=0.5)
         axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
         ends = np.cumsum([len(curve) for curve in c.curves])[:-1]
-        held, shipped = (np.split(100 * (p / c.measured_s - 1), ends) for p in (c.held_out_s, c.before_s))
+        held, shipped = np.split(held_out, ends), np.split(as_shipped, ends)
         for i, curve in enumerate(c.curves):
             colour = style.MEASURED_COLOURS[i % len(style.MEASURED_COLOURS)]
             marker = style.MEASURED_MARKERS[(i // len(style.MEASURED_COLOURS) + i) % len(style.MEASURED_MARKERS)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,6 +55,16 @@ def test_curves_that_do_not_belong_together(measured: Curve, message: str) -> No
 def test_a_log_without_ranks_is_compared_with_a_note() -> None:
     c = compare(curve("predicted", [64], [1.0], "broadcast"), curve("measured", [64], [1.0], "broadcast", None))
     assert "taken as 8" in c.notes[0]
+
+
+def test_a_disturbed_size_is_named() -> None:
+    size = (64, 128, 256)
+    predicted = curve("predicted", list(size), [1.0] * 3)
+    measured = replace(curve("measured", list(size), [1.0, 4.0, 1.0]), in_place_time_s=np.ones(3))
+    c = compare(predicted, measured)
+    assert c.notes[0].startswith("out of place took longer than in place (times 4.00 at 128 B): something else")
+    assert c.error == pytest.approx([0, -0.75, 0])  # of the out-of-place time still
+    assert compare(predicted, replace(measured, in_place_time_s=measured.time_s)).notes == ()
 
 
 def test_the_edges_of_the_bands_belong_below() -> None:

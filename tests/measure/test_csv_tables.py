@@ -81,9 +81,10 @@ def test_rows_of_size_zero_and_of_zero_bandwidth(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ("eight,2,float,sum,-1,1,1,1,,,", r"one.csv:2:1: size_bytes: found 'eight'"),
-        ("8,2,float,sum,-1,fast,1,1,,,", r"one.csv:2:1: oop_time_us: found 'fast'"),
+        ("8,2,float,sum,-1,fast,1,1,,,", r"one.csv:2:18: oop_time_us: found 'fast'"),
         ("8,2,float,sum,-1,-3,1,1,,,", r"oop_time_us: found '-3'"),
         ("8,2,float,sum,-1,inf,1,1,,,", r"oop_time_us: found 'inf'"),
+        ("8, 2,float,sum,-1,1,1,1,x,,", r"one.csv:2:25: ip_time_us: found 'x'"),
         ("8,2,float,sum,-1,1,1,1,1,1,1,1,1", r"one.csv:2:1: more fields than the 11 columns"),
     ],
 )

@@ -144,6 +144,16 @@ def test_a_row_under_the_second_group_only_is_in_place(tmp_path: Path) -> None:
     assert curve.time_s[0] == pytest.approx(34.9e-6)
 
 
+def test_wrong_results_are_told_and_their_time_in_place_is_not_used(tmp_path: Path) -> None:
+    bad = NEXT.replace("      0\n", "   1200\n")
+    (curve,) = read_measured(write(tmp_path, HEADER + ROW + bad))
+    assert curve.notes[-1] == "wrong results in 1 of 2 rows: the log counts 1,200 elements at 2 MiB"
+    assert curve.in_place_time_s is not None
+    assert np.isnan(curve.in_place_time_s).tolist() == [False, True]
+    for right in (NEXT, NEXT.replace("      0\n", "    N/A\n")):
+        assert not any("wrong" in note for note in read_measured(write(tmp_path, HEADER + ROW + right))[0].notes)
+
+
 def test_windows_line_ends_and_utf16(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_bytes((HEADER + ROW).replace("\n", "\r\n").encode("utf-16"))
