@@ -2,8 +2,8 @@
 
 The objective is that of `commsim.accuracy.calibrate.fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of
 equal weight, with a weak prior round the shipped values. Planes are taken at each new point until the point stays. A
-field whose uncertainty the data do not reduce to half of what the prior grants is kept as shipped, and the rest fitted
-again. The error is that of sizes left out: four fits, each without every fourth size of each curve.
+field whose uncertainty the data do not reduce to half of what the prior grants is kept as shipped, one after another,
+and the rest fitted again. The error is that of sizes left out: four fits, each without every fourth size of each curve.
 """
 
 from __future__ import annotations
@@ -94,25 +94,19 @@ def calibrate(
     before = contacts[0].seconds
     free = np.any(contacts[0].slope != 0, axis=0)
     x, contacts = _settle(model, curves, contacts, free, progress)
-    rows = _rows(model, curves, contacts, free)
-    sd = _deviations(model, rows, x)
-    width = np.sqrt(np.diag(model.fields.covariance))
-    determined = free & (sd < DETERMINED * width)
-    kept = {
-        model.path(int(f)): f"the data leave it uncertain by a factor of {np.exp(min(1.96 * sd[f], 20)):.3g}"
-        for f in np.flatnonzero(free & ~determined)
-    }
+    determined, kept = _determined(model, _rows(model, curves, contacts, free), x, free)
     if not determined.any():
         raise CalibrationError("the measured sizes determine none of the parameters; expected more sizes or curves")
     x = np.where(determined, x, model.center)
     x, contacts = _settle(model, curves, contacts, determined, progress, x)
     rows = _rows(model, curves, contacts[-1:], determined)
-    sd = _deviations(model, rows, x)
+    fitted = np.flatnonzero(determined)
+    sd = _deviations(_information(model, rows, x), fitted)
     progress("fitting without every fourth size")
     held_out = _held_out(model, curves, rows, x)
     ratio = measured / held_out
     fitted_s = contacts[-1].seconds
-    values = tuple(_value(model, int(f), x, float(sd[f])) for f in np.flatnonzero(determined))
+    values = tuple(_value(model, int(f), x, float(d)) for f, d in zip(fitted, sd, strict=True))
     return Calibration(
         curves=tuple(curves),
         values=values,
@@ -123,6 +117,29 @@ def calibrate(
         band=(min(1.0, float(np.quantile(ratio, 0.1))), max(1.0, float(np.quantile(ratio, 0.9)))),
         suspects=tuple(suspects(curves, fitted_s)),
     )
+
+
+def _determined(
+    model: Model, rows: Rows, x: Float64, free: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.bool_], dict[str, str]]:
+    """The fields that the data determine, and why not the others.
+
+    The one that the data say the least of is kept as shipped, then the rest is judged anew: of fields that only
+    together are determined (a launch and a latency that each call pays once) one remains and takes the difference.
+    """
+    left, kept = free.copy(), dict[str, str]()
+    information = _information(model, rows, x)
+    width = np.sqrt(np.diag(model.fields.covariance))
+    while left.any():
+        at = np.flatnonzero(left)
+        sd = _deviations(information, at)
+        worst = int(np.argmax(sd / width[at]))
+        if sd[worst] < DETERMINED * width[at[worst]]:
+            break
+        left[at[worst]] = False
+        factor = np.exp(min(1.96 * sd[worst], 20))
+        kept[model.path(int(at[worst]))] = f"the data leave it uncertain by a factor of {factor:.3g}"
+    return left, kept
 
 
 def _settle(
@@ -185,20 +202,19 @@ def _predicted(model: Model, rows: Rows, x: Float64) -> tuple[Float64, Float64]:
     return seconds, rows.slope[top, at] * (sign * factor) / seconds[:, None]
 
 
-def _deviations(model: Model, rows: Rows, x: Float64) -> Float64:
-    """Standard deviations of x: of the prior where no row speaks, less where rows do."""
+def _information(model: Model, rows: Rows, x: Float64) -> Float64:
+    """What rows and prior say of x: the inverse of its covariance, (fields, fields)."""
     seconds, jacobian = _predicted(model, rows, x)
     residual = np.log(seconds / rows.measured)
-    touched = np.flatnonzero(np.any(jacobian != 0, axis=0))
-    sd = np.sqrt(np.diag(model.fields.covariance))
-    if not touched.size:
-        return np.asarray(sd)
     # The rows' own scatter, robustly; never below a third of the scale, since sizes of one run err together.
     noise = max(SCALE / 3, 1.4826 * float(np.median(np.abs(residual))))
-    precision = np.diag(1.0 / sd[touched] ** 2)
-    normal = jacobian[:, touched].T @ jacobian[:, touched] / noise**2 + precision
-    sd[touched] = np.sqrt(np.diag(np.linalg.inv(normal)))
-    return np.asarray(sd)
+    prior = np.diag(1.0 / np.diag(model.fields.covariance))
+    return np.asarray(jacobian.T @ jacobian / noise**2 + prior)
+
+
+def _deviations(information: Float64, fields: npt.NDArray[np.int64]) -> Float64:
+    """Standard deviations of some fields' x while all others stay where they are."""
+    return np.asarray(np.sqrt(np.diag(np.linalg.inv(information[np.ix_(fields, fields)]))))
 
 
 def _held_out(model: Model, curves: Sequence[Curve], rows: Rows, x: Float64) -> Float64:
