@@ -62,6 +62,7 @@ _PER_GPU = re.compile(
     r"|\btorch(?:run|\.distributed)\b",
     re.I,
 )
+_MPI = re.compile(r"\bmpi(?:run|exec|job)\b", re.I)
 _PER_NODE = re.compile(r"\b(one|\d{1,3}) process(?:es)? per node\b", re.I)
 _PROCESSES = re.compile(r"(?<!\S)-np (\d{1,6})\b|\bmpi(?:run|exec) -n (\d{1,6})\b", re.I)
 _THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|\bnThread (?:[2-9]|\d\d)\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
@@ -148,7 +149,8 @@ def launch_in_words(row: dict[str, str]) -> str:
     ``one_process``: "single process", "one process driving", the flag "-g" with 2 or more. ``process_per_gpu``:
     "process per GPU", "rank per process", "srun", "torchrun", "torch.distributed". Whatever else is said, "N threads x
     1 GPU" or the flag "-t" with 2 or more are as processes, since threads launch side by side; and the number of
-    processes ("mpirun -np 16", "process per node") decides where it is that of the ranks or that of the nodes.
+    processes ("mpirun -np 16", "process per node") decides where it is that of the ranks or that of the nodes. On one
+    node "mpirun" without a number is of processes too.
     """
     text = " ".join(row.get(k, "") for k in ("notes", "env", "nccl_tests_version"))
     if _THREADS.search(text):
@@ -159,6 +161,7 @@ def launch_in_words(row: dict[str, str]) -> str:
     if per_node > 1 and len(started) == 1 and started & {nodes, nodes * per_node}:
         return "one_process" if nodes in started else "process_per_gpu"
     one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
+    per_gpu = per_gpu or (nodes == 1 and not one and bool(_MPI.search(text)))  # over nodes it may start one on each
     return "" if one == per_gpu else "one_process" if one else "process_per_gpu"
 
 
@@ -177,15 +180,18 @@ def nic_apart(row: dict[str, str]) -> bool:
     return on_another_root(f"{row.get('inter_link', '')} | {row.get('notes', '')}")
 
 
-def launch_of(row: dict[str, str]) -> tuple[str, str]:
-    """How the ranks of a log were started, and a note where that is not stated."""
+def launch_of(row: dict[str, str], *, over_nodes: bool = False) -> tuple[str, str]:
+    """How the ranks of a log were started, and a note where that is not stated.
+
+    `over_nodes`: whether its source measured several nodes too, and so had something that starts processes.
+    """
     stated = row.get("launch", "").strip()
     if stated in ("one_process", "process_per_gpu"):
         return stated, ""
     said = launch_in_words(row)
     if said:
         return said, ""
-    alone = row.get("n_nodes", "").strip() in ("", "1") and not row.get("inter_link", "").strip()
+    alone = row.get("n_nodes", "").strip() in ("", "1") and not row.get("inter_link", "").strip() and not over_nodes
     launch = "one_process" if alone else "process_per_gpu"
     return launch, f"launch not stated: taken as {launch}"
 
@@ -244,8 +250,10 @@ def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list
         if not indexes:
             raise LogFormatError(f"{folder}: found no INDEX_*.csv, expected the index of the logs beside them")
         for index in indexes:
-            for row in index_rows(index):
-                case = case_of(row, folder, rows)
+            listed = list(index_rows(index))
+            over_nodes = {_source(row) for row in listed if _shape(row)[0] > 1} - {""}
+            for row in listed:
+                case = case_of(row, folder, rows, over_nodes=_source(row) in over_nodes)
                 first = cases.setdefault(case.slug, case)
                 if first is case:
                     continue
@@ -280,9 +288,15 @@ def index_rows(path: Path) -> Iterator[dict[str, str]]:
             raise LogFormatError(f"{path}:{lines.line_num}: {fault}") from None
 
 
-def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> Case:
+def _source(row: dict[str, str]) -> str:
+    """Where a row was published, without the place in the page."""
+    return row.get("source_url", "").partition("#")[0].strip()
+
+
+def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = (), *, over_nodes: bool = False) -> Case:
     """The case of one index row: what the first matching case row says, the rule for the rest.
 
+    `over_nodes`: whether other rows of its source are of several nodes (`launch_of`).
     A row without a slug is named by its place and has that as its fault.
     """
     slug = row["slug"] or row.get("place", "")
@@ -291,7 +305,7 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -> 
     version, note = version_of(*(row.get(k, "") for k in ("nccl_version", "date", "notes")))
     if stated.version is not None:
         version, note = parse_version(stated.version), ""
-    launch, launch_note = launch_of(row)
+    launch, launch_note = launch_of(row, over_nodes=over_nodes)
     if stated.launch is not None:
         launch, launch_note = stated.launch, ""
     notes += [n for n in (note, launch_note) if n]
@@ -393,7 +407,9 @@ def _machine(
     parts = node_parts(base, per_node, version or ASSUMED, env)
     knobs = {"nodes": nodes * parts, "gpus_per_node": per_node // parts} if parts > 1 else knobs
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
-    found = wire(row.get("inter_link", ""), row.get("env", ""), full, generation, apart=nic_apart(row))
+    named = f"{row.get('gpu_model', '')} {row.get('notes', '')}"
+    link, env_text = row.get("inter_link", ""), row.get("env", "")
+    found = wire(link, env_text, full, generation, board=base, named=named, apart=nic_apart(row))
     network = stated.network or found.network
     nics = found.nics * full_node(base) // full  # a preset counts those of its whole node
     bandwidth = found.bandwidth

@@ -90,6 +90,29 @@ _DEFAULT_RATE = {"volta": 100, "turing": 100, "ampere": 200, "ada": 200, "hopper
 _RATE_OF = {"ethernet": 25, "slingshot": 200, "tcpx": 200, "efa_v1": 100}
 """The same of networks that come with one rate, and of sockets: who has more between GPUs goes around the kernel."""
 
+_RATE_OF_BOARD = {"hgx-b300": 800, "gb300-nvl72": 800}
+"""The same of boards that hold the NICs: a ConnectX-8 beside each GPU (NVIDIA's descriptions of B300 and GB300)."""
+
+_EC2 = re.compile(r"\b(g4dn|g5|g6e?|p3|p3dn)\.(metal|\d*xlarge)\b", re.I)
+_EC2_RATE: dict[str, dict[str, int]] = {
+    "g4dn": {"8xlarge": 50, "12xlarge": 50, "16xlarge": 50, "metal": 100},
+    "g5": {"xlarge": 10, "2xlarge": 10, "12xlarge": 40, "24xlarge": 50, "48xlarge": 100},
+    "g6": {"xlarge": 10, "2xlarge": 10, "12xlarge": 40, "24xlarge": 50, "48xlarge": 100},
+    "g6e": {
+        "xlarge": 20,
+        "2xlarge": 20,
+        "4xlarge": 20,
+        "12xlarge": 100,
+        "16xlarge": 35,
+        "24xlarge": 200,
+        "48xlarge": 400,
+    },
+    "p3": {"2xlarge": 10, "8xlarge": 10},
+    "p3dn": {"24xlarge": 100},
+}
+_EC2_USUAL = 25
+"""Gb/s of a whole EC2 machine by its name ("Amazon EC2 instance types", accelerated computing), and of the others."""
+
 _EFA_OF_A_NODE = 3200
 """Gb/s of the 32, 16 or 8 devices of P5, P5en and P6-B200 together."""
 
@@ -99,8 +122,8 @@ _EFA_OF_P4D = 400
 _FASTEST = 800
 """Gb/s that no NIC of today exceeds: a larger rate is that of a node."""
 
-_RATE = re.compile(
-    r"(?<![\d.])(\d{1,6}(?:\.\d{1,4})?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|(?-i:b\b))|(?<![\d.])(\d{2,4})\s?(G)\b(?!B)",
+_RATE = re.compile(  # not "h100-80gb", the memory of a card in the name of a machine
+    r"(?<![\d.])(?<!\d-)(\d{1,6}(?:\.\d{1,4})?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|(?-i:b\b))|(?<![\d.])(\d{2,4})\s?(G)\b(?!B)",
     re.I,
 )
 _BYTES = re.compile(r"(?<![\d.])(\d{1,6}(?:\.\d{1,4})?)\s?(?:GB/s|GBps|GiB/s)")
@@ -126,7 +149,9 @@ _NO_PEER = re.compile(
 _PEER = re.compile(
     rf"(?<!NVLink ){_P2P}(?:[- ](?:patched|unlocked|enabled|driver)\b| over BAR1\b| between GPUs\b)", re.I
 )
-_PATCHED = re.compile(rf"{_P2P}(?:[- ](?:patched|unlocked|driver)\b| over BAR1\b)|\bpatched driver\b", re.I)
+_PATCHED = re.compile(
+    rf"{_P2P}(?:[- ](?:patched|unlocked|driver)\b| over BAR1\b)|\b(?:patched|modified|hacked) (?:P2P )?driver\b", re.I
+)
 _STAGED = re.compile(r"\bno (?:GPUDirect|GDR)\b|\b(?:GPUDirect RDMA|GDR) (?:off|disabled)\b", re.I)
 _NIC = r"(?:NICs?|HCAs?|network (?:cards?|adapters?)|ConnectX-?\d)"
 _ROOT = (
@@ -257,10 +282,13 @@ def on_another_root(words: str) -> bool:
     return any(not _NOT.search(match[0]) for match in found)
 
 
-def wire(inter_link: str, env: str, gpus: int, generation: str, *, apart: bool = False) -> Wire:
+def wire(
+    inter_link: str, env: str, gpus: int, generation: str, *, board: str = "", named: str = "", apart: bool = False
+) -> Wire:
     """The network that the words of a row describe, for a node of `gpus` GPUs of a generation.
 
-    `apart`: its NICs are on another PCIe root than the GPUs; else they are beside them.
+    `board`: the machine of ``topologies/``; `named`: other words that may name the machine. `apart`: its NICs are on
+    another PCIe root than the GPUs; else they are beside them.
 
     >>> wire("4x HDR 200Gb/s InfiniBand", "", 8, "ampere")
     Wire(network='infiniband', nics=4, bandwidth=25000000000.0, notes=(), through_host=False)
@@ -273,7 +301,13 @@ def wire(inter_link: str, env: str, gpus: int, generation: str, *, apart: bool =
     if network == "efa" and generation in ("volta", "turing", "ampere"):
         network = "efa_v1"  # its second generation came with the instances of Hopper
     nics, (rate, of_node) = _count(inter_link), _rate(inter_link)
-    usual = _RATE_OF.get(network, _DEFAULT_RATE[generation])
+    usual = _RATE_OF.get(network, _RATE_OF_BOARD.get(board, _DEFAULT_RATE[generation]))
+    instance = _EC2.search(f"{inter_link} {named}")
+    if rate is None and instance:
+        rate = _EC2_RATE[instance[1].lower()].get(instance[2].lower(), _EC2_USUAL)
+        nics = max(1, rate // 100)
+        rate //= nics
+        assumed.append(f"NIC rate not stated: {instance[0]} has {nics} of {rate} Gb/s")
     if rate is None:
         devices = nics if network == "efa" and generation in ("hopper", "blackwell") else None
         rate = _EFA_OF_A_NODE // devices if devices in (8, 16, 32) else usual

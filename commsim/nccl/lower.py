@@ -66,7 +66,7 @@ class Loop:
 class Machine:
     """What the lowering needs of a topology: nominal bytes/s out of a GPU inside its node over links of a kind (the
     field of `Efficiency`), NICs that its ranks keep busy, and the narrowest link of each kind on the way through one
-    NIC: (kind, bytes/s of one, how many of them the node's NICs have together)."""
+    NIC: (kind, bytes/s of one, how many of them the node's NICs have together), and `COPY` where a processor copies."""
 
     intra_bandwidth: float
     intra_kind: str
@@ -216,6 +216,9 @@ it goes element by element, of 4 bytes (src/device/common_kernel.h, reduceCopy).
 and gather at 72 in both cases (6), beside 124 GB/s of an all_reduce. No other machine's curves tell, nor other types.
 """
 
+COPY = "copy by the host"
+"""In `Machine.nic_path`: what a processor copies between the host's memory and the network, one proxy per GPU."""
+
 _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
 
@@ -287,7 +290,11 @@ def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:
     """Narrowest links between the GPUs of two neighbouring nodes, through one NIC each, as `Machine.nic_path`."""
     nics = _fed_nics(topology)
     ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
-    return tuple((kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(_narrowest(topology).items()))
+    path = [(kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(_narrowest(topology).items())]
+    # Sockets copy in the kernel; the first EFA without GPUDirect RDMA in libfabric, which knew no remote read then.
+    if topology.network == "ethernet" or (topology.network == "efa_v1" and _through_host(topology)):
+        path.append((COPY, inf, topology.ranks_per_node))
+    return tuple(path)
 
 
 def _narrowest(topology: Topology) -> dict[str, float]:
@@ -324,10 +331,16 @@ def nic_rates(
 ) -> tuple[tuple[str, float, float], ...]:
     """(kind, through one NIC, through all of a node together) in payload bytes/s, for the links of `nic_path`."""
     nic = nic_efficiency(machine, parameters, all_to_all=all_to_all)
-    return tuple(
-        (kind, rate := bw * (parameters.efficiency.pcie if kind == "PCIe" else nic), rate * count)
-        for kind, bw, count in machine.nic_path
-    )
+
+    copy = parameters.network.copy_rate or inf
+
+    def rates(kind: str, bandwidth: float, count: int) -> tuple[float, float]:
+        if kind == COPY:  # of all proxies of a node half the copies are sent; one alone does both
+            return (copy if count > 1 else copy / 2), count * copy / 2
+        rate = bandwidth * (parameters.efficiency.pcie if kind == "PCIe" else nic)
+        return rate, rate * count
+
+    return tuple((kind, *rates(kind, bandwidth, count)) for kind, bandwidth, count in machine.nic_path)
 
 
 def node_rate(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> tuple[float, str]:

@@ -137,6 +137,7 @@ class Network(_Frozen):
     efficiency: float  # payload share of the NIC's nominal rate
     all_to_all_efficiency: float  # the same when every rank sends to every other
     through_host_efficiency: float  # share of that where NIC and GPU meet in the PCIe root of a host, not in a switch
+    copy_rate: Bandwidth | None = None  # of the proxy of one GPU, sent and received together, where a processor copies
 
 
 class Parameters(_Frozen):

@@ -23,7 +23,16 @@ from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.chunks import Part, chunk_bytes, step_bytes
 from commsim.nccl.graph import System
-from commsim.nccl.lower import Call, Machine, intra_bandwidth, message_turn, network_hop, nic_efficiency
+from commsim.nccl.lower import (
+    COPY,
+    Call,
+    Machine,
+    intra_bandwidth,
+    message_turn,
+    network_hop,
+    nic_efficiency,
+    nic_rates,
+)
 from commsim.nccl.protocols import WARP
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
@@ -198,6 +207,9 @@ class TreeTimer:
             [efficiency.inside("nvlink_switch", call.protocol), nic_efficiency(self.machine, parameters) * nics],
             efficiency.pcie * min(nics, self.system.ranks_per_node),
         )
+        copied = [all_of_node for kind_, _, all_of_node in nic_rates(self.machine, parameters) if kind_ == COPY]
+        if copied:
+            bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, copied[0]), bandwidth)
         if self.machine.intra_kind == "nvlink_direct":
             # On a mesh the channels' chains use different neighbours: each GPU's links serve them together.
             bandwidth = np.where(

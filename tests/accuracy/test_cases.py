@@ -230,6 +230,43 @@ def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, 
 
 
 @pytest.mark.parametrize(
+    ("inter", "gpu", "board", "generation", "network", "nics", "gbps"),
+    [
+        # 80 is the memory of a card in a machine's name, no rate
+        ("InfiniBand (h100-80gb-sxm-ib.8x)", "H100", "hgx-h100", "hopper", "infiniband", 8, 400),
+        ("100Gb RoCE", "H100", "hgx-h100", "hopper", "roce", 8, 100),
+        ("RoCE", "GB300", "gb300-nvl72", "blackwell", "roce", 8, 800),
+        ("8x InfiniBand", "B300", "hgx-b300", "blackwell", "infiniband", 8, 800),
+        ("8x 400G InfiniBand", "B300", "hgx-b300", "blackwell", "infiniband", 8, 400),
+        ("1x EFA (g4dn.8xlarge)", "T4", "", "turing", "efa_v1", 1, 50),
+        ("1x EFA", "T4 (g4dn.metal)", "", "turing", "efa_v1", 1, 100),
+        ("TCP sockets", "A10G, g5.8xlarge", "", "ampere", "ethernet", 1, 25),
+        ("EFA", "L40S (g6e.48xlarge)", "", "ada", "efa", 4, 100),
+        ("EFA 100 Gb/s", "L40S (g6e.48xlarge)", "", "ada", "efa", 8, 100),
+    ],
+)
+def test_machines_of_known_rates(
+    inter: str, gpu: str, board: str, generation: str, network: str, nics: int, gbps: int
+) -> None:
+    found = wire(inter, "", 8, generation, board=board, named=gpu)
+    assert (found.network, found.nics, found.bandwidth) == (network, nics, gbps * 1e9 / 8)
+
+
+def test_who_measures_several_nodes_starts_a_process_per_gpu_on_one_too(tmp_path: Path) -> None:
+    columns = "slug,collective,n_ranks,n_nodes,gpus_per_node,gpu_model,intra_link,source_url\n"
+    rows = [
+        "alone,all_reduce,8,1,8,H100 SXM,NVSwitch,https://example.org/a",
+        "one,all_reduce,8,1,8,H100 SXM,NVSwitch,https://example.org/b#one",
+        "two,all_reduce,16,2,8,H100 SXM,NVSwitch,https://example.org/b#two",
+        "blank,all_reduce,8,1,8,H100 SXM,NVSwitch,",
+        "blank_2,all_reduce,16,2,8,H100 SXM,NVSwitch,",
+    ]
+    (tmp_path / "INDEX_x.csv").write_text(columns + "\n".join(rows) + "\n")
+    launch = {case.slug: case.launch for case in load_cases([tmp_path])}
+    assert [slug for slug, how in launch.items() if how == "one_process"] == ["alone", "blank"]
+
+
+@pytest.mark.parametrize(
     ("inter", "notes", "through"),
     [
         ("1x HDR InfiniBand", "GPU and NIC on different PCIe roots; one CSV", True),
@@ -325,6 +362,7 @@ def test_numbers_of_nics_and_rates(words: str, nics: int, rate: int) -> None:
     [
         ("PCIe Gen4, no GPU P2P (GeForce): host shared memory", False),
         ("PCIe, P2P-patched driver", True),
+        ("PCIe Gen4 x16, P2P enabled by a modified driver", True),
         ("PCIe, P2P over BAR1 (patched driver)", True),
         ("PCIe Gen3 behind one switch, P2P disabled by driver", False),
         ("PCIe Gen3, dual socket, P2P state not stated", None),
@@ -466,7 +504,10 @@ def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
         ({"notes": "8 GPU per process", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
         ({"notes": "8 processes per node", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
         ({"notes": "2 processes per node, -g 4", "n_nodes": "2", "gpus_per_node": "8"}, "one_process"),
-        ({"notes": "mpirun -np 2 to -np 8", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "mpirun -np 2 to -np 8", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "mpirun -np 2 to -np 8", "n_nodes": "2", "n_ranks": "16", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "MPIJob", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
+        ({"notes": "MPIJob, -g 8", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
         ({"notes": "# nThread 8 nGpus 1", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
         ({"notes": "# nThread 1 nGpus 8", "n_nodes": "2", "gpus_per_node": "8"}, "one_process"),
         ({"n_nodes": "1", "inter_link": ""}, "one_process"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
 from commsim.nccl.version import format_version, parse_version
 from commsim.network.bounds import lower_bound_s
 from commsim.topology.faults import without_nvlink
-from commsim.topology.presets import load_preset, preset_names
+from commsim.topology.graph import Topology
+from commsim.topology.presets import load_preset, load_topology, preset_names
+from commsim.topology.spec import TopologySpec
 
 VERSION = (2, 26, 2)
 RING = Options(VERSION, {"NCCL_ALGO": "Ring"})
@@ -466,6 +469,40 @@ def test_a_nic_at_the_host_bridge_is_slower(preset: str, through: bool) -> None:
     assert nic_efficiency(machine, parameters) == pytest.approx(
         parameters.network.efficiency * (parameters.network.through_host_efficiency if through else 1.0)
     )
+
+
+def _two_nodes(preset: str, gpus: int, network: str, nic: str) -> Topology:
+    nics = {"bandwidth": nic, "count": 1, "attach": "host"}
+    spec = {"preset": preset, "nodes": 2, "gpus_per_node": gpus, "node": {"nic": nics}, "fabric": {"network": network}}
+    return load_topology(TopologySpec.model_validate(spec), Path())
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "send_recv", "all_to_all"])
+@pytest.mark.parametrize("network", ["ethernet", "efa_v1"])
+def test_a_processor_that_copies_bounds_what_a_gpu_sends(collective: str, network: str) -> None:
+    """Two nodes of one GPU: its proxy copies what it sends and what it receives."""
+    copy = load_parameters("volta", network).network.copy_rate
+    assert copy is not None
+    found = {
+        kind: Predictor(_two_nodes("v100-pcie", 1, kind, "100 Gb/s"), Options(VERSION)).predict(collective, 1 << 30)
+        for kind in (network, "infiniband")
+    }
+    assert found[network].bottleneck == "copy by the host"
+    sent = (1 << 30) / (2 if collective == "all_to_all" else 1)
+    assert 0.8 * copy / 2 < sent / found[network].time_s <= copy / 2
+    assert found["infiniband"].time_s < 0.5 * found[network].time_s
+
+
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
+def test_the_processors_of_a_node_copy_side_by_side(algorithm: str) -> None:
+    def seconds(nic: str, copy: float) -> float:
+        model = Predictor(_two_nodes("v100-sxm2-4", 4, "ethernet", nic), Options(VERSION, {"NCCL_ALGO": algorithm}))
+        network = model.parameters.network.model_copy(update={"copy_rate": copy})
+        model.parameters = model.parameters.model_copy(update={"network": network})
+        return model.predict("all_reduce", 1 << 28).time_s
+
+    assert seconds("10 Gb/s", 4e9) == seconds("10 Gb/s", 400e9)  # four proxies send 8 GB/s, the NIC 1.25
+    assert seconds("200 Gb/s", 2e9) > 1.5 * seconds("200 Gb/s", 4e9)
 
 
 def test_an_a100_stages_what_its_ring_begins_with() -> None:
