@@ -132,12 +132,12 @@ class NcclModel:
     """The channel model's predictions of curves on one machine, through the planes of `commsim.accuracy.planes`."""
 
     def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
-        from commsim.nccl.parameters import load_parameters
+        from commsim.nccl.parameters import load_parameters, network_of
         from commsim.nccl.version import parse_version
 
         self.fields = space()
         self._generation = topology.gpu.generation
-        self._network = topology.network if topology.nodes > 1 else "infiniband"
+        self._network = network_of(topology, scenario.library.env)
         shipped = load_parameters(self._generation, self._network)
         at = {scope_of(p, self._generation, self._network): None for p, _, _ in walk(shipped)}
         self._scopes = frozenset(at)

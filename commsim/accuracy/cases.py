@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 from commsim.accuracy.machines import (
+    OF_CRAY,
     base_machine,
     driver_patched,
     full_node,
@@ -37,7 +38,7 @@ from commsim.accuracy.machines import (
     peer_to_peer,
     wire,
 )
-from commsim.accuracy.releases import log_date, version_of
+from commsim.accuracy.releases import log_date, release_day, version_of
 from commsim.document import read_documents, validate
 from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
 from commsim.measure.records import collective_name
@@ -70,7 +71,7 @@ _EC2 = re.compile(r"\bp[56][a-z]*(?:-\w+)?\.\d+xlarge\b")
 _GIB = re.compile(r"\bgIB\b", re.I)
 _TCPXO = re.compile(r"TCPXO|FasTrak", re.I)
 _ITERATIONS = re.compile(r"(?<![\d.,])(?<!warmup )(?<!warm-up )(\d{1,6}) iter(?:ation)?s\b(?!/|,? (?:of )?warm)", re.I)
-_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
+_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+|FI_CXI_RX_MATCH_MODE)=(?:\"([^\"]*)\"|'([^']*)'|([^\s()]+))")
 _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
@@ -315,7 +316,9 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = (), *, 
     env = environment(row.get("env", "")) if stated.env is None else dict(stated.env)
     if stated.env is None:
         plugin = _plugin(row)
-        its_own = variables(plugin, row.get("gpu_model", ""), nodes, log_date(row.get("date", "")))
+        # Of a log without a date the plugin is as old as its NCCL.
+        day = log_date(row.get("date", "")) or release_day(version or ASSUMED)
+        its_own = variables(plugin, row.get("gpu_model", ""), nodes, day)
         if added := {name: value for name, value in its_own.items() if name not in env}:
             env |= added
             notes.append(f"not stated, as {PLUGINS[plugin]} has it: {', '.join(f'{k}={v}' for k, v in added.items())}")
@@ -393,6 +396,8 @@ def _machine(
         blocks = network_blocks(stated.network) if stated.network and nodes > 1 else {}
         return stated.preset, {"preset": stated.preset, **knobs, **gpu, **blocks}, ()
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
+    if nodes > 1 and network_kind(row.get("inter_link", ""), row.get("env", "")) == "slingshot":
+        base = OF_CRAY.get(base, base) if per_node <= full_node(OF_CRAY.get(base, base)) else base
     ranks = nodes * per_node
     full = full_node(base)
     if base in ("gb200-nvl72", "gb300-nvl72") and nodes > 1:

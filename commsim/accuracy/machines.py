@@ -16,7 +16,7 @@ from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 
-_MESH = r"no NVSwitch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
+_MESH = r"no (?:NV)?Switch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
 _BOARD = r"NVSwitch|SXM|HGX|DGX|\bNV\d|SHM"  # SHM: how NCCL went, not what there is
 _PCIE = (  # words that name PCIe and no board, or deny NVLink, though not only to other nodes
     rf"^(?!.*(?:{_BOARD}|NV-?Link|\bNVL)).*\bPCIe"
@@ -66,6 +66,9 @@ _BASES: tuple[tuple[str, str, str], ...] = (
     (r"RTX 30|RTX A\d|\bA(10G?|40|16|2)\b|\bA[456]000", "", "rtx3090"),
     (r"RTX 20|TITAN RTX|\bT4G?\b|Quadro RTX", "", "rtx2080ti"),
 )
+
+OF_CRAY = {"dgx-a100": "hgx-a100-4", "hgx-h100": "hgx-h100-4"}
+"""Boards of the machines with Slingshot, whose nodes hold four GPUs and no NVSwitch (HPE Cray EX)."""
 
 _NETWORKS: tuple[tuple[str, str], ...] = (
     (r"\bTCP\b|10GbE|\bIPoIB\b|NET/Socket|\(sockets\)", "ethernet"),

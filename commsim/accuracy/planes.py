@@ -23,7 +23,7 @@ from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Field, parameters_at, replaced, scope_of, space
 from commsim.errors import CommsimError
 from commsim.nccl.lower import Call
-from commsim.nccl.parameters import Parameters
+from commsim.nccl.parameters import Parameters, network_of
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind
 
@@ -64,7 +64,7 @@ class FitPredictor(Predictor):
         options = Options(case.version, case.env, case.launch, iterations=case.iterations, exact=True)
         super().__init__(topology, options, parameters)
         self.generation = topology.gpu.generation
-        self.network = topology.network if topology.nodes > 1 else "infiniband"
+        self.network = network_of(topology, case.env)
         self._choices: dict[tuple[str, int], tuple[str, str]] = {}
         self._times: dict[tuple[str, int, str, str], list[tuple[dict[str, float], tuple[float, float, str, str]]]] = {}
 

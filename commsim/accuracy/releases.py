@@ -93,6 +93,15 @@ def current_release(day: date) -> Version:
     return max((version for released, version in RELEASES if released <= day), default=RELEASES[0][1])
 
 
+def release_day(version: Version) -> date:
+    """The day of a release, or of the one before it in `RELEASES`.
+
+    >>> release_day((2, 21, 5)), release_day((2, 22, 0))
+    (datetime.date(2024, 4, 3), datetime.date(2024, 4, 3))
+    """
+    return max((day for day, release in RELEASES if release <= version), default=RELEASES[0][0])
+
+
 def stated_version(text: str) -> Version | None:
     """The NCCL release that a text names, or None: ``2.22.3+cuda12.6``, ``2.18 (directory)``, the code ``22203``."""
     text = _OF_TORCH.sub(" ", _CONTAINER.sub(" ", text))

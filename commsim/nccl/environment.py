@@ -1,4 +1,4 @@
-"""The NCCL_* variables that have their effect here, and the reading of their values.
+"""The NCCL_* variables, and one of libfabric's, that have their effect here, and the reading of their values.
 
 Whether a variable is modelled is decided in this one place; any other NCCL_* variable of a job is reported as having
 no effect (`unmodelled`).
@@ -32,6 +32,7 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_CROSS_NIC": "whether a ring may leave a node by another NIC than it entered",
     "NCCL_TUNER_PLUGIN": "ofi, or a path to libnccl-ofi-tuner.so: what aws-ofi-nccl chooses on EC2's P5 and P6",
     "NCCL_NET_GDR_LEVEL": "how far a NIC may be for it to reach GPU memory directly",
+    "FI_CXI_RX_MATCH_MODE": "software: the processor, not Slingshot's NIC, matches messages (libfabric's variable)",
 }
 
 PATHS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")

@@ -44,6 +44,9 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     across, kind = node_rate(machine, parameters)
     inside = per_round / rate + p.tree_round * chunk / counted
     between = per_round / across * NODE_TRAFFIC.get(system.nodes, 2.0)
+    # Each head sends a message per channel and round, which the proxy of its NIC posts in turn.
+    messages = channels * heads(system) / max(1, machine.nics) * NODE_TRAFFIC.get(system.nodes, 2.0)
+    turn = max(messages * parameters.network.message_cost.Simple, parameters.network.connection_cost.Simple)
     carried = per_round / rate
     if between > inside:
         limit, carried = kind, between
@@ -52,8 +55,5 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     # and spreads the one before, which go opposite ways over the links. The last round may be short.
     hops = 2 * (system.nodes - 1).bit_length()  # the double tree's depth (src/graph/trees.cc)
     first = 2 * per_round / link + p.tree_round + hops * (parameters.network.tree_hop.Simple + per_round / across)
-    # Each head sends a message per channel and round, which the proxy of its NIC posts in turn.
-    messages = channels * heads(system) / max(1, machine.nics) * NODE_TRAFFIC.get(system.nodes, 2.0)
-    turn = max(messages * parameters.network.message_cost.Simple, parameters.network.connection_cost.Simple)
     follow = (nbytes / per_round - 1) * max(inside, between, turn)
     return p.tree_latency + first + follow, nbytes / per_round * carried, limit

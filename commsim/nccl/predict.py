@@ -19,7 +19,7 @@ from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
-from commsim.nccl.parameters import ONE_QUEUE_SINCE, Parameters, load_parameters
+from commsim.nccl.parameters import ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
 from commsim.nccl.plugins import said, with_plugin
@@ -90,7 +90,7 @@ class Predictor:
 
     def __init__(self, topology: Topology, options: Options, parameters: Parameters | None = None) -> None:
         self.topology = topology
-        self.parameters = parameters or load_parameters(topology.gpu.generation, _network(topology))
+        self.parameters = parameters or load_parameters(topology.gpu.generation, network_of(topology, options.env))
         self.version = options.version or ASSUMED
         self.options = replace(options, env=with_plugin(topology, self.version, options.env))
         self.warnings: list[str] = []
@@ -330,7 +330,3 @@ class Predictor:
         if uniform and engine != "wavefront":
             return (*timing.ring_closed_form(plan), plan.limit, "closed_form")
         return (*timing.ring_wavefront(plan), plan.limit, "wavefront")
-
-
-def _network(topology: Topology) -> str:
-    return topology.network if topology.nodes > 1 else "infiniband"

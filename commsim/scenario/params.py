@@ -88,11 +88,11 @@ def gloo_parameters(scenario: Scenario) -> tuple[GlooParameters, tuple[float, fl
 
 def nccl_parameters(scenario: Scenario, topology: Topology) -> tuple[Parameters | None, tuple[float, float] | None]:
     """The NCCL parameters of a scenario with `params`, else None (the shipped ones); and the band of the fit."""
-    from commsim.nccl.parameters import load_parameters
+    from commsim.nccl.parameters import load_parameters, network_of
 
     if scenario.params is None:
         return None, None
-    network = topology.network if topology.nodes > 1 else "infiniband"
+    network = network_of(topology, scenario.library.env)
     return _with_file(scenario, load_parameters(topology.gpu.generation, network), "nccl")
 
 

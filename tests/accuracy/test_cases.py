@@ -101,6 +101,7 @@ def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
         ("H100 80GB HBM3 SXM", "NVSwitch, NVLink4 18 links, 450 GB/s per direction", 8, "hgx-h100"),
         ("A100-SXM4-80GB", "NVSwitch, NVLink3 12 links, 300 GB/s per direction (4 of 8 GPUs)", 4, "dgx-a100"),
         ("A100 40GB SXM", "NVLink3 all-to-all (4x A100, no NVSwitch)", 4, "hgx-a100-4"),
+        ("A100-SXM4-40GB", "NVLink3 (4 GPUs, no switch)", 4, "hgx-a100-4"),
         ("A100-PCIE-40GB", "PCIe Gen4 across two sockets, no NVLink bridge", 4, "a100-pcie"),
         ("A100 80GB PCIe", "PCIe Gen4 + NVLink bridge pairs", 4, "a100-pcie-bridge"),
         ("V100 32GB SXM2 (DGX-1)", "NVLink2 hybrid cube mesh", 8, "dgx-1v"),
@@ -227,6 +228,23 @@ def test_words_pick_a_machine(gpu: str, intra: str, per_node: int, machine: str)
 def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, gbps: int) -> None:
     found = wire(inter, "", gpus, "hopper")
     assert (found.network, found.nics, found.bandwidth) == (network, nics, gbps * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "per_node", "inter", "preset"),
+    [
+        ("A100 SXM4 40GB", 4, "4x 200Gb/s Slingshot 11", "hgx-a100-4"),
+        ("H100 SXM", 4, "HPE Slingshot", "hgx-h100-4"),
+        ("H100 SXM", 8, "HPE Slingshot", "hgx-h100"),
+        ("H100 SXM", 4, "4x NDR InfiniBand", "hgx-h100"),
+    ],
+)
+def test_boards_of_machines_with_slingshot_hold_four_gpus(
+    gpu: str, per_node: int, inter: str, preset: str, tmp_path: Path
+) -> None:
+    row = ROW | {"gpu_model": gpu, "intra_link": "NVLink", "n_nodes": "2", "gpus_per_node": str(per_node)}
+    case = case_of(row | {"n_ranks": str(2 * per_node), "inter_link": inter}, tmp_path)
+    assert case.machine["preset"] == preset
 
 
 @pytest.mark.parametrize(
@@ -574,8 +592,16 @@ BESIDE = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
             {"NCCL_PROTO": "Simple,LL128"} | TCPXO | BESIDE,
         ),
         (
-            {"inter_link": "8x 200Gb/s, GPUDirect-TCPXO", "date": "", "env": "NCCL_BUFFSIZE=4194304"},
+            {"inter_link": "8x 200Gb/s, GPUDirect-TCPXO", "date": "2026", "env": "NCCL_BUFFSIZE=4194304"},
             {"NCCL_PROTO": "Simple,LL128"} | TCPXO | BESIDE | {"NCCL_BUFFSIZE": "4194304"},
+        ),
+        (  # without a date the plugin is as old as NCCL, and that as the release a scenario assumes
+            {"inter_link": "8x 200Gb/s, GPUDirect-TCPXO", "date": "", "nccl_version": ""},
+            {"NCCL_ALGO": "Ring,Tree", "NCCL_PROTO": "Simple"} | TCPXO | BESIDE,
+        ),
+        (
+            {"inter_link": "8x 200Gb/s, GPUDirect-TCPXO", "date": "", "nccl_version": "2.28.3"},
+            {"NCCL_PROTO": "Simple,LL128"} | TCPXO | BESIDE,
         ),
         (
             {"inter_link": "4x 200Gb/s, GPUDirect-TCPX"},
@@ -583,16 +609,18 @@ BESIDE = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
             | BESIDE,
         ),
         ({"inter_link": "32x 100Gb/s EFA", "date": "2025-06-01"}, OFI | TUNER),
-        ({"inter_link": "32x 100Gb/s EFA", "date": "", "n_nodes": "3", "n_ranks": "24"}, OFI | TUNER),
-        ({"inter_link": "32x 100Gb/s EFA", "date": "", "n_nodes": "2", "n_ranks": "16"}, OFI),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2026-01-01", "n_nodes": "3", "n_ranks": "24"}, OFI | TUNER),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2026-01-01", "n_nodes": "2", "n_ranks": "16"}, OFI),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "", "n_nodes": "2", "n_ranks": "16"}, CHUNKS),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "", "nccl_version": "2.19.3"}, {}),
         ({"inter_link": "32x 100Gb/s EFA", "date": "2025-05-31"}, CHUNKS),
         ({"inter_link": "32x 100Gb/s EFA", "date": "2024-08-01"}, CHUNKS),
         ({"inter_link": "32x 100Gb/s EFA", "date": "2024-07-31"}, TREE_CHUNK),
         ({"inter_link": "32x 100Gb/s EFA", "date": "2024-04-01"}, TREE_CHUNK),
         ({"inter_link": "32x 100Gb/s EFA", "date": "2024-03-31"}, {}),
         ({"gpu_model": "H100 (p5.48xlarge)", "inter_link": "TCP sockets", "date": ""}, {}),
-        ({"inter_link": "32x 100Gb/s EFA", "date": "", "n_nodes": "1", "n_ranks": "8"}, OFI),
-        ({"gpu_model": "H100 (p5.48xlarge)", "inter_link": "", "date": "", "n_nodes": "1", "n_ranks": "8"}, OFI),
+        ({"inter_link": "32x 100Gb/s EFA", "date": "2026", "n_nodes": "1", "n_ranks": "8"}, OFI),
+        ({"gpu_model": "H100 (p5.48xlarge)", "inter_link": "", "date": "2026", "n_nodes": "1", "n_ranks": "8"}, OFI),
         ({"gpu_model": "A100 (p4d.24xlarge)", "inter_link": "", "date": "", "n_nodes": "1", "n_ranks": "8"}, {}),
         ({"inter_link": "8x 400Gb/s RoCE (gib)"}, {"NCCL_NVLS_CHUNKSIZE": "524288"}),
         (

@@ -143,9 +143,7 @@ def test_a_log_of_today_and_a_preset_have_the_same(
     preset: str, row: dict[str, str], nodes: int, tmp_path: Path
 ) -> None:
     named = {"slug": "new", "collective": "all_reduce", "intra_link": "NVSwitch", "n_nodes": str(nodes)}
-    case = case_of(
-        named | {"n_ranks": str(8 * nodes), "gpus_per_node": "8", "date": date.max.isoformat()} | row, tmp_path
-    )
+    case = case_of(named | {"n_ranks": str(8 * nodes), "gpus_per_node": "8", "date": "2099-12-31"} | row, tmp_path)
     assert case.fault == ""
     assert case.env == of_machine(load_preset(preset, nodes=nodes), VERSION)
     assert case.topology().plugin == "none"  # and nothing is set twice
