@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FAST   := not slow and not benchmark_bar
 
-.PHONY: readme accuracy-gloo figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -55,6 +55,9 @@ reference: $(VENV)/.installed-dev schema ## write what the reference pages take 
 
 accuracy-gloo: $(VENV)/.installed-dev ## calibrate the recorded gloo runs and write their page anew (ten minutes)
 	$(BIN)/python validation/closed_loop.py
+
+accuracy-outside: $(VENV)/.installed-dev ## predict the curves that no fit has seen and write their page anew (two minutes)
+	$(BIN)/python validation/outside.py
 
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
 	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done

@@ -126,17 +126,17 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
         "",
     ]
     for name, mode in found["modes"].items():
-        lines += [f"## {name}", "", *_markdown(mode["medians"]["by_class"]), ""]
+        lines += [f"## {name}", "", *markdown_table(mode["medians"]["by_class"]), ""]
         if "medians_alone" in mode:
             lines += ["The fitted parameters alone, not drawn through the sizes that were fitted:", ""]
-            lines += [*_markdown(mode["medians_alone"]["by_class"]), ""]
+            lines += [*markdown_table(mode["medians_alone"]["by_class"]), ""]
     lines += ["## Baselines", "", "On the same logs.", ""]
     for name, part in found["baselines"].items():
-        lines += [f"**{BASELINES[name]}**", "", *_markdown(part["by_class"]), ""]
+        lines += [f"**{BASELINES[name]}**", "", *markdown_table(part["by_class"]), ""]
     lines += [
         "## By collective, zero-shot",
         "",
-        *_markdown(found["modes"]["zero-shot"]["medians"]["by_collective"]),
+        *markdown_table(found["modes"]["zero-shot"]["medians"]["by_collective"]),
         "",
     ]
     lines += [
@@ -174,7 +174,8 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
     return "\n".join(lines) + "\n"
 
 
-def _markdown(parts: Mapping[str, Any]) -> list[str]:
+def markdown_table(parts: Mapping[str, Any]) -> list[str]:
+    """Medians of a document by class, collective or system, as the lines of a table in Markdown."""
     lines = [
         "| | logs | systems | " + " | ".join(label for _, label in COLUMNS) + " |",
         "|---|--:|--:|" + "--:|" * len(COLUMNS),
