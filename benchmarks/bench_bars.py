@@ -20,7 +20,7 @@ def test_bar(benchmark: Any, workload: Workload) -> None:
     value = benchmark.pedantic(workload.measure, rounds=1)
     factor = max(before, slowness())
     benchmark.extra_info[workload.unit] = round(value, 4)
-    said = f"{value:.4g} {workload.unit}, the bar is {workload.bar:g} where the machine is {factor:.2f} times as fast"
+    said = f"{value:.4g} {workload.unit}, the bar is {workload.bar:g}, on a machine {factor:.2f} times as slow as its"
     assert workload.holds(value, factor), said
 
 

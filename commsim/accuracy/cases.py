@@ -55,7 +55,7 @@ CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 """Fabric classes that errors are reported by."""
 
 _ONE_PROCESS = re.compile(
-    r"\bsingle[- ]process\b|\bone process (?:driving|drives)\b|(?<!\S)-g (?:[2-9]|\d\d)\b|\bnGpus (?:[2-9]|\d\d)\b",
+    r"\bsingle[- ]process\b|\bone process (?:driving|drives)\b|(?<!\S)-g ?(?:[2-9]|\d\d)\b|\bnGpus (?:[2-9]|\d\d)\b",
     re.I,
 )
 _PER_GPU = re.compile(
@@ -64,6 +64,9 @@ _PER_GPU = re.compile(
     re.I,
 )
 _MPI = re.compile(r"\bmpi(?:run|exec|job)\b", re.I)
+_NO_MPI = re.compile(
+    r"\b(?:no|not|without)\b[^.;,]{0,20}\bmpi(?:run|exec|job)|\bmpi\w+[^.;,]{0,20}\b(?:available|nodes)\b", re.I
+)
 _PER_NODE = re.compile(r"\b(one|\d{1,3}) process(?:es)? per node\b", re.I)
 _PROCESSES = re.compile(r"(?<!\S)-np (\d{1,6})\b|\bmpi(?:run|exec) -n (\d{1,6})\b", re.I)
 _THREADS = re.compile(r"\b\d+ threads x 1 GPUs?\b|\bnThread (?:[2-9]|\d\d)\b|(?<!\S)-t (?:[2-9]|\d\d)\b", re.I)
@@ -75,6 +78,7 @@ _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+|FI_CXI_RX_MATCH_MODE)=(?:\"([^\"]*)\
 _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
+_GPUS_OF_CRAY = 4
 _CELL_CHARACTERS = 4096  # read of a cell: the rule's patterns look at every pair of words
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
 
@@ -162,7 +166,9 @@ def launch_in_words(row: dict[str, str]) -> str:
     if per_node > 1 and len(started) == 1 and started & {nodes, nodes * per_node}:
         return "one_process" if nodes in started else "process_per_gpu"
     one, per_gpu = bool(_ONE_PROCESS.search(text)), bool(_PER_GPU.search(text))
-    per_gpu = per_gpu or (nodes == 1 and not one and bool(_MPI.search(text)))  # over nodes it may start one on each
+    per_gpu = per_gpu or (
+        nodes == 1 and not one and bool(_MPI.search(_NO_MPI.sub(" ", text)))
+    )  # over nodes it may start one on each
     return "" if one == per_gpu else "one_process" if one else "process_per_gpu"
 
 
@@ -250,18 +256,17 @@ def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list
         indexes = sorted(folder.glob("INDEX_*.csv"))
         if not indexes:
             raise LogFormatError(f"{folder}: found no INDEX_*.csv, expected the index of the logs beside them")
-        for index in indexes:
-            listed = list(index_rows(index))
-            over_nodes = {_source(row) for row in listed if _shape(row)[0] > 1} - {""}
-            for row in listed:
-                case = case_of(row, folder, rows, over_nodes=_source(row) in over_nodes)
-                first = cases.setdefault(case.slug, case)
-                if first is case:
-                    continue
-                again = "" if first.path.parent == folder else f" (again in {folder.name})"
-                twice = f"the slug is listed more than once{again}; its first row in {first.path.parent.name} counts"
-                if twice not in first.notes:
-                    cases[case.slug] = replace(first, notes=(*first.notes, twice))
+        listed = [row for index in indexes for row in index_rows(index)]
+        over_nodes = {_source(row) for row in listed if _shape(row)[0] > 1} - {""}
+        for row in listed:
+            case = case_of(row, folder, rows, over_nodes=_source(row) in over_nodes)
+            first = cases.setdefault(case.slug, case)
+            if first is case:
+                continue
+            again = "" if first.path.parent == folder else f" (again in {folder.name})"
+            twice = f"the slug is listed more than once{again}; its first row in {first.path.parent.name} counts"
+            if twice not in first.notes:
+                cases[case.slug] = replace(first, notes=(*first.notes, twice))
     return list(cases.values())
 
 
@@ -396,8 +401,8 @@ def _machine(
         blocks = network_blocks(stated.network) if stated.network and nodes > 1 else {}
         return stated.preset, {"preset": stated.preset, **knobs, **gpu, **blocks}, ()
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
-    if nodes > 1 and network_kind(row.get("inter_link", ""), row.get("env", "")) == "slingshot":
-        base = OF_CRAY.get(base, base) if per_node <= full_node(OF_CRAY.get(base, base)) else base
+    if network_kind(row.get("inter_link", ""), row.get("env", "")) == "slingshot" and per_node <= _GPUS_OF_CRAY:
+        base = base if "NVSwitch" in row.get("intra_link", "") else OF_CRAY.get(base, base)
     ranks = nodes * per_node
     full = full_node(base)
     if base in ("gb200-nvl72", "gb300-nvl72") and nodes > 1:
@@ -412,9 +417,8 @@ def _machine(
     parts = node_parts(base, per_node, version or ASSUMED, env)
     knobs = {"nodes": nodes * parts, "gpus_per_node": per_node // parts} if parts > 1 else knobs
     generation = load_preset(base, nodes=1, gpus_per_node=1).gpu.generation
-    named = f"{row.get('gpu_model', '')} {row.get('notes', '')}"
-    link, env_text = row.get("inter_link", ""), row.get("env", "")
-    found = wire(link, env_text, full, generation, board=base, named=named, apart=nic_apart(row))
+    link, words, model = (row.get(k, "") for k in ("inter_link", "env", "gpu_model"))
+    found = wire(link, words, full, generation, board=base, gpu_model=model, apart=nic_apart(row))
     network = stated.network or found.network
     nics = found.nics * full_node(base) // full  # a preset counts those of its whole node
     bandwidth = found.bandwidth

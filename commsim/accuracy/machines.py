@@ -71,7 +71,7 @@ OF_CRAY = {"dgx-a100": "hgx-a100-4", "hgx-h100": "hgx-h100-4"}
 """Boards of the machines with Slingshot, whose nodes hold four GPUs and no NVSwitch (HPE Cray EX)."""
 
 _NETWORKS: tuple[tuple[str, str], ...] = (
-    (r"\bTCP\b|10GbE|\bIPoIB\b|NET/Socket|\(sockets\)", "ethernet"),
+    (r"\bTCP\b|10GbE|\bENA\b|\bIPoIB\b|NET/Socket|\(sockets\)", "ethernet"),
     (r"(?:^|\b(?<!spread )over |\b(?:plain|kernel|Ethernet|IP|NCCL) )sockets\b", "ethernet"),
     (r"Slingshot|Cassini|\bCXI\b", "slingshot"),
     (r"\bEFA", "efa"),
@@ -125,8 +125,13 @@ _EFA_OF_P4D = 400
 _FASTEST = 800
 """Gb/s that no NIC of today exceeds: a larger rate is that of a node."""
 
-_RATE = re.compile(  # not "h100-80gb", the memory of a card in the name of a machine
-    r"(?<![\d.])(?<!\d-)(\d{1,6}(?:\.\d{1,4})?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|(?-i:b\b))|(?<![\d.])(\d{2,4})\s?(G)\b(?!B)",
+_RATE = re.compile(
+    r"(?<![\d.])(\d{1,6}(?:\.\d{1,4})?)\s?(T|G)(?:b(?:it)?/s|bps|bit|bE|(?-i:b\b))|(?<![\d.])(\d{2,4})\s?(G)\b(?!B)",
+    re.I,
+)
+_MEMORY = re.compile(  # of a card in the name of a machine: "h100-80gb", "80gb-a100"
+    r"\b(?:G?[VAHLB]\d{1,3}[a-z]?|GB[23]00|T4|RTX ?\d{4})[-_ ]\d{2,3}[-_ ]?G(?:i?B)?(?![a-z/])"
+    r"|\b\d{2,3}[-_ ]?G(?:i?B)?[-_ ](?=G?[VAHB]\d{2,3}\b)",
     re.I,
 )
 _BYTES = re.compile(r"(?<![\d.])(\d{1,6}(?:\.\d{1,4})?)\s?(?:GB/s|GBps|GiB/s)")
@@ -146,7 +151,8 @@ _P2P = r"\b(?:P2P|peer[- ]to[- ]peer)\b"
 _NO_PEER = re.compile(
     rf"\b(?:no|without)(?: \w+){{0,2}} {_P2P}(?! (?:problem|issue|over NVLink))"
     rf"|{_P2P}[\s:(-]{{1,2}}(?:(?:is|was|access|between GPUs|over BAR1|driver) ){{0,3}}"
-    r"(?:not (?:available|supported|enabled|possible|used)|unavailable|disabled|off\b(?!-))",
+    r"(?:not (?:available|supported|enabled|possible|used)|unavailable|disabled|off\b(?!-))"
+    r"|\bdriver\b[^,;.]{0,9}\bnot installed\b|\b(?:only|possible) (?:with|in) (?:a|the) \w+ driver\b",
     re.I,
 )
 _PEER = re.compile(
@@ -286,12 +292,12 @@ def on_another_root(words: str) -> bool:
 
 
 def wire(
-    inter_link: str, env: str, gpus: int, generation: str, *, board: str = "", named: str = "", apart: bool = False
+    inter_link: str, env: str, gpus: int, generation: str, *, board: str = "", gpu_model: str = "", apart: bool = False
 ) -> Wire:
     """The network that the words of a row describe, for a node of `gpus` GPUs of a generation.
 
-    `board`: the machine of ``topologies/``; `named`: other words that may name the machine. `apart`: its NICs are on
-    another PCIe root than the GPUs; else they are beside them.
+    `board`: the machine of ``topologies/``; `gpu_model`: those words, which may name an EC2 machine. `apart`: its NICs
+    are on another PCIe root than the GPUs; else they are beside them.
 
     >>> wire("4x HDR 200Gb/s InfiniBand", "", 8, "ampere")
     Wire(network='infiniband', nics=4, bandwidth=25000000000.0, notes=(), through_host=False)
@@ -299,21 +305,23 @@ def wire(
     assumed = []
     network = network_kind(inter_link, env)
     if network is None:
-        network = "infiniband"
-        assumed.append("network not named: taken as infiniband")
+        network = "ethernet" if _EC2.search(f"{inter_link} {gpu_model}") else "infiniband"
+        assumed.append(f"network not named: taken as {network}")
     if network == "efa" and generation in ("volta", "turing", "ampere"):
         network = "efa_v1"  # its second generation came with the instances of Hopper
     nics, (rate, of_node) = _count(inter_link), _rate(inter_link)
     usual = _RATE_OF.get(network, _RATE_OF_BOARD.get(board, _DEFAULT_RATE[generation]))
-    instance = _EC2.search(f"{inter_link} {named}")
-    if rate is None and instance:
-        rate = _EC2_RATE[instance[1].lower()].get(instance[2].lower(), _EC2_USUAL)
-        nics = max(1, rate // 100)
-        rate //= nics
-        assumed.append(f"NIC rate not stated: {instance[0]} has {nics} of {rate} Gb/s")
+    instance = _EC2.search(f"{inter_link} {gpu_model}") if network in ("efa", "efa_v1", "ethernet") else None
+    if instance:
+        whole = _EC2_RATE[instance[1].lower()].get(instance[2].lower(), _EC2_USUAL)
+        nics = nics or max(1, whole // (rate or 100))
+        if rate is None:
+            rate = whole // nics
+            assumed.append(f"NIC rate not stated: {instance[0]} has {whole} Gb/s")
     if rate is None:
         devices = nics if network == "efa" and generation in ("hopper", "blackwell") else None
-        rate = _EFA_OF_A_NODE // devices if devices in (8, 16, 32) else usual
+        of_node_efa = _EFA_OF_A_NODE * (2 if board in _RATE_OF_BOARD else 1)  # P6-B300 has twice as much
+        rate = of_node_efa // devices if devices in (8, 16, 32) else usual
         assumed.append(f"NIC rate not stated: taken as {rate} Gb/s")
     if network == "efa_v1" and nics is None and generation == "ampere" and gpus == 8:
         rate = max(rate, _EFA_OF_P4D)
@@ -341,6 +349,10 @@ def _usual_count(network: str, rate: int, usual: int, gpus: int, *, of_node: boo
     return (gpus, "one per GPU") if rate >= 100 else (1, "a slow network")
 
 
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
 def _rate(text: str) -> tuple[int | None, bool]:
     """Gb/s of the first rate that a text states, in bits, by a name, or in bytes; and whether it is that of a node.
 
@@ -348,7 +360,7 @@ def _rate(text: str) -> tuple[int | None, bool]:
     """
     found = [
         (max(1, round(float(match[1] or match[3]) * (1000 if (match[2] or "").upper() == "T" else 1))), *match.span())
-        for match in _RATE.finditer(_BYTES.sub(lambda b: " " * len(b[0]), text))
+        for match in _RATE.finditer(_BYTES.sub(_blank, _MEMORY.sub(_blank, text)))
     ]
     of_nic = next((rate for rate, start, end in found if not _of_node(text, start, end)), None)
     if of_nic is not None:

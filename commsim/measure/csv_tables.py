@@ -123,10 +123,10 @@ class _Record:
         return value
 
 
-def read_measured_csv(stream: TextIO, path: Path) -> list[Table]:
+def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[Table]:
     """The table of one log in CSV form, with the index row of its slug where there is one."""
     table, faults = Table(line=1), list[Fault]()
-    for record in _records(stream, path):
+    for record in _records(stream, path, separator):
         try:
             table.rows.append(_row(record))
         except LogFormatError as found:
@@ -235,9 +235,9 @@ def _row(record: _Record) -> Row:
     )
 
 
-def _records(stream: TextIO, path: Path) -> Iterator[_Record]:
+def _records(stream: TextIO, path: Path, separator: str = ",") -> Iterator[_Record]:
     """The rows below the header."""
-    reader = csv.reader(stream)
+    reader = csv.reader(stream, delimiter=separator)
     header: list[str] = []
     count = 0
     try:

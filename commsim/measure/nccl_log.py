@@ -223,7 +223,7 @@ def _group(size: int, words: list[str], names: dict[str, int], cut: bool) -> Gro
     error_at = names.get("#wrong", names.get("error"))
     checked = None if error_at is None else words[error_at] != "N/A"
     wrong = _number(words[names["#wrong"]]) if "#wrong" in names else 0.0
-    group = Group(numbers[0], numbers[1], numbers[2], checked, int(wrong) if 0 < wrong < _MOST_WRONG else 0)
+    group = Group(numbers[0], numbers[1], numbers[2], checked, int(min(wrong, _MOST_WRONG)) if wrong > 0 else 0)
     if size == 0:
         return group
     return group if group_is_sound(size, group, coarse_time="e" in words[0]) else None

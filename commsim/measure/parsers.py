@@ -57,7 +57,10 @@ def _table_of(folder: Path) -> Path:
 
 def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
     first = stream.readline(4096)
-    header = [name.strip().strip('"') for name in first.split(",")]
+    while first and not first.strip():
+        first = stream.readline(4096)
+    separator = max(",;\t", key=first.count)
+    header = [name.strip().strip('"') for name in first.split(separator)]
     if set(RESULT_COLUMNS[:4]) | {"time_us"} <= set(header):
         stream.seek(0)
         return [c for c in read_result_csv(stream, path) if wanted.collective in (None, c.collective)]
@@ -66,7 +69,7 @@ def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
         return curves_of(read_run(stream, path), path, wanted)
     if "size_bytes" in header and set(MEASURED_COLUMNS) & set(header) != {"size_bytes"}:
         stream.seek(0)
-        return curves_of(read_measured_csv(stream, path), path, wanted)
+        return curves_of(read_measured_csv(stream, path, separator), path, wanted)
     if first.lstrip().startswith(("{", "[{")):
         stream.seek(0)
         return curves_of(read_json(stream, path), path, wanted)

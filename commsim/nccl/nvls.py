@@ -50,6 +50,8 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     carried = per_round / rate
     if between > inside:
         limit, carried = kind, between
+    if turn > max(inside, between):
+        limit, carried = "messages of the NIC", turn
     # A chunk is reduced in the switch, goes up the tree and down again hop by hop, whole, and is spread by the switch.
     # Chunks follow each other at the pace of the slowest stage: while the NICs carry one, the switch reduces the next
     # and spreads the one before, which go opposite ways over the links. The last round may be short.

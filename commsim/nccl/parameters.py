@@ -31,9 +31,15 @@ ONE_QUEUE_SINCE = (2, 14, 0)
 """From 2.14 the work of all channels is written to one queue at once (src/enqueue.cc, uploadWork); before, each channel
 had a queue, whose slot the host waited for (getNextOp)."""
 
+MATCH_MODE = "FI_CXI_RX_MATCH_MODE"
+
 MATCHED_BY_NIC = 8
-"""Nodes up to which a NIC of Slingshot matches messages. Left to it, all_gather and all_to_all of Polaris take 0.3 to
-0.7 of the processor's time over 2 and 8 nodes of 4 GPUs (at 8 not at every size), and as long over 256."""
+"""Nodes up to which a NIC of Slingshot is taken to match messages where nothing says so.
+
+Left to it, all_gather and all_to_all of Polaris take 0.3 to 0.7 of the processor's time over 2 and 8 nodes of 4 GPUs (not
+at every size over 8), and as long over 256; its all_reduces over 256 are still 1.5 to 1.9 times as quick up to 16 KiB,
+which is lost.
+"""
 
 _FOLDER = Path(__file__).parent
 
@@ -217,14 +223,16 @@ def network_of(topology: Topology, env: Mapping[str, str]) -> str:
     """The one of `NETWORKS` that a job's calls go over; the first on one node.
 
     Slingshot's NICs match a message with its receiver's buffer themselves unless libfabric is told to leave that to the
-    processor (fi_cxi(7), FI_CXI_RX_MATCH_MODE), or their lists run out (`MATCHED_BY_NIC`).
+    processor (fi_cxi(7), FI_CXI_RX_MATCH_MODE), or their lists run out, which they are taken to do in large jobs
+    (`MATCHED_BY_NIC`) unless the variable says ``hardware``.
     """
     if topology.nodes == 1:
         return NETWORKS[0]
     if topology.network != "slingshot":
         return topology.network
-    software = env.get("FI_CXI_RX_MATCH_MODE", "").strip().lower() == "software"
-    return "slingshot_software" if software or topology.nodes > MATCHED_BY_NIC else "slingshot"
+    said = env.get(MATCH_MODE, "").strip().lower()
+    by_nic = said == "hardware" or (said != "software" and topology.nodes <= MATCHED_BY_NIC)
+    return "slingshot" if by_nic else "slingshot_software"
 
 
 @lru_cache(maxsize=64)

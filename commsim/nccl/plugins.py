@@ -18,6 +18,7 @@ from collections.abc import Container, Mapping
 from datetime import date
 from typing import TYPE_CHECKING
 
+from commsim.nccl.parameters import MATCH_MODE, network_of
 from commsim.nccl.tuner_ofi import why_not
 from commsim.nccl.version import NEWEST, Version
 
@@ -90,7 +91,10 @@ def for_groups(topology: Topology, version: Version, env: Mapping[str, str]) -> 
     """The same for groups of a job's ranks, also those inside a node, and `said`; each group asks its own tuner."""
     others = {**_TUNER, **env}  # named here, so that it does not count as set by the machine
     set_by = {name: value for name, value in of_machine(topology, version).items() if name not in others}
-    return set_by | dict(env), said(topology, version, others)
+    if topology.network == "slingshot":  # who matches messages is a matter of the whole job
+        by_nic = network_of(topology, env) == "slingshot"
+        others[MATCH_MODE] = set_by[MATCH_MODE] = "hardware" if by_nic else "software"
+    return dict(env) | set_by, said(topology, version, others)
 
 
 def said(topology: Topology, version: Version = NEWEST, env: Container[str] = ()) -> str | None:

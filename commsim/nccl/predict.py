@@ -19,7 +19,7 @@ from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
-from commsim.nccl.parameters import ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
+from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
 from commsim.nccl.plugins import said, with_plugin
@@ -96,6 +96,11 @@ class Predictor:
         self.warnings: list[str] = []
         if text := said(topology, self.version, options.env):
             self._warn(text)
+        if topology.network == "slingshot" and topology.nodes > MATCHED_BY_NIC and not options.env.get(MATCH_MODE):
+            self._warn(
+                f"Slingshot over more than {MATCHED_BY_NIC} nodes: messages are taken to be matched by the processor "
+                f"({MATCH_MODE}: hardware in library.env says otherwise)"
+            )
         self.system: System = discover(topology, self.version, self.options.env)
         self.machine: Machine = survey(self.system, self.topology, self._peer_level())
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it

@@ -11,6 +11,7 @@ import numpy as np
 
 import commsim
 from commsim.accuracy.calibration import LARGE_BYTES, Calibration, Value
+from commsim.nccl.parameters import network_of
 from commsim.report import style
 from commsim.units import format_bandwidth, format_time
 
@@ -77,6 +78,7 @@ def params_yaml(c: Calibration, scenario: Scenario, topology: Topology) -> str:
             "topology": topology.name,
             "ranks": topology.world_size,
             "nodes": topology.nodes,
+            **({"network": network_of(topology, scenario.library.env)} if scenario.library.name == "nccl" else {}),
             "smallest_bytes": int(min(curve.size_bytes[0] for curve in c.curves)),
             "largest_bytes": int(max(curve.size_bytes[-1] for curve in c.curves)),
         },

@@ -93,6 +93,12 @@ def nccl_parameters(scenario: Scenario, topology: Topology) -> tuple[Parameters 
     if scenario.params is None:
         return None, None
     network = network_of(topology, scenario.library.env)
+    path = scenario.params_path()
+    fitted = read_params(path).conditions if path is not None else {}
+    its_network = fitted.get("network", network)
+    if topology.nodes > 1 and fitted.get("nodes", 1) != 1 and its_network != network:
+        message = f"{path} was fitted to calls over {its_network}, but this job's go over {network}"
+        raise ScenarioError([scenario.document.fault(("params",), message)])
     return _with_file(scenario, load_parameters(topology.gpu.generation, network), "nccl")
 
 

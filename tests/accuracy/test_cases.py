@@ -236,6 +236,7 @@ def test_words_become_a_network(inter: str, gpus: int, network: str, nics: int, 
         ("A100 SXM4 40GB", 4, "4x 200Gb/s Slingshot 11", "hgx-a100-4"),
         ("H100 SXM", 4, "HPE Slingshot", "hgx-h100-4"),
         ("H100 SXM", 8, "HPE Slingshot", "hgx-h100"),
+        ("A100 SXM, 4 of 8 on an NVSwitch", 4, "HPE Slingshot", "hgx-a100-4"),
         ("H100 SXM", 4, "4x NDR InfiniBand", "hgx-h100"),
     ],
 )
@@ -260,13 +261,25 @@ def test_boards_of_machines_with_slingshot_hold_four_gpus(
         ("1x EFA", "T4 (g4dn.metal)", "", "turing", "efa_v1", 1, 100),
         ("TCP sockets", "A10G, g5.8xlarge", "", "ampere", "ethernet", 1, 25),
         ("EFA", "L40S (g6e.48xlarge)", "", "ada", "efa", 4, 100),
-        ("EFA 100 Gb/s", "L40S (g6e.48xlarge)", "", "ada", "efa", 8, 100),
+        ("EFA 100 Gb/s", "L40S (g6e.48xlarge)", "", "ada", "efa", 4, 100),
+        ("EFA 400 Gb/s", "L40S (g6e.48xlarge)", "", "ada", "efa", 1, 400),
+        ("2x EFA", "L40S (g6e.24xlarge)", "", "ada", "efa", 2, 100),
+        ("8x EFA", "B300", "hgx-b300", "blackwell", "efa", 8, 800),
+        ("ENA", "V100 (p3.16xlarge)", "", "volta", "ethernet", 1, 25),
+        ("up to 10 Gb/s, p3.2xlarge", "V100", "", "volta", "ethernet", 1, 10),
+        ("InfiniBand", "H100; head node g4dn.xlarge", "hgx-h100", "hopper", "infiniband", 8, 400),
+        ("CX7-200Gb/s RoCE", "H100", "", "hopper", "roce", 8, 200),
+        ("100-200 Gb/s InfiniBand", "H100", "", "hopper", "infiniband", 8, 200),
+        ("InfiniBand (h100-80g)", "H100", "", "hopper", "infiniband", 8, 400),
+        ("IB, 80gb-h100 nodes", "H100", "", "hopper", "infiniband", 8, 400),
+        ("IB (a100_80gb)", "A100", "", "ampere", "infiniband", 8, 200),
+        ("IB l40s_48gb", "L40S", "", "ada", "infiniband", 8, 200),
     ],
 )
 def test_machines_of_known_rates(
     inter: str, gpu: str, board: str, generation: str, network: str, nics: int, gbps: int
 ) -> None:
-    found = wire(inter, "", 8, generation, board=board, named=gpu)
+    found = wire(inter, "", 8, generation, board=board, gpu_model=gpu)
     assert (found.network, found.nics, found.bandwidth) == (network, nics, gbps * 1e9 / 8)
 
 
@@ -381,6 +394,7 @@ def test_numbers_of_nics_and_rates(words: str, nics: int, rate: int) -> None:
         ("PCIe Gen4, no GPU P2P (GeForce): host shared memory", False),
         ("PCIe, P2P-patched driver", True),
         ("PCIe Gen4 x16, P2P enabled by a modified driver", True),
+        ("PCIe, P2P between GPUs is possible only with a modified driver (not installed)", False),
         ("PCIe, P2P over BAR1 (patched driver)", True),
         ("PCIe Gen3 behind one switch, P2P disabled by driver", False),
         ("PCIe Gen3, dual socket, P2P state not stated", None),
@@ -526,6 +540,10 @@ def test_environment_of_words(text: str, variables: dict[str, str]) -> None:
         ({"notes": "mpirun -np 2 to -np 8", "n_nodes": "2", "n_ranks": "16", "gpus_per_node": "8"}, "process_per_gpu"),
         ({"notes": "MPIJob", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
         ({"notes": "MPIJob, -g 8", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "MPIJob yaml in repo; ./all_reduce_perf -g8", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "no mpirun, plain binary", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "later also with mpirun over 2 nodes", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
+        ({"notes": "OpenMPI mpirun available", "n_nodes": "1", "gpus_per_node": "8"}, "one_process"),
         ({"notes": "# nThread 8 nGpus 1", "n_nodes": "1", "gpus_per_node": "8"}, "process_per_gpu"),
         ({"notes": "# nThread 1 nGpus 8", "n_nodes": "2", "gpus_per_node": "8"}, "one_process"),
         ({"n_nodes": "1", "inter_link": ""}, "one_process"),

@@ -93,6 +93,14 @@ def test_faults_name_line_and_column(tmp_path: Path, row: str, message: str) -> 
         read_measured(write(tmp_path, row))
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_other_separators_and_blank_lines_above_the_header(tmp_path: Path, separator: str) -> None:
+    text = "\n\n" + "\n".join([HEADER, FULL, FULL.replace("1048576", "2097152").replace("35.66", "71.32")]) + "\n"
+    (tmp_path / "all_reduce.csv").write_text(text.replace(",", separator))
+    (curve,) = read_measured(tmp_path / "all_reduce.csv", collective="all_reduce", n_ranks=8)
+    assert curve.time_s == pytest.approx([35.66e-6, 71.32e-6])
+
+
 def test_every_fault_is_told_at_once_as_far_as_a_screen_holds(tmp_path: Path) -> None:
     bad = FULL.replace("35.66", "fast")
     with pytest.raises(LogFormatError) as two:
