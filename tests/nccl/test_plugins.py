@@ -10,7 +10,8 @@ import pytest
 
 from commsim.accuracy.cases import case_of
 from commsim.errors import TopologyError
-from commsim.nccl.plugins import PLUGINS, of_machine, said, variables
+from commsim.nccl.parameters import network_of
+from commsim.nccl.plugins import PLUGINS, for_groups, of_machine, said, variables
 from commsim.nccl.predict import Options, Predictor
 from commsim.report.topology_tables import topology_sheet
 from commsim.scenario.load import build_topology, load_scenarios
@@ -172,3 +173,15 @@ def test_curves_of_clouds_come_out_nearer(
         )
 
     assert error({}) < 0.8 * error({"fabric": {"plugin": "none"}})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "env", "mode"),
+    [(4, {}, "hardware"), (64, {}, "software"), (64, {"FI_CXI_RX_MATCH_MODE": "hardware"}, "hardware")],
+)
+def test_who_matches_messages_of_a_group_is_a_matter_of_its_job(nodes: int, env: dict[str, str], mode: str) -> None:
+    found, _ = for_groups(load_preset("polaris", nodes=nodes), VERSION, env)
+    assert found == {"FI_CXI_RX_MATCH_MODE": mode}
+    pair = load_preset("polaris", nodes=2)
+    assert network_of(pair, found) == ("slingshot" if mode == "hardware" else "slingshot_software")
+    assert for_groups(load_preset("hgx-h100-ndr400", nodes=nodes), VERSION, {})[0] == {}

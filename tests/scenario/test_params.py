@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import reduce
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from commsim.errors import ScenarioError
 from commsim.nccl.parameters import load_parameters
-from commsim.scenario.params import RENAMED, read_params, with_values
+from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.params import RENAMED, nccl_parameters, read_params, with_values
 
 
 @pytest.mark.parametrize("old", sorted(RENAMED))
@@ -36,3 +38,22 @@ def test_unknown_names_and_wrong_units_are_told_together_each_at_its_place(tmp_p
     ]
     assert "unknown parameter" in str(told.value)
     assert "3 us" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("preset", "nodes", "refused"),
+    [("polaris", 4, False), ("polaris", 1, False), ("polaris", 16, True), ("dgx-a100-hdr200", 2, True)],
+)
+def test_a_fit_over_one_network_is_not_for_another(preset: str, nodes: int, refused: bool, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        "library: nccl\nprovenance: a test\nconditions: {nodes: 2, network: slingshot}\n"
+        "values: {network.spread: {value: 1 us, low: 1 us, high: 1 us}}\n"
+    )
+    (tmp_path / "s.yaml").write_text(
+        f"name: x\ntopology: {{preset: {preset}, nodes: {nodes}}}\nparams: p.yaml\n"
+        "workload: [{collective: all_reduce, sizes: 1 KiB}]\n"
+    )
+    scenario = load_scenarios(tmp_path / "s.yaml")[0]
+    told = pytest.raises(ScenarioError, match=r"s.yaml:3:.* fitted to calls over slingshot, but")
+    with told if refused else nullcontext():
+        assert nccl_parameters(scenario, build_topology(scenario))[0] is not None
