@@ -15,7 +15,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, pairwise
 from math import ceil, gcd, inf, log2
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from commsim.nccl.channels import Split
 from commsim.nccl.chunks import step_bytes
 from commsim.nccl.environment import PATHS
 from commsim.nccl.graph import System
+from commsim.nccl.ordering import NO_ORDERING, Ordering
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 
@@ -79,6 +80,7 @@ class Machine:
     leaf_nodes: int = 0  # nodes under one leaf
     oversubscription: float = 1.0  # of the leaves' uplinks
     cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
+    ordering: Ordering = NO_ORDERING
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,17 @@ class Turn:
     post_s: float  # for all channels of the NIC together
     check_s_per_byte: float  # LL: its flags lie in host memory, and the proxy looks at each
     connection_s: float
+    ordered_bytes: float = inf  # a larger message waits for the one before on its queue pair to be acknowledged
+    ordered_s: float = 0.0  # for so long, beside its bytes
+    line_s_per_byte: float = 0.0  # at the rate of the NIC, which meanwhile serves other channels
+    queues: int = 1  # queue pairs of a connection, which take turns
 
     def seconds(self, message_bytes: float) -> float:
         """For messages of a size."""
-        return max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
+        least = max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
+        if message_bytes <= self.ordered_bytes:
+            return least
+        return max(least, (self.ordered_s + self.line_s_per_byte * message_bytes) / self.queues)
 
 
 @dataclass(frozen=True)
@@ -223,10 +232,11 @@ _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
 
 
-def survey(system: System, topology: Topology, peer_level: int) -> Machine:
+def survey(system: System, topology: Topology, peer_level: int, order: Ordering = NO_ORDERING) -> Machine:
     """Reads from the topology, once, what the lowering needs of it.
 
-    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host.
+    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host. `order` is what
+    orders the job's messages, if anything.
     """
     intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology) if system.nodes > 1 else ()
@@ -239,7 +249,7 @@ def survey(system: System, topology: Topology, peer_level: int) -> Machine:
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
-    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, cut)
+    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, cut, order)
 
 
 def _fed_nics(topology: Topology) -> int:
@@ -448,7 +458,18 @@ def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     """How the messages of a call take turns."""
     turns, name, network = channels_per_nic(machine, call.split.channels), call.protocol.name, parameters.network
     check = turns / parameters.flag_rate if name == "LL" else 0.0
-    return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
+    turn = Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
+    order, factor = machine.ordering, call.protocol.wire_factor
+    if order.above_bytes == inf:
+        return turn
+    line = max(factor / one for _, one, _ in nic_rates(machine, parameters))
+    return replace(
+        turn,
+        ordered_bytes=order.above_bytes / factor,
+        ordered_s=network.ordering,
+        line_s_per_byte=line,
+        queues=order.queues,
+    )
 
 
 def spread_s(system: System, machine: Machine, network: Network, call: Call, limit: int) -> float:

@@ -141,6 +141,7 @@ class Network(_Frozen):
     eager: Bytes  # largest message that is sent without asking
     message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
     connection_cost: PerProtocol  # time between two messages of one connection, however many there are
+    ordering: Seconds  # until a message is acknowledged, where the next one waits for that (`commsim.nccl.ordering`)
     spread: Seconds  # how much later the slowest of twice as many NICs is
     peer_cost: Seconds  # each remote peer of an all_to_all
     inline: Bytes  # largest message whose bytes the host itself hands to the NIC
@@ -213,7 +214,7 @@ class Parameters(_Frozen):
             "tree_hop": hops(self.tree_hop),
             "switch_hop": latency * self.switch_hop,
             "nvls": times(self.nvls, latency, "latency", "tree_latency"),
-            "network": times(network, latency, "rendezvous", "spread", "fetch"),
+            "network": times(network, latency, "rendezvous", "ordering", "spread", "fetch"),
             "launch": times(self.launch, launch, *Launch.model_fields),
         }
         return self.model_copy(update=update)

@@ -19,6 +19,7 @@ from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
+from commsim.nccl.ordering import ordering
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
@@ -102,7 +103,9 @@ class Predictor:
                 f"({MATCH_MODE}: hardware in library.env says otherwise)"
             )
         self.system: System = discover(topology, self.version, self.options.env)
-        self.machine: Machine = survey(self.system, self.topology, self._peer_level())
+        self.machine: Machine = survey(
+            self.system, self.topology, self._peer_level(), ordering(topology, self.version, self.options.env)
+        )
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
 
