@@ -102,7 +102,7 @@ class Turn:
     connection_s: float
     ordered_bytes: float = inf  # a larger message waits for the one before on its queue pair to be acknowledged
     ordered_s: float = 0.0  # for so long, beside its bytes
-    line_s_per_byte: float = 0.0  # at the rate of the NIC, which meanwhile serves other channels
+    line_s_per_byte: float = 0.0  # at the NIC's rate, or at a share of it where its channels keep step
     queues: int = 1  # queue pairs of a connection, which take turns
 
     def seconds(self, message_bytes: float) -> float:
@@ -462,7 +462,8 @@ def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     order, factor = machine.ordering, call.protocol.wire_factor
     if order.above_bytes == inf:
         return turn
-    line = max(factor / one for _, one, _ in nic_rates(machine, parameters))
+    # The channels of a NIC that wait together send together too, each at its share.
+    line = (turns if order.together else 1) * max(factor / one for _, one, _ in nic_rates(machine, parameters))
     return replace(
         turn,
         ordered_bytes=order.above_bytes / factor,

@@ -8,9 +8,10 @@ over many paths by themselves (EFA, GPUDirect-TCPX and -TCPXO) are measured to d
 
 Rings are what shows it, whose ranks send a message every step: those of LL128 and Simple over 10 nodes of 8 H100 take
 6 to 8 us and their bytes a message, of 2 and 64 nodes of 8 B200 8 to 10, of 2, 4 and 16 nodes of P5 8 to 10, where with
-messages of 4 KiB they take 4 to 6 a step. The channels of a NIC wait each for itself, so that the bytes of one hide the
-waiting of the other. Two H100 nodes with two queue pairs a connection take no longer; nor do rings over RoCE of
-Google's machines, where nothing is split.
+messages of 4 KiB they take 4 to 6 a step. Over InfiniBand the channels of a NIC keep step, send side by side and wait
+together: of the NIC's rate that leaves 0.8 to messages of 1 MiB (four fabrics with H100 and B200; with two queue pairs
+a connection 0.97, and so with one GPU a node). On the other networks the bytes of one hide the waiting of the other.
+Rings over RoCE of Google's machines, where nothing is split, show nothing of it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,14 @@ _SPLIT_BEFORE: Version = (2, 20, 0)
 
 @dataclass(frozen=True)
 class Ordering:
-    """Messages of more than `above_bytes` on the wire wait for each other, on each of a connection's `queues`."""
+    """Messages of more than `above_bytes` on the wire wait for each other, on each of a connection's `queues`.
+
+    `together`: the channels of a NIC do so at the same time.
+    """
 
     above_bytes: float = inf
     queues: int = 1
+    together: bool = False
 
 
 NO_ORDERING = Ordering()
@@ -68,4 +73,5 @@ def ordering(topology: Topology, version: Version, env: Mapping[str, str]) -> Or
     if not adaptive:
         return NO_ORDERING
     split = version < _SPLIT_BEFORE if cut is None else cut != 0
-    return Ordering(THRESHOLD if threshold is None else threshold, 1 if split else max(1, pairs or 1))
+    queues = 1 if split else max(1, pairs or 1)
+    return Ordering(THRESHOLD if threshold is None else threshold, queues, topology.ranks_per_node > 1)
