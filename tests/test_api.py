@@ -35,8 +35,10 @@ def test_a_mapping_runs_as_its_file_does(tmp_path: Path) -> None:
 
 def test_a_result_prints_as_a_table() -> None:
     result = cs.run(SCENARIO)
-    name, warning, head, *rows = str(result).splitlines()
-    assert (name, warning, len(rows)) == (result.name, result.warnings[0], 4)
+    name, *lines = str(result).splitlines()
+    warnings, (head, *rows) = lines[: len(result.warnings)], lines[len(result.warnings) :]
+    assert (name, tuple(warnings), len(rows)) == (result.name, tuple(result.warnings), 4)
+    assert warnings
     assert max(map(len, (head, *rows))) < 120
     assert [row.split()[2] for row in rows] == [str(2**k) for k in range(20, 24)]
     training = {"model": "llama-2-7b", "global_batch_size": 16}

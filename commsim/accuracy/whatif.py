@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
+from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
 from commsim.nccl.plugins import PLUGINS, said
+from commsim.nccl.version import parse_version
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -142,6 +144,11 @@ def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
         options.append(("GPUs of a node talk through host memory (NCCL_P2P_DISABLE=1)", {"NCCL_P2P_DISABLE": "1"}))
     if topology.nodes > 1:
         options.append(("no GPUDirect RDMA", {"NCCL_NET_GDR_LEVEL": "LOC"}))
+    if topology.nodes > 1 and topology.network in IB_TRANSPORT:
+        waits = ordering(topology, parse_version(scenario.library.version), scenario.library.env) != NO_ORDERING
+        routed = "the switches do not route adaptively" if waits else "the switches route adaptively"
+        value = "0" if waits else "1"
+        options.append((f"{routed} (NCCL_IB_ADAPTIVE_ROUTING={value})", {"NCCL_IB_ADAPTIVE_ROUTING": value}))
     set_already = scenario.library.env.keys()
     found = [WhatIf(cause, _with_env(env)) for cause, env in options if not env.keys() & set_already]
     if said(topology, env=set_already):

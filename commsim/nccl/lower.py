@@ -228,6 +228,11 @@ and gather at 72 in both cases (6), beside 124 GB/s of an all_reduce. No other m
 COPY = "copy by the host"
 """In `Machine.nic_path`: what a processor copies between the host's memory and the network, one proxy per GPU."""
 
+MESSAGES = "messages of the NIC"
+"""The limit where the network takes longer from one message of a connection to the next than their bytes take."""
+
+_SAME = 1e-9
+
 _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
 
@@ -458,17 +463,21 @@ def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     """How the messages of a call take turns."""
     turns, name, network = channels_per_nic(machine, call.split.channels), call.protocol.name, parameters.network
     check = turns / parameters.flag_rate if name == "LL" else 0.0
-    turn = Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
-    order, factor = machine.ordering, call.protocol.wire_factor
-    if order.above_bytes == inf:
+    return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
+
+
+def ordered_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
+    """The same for a ring, where messages of LL128 and Simple may have to wait for each other."""
+    turn, order, factor = message_turn(machine, parameters, call), machine.ordering, call.protocol.wire_factor
+    if order.above_bytes == inf or call.protocol.name == "LL":
         return turn
     # The channels of a NIC that wait together send together too, each at its share.
-    line = (turns if order.together else 1) * max(factor / one for _, one, _ in nic_rates(machine, parameters))
+    sharing = max(1.0, call.split.channels / max(1, machine.nics)) if order.together else 1.0
     return replace(
         turn,
         ordered_bytes=order.above_bytes / factor,
-        ordered_s=network.ordering,
-        line_s_per_byte=line,
+        ordered_s=parameters.network.ordering,
+        line_s_per_byte=sharing * max(factor / one for _, one, _ in nic_rates(machine, parameters)),
         queues=order.queues,
     )
 
@@ -493,7 +502,7 @@ def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: n
     network = parameters.network
     return Crossing(
         at=at,
-        turn=message_turn(machine, parameters, call),
+        turn=ordered_turn(machine, parameters, call),
         whole=not call.protocol.is_simple,
         wait=message_wait(network, call.protocol),
     )
@@ -508,7 +517,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
     network = parameters.network.ring_hop.of(protocol.name)
     limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
     pause = parameters.pause.of(protocol.name)
-    return RingPlan(
+    plan = RingPlan(
         collective=call.collective,
         ranks=n,
         steps=2 * (n - 1) if call.collective == "all_reduce" else n - 1,
@@ -527,6 +536,16 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         drain_s=np.where(across, 0.0, parameters.drain) if protocol.is_simple and _reads(system) else 0.0,
         staging_rate=_staging_rate(system, parameters, call),
     )
+    return replace(plan, limit=MESSAGES) if _by_messages(plan) else plan
+
+
+def _by_messages(plan: RingPlan) -> bool:
+    """Whether most bytes wait for the turns of the messages between nodes, longer than they take over any hop."""
+    if plan.crossing is None or not plan.loops:
+        return False
+    loop = max(plan.loops, key=lambda one: one.count * one.slices * one.slice_bytes)
+    free = replace(plan, crossing=replace(plan.crossing, turn=Turn(0.0, 0.0, 0.0)))
+    return bool(plan.service_of(loop).max() > (1 + _SAME) * free.service_of(loop).max())
 
 
 def _reads(system: System) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from commsim.nccl.chunks import Part, chunk_bytes, heads, loops
 from commsim.nccl.graph import NVLS_CHUNK
-from commsim.nccl.lower import node_rate
+from commsim.nccl.lower import MESSAGES, node_rate
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -51,7 +51,7 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     if between > inside:
         limit, carried = kind, between
     if turn > max(inside, between):
-        limit, carried = "messages of the NIC", turn
+        limit, carried = MESSAGES, turn
     # A chunk is reduced in the switch, goes up the tree and down again hop by hop, whole, and is spread by the switch.
     # Chunks follow each other at the pace of the slowest stage: while the NICs carry one, the switch reduces the next
     # and spreads the one before, which go opposite ways over the links. The last round may be short.

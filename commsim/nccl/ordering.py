@@ -6,12 +6,14 @@ NCCL_IB_AR_THRESHOLD, 8 KiB), which must not overtake it. From that size on, whe
 queue pair's next message leaves when the one before is acknowledged. Networks that send the packets of every message
 over many paths by themselves (EFA, GPUDirect-TCPX and -TCPXO) are measured to do the same.
 
-Rings are what shows it, whose ranks send a message every step: those of LL128 and Simple over 10 nodes of 8 H100 take
-6 to 8 us and their bytes a message, of 2 and 64 nodes of 8 B200 8 to 10, of 2, 4 and 16 nodes of P5 8 to 10, where with
-messages of 4 KiB they take 4 to 6 a step. Over InfiniBand the channels of a NIC keep step, send side by side and wait
-together: of the NIC's rate that leaves 0.8 to messages of 1 MiB (four fabrics with H100 and B200; with two queue pairs
-a connection 0.97, and so with one GPU a node). On the other networks the bytes of one hide the waiting of the other.
-Rings over RoCE of Google's machines, where nothing is split, show nothing of it.
+Rings are what shows it, whose ranks send a message every step, and they alone are charged: of trees as many curves
+speak against it as for it, of broadcast and reduce none is known, and messages of LL seldom are so large. Rings of
+LL128 and Simple over 10 nodes of 8 H100 take 6 to 8 us and their bytes a message, of 2 and 64 nodes of 8 B200 8 to 10,
+of 2, 4 and 16 nodes of P5 8 to 10, where with messages of 4 KiB they take 4 to 6 a step. Over InfiniBand the channels
+of a NIC keep step, send side by side and wait together: of the NIC's rate that leaves 0.8 to messages of 1 MiB (four
+fabrics with H100 and B200; with two queue pairs a connection 0.97, and so with one GPU a node). On the other networks
+the bytes of one hide the waiting of the other. Rings over RoCE of Google's machines, where nothing is split, show
+nothing of it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ from commsim.nccl.environment import whole
 if TYPE_CHECKING:
     from commsim.nccl.version import Version
     from commsim.topology.graph import Topology
+
+ADAPTIVE = "NCCL_IB_ADAPTIVE_ROUTING"
+VARIABLES = (ADAPTIVE, "NCCL_IB_AR_THRESHOLD", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_QPS_PER_CONNECTION")
+IB_TRANSPORT = ("infiniband", "roce")
+"""Networks that NCCL's own IB transport serves, which reads these variables."""
 
 THRESHOLD = 8192
 """NCCL_IB_AR_THRESHOLD where it is not set: bytes on the wire."""
@@ -61,15 +68,14 @@ NO_ORDERING = Ordering()
 
 def ordering(topology: Topology, version: Version, env: Mapping[str, str]) -> Ordering:
     """What orders the messages of a job; ScenarioError for a variable whose value is no number."""
-    names = ("ADAPTIVE_ROUTING", "AR_THRESHOLD", "SPLIT_DATA_ON_QPS", "QPS_PER_CONNECTION")
-    said, threshold, cut, pairs = (whole(env, f"NCCL_IB_{name}") for name in names)
+    said, threshold, cut, pairs = (whole(env, name) for name in VARIABLES)
     if topology.nodes == 1:
         return NO_ORDERING
     if topology.network in _MANY_PATHS:
         return Ordering(THRESHOLD)
     adaptive = topology.network == "infiniband" and topology.nic_bandwidth >= _ADAPTIVE_BANDWIDTH
     if said is not None:
-        adaptive = said != 0 and topology.network in ("infiniband", "roce")
+        adaptive = said != 0 and topology.network in IB_TRANSPORT
     if not adaptive:
         return NO_ORDERING
     split = version < _SPLIT_BEFORE if cut is None else cut != 0

@@ -18,8 +18,8 @@ from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
-from commsim.nccl.lower import Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
-from commsim.nccl.ordering import ordering
+from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
+from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, NO_ORDERING, VARIABLES, ordering
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
@@ -143,6 +143,14 @@ class Predictor:
             self._warn(f"NCCL_TUNER_PLUGIN has no effect: {reason}")
         for name in unmodelled(self.options.env):
             self._warn(f"{name} is not modelled and has no effect")
+        if self.topology.nodes == 1 or self.topology.network not in IB_TRANSPORT:
+            for name in sorted({*VARIABLES} & self.options.env.keys()):
+                self._warn(f"{name} has no effect: it is for several nodes over {' or '.join(IB_TRANSPORT)}")
+
+    @property
+    def _assumed_adaptive(self) -> bool:
+        taken = self.topology.network == "infiniband" and self.machine.ordering != NO_ORDERING
+        return taken and whole(self.options.env, ADAPTIVE) is None
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -208,6 +216,11 @@ class Predictor:
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
             )
         kernel, busy, limit_name, level = self._chain(call)
+        if limit_name == MESSAGES and name != "LL" and self._assumed_adaptive:
+            self._warn(
+                "InfiniBand of 400 Gb/s and more is taken to route adaptively, and messages of a ring to wait for each "
+                f"other ({ADAPTIVE}: 0 in library.env says otherwise)"
+            )
         kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
         by_nvls = algorithm.startswith("nvls")  # never takes channels away, so that its latency holds them all
         launch = self._launch(1 if by_nvls else call.split.channels)

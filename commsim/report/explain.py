@@ -31,7 +31,12 @@ _CAUSES = {
 _ALL = 0.95
 """Share from which on nothing need be said of the rest."""
 
-_RESOURCES = {"thread block": "the thread blocks of the kernel", "cores": "the cores of a host"}
+_RESOURCES = {
+    "thread block": "the thread blocks of the kernel",
+    "cores": "the cores of a host",
+    "messages of the NIC": "messages between nodes that wait for each other",
+}
+_WORK = {"thread block": "copy at their rate", "messages of the NIC": "take turns"}
 
 
 def bound_words(explanation: Explanation) -> list[str]:
@@ -67,7 +72,7 @@ def _at_work(row: Row, named: str = "") -> str:
     several = who != name
     if name == named:
         who = "they" if several else "it"
-    does = "copy at their rate" if name == "thread block" else "work" if several else "carries data at its rate"
+    does = _WORK.get(name, "work" if several else "carries data at its rate")
     rest = ""
     if row.launch_s and row.kernel_s:  # NCCL: a kernel is the work of its busiest part and the latency of hops
         share, kernel = min(1.0, share * row.time_s / row.kernel_s), format_time(row.kernel_s)

@@ -4,13 +4,16 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.errors import ScenarioError
-from commsim.nccl.lower import Turn
+from commsim.nccl.channels import Split
+from commsim.nccl.lower import Call, Turn, message_turn, ordered_turn
 from commsim.nccl.ordering import NO_ORDERING, Ordering, ordering
+from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.protocols import PROTOCOLS
 from commsim.topology.presets import load_preset
 
 NEW = (2, 27, 3)
@@ -62,12 +65,54 @@ def test_a_message_waits_for_the_one_before_to_be_acknowledged() -> None:
     assert replace(turn, queues=4).seconds(100_000) == pytest.approx(3e-6)
 
 
-@given(st.floats(1, 1e8), st.floats(0, 1e-4), st.integers(1, 8))
-def test_ordering_never_makes_a_turn_shorter(nbytes: float, wait: float, queues: int) -> None:
-    free = Turn(1e-6, 1e-12, 2e-6)
-    ordered = replace(free, ordered_bytes=8192, ordered_s=wait, line_s_per_byte=2e-11, queues=queues)
-    assert ordered.seconds(nbytes) >= free.seconds(nbytes)
-    assert replace(ordered, ordered_bytes=inf).seconds(nbytes) == free.seconds(nbytes)
+@pytest.mark.parametrize(("protocol", "factor"), [("LL128", 128 / 120), ("Simple", 1.0), ("LL", None)])
+def test_the_size_is_that_on_the_wire(protocol: str, factor: float | None) -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=10), Options(NEW))
+    call = Call("all_gather", 1 << 26, "ring", PROTOCOLS[protocol], Split(16, 1 << 22, 640), 4 << 20, True)
+    ordered, free = (make(model.machine, model.parameters, call) for make in (ordered_turn, message_turn))
+    assert free.ordered_bytes == inf
+    if factor is None:
+        assert ordered == free
+        return
+    assert ordered.ordered_bytes == pytest.approx(8192 / factor)
+    # Two channels share a NIC of 50 GB/s.
+    rate = 50e9 * model.parameters.network.efficiency
+    expected = model.parameters.network.ordering + 2 * 1e5 * factor / rate
+    assert ordered.seconds(1e5) == pytest.approx(expected, rel=1e-3)
+    assert ordered.seconds(ordered.ordered_bytes) == free.seconds(ordered.ordered_bytes)
+
+
+@given(nodes=st.sampled_from([2, 3, 10]), nbytes=st.integers(1, 1 << 32), algorithm=st.sampled_from(["Ring", "Tree"]))
+@settings(max_examples=30, deadline=None)
+def test_ordering_never_makes_a_call_quicker_and_never_touches_trees(nodes: int, nbytes: int, algorithm: str) -> None:
+    topology = load_preset("hgx-h100-ndr400", nodes=nodes)
+    made = [Predictor(topology, Options(NEW, {"NCCL_ALGO": algorithm, ADAPTIVE: on})) for on in ("0", "1")]
+    free, ordered = (one.predict("all_reduce", nbytes).time_s for one in made)
+    assert ordered >= free * (1 - 1e-9)
+    if algorithm == "Tree":
+        assert ordered == free
+
+
+def test_half_the_latency_halves_the_wait() -> None:
+    parameters = load_parameters("hopper", "infiniband")
+    assert parameters.scaled(latency=0.5).network.ordering == pytest.approx(parameters.network.ordering / 2)
+
+
+@pytest.mark.parametrize(
+    ("preset", "nodes", "told"), [("aws-p5", 2, 1), ("hgx-h100-ndr400", 1, 1), ("dgx-a100-hdr200", 2, 0)]
+)
+def test_a_variable_of_another_transport_is_told(preset: str, nodes: int, told: int) -> None:
+    model = Predictor(load_preset(preset, nodes=nodes), Options(NEW, {PAIRS: "4"}))
+    assert sum(f"{PAIRS} has no effect" in text for text in model.warnings) == told
+
+
+@pytest.mark.parametrize(("env", "told"), [({}, 1), ({ADAPTIVE: "1"}, 0), ({ADAPTIVE: "0"}, 0)])
+def test_what_is_taken_of_the_fabric_is_told_where_it_counts(env: dict[str, str], told: int) -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=10), Options(NEW, env))
+    model.predict("all_gather", 1 << 16)
+    assert not any("adaptively" in text for text in model.warnings)
+    model.predict("all_gather", 1 << 26)
+    assert sum("adaptively" in text for text in model.warnings) == told
 
 
 def _time(preset: str, nodes: int, nbytes: int, env: dict[str, str]) -> float:
@@ -101,3 +146,12 @@ def test_over_efa_one_channel_sends_while_another_waits() -> None:
 
     assert seconds(8e-6, 1 << 34) == pytest.approx(seconds(0.0, 1 << 34), rel=0.01)
     assert seconds(8e-6, 1 << 25) > 1.1 * seconds(0.0, 1 << 25)
+
+
+@pytest.mark.parametrize(
+    ("env", "limit"),
+    [({}, "messages of the NIC"), ({PAIRS: "2"}, "thread block"), ({ADAPTIVE: "0"}, "thread block")],
+)
+def test_what_limits_a_ring_is_named(env: dict[str, str], limit: str) -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=10), Options((2, 29, 2), env))
+    assert model.predict("all_gather", 1 << 34).limit == limit
