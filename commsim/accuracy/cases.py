@@ -78,7 +78,6 @@ _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+|FI_CXI_RX_MATCH_MODE)=(?:\"([^\"]*)\
 _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
-_GPUS_OF_CRAY = 4
 _CELL_CHARACTERS = 4096  # read of a cell: the rule's patterns look at every pair of words
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
 
@@ -401,8 +400,9 @@ def _machine(
         blocks = network_blocks(stated.network) if stated.network and nodes > 1 else {}
         return stated.preset, {"preset": stated.preset, **knobs, **gpu, **blocks}, ()
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)
-    if network_kind(row.get("inter_link", ""), row.get("env", "")) == "slingshot" and per_node <= _GPUS_OF_CRAY:
-        base = base if "NVSwitch" in row.get("intra_link", "") else OF_CRAY.get(base, base)
+    cray = OF_CRAY.get(base, base)
+    if network_kind(row.get("inter_link", ""), row.get("env", "")) == "slingshot" and per_node <= full_node(cray):
+        base = base if "NVSwitch" in row.get("intra_link", "") else cray
     ranks = nodes * per_node
     full = full_node(base)
     if base in ("gb200-nvl72", "gb300-nvl72") and nodes > 1:

@@ -103,14 +103,14 @@ class Turn:
     ordered_bytes: float = inf  # a larger message waits for the one before on its queue pair to be acknowledged
     ordered_s: float = 0.0  # for so long, beside its bytes
     line_s_per_byte: float = 0.0  # at the NIC's rate, or at a share of it where its channels keep step
-    queues: int = 1  # queue pairs of a connection, which take turns
+    queue_pairs: int = 1  # of a connection, which take turns
 
     def seconds(self, message_bytes: float) -> float:
         """For messages of a size."""
         least = max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
         if message_bytes <= self.ordered_bytes:
             return least
-        return max(least, (self.ordered_s + self.line_s_per_byte * message_bytes) / self.queues)
+        return max(least, (self.ordered_s + self.line_s_per_byte * message_bytes) / self.queue_pairs)
 
 
 @dataclass(frozen=True)
@@ -230,8 +230,6 @@ COPY = "copy by the host"
 
 MESSAGES = "messages of the NIC"
 """The limit where the network takes longer from one message of a connection to the next than their bytes take."""
-
-_SAME = 1e-9
 
 _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
@@ -478,7 +476,7 @@ def ordered_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
         ordered_bytes=order.above_bytes / factor,
         ordered_s=parameters.network.ordering,
         line_s_per_byte=sharing * max(factor / one for _, one, _ in nic_rates(machine, parameters)),
-        queues=order.queues,
+        queue_pairs=order.queue_pairs,
     )
 
 
@@ -545,7 +543,7 @@ def _by_messages(plan: RingPlan) -> bool:
         return False
     loop = max(plan.loops, key=lambda one: one.count * one.slices * one.slice_bytes)
     free = replace(plan, crossing=replace(plan.crossing, turn=Turn(0.0, 0.0, 0.0)))
-    return bool(plan.service_of(loop).max() > (1 + _SAME) * free.service_of(loop).max())
+    return bool(plan.service_of(loop).max() > free.service_of(loop).max())
 
 
 def _reads(system: System) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 ADAPTIVE = "NCCL_IB_ADAPTIVE_ROUTING"
-VARIABLES = (ADAPTIVE, "NCCL_IB_AR_THRESHOLD", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_QPS_PER_CONNECTION")
+IB_VARIABLES = (ADAPTIVE, "NCCL_IB_AR_THRESHOLD", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_QPS_PER_CONNECTION")
 IB_TRANSPORT = ("infiniband", "roce")
 """Networks that NCCL's own IB transport serves, which reads these variables."""
 
@@ -53,13 +53,13 @@ _SPLIT_BEFORE: Version = (2, 20, 0)
 
 @dataclass(frozen=True)
 class Ordering:
-    """Messages of more than `above_bytes` on the wire wait for each other, on each of a connection's `queues`.
+    """Messages of more than `above_bytes` on the wire wait for each other, on each of a connection's `queue_pairs`.
 
     `together`: the channels of a NIC do so at the same time.
     """
 
     above_bytes: float = inf
-    queues: int = 1
+    queue_pairs: int = 1
     together: bool = False
 
 
@@ -68,7 +68,7 @@ NO_ORDERING = Ordering()
 
 def ordering(topology: Topology, version: Version, env: Mapping[str, str]) -> Ordering:
     """What orders the messages of a job; ScenarioError for a variable whose value is no number."""
-    said, threshold, cut, pairs = (whole(env, name) for name in VARIABLES)
+    said, threshold, cut, pairs = (whole(env, name) for name in IB_VARIABLES)
     if topology.nodes == 1:
         return NO_ORDERING
     if topology.network in _MANY_PATHS:
@@ -79,5 +79,5 @@ def ordering(topology: Topology, version: Version, env: Mapping[str, str]) -> Or
     if not adaptive:
         return NO_ORDERING
     split = version < _SPLIT_BEFORE if cut is None else cut != 0
-    queues = 1 if split else max(1, pairs or 1)
-    return Ordering(THRESHOLD if threshold is None else threshold, queues, topology.ranks_per_node > 1)
+    taking_turns = 1 if split else max(1, pairs or 1)
+    return Ordering(THRESHOLD if threshold is None else threshold, taking_turns, topology.ranks_per_node > 1)

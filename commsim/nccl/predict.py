@@ -19,7 +19,7 @@ from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
-from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, NO_ORDERING, VARIABLES, ordering
+from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, NO_ORDERING, ordering
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
 from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
@@ -143,9 +143,9 @@ class Predictor:
             self._warn(f"NCCL_TUNER_PLUGIN has no effect: {reason}")
         for name in unmodelled(self.options.env):
             self._warn(f"{name} is not modelled and has no effect")
-        if self.topology.nodes == 1 or self.topology.network not in IB_TRANSPORT:
-            for name in sorted({*VARIABLES} & self.options.env.keys()):
-                self._warn(f"{name} has no effect: it is for several nodes over {' or '.join(IB_TRANSPORT)}")
+        if self.topology.nodes > 1 and self.topology.network not in IB_TRANSPORT:
+            for name in sorted({*IB_VARIABLES} & self.options.env.keys()):
+                self._warn(f"{name} has no effect over {self.topology.network}: it is for {' and '.join(IB_TRANSPORT)}")
 
     @property
     def _assumed_adaptive(self) -> bool:

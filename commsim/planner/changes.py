@@ -133,8 +133,8 @@ def _queue_pairs(scenario: Scenario, topology: Topology) -> Iterator[Change]:
     library = scenario.library
     now = ordering(topology, parse_version(library.version), library.env)
     if now != NO_ORDERING and topology.network in IB_TRANSPORT:
-        env = {"NCCL_IB_QPS_PER_CONNECTION": str(2 * now.queues), "NCCL_IB_SPLIT_DATA_ON_QPS": "0"}
-        what = f"{2 * now.queues} queue pairs per connection instead of {now.queues}"
+        env = {"NCCL_IB_QPS_PER_CONNECTION": str(2 * now.queue_pairs), "NCCL_IB_SPLIT_DATA_ON_QPS": "0"}
+        what = f"{2 * now.queue_pairs} queue pairs per connection instead of {now.queue_pairs}"
         yield Change(what, {f"library.env.{name}": value for name, value in env.items()})
 
 

@@ -61,8 +61,8 @@ def test_a_message_waits_for_the_one_before_to_be_acknowledged() -> None:
     turn = Turn(3e-6, 0.0, 2e-6, ordered_bytes=8192, ordered_s=8e-6, line_s_per_byte=1 / 50e9)
     assert turn.seconds(8192) == pytest.approx(3e-6)
     assert turn.seconds(100_000) == pytest.approx(10e-6)
-    assert replace(turn, queues=2).seconds(100_000) == pytest.approx(5e-6)
-    assert replace(turn, queues=4).seconds(100_000) == pytest.approx(3e-6)
+    assert replace(turn, queue_pairs=2).seconds(100_000) == pytest.approx(5e-6)
+    assert replace(turn, queue_pairs=4).seconds(100_000) == pytest.approx(3e-6)
 
 
 @pytest.mark.parametrize(("protocol", "factor"), [("LL128", 128 / 120), ("Simple", 1.0), ("LL", None)])
@@ -99,7 +99,8 @@ def test_half_the_latency_halves_the_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "nodes", "told"), [("aws-p5", 2, 1), ("hgx-h100-ndr400", 1, 1), ("dgx-a100-hdr200", 2, 0)]
+    ("preset", "nodes", "told"),
+    [("aws-p5", 2, 1), ("polaris", 2, 1), ("aws-p5", 1, 0), ("hgx-h100-ndr400", 1, 0), ("dgx-a100-hdr200", 2, 0)],
 )
 def test_a_variable_of_another_transport_is_told(preset: str, nodes: int, told: int) -> None:
     model = Predictor(load_preset(preset, nodes=nodes), Options(NEW, {PAIRS: "4"}))
