@@ -1,7 +1,8 @@
 """A curve of which a few sizes are measured: predictions drawn through them.
 
 A prediction that is off by a latency is off by the same seconds at every size, one that is off by a rate by seconds in
-proportion to the bytes. Between two measured sizes the seconds it is off by therefore go straight over the bytes.
+proportion to the bytes. The seconds it is off by therefore go straight over the bytes, from one measured size to the
+next and on beyond the last.
 """
 
 from __future__ import annotations
@@ -19,21 +20,31 @@ def anchored(
 ) -> Float64:  # fmt: skip
     """Seconds of all sizes from those measured at the indices `known`, ascending, at least one.
 
-    It is the middle one (the median, size by size) of the predictions, each (sizes,), drawn through the measured sizes,
-    and of straight lines between these: one shape of the three may be wrong. A call of more bytes hardly takes less
-    time, so that between two measured sizes all stay between their times. Before the first and after the last measured
-    size a prediction keeps its ratio to the measurement; the line is level before the first and proportional after
-    the last.
+    It is the middle one (the median, size by size) of several shapes, of which some may be wrong where others are not:
+    the straight line through the measured sizes (Hockney's latency and rate), and each of the predictions, (sizes,),
+    drawn through them and as it stands, which a measured size that was disturbed, or went by another algorithm than
+    its neighbours, does not pull along. More bytes take no less time, and no more than in proportion, so that all stay
+    between the measured times and, before the first and beyond the last, between its time and its time in proportion
+    to the bytes.
     """
     size = np.asarray(nbytes, np.float64)
     at = np.asarray(known)
-    after = np.searchsorted(size[at], size, side="right")
-    ends = measured_s[at[np.clip([after - 1, after], 0, at.size - 1)]]  # (2, sizes)
-    shapes = [np.interp(size, size[at], measured_s[at]) * np.maximum(1.0, size / size[at[-1]])]
+    x, y = size[at], measured_s[at]
+    before = np.searchsorted(x, size, side="right")  # measured sizes up to each one
+    bounds = np.sort(
+        [
+            np.where(before > 0, y[np.maximum(before, 1) - 1], y[0] * size / x[0]),
+            np.where(before < x.size, y[np.minimum(before, x.size - 1)], y[-1] * size / x[-1]),
+        ],
+        axis=0,
+    )
+    shapes = [_straight(size, x, y) if x.size > 1 else bounds[1]]
     for seconds in predicted:
-        ratio = measured_s[at] / seconds[at]
-        off = np.interp(size, size[at], measured_s[at] - seconds[at])
-        between = np.clip(seconds + off, ends.min(axis=0), ends.max(axis=0))
-        outside = seconds * np.where(after == 0, ratio[0], ratio[-1])
-        shapes.append(np.where((after == 0) | (size > size[at[-1]]), outside, between))
-    return np.asarray(np.median(shapes, axis=0))
+        shapes += [seconds, seconds + _straight(size, x, y - seconds[at])]
+    return np.asarray(np.median(np.clip(shapes, *bounds), axis=0))
+
+
+def _straight(size: Float64, x: Float64, y: Float64) -> Float64:
+    """Level before the first point, straight between neighbours, and on as between the last two (of one: level)."""
+    slope = (y[-1] - y[-2]) / (x[-1] - x[-2]) if x.size > 1 else 0.0
+    return np.asarray(np.interp(size, x, y) + slope * np.maximum(0.0, size - x[-1]))

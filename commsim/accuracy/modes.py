@@ -7,7 +7,7 @@
   itself (its allocation of nodes, library and plugin versions are its own); scored on the other sizes.
 
 Where sizes of the scored curve itself were fitted (`DRAWN`), its prediction is drawn through them, beside what was
-predicted without them and straight lines (`commsim.accuracy.anchors`).
+predicted without them and a straight line (`commsim.accuracy.anchors`).
 """
 
 from __future__ import annotations

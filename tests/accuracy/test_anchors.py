@@ -16,26 +16,36 @@ NAN = np.nan
 
 
 def test_by_hand() -> None:
-    """Known at 100 B and 300 B; two shapes that differ, and the line between the two."""
+    """Known at 100 B and 300 B; the line through both, and two predictions as they stand and drawn through them."""
     measured = np.array([NAN, 20.0, NAN, 40.0, NAN])
-    # 10 s too fast at 100 B, 30 s at 300 B: 20 s between. Twice and four times too fast.
+    # 10 s too fast at 100 B, 30 s at 300 B: 20 s between and 60 s at 600 B. At 1, 200 and 600 B it stands at 9, 20 and
+    # 40 s (no less than the size before took) and is drawn to 19, 30 and 72.
     low = np.array([9.0, 10.0, 10.0, 10.0, 12.0])
-    # 10 s too slow everywhere.
+    # 10 s too slow everywhere: 20, 40 and 80 s (no more than the next size took, or twice that of half the bytes), and
+    # drawn 14, 38 and 80.
     high = np.array([24.0, 30.0, 48.0, 50.0, 90.0])
-    # At 200 B: 30 by the line, 30 and 38; at 1 B: 20, 18, 16; at 600 B: 80, 48, 72.
-    assert anchored(SIZES, [low, high], [1, 3], measured) == pytest.approx([18.0, 20.0, 30.0, 40.0, 72.0])
+    # The line: 20, 30 and 70 s.
+    assert anchored(SIZES, [low, high], [1, 3], measured) == pytest.approx([19.0, 20.0, 30.0, 40.0, 72.0])
 
 
-def test_a_latency_and_a_rate_are_found() -> None:
-    """Two measured sizes bring a prediction of the right shape onto the curve, whatever its latency and rate."""
+def test_one_measured_size() -> None:
+    """Twice as fast as measured at 100 B: 10 s off; beyond, a line would be in proportion to the bytes."""
+    measured = np.array([NAN, 20.0, NAN, NAN, NAN])
+    found = anchored(SIZES, [np.array([8.0, 10.0, 15.0, 50.0, 60.0])], [1], measured)
+    # At 1 B of 20, 8 and 18; at 200 B of 40, 20 (no less than measured) and 25; then of 60, 50 and 60; of 120, 60, 70.
+    assert found == pytest.approx([18.0, 20.0, 25.0, 60.0, 70.0])
+
+
+@pytest.mark.parametrize("known", [[0, 22], [3, 15]])
+def test_a_latency_and_a_rate_are_found(known: list[int]) -> None:
+    """Two measured sizes bring a prediction of the right shape onto the curve, between them and beyond."""
     nbytes = 2.0 ** np.arange(8, 31)
-    shape = np.maximum(10.0, nbytes / 1e5) + 5 * np.sin(nbytes)  # with a knee and a wave
+    shape = np.maximum(10.0, nbytes / 1e5) + 0.2 * np.sin(np.log(nbytes))  # with a knee and a wave
     real = 7 + shape + nbytes / 3e4
-    known = [0, 22]
-    found = anchored(
-        [int(n) for n in nbytes], [shape, shape], known, np.where(np.isin(np.arange(23), known), real, NAN)
-    )
-    assert found == pytest.approx(np.clip(real, real[0], real[-1]))
+    measured = np.where(np.isin(np.arange(23), known), real, NAN)
+    found = anchored([int(n) for n in nbytes], [shape, real], known, measured)
+    inside = slice(known[0], None)
+    assert found[inside] == pytest.approx(real[inside])
 
 
 @given(
@@ -44,7 +54,7 @@ def test_a_latency_and_a_rate_are_found() -> None:
     st.lists(st.floats(0.1, 100), min_size=5, max_size=5),
     st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True),
 )
-def test_through_what_is_measured_and_never_beyond_it_between(
+def test_through_what_is_measured_and_bounded_by_it(
     a: list[float], b: list[float], measured: list[float], known: list[int]
 ) -> None:
     known = sorted(known)
@@ -56,3 +66,9 @@ def test_through_what_is_measured_and_never_beyond_it_between(
         ends = sorted((seen[first], seen[last]))
         assert (found[first : last + 1] >= ends[0] * (1 - 1e-9)).all()
         assert (found[first : last + 1] <= ends[1] * (1 + 1e-9)).all()
+    ratio = np.array(SIZES) / np.array(SIZES)[[known[0], known[-1]], None]
+    first, last = known[0], known[-1]
+    assert (found[:first] <= seen[first] * (1 + 1e-9)).all()
+    assert (found[:first] >= seen[first] * ratio[0, :first] * (1 - 1e-9)).all()
+    assert (found[last:] >= seen[last] * (1 - 1e-9)).all()
+    assert (found[last:] <= seen[last] * ratio[1, last:] * (1 + 1e-9)).all()
