@@ -83,7 +83,13 @@ def _net_chunk(each: float) -> int:
 
 
 def p2p_time(
-    system: System, machine: Machine, parameters: Parameters, collective: str, nbytes: int, version: Version
+    system: System,
+    machine: Machine,
+    parameters: Parameters,
+    collective: str,
+    nbytes: int,
+    version: Version,
+    rail: float = 1.0,
 ) -> tuple[float, float, str, int]:
     """Seconds of the kernel, the bandwidth part of them, what limits it, and the channels per peer.
 
@@ -92,6 +98,9 @@ def p2p_time(
     long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793 GB/s, eight H100 at 367 and 960. Beside a network it
     does not show. Inside a node the receiver takes over the first chunk when all of it is written, from 2.22 on; a send
     to another node waits longer for its network.
+
+    `rail` is the share of what the root of a scatter sends to other nodes that the busiest NIC of its node carries, and
+    the proxy there posts (`commsim.nccl.rails.busiest_rail`).
 
     In an all_to_all over nodes one block serves the peers of a node together, from 2.22 on: parts of before are as long
     as measured without it. What it hands over first takes it as long for all of them, before the NIC can begin, and as
@@ -121,7 +130,8 @@ def p2p_time(
         link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
             link /= max(1, ppn - 1)  # one neighbour, one bundle of the mesh
-        parts.append((local * each / link, inside_name(machine), 0.0))
+        handed = remote * (1 - rail) if collective == "scatter" else 0.0  # to the GPUs beside other NICs
+        parts.append(((local + handed) * each / link, inside_name(machine), 0.0))
         port = next((bw for kind, bw, _ in machine.nic_path if kind == "PCIe"), 0.0)
         if remote and port and machine.intra_kind in ("pcie", "host"):  # neighbours and NICs share a GPU's port
             parts.append(((local + remote) * each / (port * efficiency.pcie), "PCIe", 0.0))
@@ -134,10 +144,10 @@ def p2p_time(
         latency += min(part, _chunk(system, machine)) / p.channel_rate
     if remote:
         many = collective != "send_recv"
-        rates = nic_rates(machine, parameters, all_to_all=many)
-        # A root's node alone is busy in gather and scatter; in all_to_all all ranks of a node share its NICs.
-        # In send_recv one rank of a node sends to the next node, over one NIC.
-        senders = ppn if collective == "all_to_all" else 1
+        rates = nic_rates(machine, parameters, all_to_all=collective == "all_to_all")
+        # A root's node alone is busy in gather and scatter, where a gather comes in over the NIC beside the root; in
+        # all_to_all all ranks of a node share its NICs. In send_recv one rank of a node sends to the next, over one.
+        senders = {"all_to_all": float(ppn), "scatter": rail}.get(collective, 1.0)
         whole = collective == "all_to_all"
         out, kind = min((together if whole else one, kind) for kind, one, together in rates)
         parts.append((senders * remote * each / out, kind, 2 * first))
@@ -150,8 +160,9 @@ def p2p_time(
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"
         latency += network.ring_hop.Simple * (2 if flushed else 1)
-        latency += network.peer_cost * (remote if many else 0)
-        posted = remote if collective in ("all_to_all", "scatter") else 1
+        sends = ceil(remote * rail) if collective == "scatter" else remote
+        latency += network.peer_cost * (sends if many else 0)
+        posted = sends if collective in ("all_to_all", "scatter") else 1
         latency += network.inline_cost * posted if each <= network.inline else 0.0
     busy, limit, waits = max(parts, key=lambda timed: (timed[0] + timed[2], timed[1]))
     latency += waits

@@ -25,6 +25,7 @@ from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
+from commsim.nccl.rails import busiest_rail
 from commsim.nccl.tuner import Candidate, Rules, candidates, max_threads
 from commsim.nccl.tuner_ofi import own_choice, why_not
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
@@ -254,8 +255,9 @@ class Predictor:
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
+        rail = busiest_rail(self.topology, self.version, self.options.env) if collective == "scatter" else 1.0
         kernel, busy, limit, channels = p2p.p2p_time(
-            self.system, self.machine, self.parameters, collective, nbytes, self.version
+            self.system, self.machine, self.parameters, collective, nbytes, self.version, rail
         )
         kernel, busy, limit = self._across(collective, nbytes, kernel, busy, limit)
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
