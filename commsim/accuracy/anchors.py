@@ -18,14 +18,14 @@ Float64 = npt.NDArray[np.float64]
 def anchored(
     nbytes: Sequence[int], predicted: Sequence[Float64], known: Sequence[int], measured_s: Float64
 ) -> Float64:  # fmt: skip
-    """Seconds of all sizes from those measured at the indices `known`, ascending, at least one.
+    """Seconds of all sizes from those measured at the indices `known`: one or more, sizes ascending, times above zero.
 
     It is the middle one (the median, size by size) of several shapes, of which some may be wrong where others are not:
     the straight line through the measured sizes (Hockney's latency and rate), and each of the predictions, (sizes,),
     drawn through them and as it stands, which a measured size that was disturbed, or went by another algorithm than
-    its neighbours, does not pull along. More bytes take no less time, and no more than in proportion, so that all stay
-    between the measured times and, before the first and beyond the last, between its time and its time in proportion
-    to the bytes.
+    its neighbours, does not pull along. More bytes hardly take less time, or more than in proportion: every shape is
+    kept between the times measured around it, and before the first and beyond the last measured size between the time
+    of that one and the same in proportion to the bytes.
     """
     size = np.asarray(nbytes, np.float64)
     at = np.asarray(known)

@@ -19,11 +19,12 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from commsim.accuracy.machines import (
     OF_CRAY,
@@ -40,7 +41,7 @@ from commsim.accuracy.machines import (
 )
 from commsim.accuracy.releases import log_date, release_day, version_of
 from commsim.document import read_documents, validate
-from commsim.errors import CommsimError, LogFormatError, ScenarioError, TopologyError
+from commsim.errors import CommsimError, LogFormatError, TopologyError, UnitError
 from commsim.measure.records import collective_name
 from commsim.nccl.environment import PATHS
 from commsim.nccl.plugins import PLUGINS, variables
@@ -79,7 +80,26 @@ _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
 _CELL_CHARACTERS = 4096  # read of a cell: the rule's patterns look at every pair of words
+_NO_COUNT = re.compile(r"0+(?:\.|$)|\d{8}")
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
+
+
+def _known_preset(name: str) -> str:
+    from commsim.topology.presets import preset_names
+
+    if name not in (names := preset_names()):
+        close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else "see `commsim topo list`"
+        raise ValueError(f"found the unknown preset {name[:80]!r}; {hint}")
+    return name
+
+
+def _stated_version(text: str) -> str:
+    try:
+        parse_version(text)
+    except UnitError as error:
+        raise ValueError(str(error)) from None
+    return text
 
 
 class CaseRow(BaseModel):
@@ -89,12 +109,12 @@ class CaseRow(BaseModel):
 
     slugs: list[str] = Field(min_length=1)
     system: str | None = None
-    preset: str | None = None
+    preset: Annotated[str, AfterValidator(_known_preset)] | None = None
     network: str | None = Field(default=None, pattern="^(infiniband|roce|slingshot|efa|efa_v1|tcpx|ethernet)$")
     nodes: int | None = Field(default=None, ge=1)
     gpus_per_node: int | None = Field(default=None, ge=1)
     launch: str | None = Field(default=None, pattern="^(one_process|process_per_gpu)$")
-    version: str | None = None
+    version: Annotated[str, AfterValidator(_stated_version)] | None = None
     env: dict[str, str] | None = None
     sharp: bool | None = None
 
@@ -253,6 +273,8 @@ def load_cases(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list
     cases: dict[str, Case] = {}
     for folder in {f.resolve(): f for f in folders}.values():
         indexes = sorted(folder.glob("INDEX_*.csv"))
+        if not folder.is_dir():
+            raise LogFormatError(f"{folder}: found no such folder, expected one of logs and their INDEX_*.csv")
         if not indexes:
             raise LogFormatError(f"{folder}: found no INDEX_*.csv, expected the index of the logs beside them")
         listed = [row for index in indexes for row in index_rows(index)]
@@ -345,6 +367,8 @@ def case_of(row: dict[str, str], folder: Path, rows: Sequence[CaseRow] = (), *, 
         fault = str(error)
     if not slug.strip(".") or re.search(r"[/\\\0]", slug):
         fault = "the slug is no file name"
+    if _NO_COUNT.match(ranks := row.get("n_ranks", "")):  # other words are as if the cell were blank
+        fault = f"{row.get('place', '')} n_ranks: found {ranks[:20]!r}, expected 1 to 7 digits above 0".strip()
     if not row["slug"]:
         fault = "the row has no slug"
     collective = collective_name(row.get("collective", ""))
@@ -389,14 +413,12 @@ def _machine(
     row: dict[str, str], stated: CaseRow, env: dict[str, str], version: Version | None, nodes: int, per_node: int
 ) -> tuple[str, dict[str, object], tuple[str, ...]]:
     """System by the rule, topology description, notes."""
-    from commsim.topology.presets import load_preset, preset_names
+    from commsim.topology.presets import load_preset
 
     knobs: dict[str, object] = {"nodes": nodes, "gpus_per_node": per_node}
     peers = peer_to_peer(row.get("intra_link", ""))
     gpu = {} if peers is None else {"gpu": {"peer_to_peer": peers}}
     if stated.preset is not None:
-        if stated.preset not in preset_names():
-            raise ScenarioError(f"case {row['slug']}: unknown preset {stated.preset!r}")
         blocks = network_blocks(stated.network) if stated.network and nodes > 1 else {}
         return stated.preset, {"preset": stated.preset, **knobs, **gpu, **blocks}, ()
     base = base_machine(row.get("gpu_model", ""), row.get("intra_link", ""), per_node)

@@ -31,6 +31,9 @@ _SPREAD = 0.15
 _JUMP = 4.0
 """A time that grows more than this, beyond the growth of the size, from one size to the next jumps."""
 
+_BOTH_WAYS = 0.25
+"""Share of a band's sizes from which on those that are off the other way are told."""
+
 _VARIABLE = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}
 
 
@@ -94,10 +97,13 @@ def _others(log: Log) -> list[tuple[str, Log]]:
 def _where(miss: Miss, band: npt.NDArray[np.int64]) -> str:
     ratio = miss.seconds[band] / miss.log.time_s[band]
     middle = float(np.exp(np.median(np.log(ratio))))
+    error = float(np.mean(np.abs(ratio - 1)))
+    both = min((ratio > 1).mean(), (ratio < 1).mean()) > _BOTH_WAYS
+    off = f"{100 * error:.0f} % off both ways" if both and abs(middle - 1) < error / 2 else off_by(middle)
     used = list(dict.fromkeys(miss.choices[i] for i in band))
     low, high = (format_bytes(miss.log.nbytes[i]) for i in (band[0], band[-1]))
     span = f"from {low} to {high}" if high != low else f"at {low}"
-    return f"{off_by(middle)} {span} ({', '.join(used)})"
+    return f"{off} {span} ({', '.join(used)})"
 
 
 def off_by(ratio: float) -> str:

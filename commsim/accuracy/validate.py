@@ -63,6 +63,7 @@ class Validation:
     whole: Float64  # the fit on all training logs
     modes: dict[str, tuple[Plan, list[Float64]]] = field(default_factory=dict)
     alone: dict[str, list[Float64]] = field(default_factory=dict)  # the same before they were drawn through any size
+    line: dict[str, list[Float64]] = field(default_factory=dict)  # the straight line through these sizes, no model
     reasons: dict[str, dict[str, str]] = field(default_factory=dict)  # by mode and slug, of the worst logs
 
     def fabric(self, entry: Entry) -> str:
@@ -189,25 +190,26 @@ def score(validation: Validation, mode: str, workers: Workers) -> None:
         seconds = _predicted(study, listed | plan.fitted, plan, workers, mode, (before, seconds))
     if mode in DRAWN:
         validation.alone[mode] = seconds
-        seconds = _through_known(validation, plan, seconds, workers)
+        validation.line[mode], seconds = _through_known(validation, plan, seconds, workers)
     validation.modes[mode] = (plan, seconds)
 
 
 def _through_known(
     validation: Validation, plan: Plan, seconds: Sequence[Float64], workers: Workers
-) -> list[Float64]:  # fmt: skip
-    """The predictions of a fit to some sizes of each curve, drawn through these together with those of no fit."""
+) -> tuple[list[Float64], list[Float64]]:
+    """The line through the known sizes of each curve, and the predictions drawn through them: of a fit and of none."""
     study = validation.study
     if "zero-shot" in validation.modes:
         unfitted = validation.modes["zero-shot"][1]
     else:
         unfitted = _predicted(study, plan.fitted, study.plan("zero-shot", dict(validation.zero)), workers, "zero-shot")
-    out = list(seconds)
+    lines, drawn = list(seconds), list(seconds)
     for i in plan.fitted:
         log = study.logs[i]
         known = np.flatnonzero(~plan.scored[i]).tolist()
-        out[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.undisturbed_s)
-    return out
+        lines[i] = anchored(log.nbytes, [], known, log.undisturbed_s)
+        drawn[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.undisturbed_s)
+    return lines, drawn
 
 
 def _off(study: Study, plan: Plan, seconds: Sequence[Float64], log: int) -> float:
@@ -274,7 +276,8 @@ def _same_call(a: Case, b: Case) -> bool:
 def record(validation: Validation, mode: str) -> dict[str, object]:
     """The figures of one mode as plain values: ``per_log``, ``medians``, ``worst``; errors in percent.
 
-    ``medians_alone``, of modes that draw predictions through measured sizes: those of the fitted parameters alone.
+    ``medians_alone`` and ``medians_line``, of modes that draw predictions through measured sizes: those of the fitted
+    parameters alone, and of a straight line through the sizes.
     """
     plan, seconds = validation.modes[mode]
     why = validation.reasons.get(mode, {})
@@ -282,15 +285,16 @@ def record(validation: Validation, mode: str) -> dict[str, object]:
     for row in per_log:
         row["reason"] = why.get(str(row["slug"]), row["reason"])
     keys = ("slug", "mape", "worst_pct", "worst_bytes", "reason")
-    alone = {}
-    if mode in validation.alone:
-        rows = [_row(validation, entry, plan, validation.alone[mode]) for entry in validation.entries]
-        alone["medians_alone"] = medians(_healthy(rows))
+    beside = {}
+    for key, several in (("medians_alone", validation.alone), ("medians_line", validation.line)):
+        if mode in several:
+            rows = [_row(validation, entry, plan, several[mode]) for entry in validation.entries]
+            beside[key] = medians(_healthy(rows))
     return {
         "mode": mode,
         "per_log": per_log,
         "medians": medians(_healthy(per_log)),
-        **alone,
+        **beside,
         "worst": [{k: r[k] for k in keys} for r in _worst(per_log)],
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -16,6 +15,7 @@ from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Field, space
 from commsim.accuracy.planes import Planes, attempted, explored, unique
 from commsim.errors import CommsimError, ScenarioError
+from commsim.processes import follow_parent
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -109,13 +109,8 @@ class Workers:
             from concurrent.futures import ProcessPoolExecutor
 
             self._others = set(multiprocessing.active_children())
-            # An interrupt is for the process that gave the work out: it ends the others.
-            self._pool = ProcessPoolExecutor(
-                self.count,
-                multiprocessing.get_context("spawn"),
-                initializer=signal.signal,
-                initargs=(signal.SIGINT, signal.SIG_IGN),
-            )
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, spawn, initializer=follow_parent)
         return _shared_out(self._pool, work, jobs)
 
 

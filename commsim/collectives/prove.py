@@ -13,6 +13,7 @@ from commsim.collectives import registry
 from commsim.collectives.check import check
 from commsim.collectives.semantics import collective as collective_of
 from commsim.errors import ScheduleError
+from commsim.processes import end_with_parent
 
 Roots = str | Sequence[int]
 _WORTH_PROCESSES = 2000  # schedules; starting processes takes about as long as that many proofs
@@ -79,7 +80,8 @@ def prove(
     expected = sum(n if "root" in registry.ALGORITHMS[key].takes else 1 for n in counts for key in keys)
     processes = (_processors() if expected > _WORTH_PROCESSES else 1) if workers is None else workers
     if processes > 1:
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, spawn, initializer=end_with_parent) as pool:
             _collect(_parallel(pool, jobs), table, len(jobs), progress)
     else:
         _collect((prove_one(*job) for job in jobs), table, len(jobs), progress)

@@ -73,6 +73,9 @@ _FAULT_LIMIT = 20  # rows: a screen
 _MISSING = ("", "nan", "n/a", "na", "none", "null", "-")
 """What tables of other people hold where nothing was measured."""
 
+_SMALLEST, _LARGEST = 1e-9, 1e15
+"""What a time (us) or rate (GB/s) may be: a femtosecond to thirty years."""
+
 _WHOLE = re.compile(r"^(\d+)\.0+$")
 """A whole number as a table of floats writes it."""
 
@@ -106,11 +109,11 @@ class _Record:
         """A whole number, not negative."""
         text = _WHOLE.sub(r"\1", self[name])
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
-            raise self.fault(name, "a whole number")
+            raise self.fault(name, "a whole number of at most 18 digits, not negative")
         return int(text)
 
     def number(self, name: str) -> float:
-        """A number that is not negative, NaN where the field is blank or there is no such column."""
+        """0 or a number from `_SMALLEST` to `_LARGEST`; NaN where the field is blank or there is no such column."""
         text = self.get(name)
         if text.lower() in _MISSING:
             return math.nan
@@ -118,8 +121,8 @@ class _Record:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 <= value < 1e15:
-            raise self.fault(name, "a number that is not negative")
+        if not (value == 0 or _SMALLEST <= value < _LARGEST):
+            raise self.fault(name, f"0 or a number from {_SMALLEST:g} to {_LARGEST:g}")
         return value
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError
 from commsim.planner.sweep import Point, Sweep
+from commsim.processes import follow_parent
 
 if TYPE_CHECKING:
     from commsim.scenario.run import Cache
@@ -60,24 +61,9 @@ _worker = _Worker()
 
 
 def start_worker(sweep: Sweep) -> None:
-    """Makes this process a worker of the sweep. It leaves Ctrl-C to the parent, and ends with it."""
-    import multiprocessing
-    import signal
-    import threading
-    from multiprocessing.connection import wait
-
+    """Makes this process a worker of the sweep."""
     _worker.sweep = sweep
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-
-        def leave() -> None:
-            import os
-
-            wait([parent.sentinel])
-            os._exit(1)
-
-        threading.Thread(target=leave, daemon=True).start()
+    follow_parent()
 
 
 def in_worker(points: list[Point]) -> list[Answer]:

@@ -28,9 +28,15 @@ BASELINES = {
     "alpha_beta": "datasheet line",
     "tuner": "NCCL's tuner",
     "tuner_or_launch": "max(tuner, launch)",
-    "three_lines": "three lines fitted to each curve",
+    "three_lines": "three lines fitted to all sizes of each curve",
 }
 
+
+BESIDE = {
+    "medians_alone": "the fitted parameters alone, not drawn through the sizes that were fitted",
+    "medians_line": "no model: the straight line through these sizes",
+}
+"""What stands beside the medians of a mode that knows sizes of the scored curve."""
 
 _MOST_REASONS = 10
 
@@ -41,10 +47,13 @@ def summary(found: Mapping[str, Any]) -> str:
     for name, mode in found["modes"].items():
         scored = sum(1 for r in mode["per_log"] if r["mape"] is not None)
         head = f"{name}: {scored} of {len(mode['per_log'])} logs scored"
+        degraded = sum(1 for r in mode["per_log"] if r["mape"] is not None and r["healthy"] == "no")
+        head += f", {degraded} known degraded and in no median" if degraded else ""
         lines += [f"{head}; medians over logs | over systems, %" if scored else head]
         lines += _text_table(mode["medians"]["by_class"])
-        if "medians_alone" in mode and scored:
-            lines += ["  the fitted parameters alone", *_text_table(mode["medians_alone"]["by_class"])]
+        if scored:
+            for key, label in BESIDE.items():
+                lines += [f"  {label}", *_text_table(mode[key]["by_class"])] if key in mode else []
     baselines = [(BASELINES[name], _text_table(part["by_class"])) for name, part in found["baselines"].items()]
     if any(table for _, table in baselines):
         lines += ["baselines, medians over logs | over systems, %"]
@@ -127,9 +136,9 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
     ]
     for name, mode in found["modes"].items():
         lines += [f"## {name}", "", *markdown_table(mode["medians"]["by_class"]), ""]
-        if "medians_alone" in mode:
-            lines += ["The fitted parameters alone, not drawn through the sizes that were fitted:", ""]
-            lines += [*markdown_table(mode["medians_alone"]["by_class"]), ""]
+        for key, label in BESIDE.items():
+            if key in mode:
+                lines += [f"{label[0].upper()}{label[1:]}:", "", *markdown_table(mode[key]["by_class"]), ""]
     lines += ["## Baselines", "", "On the same logs.", ""]
     for name, part in found["baselines"].items():
         lines += [f"**{BASELINES[name]}**", "", *markdown_table(part["by_class"]), ""]

@@ -36,6 +36,25 @@ def test_one_measured_size() -> None:
     assert found == pytest.approx([18.0, 20.0, 25.0, 60.0, 70.0])
 
 
+def test_three_measured_sizes_go_on_as_between_the_last_two() -> None:
+    """The line, which is the middle of itself and two predictions that take no time: 10 s a byte from 3 to 4 B."""
+    measured = np.array([1.0, 3.0, 13.0, NAN, NAN])
+    nothing = np.array([0.0, 0.0, 0.0, 0.0, 0.0])
+    # Drawn through they are the line; as they stand they are at the lower bound.
+    assert anchored([1, 3, 4, 5, 8], [nothing], [0, 1, 2], measured) == pytest.approx([1.0, 3.0, 13.0, 16.25, 26.0])
+    gentle = np.array([1.0, 3.0, 4.0, NAN, NAN])
+    assert anchored([1, 3, 4, 5, 8], [nothing], [0, 1, 2], gentle) == pytest.approx([1.0, 3.0, 4.0, 5.0, 8.0])
+    flat = np.array([1.0, 3.0, 3.25, NAN, NAN])
+    assert anchored([1, 3, 4, 5, 8], [nothing], [0, 1, 2], flat) == pytest.approx([1.0, 3.0, 3.25, 3.5, 4.25])
+    assert anchored([1, 3, 4, 5, 8], [], [0, 1, 2], flat) == pytest.approx([1.0, 3.0, 3.25, 3.5, 4.25])
+
+
+def test_what_a_prediction_is_off_by_goes_on_growing() -> None:
+    """4, 5 and 6 s too slow at 1, 2 and 3 B; so 7 and 8 at 4 and 5 B, where the line is at 7 and 8 s."""
+    prediction, measured = np.array([8.0, 10.0, 12.0, 14.5, 16.0]), np.array([4.0, 5.0, 6.0, NAN, NAN])
+    assert anchored([1, 2, 3, 4, 5], [prediction], [0, 1, 2], measured)[3:] == pytest.approx([7.5, 8.0])
+
+
 @pytest.mark.parametrize("known", [[0, 22], [3, 15]])
 def test_a_latency_and_a_rate_are_found(known: list[int]) -> None:
     """Two measured sizes bring a prediction of the right shape onto the curve, between them and beyond."""

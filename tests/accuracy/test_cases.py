@@ -91,10 +91,6 @@ def test_what_a_row_says_of_the_path_to_the_network_counts(tmp_path: Path) -> No
     assert not case_of(ROW, tmp_path).topology().in_network_reduction
 
 
-def test_an_unknown_preset_of_a_case_is_named(tmp_path: Path) -> None:
-    assert "no-such" in case_of(ROW, tmp_path, [CaseRow(slugs=["*"], preset="no-such")]).fault
-
-
 @pytest.mark.parametrize(
     ("gpu", "intra", "per_node", "machine"),
     [
@@ -770,6 +766,8 @@ def test_every_log_of_the_project_has_a_machine_of_its_ranks(checkout: Path) -> 
 
 
 def test_a_folder_without_index_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogFormatError, match="nowhere: found no such folder"):
+        load_cases([tmp_path / "nowhere"])
     with pytest.raises(LogFormatError, match="INDEX"):
         load_cases([tmp_path])
 
@@ -779,9 +777,15 @@ def test_faults_of_a_case_file_are_located(tmp_path: Path) -> None:
         writer = csv.DictWriter(stream, list(ROW))
         writer.writeheader()
         writer.writerow(ROW)
-    (tmp_path / "cases.yaml").write_text("systems:\n  - {slugs: [a], presett: x}\n")
-    with pytest.raises(ScenarioError, match=r"cases.yaml:2.*preset"):
-        load_cases([tmp_path], [tmp_path / "cases.yaml"])
+    for text, message in (
+        ("{slugs: [a], presett: x}", r"cases.yaml:2:18.*'presett'.*"),
+        ("{slugs: [a], preset: hgx-h10}", r"cases.yaml:2:26.*unknown preset 'hgx-h10'; did you mean hgx-h100"),
+        ("{slugs: [a], preset: '???'}", r"cases.yaml:2:26.*unknown preset.*topo list"),
+        ("{slugs: [a], version: banana}", r"cases.yaml:2:27.*NCCL version 'banana'"),
+    ):
+        (tmp_path / "cases.yaml").write_text(f"systems:\n  - {text}\n")
+        with pytest.raises(ScenarioError, match=message):
+            load_cases([tmp_path], [tmp_path / "cases.yaml"])
     assert [c.slug for c in load_cases([tmp_path])] == [ROW["slug"]]
 
 
@@ -848,6 +852,13 @@ def test_an_index_without_slugs_says_what_it_holds(tmp_path: Path) -> None:
 def test_counts_of_cells(text: str, number: int | None, tmp_path: Path) -> None:
     case = case_of(ROW | {"n_nodes": text, "n_ranks": "", "gpus_per_node": "8"}, tmp_path)
     assert case.nodes == (number or 1)
+
+
+@pytest.mark.parametrize("text", ["0", "00", "0.0", "123456789"])
+def test_no_ranks_and_too_many_are_the_fault_of_their_row(text: str, tmp_path: Path) -> None:
+    fault = case_of(ROW | {"n_ranks": text, "place": "INDEX_a.csv:7"}, tmp_path).fault
+    assert fault == f"INDEX_a.csv:7 n_ranks: found {text!r}, expected 1 to 7 digits above 0"
+    assert not case_of(ROW | {"n_ranks": "", "place": "INDEX_a.csv:7"}, tmp_path).fault
 
 
 def test_a_slug_in_two_folders_is_said(tmp_path: Path) -> None:

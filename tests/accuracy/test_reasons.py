@@ -59,3 +59,9 @@ def test_a_disturbed_size_is_a_cause() -> None:
     assert "out of place was disturbed (0 % instead of 25 %" in _reason(times, [1e-4, 8e-4, 3e-4], times)
     assert "disturbed" not in _reason(times, [2e-4, 4e-4, 6e-4], [2e-4, 4e-4, 6e-4])
     assert "disturbed" not in _reason(times, [2e-4, 8e-4, 6e-4], [2e-4, 4e-4, 6e-4])  # hardly better without
+
+
+def test_errors_of_both_directions_are_not_their_middle() -> None:
+    times = [1e-4, 2e-4, 3e-4]
+    assert "30 % off both ways" in _reason([0.6e-4, 2e-4, 4.5e-4], times, times)
+    assert "1.2 times too slow" in _reason([0.9e-4, 2.4e-4, 3.6e-4], times, times)

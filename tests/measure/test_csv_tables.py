@@ -83,7 +83,12 @@ def test_rows_of_size_zero_and_of_zero_bandwidth(tmp_path: Path) -> None:
         ("eight,2,float,sum,-1,1,1,1,,,", r"one.csv:2:1: size_bytes: found 'eight'"),
         ("8,2,float,sum,-1,fast,1,1,,,", r"one.csv:2:18: oop_time_us: found 'fast'"),
         ("8,2,float,sum,-1,-3,1,1,,,", r"oop_time_us: found '-3'"),
-        ("8,2,float,sum,-1,inf,1,1,,,", r"oop_time_us: found 'inf'"),
+        ("8,2,float,sum,-1,inf,1,1,,,", r"oop_time_us: found 'inf', expected 0 or a number from 1e-09 to 1e\+15"),
+        ("8,2,float,sum,-1,1e-300,1,1,,,", r"oop_time_us: found '1e-300', expected 0 or a number from 1e-09"),
+        (
+            "-8,2,float,sum,-1,1,1,1,,,",
+            r"size_bytes: found '-8', expected a whole number of at most 18 digits, not neg",
+        ),
         ("8, 2,float,sum,-1,1,1,1,x,,", r"one.csv:2:25: ip_time_us: found 'x'"),
         ("8,2,float,sum,-1,1,1,1,1,1,1,1,1", r"one.csv:2:1: more fields than the 11 columns"),
     ],

@@ -16,7 +16,7 @@ def medians(logs: int) -> dict[str, Any]:
 
 
 def found(scored: int, unscored: int) -> dict[str, Any]:
-    logs = [{"slug": f"good{i}", "mape": 10.0, "reason": "as it is"} for i in range(scored)]
+    logs = [{"slug": f"good{i}", "mape": 10.0, "reason": "as it is", "healthy": "yes"} for i in range(scored)]
     rest = [{"slug": f"bad{i}", "mape": None, "reason": "no machine is known for the GPU 'X'"} for i in range(unscored)]
     mode = {"per_log": logs + rest, "medians": medians(scored)}
     return {
@@ -41,3 +41,13 @@ def test_classes_without_logs_are_left_out() -> None:
     assert "IB/RoCE" not in text
     assert "  bad0: no machine" in text
     assert "more (--json" not in text
+
+
+def test_degraded_logs_are_counted_and_what_stands_beside_a_mode_is_named() -> None:
+    document = found(3, 0)
+    document["modes"]["zero-shot"]["per_log"][0]["healthy"] = "no"
+    document["modes"]["zero-shot"]["medians_line"] = medians(2)
+    text = summary(document)
+    assert text.startswith("zero-shot: 3 of 3 logs scored, 1 known degraded and in no median; medians")
+    assert "\n  no model: the straight line through these sizes\n" in text
+    assert "fitted parameters alone" not in text
