@@ -35,6 +35,17 @@ def write_atomically(path: Path, data: str | bytes) -> Path:
     return path
 
 
+def check_writable(path: Path) -> None:
+    """CommsimError where `write_atomically` would find no place for a file; before work that takes minutes."""
+    if path.is_dir():
+        raise CommsimError(f"{path}: cannot be written: it is a folder")
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    if not nearest.is_dir():
+        raise CommsimError(f"{path}: cannot be written: {nearest} is no folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise CommsimError(f"{path}: cannot be written: no permission in {nearest}")
+
+
 def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import CommsimError
-from commsim.files import write_atomically
+from commsim.files import check_writable, write_atomically
 
 
 def test_it_writes_text_and_bytes_and_makes_folders(tmp_path: Path) -> None:
@@ -38,3 +38,21 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommsimError, match=r"file/x.txt: cannot be written"):
         write_atomically(tmp_path / "file" / "x.txt", "data")
+    for path, reason in (
+        (tmp_path / "file" / "x.txt", "file is no folder"),
+        (tmp_path / "file" / "a" / "x.txt", "file is no folder"),
+        (tmp_path, "it is a folder"),
+    ):
+        with pytest.raises(CommsimError, match=f"cannot be written: .*{reason}"):
+            check_writable(path)
+
+
+def test_a_place_that_can_be_written_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_writable(tmp_path / "a" / "b" / "x.txt")
+    check_writable(write_atomically(tmp_path / "x.txt", "old"))
+    monkeypatch.chdir(tmp_path)
+    check_writable(Path("y.txt"))
+    assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    with pytest.raises(CommsimError, match="no permission in"):
+        check_writable(Path("y.txt"))

@@ -40,11 +40,12 @@ def calibrate(
     from commsim.accuracy.training_rows import is_table_of_rows
     from commsim.cli.find import find_scenario
     from commsim.errors import ScenarioError
-    from commsim.files import write_atomically
+    from commsim.files import check_writable, write_atomically
     from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
     from commsim.report.plots import figure_bytes
     from commsim.scenario.load import build_topology, load_scenarios
 
+    check_writable(out)
     words = [text for text in logs if "=" in text and not Path(text).exists()]
     files = [Path(text) for text in logs if text not in words]
     path = find_scenario(scenario)

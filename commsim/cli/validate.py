@@ -66,9 +66,14 @@ def collectives(
     from commsim.accuracy.validate import find_reasons, prepare, score, training_folder
     from commsim.accuracy.workers import Workers
     from commsim.errors import ScenarioError
-    from commsim.files import write_atomically
+    from commsim.files import check_writable, write_atomically
     from commsim.report.accuracy import summary, write_report
 
+    for wanted in (json_path, html):
+        if wanted is not None and str(wanted) != "-":
+            check_writable(wanted)
+    if only is not None and not only.strip(", "):
+        raise ScenarioError(f"--only: found {only!r}, expected patterns of slugs, such as 'alps_*,gj_*'")
     asked = mode or ["zero-shot"]
     for name in asked:
         if name not in (*MODES, "all"):
@@ -76,7 +81,7 @@ def collectives(
     modes = MODES if "all" in asked or report else tuple(m for m in MODES if m in asked)
     folders = [*(data or ()), *(more or ())] or [training_folder()]
     with Workers(workers, _progress) as at_work:
-        validation = prepare(at_work, folders, cases or (), only.split(",") if only else None)
+        validation = prepare(at_work, folders, cases or (), only.split(",") if only is not None else None)
         for name in modes:
             score(validation, name, at_work)
         if not check:

@@ -128,6 +128,19 @@ def test_the_report_is_written_whole(folder: Path, monkeypatch: pytest.MonkeyPat
     assert "few, all, logs, mape" in worse.output
 
 
+def test_what_cannot_be_done_is_said_before_the_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "prepare", lambda *a: pytest.fail("the work was begun"))
+    (folder / "file").touch()
+    for words, message in (
+        (["--json", str(folder / "file" / "x.json")], "x.json: cannot be written: "),
+        (["--html", str(folder)], "cannot be written: it is a folder"),
+        (["--only", ""], "--only: found '', expected patterns"),
+    ):
+        result = CliRunner().invoke(app, ["validate", "collectives", "--data", str(folder), *words])
+        assert isinstance(result.exception, CommsimError)
+        assert message in str(result.exception)
+
+
 def test_unknown_mode_is_named(folder: Path) -> None:
     with pytest.raises(CommsimError, match="found 'best'"):
         CliRunner().invoke(
