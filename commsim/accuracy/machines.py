@@ -16,7 +16,7 @@ from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 
-_MESH = r"no (?:NV)?Switch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all)"
+_MESH = r"no (?:NV)?Switch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all|\b4 ?x [AHV]\d00\b)"
 _BOARD = r"NVSwitch|SXM|HGX|DGX|\bNV\d|SHM"  # SHM: how NCCL went, not what there is
 _PCIE = (  # words that name PCIe and no board, or deny NVLink, though not only to other nodes
     rf"^(?!.*(?:{_BOARD}|NV-?Link|\bNVL)).*\bPCIe"
