@@ -74,9 +74,9 @@ class Validation:
         return "one_node" if network == "none" else network
 
     def fabric_class(self, entry: Entry) -> str:
-        """The class of `CLASSES`."""
+        """The class of `CLASSES`, blank where the machine is not known."""
         fabric = self.fabric(entry)
-        return fabric_class(fabric, 1 if fabric == "one_node" else 2)
+        return fabric_class(fabric, 1 if fabric == "one_node" else 2) if fabric else ""
 
 
 def training_folder() -> Path:

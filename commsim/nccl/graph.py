@@ -15,6 +15,7 @@ from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.version import Version
 
 if TYPE_CHECKING:
+    from commsim.nccl.graph_file import GraphFile
     from commsim.topology.graph import Topology
 
 NVLS_CHUNK = 128 * 1024
@@ -71,26 +72,39 @@ class System:
         return 3 if self.sm >= 100 else 2 if self.sm >= 90 else 1 if self.sm >= 80 else 0
 
 
+Found = tuple[tuple[str, Graph | None], ...]
+"""Graphs by name: ring, tree, nvls, collnet_chain, collnet_direct; None: looked for without success."""
+
+
 def max_channels(version: Version) -> int:
     """MAXCHANNELS of src/include/device.h."""
     return 64 if version >= (2, 25, 0) else 32
 
 
-def discover(topology: Topology, version: Version, env: dict[str, str] | None = None) -> System:
+def discover(
+    topology: Topology, version: Version, env: dict[str, str] | None = None, given: GraphFile | None = None
+) -> System:
     """The system that NCCL would find on a topology: graphs, path types and the number of collective channels.
 
     `env` are the variables of the job (`commsim.nccl.environment`): channel counts are clipped, paths and NICs
-    restricted as they say.
+    restricted as they say. Graphs that are `given` are not searched; TopologyError where they are of another node.
     """
     env = env or {}
     nodes, sm = topology.nodes, topology.gpu.sm
     if nodes > 1 and topology.nics_per_node == 0:
         raise TopologyError(f"{topology.name} has {nodes} nodes but no NIC; expected nics_per_node of at least 1")
     found = _graphs(topology, version, env)
+    channels = None
+    if given is not None:
+        if misfit := given.misfit(topology.ranks_per_node, nodes):
+            raise TopologyError(misfit)
+        # NCCL looks for graphs of CollNet and NVLS before it knows whether the job may use them.
+        used = {k: v for k, v in given.found if k in found and not (k == "nvls" and _without_nvls(env))}
+        found, channels = {**found, **used}, given.coll_channels
     ring, tree = found["ring"], found["tree"]
     assert ring is not None
     assert tree is not None
-    collnet = "collnet_chain" in found
+    collnet = found.get("collnet_chain") is not None
     return System(
         ranks=topology.world_size,
         nodes=nodes,
@@ -103,7 +117,7 @@ def discover(topology: Topology, version: Version, env: dict[str, str] | None = 
         ring=ring,
         tree=tree,
         nvls=found["nvls"],
-        coll_channels=_coll_channels(found, sm, nodes, topology.ranks_per_node, version, env),
+        coll_channels=_coll_channels(found, channels, sm, nodes, topology.ranks_per_node, version, env),
         nvls_chunk=whole(env, "NCCL_NVLS_CHUNKSIZE") or NVLS_CHUNK,
         nvls_tree_chunk=whole(env, "NCCL_NVLSTREE_MAX_CHUNKSIZE") or None,
         collnet_direct=found.get("collnet_direct"),
@@ -187,8 +201,8 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     ring = graph("RING", 1, limit // 2)
     assert ring is not None  # the simple order is always there
     found: dict[str, Graph | None] = {"ring": ring, "tree": graph("BALANCED_TREE", ring.channels, ring.channels)}
-    reduces = version >= (2, 17, 0) and view.gpus > 2 and whole(env, "NCCL_NVLS_ENABLE") != 0
-    found["nvls"] = graph("NVLS", 1, limit) if reduces and whole(env, "NCCL_P2P_DISABLE") != 1 else None
+    reduces = version >= (2, 17, 0) and view.gpus > 2 and not _without_nvls(env)
+    found["nvls"] = graph("NVLS", 1, limit) if reduces else None
     asked = whole(env, "NCCL_COLLNET_ENABLE") == 1
     if asked and topology.nodes > 1 and topology.in_network_reduction and view.gpus <= 8:
         found["collnet_chain"] = graph("TREE", 1, ring.channels)
@@ -196,19 +210,25 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     return found
 
 
+def _without_nvls(env: dict[str, str]) -> bool:
+    return whole(env, "NCCL_NVLS_ENABLE") == 0 or whole(env, "NCCL_P2P_DISABLE") == 1
+
+
 def _coll_channels(
-    found: dict[str, Graph | None], sm: int, nodes: int, per_node: int, version: Version, env: dict[str, str]
+    found: dict[str, Graph | None],
+    logged: int | None,
+    sm: int,
+    nodes: int,
+    per_node: int,
+    version: Version,
+    env: dict[str, str],
 ) -> int:
-    """The number of collective channels (src/graph/connect.cc): twice those searched, more for SHARP and for Hopper."""
-    ring, chain = found["ring"], found.get("collnet_chain")
-    assert ring is not None
+    """The number of collective channels (src/graph/connect.cc): twice those searched, more for SHARP and for Hopper.
+
+    What a log says of them holds, unless this job's variables bound them otherwise.
+    """
     limit = max_channels(version)
-    channels = min(limit, 2 * ring.channels)
-    if chain is not None and chain.intra_gbps > chain.inter_gbps and per_node > 1:
-        channels += channels // 2
-    hopper = (sm == 90 and version >= (2, 21, 0)) or (sm > 90 and version >= (2, 28, 0))
-    if hopper and nodes > 1 and ring.intra_gbps > 45.0 and channels < 16:
-        channels *= 2
+    channels = logged or _channels_of(found, sm, nodes, per_node, version)
     most = whole(env, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
     least = whole(env, "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
     if most:
@@ -216,3 +236,15 @@ def _coll_channels(
     if least:
         channels = max(channels, min(least, limit))
     return max(1, min(channels, limit))
+
+
+def _channels_of(found: dict[str, Graph | None], sm: int, nodes: int, per_node: int, version: Version) -> int:
+    ring, chain = found["ring"], found.get("collnet_chain")
+    assert ring is not None
+    channels = min(max_channels(version), 2 * ring.channels)
+    if chain is not None and chain.intra_gbps > chain.inter_gbps and per_node > 1:
+        channels += channels // 2
+    hopper = (sm == 90 and version >= (2, 21, 0)) or (sm > 90 and version >= (2, 28, 0))
+    if hopper and nodes > 1 and ring.intra_gbps > 45.0 and channels < 16:
+        channels *= 2
+    return channels

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.environment import PATHS
-from commsim.nccl.graph import Graph, System
+from commsim.nccl.graph import Graph
 from commsim.xml_tree import Element, read_xml
 
 _NAMES = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
@@ -40,23 +39,6 @@ def read_graphs(path: Path) -> dict[str, Graph]:
     if faults:
         raise LogFormatError(sorted(faults))
     return graphs
-
-
-def with_graphs(system: System, graphs: dict[str, Graph]) -> System:
-    """A system with the graphs of a file in place of those that were searched; a graph without channels is none."""
-    kept = {name: graph for name, graph in graphs.items() if graph.channels}
-    ring = kept.get("ring", system.ring)
-    return replace(
-        system,
-        ring=ring,
-        tree=kept.get("tree", system.tree),
-        nvls=kept.get("nvls", system.nvls),
-        collnet_chain=kept.get("collnet_chain", system.collnet_chain),
-        collnet_direct=kept.get("collnet_direct", system.collnet_direct),
-        intra_type=ring.intra_type,
-        inter_type=ring.inter_type if system.nodes > 1 else system.inter_type,
-        coll_channels=2 * ring.channels if "ring" in kept else system.coll_channels,
-    )
 
 
 class _Reader:

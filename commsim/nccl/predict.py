@@ -16,7 +16,7 @@ from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, unmodelled, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, path_level, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
 from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, NO_ORDERING, ordering
@@ -32,10 +32,12 @@ from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_versio
 from commsim.network.bounds import crossing_bytes
 
 if TYPE_CHECKING:
+    from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.tree import TreeTimer
     from commsim.topology.graph import Topology
 
 _OVERLAP_ORDER = 6.0
+_GDR = "NCCL_NET_GDR_LEVEL"
 
 _CLOSED = {
     "nvls": nvls.nvls_time,
@@ -65,6 +67,7 @@ class Options:
     protocol: str | None = None
     channels: int | None = None
     exact: bool = False  # sizes are those of real calls; else those that nccl-tests rounds to whole packs per rank
+    graphs: GraphFile | None = None  # that NCCL found on the machine; None: they are searched
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Predictor:
                 f"Slingshot over more than {MATCHED_BY_NIC} nodes: messages are taken to be matched by the processor "
                 f"({MATCH_MODE}: hardware in library.env says otherwise)"
             )
-        self.system: System = discover(topology, self.version, self.options.env)
+        self.system: System = discover(topology, self.version, self.options.env, options.graphs)
         self.machine: Machine = survey(
             self.system, self.topology, self._peer_level(), ordering(topology, self.version, self.options.env)
         )
@@ -143,10 +146,24 @@ class Predictor:
         if reason := why_not(self.topology, self.options.env):
             self._warn(f"NCCL_TUNER_PLUGIN has no effect: {reason}")
         for name in unmodelled(self.options.env):
-            self._warn(f"{name} is not modelled and has no effect")
+            instead = ": name the file as library.graph" if name == "NCCL_GRAPH_FILE" else ""
+            self._warn(f"{name} is not modelled and has no effect{instead}")
+        if self._far_nics():
+            self._warn(
+                f"{_GDR}={self.options.env[_GDR]} keeps the NICs from the memory of the GPUs: NCCL's choice follows, "
+                "but copies through the host's memory are not in the times, which are too short"
+            )
         if self.topology.nodes > 1 and self.topology.network not in IB_TRANSPORT:
             for name in sorted({*IB_VARIABLES} & self.options.env.keys()):
                 self._warn(f"{name} has no effect over {self.topology.network}: it is for {' and '.join(IB_TRANSPORT)}")
+
+    def _far_nics(self) -> bool:
+        """Whether the job's variables forbid GPUDirect RDMA that the machine has."""
+        topology = self.topology
+        if _GDR not in self.options.env or topology.nodes == 1 or topology.network in ("ethernet", "tcpx"):
+            return False
+        near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
+        return path_level(self.options.env, _GDR, "PXB") < near <= PATHS.index("P2C")
 
     @property
     def _assumed_adaptive(self) -> bool:

@@ -86,10 +86,15 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
             f"NCCL {format_version(version)} has no tuner plugin with a cost table; "
             f"expected {format_version(PLUGIN_SINCE)} or later"
         )
-    from commsim.scenario.params import nccl_parameters
+    from commsim.scenario.params import nccl_graphs, nccl_parameters
 
     parameters, own_band = nccl_parameters(scenario, topology)
-    options = Options(version=version, env=dict(scenario.library.env), launch=scenario.library.launch_mode)
+    options = Options(
+        version=version,
+        env=dict(scenario.library.env),
+        launch=scenario.library.launch_mode,
+        graphs=nccl_graphs(scenario, topology),
+    )
     model = Predictor(topology, options, parameters)
     if model.system.ranks < 2:
         raise InfeasibleError(f"{topology.name} has one rank, which has nothing to tune")

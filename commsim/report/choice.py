@@ -34,6 +34,7 @@ _FUNCTIONS = {
 def explain(prepared: Prepared) -> str:
     """The choices behind a scenario's items; a line that says so where a scenario leaves nothing to choose."""
     from commsim.nccl.graph import discover
+    from commsim.scenario.params import nccl_graphs
 
     scenario = prepared.scenario
     if scenario.library.name != "nccl":
@@ -45,7 +46,7 @@ def explain(prepared: Prepared) -> str:
         env = with_plugin(prepared.topology, version, own)
         if text := said(prepared.topology, version, own):
             lines.append(f"# {text}")
-        system = discover(prepared.topology, version, env)
+        system = discover(prepared.topology, version, env, nccl_graphs(scenario, prepared.topology))
         if work.collective not in COLLECTIVES or system.ranks == 1:
             lines.append(f"# {work.collective}: sends and receives, or a copy; there is no algorithm to choose")
             continue

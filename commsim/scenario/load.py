@@ -98,6 +98,12 @@ def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
     if isinstance(params, str) and not _exists((Path() if ("params",) in document.overrides else base_dir) / params):
         message = f"found no file {show(params)}, expected parameters that `commsim calibrate` wrote"
         faults.append(document.fault(("params",), message))
+    library = data.get("library")
+    graph = library.get("graph") if isinstance(library, dict) else None
+    beside = Path() if ("library", "graph") in document.overrides else base_dir
+    if isinstance(graph, str) and not _exists(beside / graph):
+        message = f"found no file {show(graph)}, expected one of NCCL_GRAPH_DUMP_FILE or a log of NCCL_DEBUG=INFO"
+        faults.append(document.fault(("library", "graph"), message))
     if isinstance(topology, dict):
         files.append((("topology", "path"), topology.get("path"), "a topology file"))
         preset = topology.get("preset")
@@ -175,6 +181,8 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
     data["compare"] = [name(scenario.base_dir / file) for file in scenario.compare]
     if (params := scenario.params_path()) is not None:
         data["params"] = name(params)
+    if (graph := scenario.graph_path()) is not None:
+        data["library"]["graph"] = name(graph)
     topology = data.get("topology")
     if isinstance(topology, dict) and isinstance(topology.get("path"), str):
         topology["path"] = name(scenario.base_dir / topology["path"])

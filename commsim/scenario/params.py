@@ -24,6 +24,7 @@ from commsim.errors import Fault, ScenarioError
 
 if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
+    from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.parameters import Parameters
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
@@ -100,6 +101,22 @@ def nccl_parameters(scenario: Scenario, topology: Topology) -> tuple[Parameters 
         message = f"{path} was fitted to calls over {its_network}, but this job's go over {network}"
         raise ScenarioError([scenario.document.fault(("params",), message)])
     return _with_file(scenario, load_parameters(topology.gpu.generation, network), "nccl")
+
+
+def nccl_graphs(scenario: Scenario, topology: Topology) -> GraphFile | None:
+    """What NCCL found on the machine itself, where the scenario names a file of it; None: it is searched.
+
+    LogFormatError for a broken file, ScenarioError for one of other nodes.
+    """
+    from commsim.nccl.graph_file import read_graph_file
+
+    path = scenario.graph_path()
+    if path is None:
+        return None
+    found = read_graph_file(path)
+    if misfit := found.misfit(topology.ranks_per_node, topology.nodes):
+        raise ScenarioError([scenario.document.fault(("library", "graph"), misfit)])
+    return found
 
 
 def _with_file(scenario: Scenario, shipped: M, library: str) -> tuple[M, tuple[float, float] | None]:

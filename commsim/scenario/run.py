@@ -325,7 +325,7 @@ def _check_alike(scenario: Scenario, topology: Topology) -> None:
 
 class _NcclRows(RowPredictor):
     def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> None:
-        from commsim.scenario.params import nccl_parameters
+        from commsim.scenario.params import nccl_graphs, nccl_parameters
 
         _check_alike(scenario, topology)
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
@@ -341,6 +341,7 @@ class _NcclRows(RowPredictor):
                 launch=library.launch_mode,
                 mode=scenario.mode,
                 engine=scenario.engine,
+                graphs=nccl_graphs(scenario, topology),
             ),
             parameters,
         )

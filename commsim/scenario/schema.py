@@ -98,6 +98,15 @@ class Library(Strict):
     env: dict[str, EnvValue] = Field(
         default_factory=dict, description="the `NCCL_*` variables of the run; one that is not modelled gives a warning"
     )
+    graph: str | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "what NCCL found on the machine itself, in place of a search: a file of `NCCL_GRAPH_DUMP_FILE`, or a log "
+            "of `NCCL_DEBUG=INFO` with the lines of `NCCL_DEBUG_SUBSYS=INIT,GRAPH`, of a job with as many GPUs a node; "
+            "a file beside the scenario, as an override from where the program runs"
+        ),
+    )
     launch_mode: Literal["one_process", "process_per_gpu"] = Field(
         default="process_per_gpu",
         description="one GPU per process (torchrun, mpirun), or all GPUs of a node in one (nccl-tests `-g 8`); NCCL's",
@@ -115,7 +124,7 @@ class Library(Strict):
     @model_validator(mode="after")
     def _env_makes_sense(self) -> Library:
         faults: list[tuple[KeyPath, str]] = [(("env", k), m) for k, m in value_faults(self.env).items()]
-        needs = {"version": "nccl", "env": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
+        needs = {"version": "nccl", "env": "nccl", "graph": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
         faults += [
             ((key,), f"found {key} with library {self.name}, expected it only with library {library}")
             for key, library in needs.items()
@@ -301,6 +310,13 @@ class Scenario(Strict):
         overridden = ("params",) in self.document.overrides
         return Path(self.params) if overridden else self.base_dir / self.params
 
+    def graph_path(self) -> Path | None:
+        """The file of NCCL's graphs: beside the scenario, or where the program runs if an override names it."""
+        if self.library.graph is None:
+            return None
+        overridden = ("library", "graph") in self.document.overrides
+        return Path(self.library.graph) if overridden else self.base_dir / self.library.graph
+
     def nccl_env(self, work: CollectiveWork) -> dict[str, str]:
         """NCCL's environment for one item: ``library.env`` and what the item itself fixes."""
         env = dict(self.library.env)
@@ -342,6 +358,9 @@ class Scenario(Strict):
         if (self.variation is not None or self.jobs) and self.engine not in ("auto", "event"):
             what = "variation" if self.variation is not None else "jobs"
             faults.append((("engine",), f"found engine {self.engine} with {what}, expected auto or event"))
+        if self.library.graph is not None and len(self.collectives) < len(self.workload):
+            text = "found a graph of whole nodes beside work that runs on parts of them, expected collectives only"
+            faults.append((("library", "graph"), text))
         if library == "none" and self.params is not None:
             faults.append((("params",), "found params with library none, which has no parameters but its links"))
         if library == "gloo" and self.engine not in ("auto", "event"):

@@ -129,7 +129,8 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
 
 def _check_dialect(root: Element, file: str) -> None:
     if root.name != "system":
-        hint = "; this is a graph file, which holds channels and no machine" if root.name == "graphs" else ""
+        hint = "; this is a graph file, which holds channels and no machine: name it as library.graph of a scenario"
+        hint = hint if root.name == "graphs" else ""
         raise TopologyError([Fault(file, root.line, 1, "", f"found <{root.name[:40]}>, expected <system>{hint}")])
     for element in root.walk():
         if element.name == "xgmi" or "gcn" in element.attributes:

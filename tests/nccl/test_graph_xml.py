@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import LogFormatError
-from commsim.nccl.graph import Graph, System
-from commsim.nccl.graph_xml import read_graphs, with_graphs
+from commsim.nccl.graph import Graph
+from commsim.nccl.graph_xml import read_graphs
 
 SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")) / "topo"
 
@@ -29,15 +29,6 @@ def test_a_graph_is_read_with_its_orders(tmp_path: Path) -> None:
     (tmp_path / "graph.xml").write_text(GOOD)
     ring = read_graphs(tmp_path / "graph.xml")["ring"]
     assert ring == Graph(2, 20.0, 24.5, "RING", "NVL", "PXB", same_channels=False, orders=((0, 10), (10, 0)))
-
-
-def test_a_system_takes_the_graphs_and_none_without_channels(tmp_path: Path) -> None:
-    (tmp_path / "graph.xml").write_text(GOOD)
-    ring = Graph(1, 1.0, 1.0, "RING", "SYS", "SYS")
-    searched = System(4, 2, 80, "amd", "x86_64", "SYS", "SYS", 0.0, ring, ring, ring, 2)
-    system = with_graphs(searched, read_graphs(tmp_path / "graph.xml"))
-    assert (system.ring.channels, system.coll_channels, system.inter_type) == (2, 4, "PXB")
-    assert system.nvls is ring
 
 
 def test_every_fault_is_named_with_its_line(tmp_path: Path) -> None:

@@ -718,3 +718,24 @@ def test_copies_of_a100_as_measured(collective: str, ranks: int, nbytes: int, me
     # validation/measured/a100_80g_cw_*: without the copies 25.8 % and 6 %, 9 % and 5 % too fast.
     model = Predictor(load_preset("dgx-a100", gpus_per_node=ranks), Options((2, 8, 4)))
     assert model.predict(collective, nbytes).time_s == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("preset", "env", "told"),
+    [
+        ("hgx-h100-ndr400", {"NCCL_NET_GDR_LEVEL": "LOC"}, True),
+        ("hgx-h100-ndr400", {"NCCL_NET_GDR_LEVEL": "0"}, True),
+        ("hgx-h100-ndr400", {"NCCL_NET_GDR_LEVEL": "PIX"}, False),
+        ("hgx-h100-ndr400", {}, False),
+        ("polaris", {"NCCL_NET_GDR_LEVEL": "PHB"}, False),
+        ("gcp-a3-high", {"NCCL_NET_GDR_LEVEL": "LOC"}, False),
+    ],
+)
+def test_times_without_gpudirect_are_said_to_be_too_short(preset: str, env: dict[str, str], told: bool) -> None:
+    model = Predictor(load_preset(preset, nodes=2), Options((2, 22, 3), env))
+    assert any("keeps the NICs from the memory of the GPUs" in text for text in model.warnings) == told
+
+
+def test_a_graph_file_of_the_environment_is_named_elsewhere() -> None:
+    model = Predictor(load_preset("hgx-h100"), Options((2, 22, 3), {"NCCL_GRAPH_FILE": "graph.xml"}))
+    assert "NCCL_GRAPH_FILE is not modelled and has no effect: name the file as library.graph" in model.warnings

@@ -1,0 +1,74 @@
+"""The graphs that NCCL itself found on a machine: what a graph file or a debug log of a job there says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from commsim.errors import Fault, LogFormatError
+from commsim.nccl.debug_log import read_debug_log
+from commsim.nccl.graph import Found, Graph
+from commsim.nccl.graph_xml import read_graphs
+from commsim.xml_tree import read_xml
+
+_HOW = "set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH in that job"
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """Graphs in place of those of a search, and the communicator that they were found for, where the file says it.
+
+    A name whose graph is None was looked for without success; one that is missing was not looked for.
+    """
+
+    path: str
+    found: Found
+    coll_channels: int | None = None
+    gpus: int | None = None  # of a node
+    several_nodes: bool | None = None
+
+    def misfit(self, gpus: int, nodes: int) -> str:
+        """Why the graphs are not those of a job on so many GPUs of a node; empty where they may be."""
+        if self.gpus not in (None, gpus):
+            return f"{self.path}: its graphs are of {self.gpus} GPUs a node, but this job has {gpus}"
+        if self.several_nodes not in (None, nodes > 1):
+            was = "several nodes" if self.several_nodes else "one node"
+            return f"{self.path}: its graphs are of {was}, but this job has {nodes} node{'s' * (nodes > 1)}"
+        return ""
+
+
+def read_graph_file(path: Path) -> GraphFile:
+    """The graphs of a file of NCCL_GRAPH_DUMP_FILE (XML), or of a log of NCCL_DEBUG=INFO.
+
+    LogFormatError with lines for a broken file, and with the settings that are missing for a log without graphs.
+    """
+    with path.open("rb") as stream:
+        is_xml = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+    return _of_xml(path) if is_xml else _of_log(path)
+
+
+def _of_xml(path: Path) -> GraphFile:
+    graphs = read_graphs(path)
+    if "ring" not in graphs or not graphs["ring"].channels:
+        raise LogFormatError([Fault(str(path), 1, 1, "", 'found no channels of <graph id="0"> (ring), expected them')])
+    found = tuple((name, graph if graph.channels else None) for name, graph in sorted(graphs.items()))
+    crosses = any(element.name == "net" for element in read_xml(path, error=LogFormatError).walk())
+    return GraphFile(str(path), found, gpus=len(graphs["ring"].orders[0]) or None, several_nodes=crosses)
+
+
+def _of_log(path: Path) -> GraphFile:
+    log = read_debug_log(path)
+    names = ("ring", "tree", "nvls", "collnet_chain", "collnet_direct")
+    graphs: dict[str, Graph | None] = {name: log.graph(name) for name in names}
+    missing = [name for name in ("ring", "tree") if (graph := graphs[name]) is None or not graph.channels]
+    if missing:
+        raise LogFormatError([Fault(str(path), 0, 0, "", f"the log holds no {' and no '.join(missing)} graph; {_HOW}")])
+    found = tuple((name, graph if graph is not None and graph.channels else None) for name, graph in graphs.items())
+    known = log.ranks is not None and log.nodes is not None
+    return GraphFile(
+        str(path),
+        found,
+        log.coll_channels,
+        log.ranks // log.nodes if known and log.ranks and log.nodes else None,
+        log.nodes > 1 if log.nodes is not None else None,
+    )
