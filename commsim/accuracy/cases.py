@@ -19,7 +19,6 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,7 +40,8 @@ from commsim.accuracy.machines import (
 )
 from commsim.accuracy.releases import log_date, release_day, version_of
 from commsim.document import read_documents, validate
-from commsim.errors import CommsimError, LogFormatError, TopologyError, UnitError
+from commsim.document.types import show, suggest
+from commsim.errors import CommsimError, LogFormatError, TopologyError
 from commsim.measure.records import collective_name
 from commsim.nccl.environment import PATHS
 from commsim.nccl.plugins import PLUGINS, variables
@@ -80,25 +80,20 @@ _SHARP = re.compile(r"\bSHARP")
 _HEALTHY = {"yes": "yes", "true": "yes", "1": "yes", "no": "no", "false": "no", "0": "no", "degraded": "no"}
 _MOST_CHARACTERS = 1 << 16
 _CELL_CHARACTERS = 4096  # read of a cell: the rule's patterns look at every pair of words
-_NO_COUNT = re.compile(r"0+(?:\.|$)|\d{8}")
+_NO_COUNT = re.compile(r"0+(?:\.|$)|\d{8}")  # nothing, or more than any job has
 _NODE_LEVELS = frozenset({*PATHS, *"012345"})
 
 
 def _known_preset(name: str) -> str:
     from commsim.topology.presets import preset_names
 
-    if name not in (names := preset_names()):
-        close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "see `commsim topo list`"
-        raise ValueError(f"found the unknown preset {name[:80]!r}; {hint}")
+    if name not in preset_names():
+        raise ValueError(f"found the unknown preset {show(name)}, {suggest(name, preset_names())}")
     return name
 
 
 def _stated_version(text: str) -> str:
-    try:
-        parse_version(text)
-    except UnitError as error:
-        raise ValueError(str(error)) from None
+    parse_version(text)
     return text
 
 

@@ -43,6 +43,9 @@ MODELLED_ENV: dict[str, str] = {
 PATHS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 """Path types, nearest first (NCCL 2.30.7 src/include/graph.h)."""
 
+THROUGH_HOST = ("ethernet", "tcpx")
+"""Networks whose data pass the memory of the host, or are handed over by it, on every machine."""
+
 ALGORITHM_NAMES = {
     "tree": "Tree",
     "ring": "Ring",

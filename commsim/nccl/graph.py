@@ -93,14 +93,17 @@ def discover(
     nodes, sm = topology.nodes, topology.gpu.sm
     if nodes > 1 and topology.nics_per_node == 0:
         raise TopologyError(f"{topology.name} has {nodes} nodes but no NIC; expected nics_per_node of at least 1")
-    found = _graphs(topology, version, env)
+    found: dict[str, Graph | None] = {}
     channels = None
+    names = _names(topology, env)
     if given is not None:
         if misfit := given.misfit(topology.ranks_per_node, nodes):
             raise TopologyError(misfit)
         # NCCL looks for graphs of CollNet and NVLS before it knows whether the job may use them.
-        used = {k: v for k, v in given.found if k in found and not (k == "nvls" and _without_nvls(env))}
-        found, channels = {**found, **used}, given.coll_channels
+        found = {k: None if k == "nvls" and _without_nvls(env) else v for k, v in given.found if k in names}
+        channels = given.coll_channels
+    if not names <= found.keys():
+        found = {**_graphs(topology, version, env), **found}
     ring, tree = found["ring"], found["tree"]
     assert ring is not None
     assert tree is not None
@@ -116,7 +119,7 @@ def discover(
         nic_latency_us=_PLUGIN_LATENCY_US.get(topology.network, 0.0) if nodes > 1 else 0.0,
         ring=ring,
         tree=tree,
-        nvls=found["nvls"],
+        nvls=found.get("nvls"),
         coll_channels=_coll_channels(found, channels, sm, nodes, topology.ranks_per_node, version, env),
         nvls_chunk=whole(env, "NCCL_NVLS_CHUNKSIZE") or NVLS_CHUNK,
         nvls_tree_chunk=whole(env, "NCCL_NVLSTREE_MAX_CHUNKSIZE") or None,
@@ -203,11 +206,17 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     found: dict[str, Graph | None] = {"ring": ring, "tree": graph("BALANCED_TREE", ring.channels, ring.channels)}
     reduces = version >= (2, 17, 0) and view.gpus > 2 and not _without_nvls(env)
     found["nvls"] = graph("NVLS", 1, limit) if reduces else None
-    asked = whole(env, "NCCL_COLLNET_ENABLE") == 1
-    if asked and topology.nodes > 1 and topology.in_network_reduction and view.gpus <= 8:
+    if "collnet_chain" in _names(topology, env):
         found["collnet_chain"] = graph("TREE", 1, ring.channels)
         found["collnet_direct"] = graph("COLLNET_DIRECT", 1, limit)
     return found
+
+
+def _names(topology: Topology, env: dict[str, str]) -> set[str]:
+    """The graphs that a job has a use for."""
+    asked = whole(env, "NCCL_COLLNET_ENABLE") == 1
+    reduces = asked and topology.nodes > 1 and topology.in_network_reduction and topology.ranks_per_node <= 8
+    return {"ring", "tree", "nvls"} | ({"collnet_chain", "collnet_direct"} if reduces else set())
 
 
 def _without_nvls(env: dict[str, str]) -> bool:

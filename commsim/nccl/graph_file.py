@@ -8,7 +8,7 @@ from pathlib import Path
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.debug_log import read_debug_log
 from commsim.nccl.graph import Found, Graph
-from commsim.nccl.graph_xml import read_graphs
+from commsim.nccl.graph_xml import graphs_of
 from commsim.xml_tree import read_xml
 
 _HOW = "set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH in that job"
@@ -48,11 +48,12 @@ def read_graph_file(path: Path) -> GraphFile:
 
 
 def _of_xml(path: Path) -> GraphFile:
-    graphs = read_graphs(path)
+    root = read_xml(path, error=LogFormatError)
+    graphs = graphs_of(root, str(path))
     if "ring" not in graphs or not graphs["ring"].channels:
         raise LogFormatError([Fault(str(path), 1, 1, "", 'found no channels of <graph id="0"> (ring), expected them')])
     found = tuple((name, graph if graph.channels else None) for name, graph in sorted(graphs.items()))
-    crosses = any(element.name == "net" for element in read_xml(path, error=LogFormatError).walk())
+    crosses = any(element.name == "net" for element in root.walk())
     return GraphFile(str(path), found, gpus=len(graphs["ring"].orders[0]) or None, several_nodes=crosses)
 
 

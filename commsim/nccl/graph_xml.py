@@ -19,14 +19,18 @@ def read_graphs(path: Path) -> dict[str, Graph]:
 
     LogFormatError lists every fault with its line.
     """
-    root = read_xml(path, error=LogFormatError)
+    return graphs_of(read_xml(path, error=LogFormatError), str(path))
+
+
+def graphs_of(root: Element, file: str) -> dict[str, Graph]:
+    """The same of a file that is parsed."""
     faults: list[Fault] = []
     if root.name != "graphs":
         message = f"found <{root.name[:40]}>, expected <graphs>: a file of NCCL_GRAPH_DUMP_FILE"
-        raise LogFormatError([Fault(str(path), root.line, 1, "", message)])
+        raise LogFormatError([Fault(file, root.line, 1, "", message)])
     graphs: dict[str, Graph] = {}
     for element in root.each("graph"):
-        reader = _Reader(element, str(path), faults)
+        reader = _Reader(element, file, faults)
         name = _NAMES.get(reader.whole("id", 0))
         if name is None:
             reader.fault("id", "expected 0 to 4")
@@ -35,7 +39,7 @@ def read_graphs(path: Path) -> dict[str, Graph]:
         if graph.channels != len(graph.orders):
             reader.fault("nchannels", f"but the graph lists {len(graph.orders)} channels")
     if not graphs and not faults:
-        faults.append(Fault(str(path), root.line, 1, "", "found no <graph>"))
+        faults.append(Fault(file, root.line, 1, "", "found no <graph>"))
     if faults:
         raise LogFormatError(sorted(faults))
     return graphs

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from commsim.nccl.channels import Split
 from commsim.nccl.chunks import step_bytes
-from commsim.nccl.environment import PATHS
+from commsim.nccl.environment import PATHS, THROUGH_HOST
 from commsim.nccl.graph import System
 from commsim.nccl.ordering import NO_ORDERING, Ordering
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
@@ -323,7 +323,7 @@ def _narrowest(topology: Topology) -> dict[str, float]:
 
 
 def _through_host(topology: Topology) -> bool:
-    if topology.nodes < 2 or topology.network in ("ethernet", "tcpx"):  # whose path is through the host by nature
+    if topology.nodes < 2 or topology.network in THROUGH_HOST:  # whose path is through the host by nature
         return False
     first = topology.route(0, topology.ranks_per_node)
     inside = first[topology.vertex_node[topology.link_src[first]] == 0]

@@ -8,6 +8,7 @@ power mean of order 6 describes. A single call (what a training step waits for) 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, path_level, unmodelled, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, THROUGH_HOST, path_level, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
 from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, NO_ORDERING, ordering
@@ -160,7 +161,7 @@ class Predictor:
     def _far_nics(self) -> bool:
         """Whether the job's variables forbid GPUDirect RDMA that the machine has."""
         topology = self.topology
-        if _GDR not in self.options.env or topology.nodes == 1 or topology.network in ("ethernet", "tcpx"):
+        if _GDR not in self.options.env or topology.nodes == 1 or topology.network in THROUGH_HOST:
             return False
         near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
         return path_level(self.options.env, _GDR, "PXB") < near <= PATHS.index("P2C")
@@ -269,10 +270,14 @@ class Predictor:
         bottleneck = "launch" if launch > kernel else limit if busy >= 0.5 * kernel else "latency"
         return Prediction(nbytes, time, kernel, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
 
+    @cached_property
+    def _busiest_rail(self) -> float:
+        return busiest_rail(self.topology, self.version, self.options.env)
+
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
-        rail = busiest_rail(self.topology, self.version, self.options.env) if collective == "scatter" else 1.0
+        rail = self._busiest_rail if collective == "scatter" else 1.0
         kernel, busy, limit, channels = p2p.p2p_time(
             self.system, self.machine, self.parameters, collective, nbytes, self.version, rail
         )

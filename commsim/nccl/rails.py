@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from commsim.nccl.environment import whole
-from commsim.nccl.view import LOC, NVL, P2C, PIX, PXB, view_of
+from commsim.nccl.view import NVL, P2C, PIX, PXB, view_of
 
 if TYPE_CHECKING:
     from commsim.nccl.version import Version
@@ -35,6 +35,6 @@ def busiest_rail(topology: Topology, version: Version, env: dict[str, str]) -> f
     for gpu in range(view.gpus):
         nic = view.local_net(gpu, 0)
         path = None if nic is None else view.gpu_net[gpu][nic]
-        reached = path is not None and path.type in (PIX, PXB, P2C) and LOC <= view.gpu_gpu[0][gpu].type <= NVL
+        reached = path is not None and path.type in (PIX, PXB, P2C) and view.gpu_gpu[0][gpu].type <= NVL
         carried[nic if reached else own] += 1
     return max(carried.values()) / view.gpus

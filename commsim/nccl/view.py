@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.nccl.environment import PATHS, path_level, whole
+from commsim.nccl.environment import PATHS, THROUGH_HOST, path_level, whole
 from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 from commsim.topology.graph import LinkKind, VertexKind
@@ -309,7 +309,7 @@ class _Builder:
         """NICs that are too far for GPU memory (or sockets) go through the host: at least PHB."""
         level = path_level(self.env, "NCCL_NET_GDR_LEVEL", "PXB")
         level = max(level, PXN) if level >= PXB else level
-        sockets = self.topology.network in ("ethernet", "tcpx")
+        sockets = self.topology.network in THROUGH_HOST
         for rows in (view.gpu_net, view.net_gpu):
             for row in rows:
                 for path in row:

@@ -94,16 +94,15 @@ def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
         for i, name in enumerate(compare if isinstance(compare, list) else [])
     ]
     faults = []
-    params = data.get("params")
-    if isinstance(params, str) and not _exists((Path() if ("params",) in document.overrides else base_dir) / params):
-        message = f"found no file {show(params)}, expected parameters that `commsim calibrate` wrote"
-        faults.append(document.fault(("params",), message))
     library = data.get("library")
     graph = library.get("graph") if isinstance(library, dict) else None
-    beside = Path() if ("library", "graph") in document.overrides else base_dir
-    if isinstance(graph, str) and not _exists(beside / graph):
-        message = f"found no file {show(graph)}, expected one of NCCL_GRAPH_DUMP_FILE or a log of NCCL_DEBUG=INFO"
-        faults.append(document.fault(("library", "graph"), message))
+    anywhere: list[tuple[KeyPath, Any, str]] = [
+        (("params",), data.get("params"), "parameters that `commsim calibrate` wrote"),
+        (("library", "graph"), graph, "one of NCCL_GRAPH_DUMP_FILE or a log of NCCL_DEBUG=INFO"),
+    ]
+    for path, name, what in anywhere:  # as an override from where the program runs
+        if isinstance(name, str) and not _exists((Path() if path in document.overrides else base_dir) / name):
+            faults.append(document.fault(path, f"found no file {show(name)}, expected {what}"))
     if isinstance(topology, dict):
         files.append((("topology", "path"), topology.get("path"), "a topology file"))
         preset = topology.get("preset")

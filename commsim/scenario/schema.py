@@ -305,17 +305,16 @@ class Scenario(Strict):
 
     def params_path(self) -> Path | None:
         """The file of fitted parameters: beside the scenario, or where the program runs if an override names it."""
-        if self.params is None:
-            return None
-        overridden = ("params",) in self.document.overrides
-        return Path(self.params) if overridden else self.base_dir / self.params
+        return self._file(("params",), self.params)
 
     def graph_path(self) -> Path | None:
         """The file of NCCL's graphs: beside the scenario, or where the program runs if an override names it."""
-        if self.library.graph is None:
+        return self._file(("library", "graph"), self.library.graph)
+
+    def _file(self, key: KeyPath, name: str | None) -> Path | None:
+        if name is None:
             return None
-        overridden = ("library", "graph") in self.document.overrides
-        return Path(self.library.graph) if overridden else self.base_dir / self.library.graph
+        return Path(name) if key in self.document.overrides else self.base_dir / name
 
     def nccl_env(self, work: CollectiveWork) -> dict[str, str]:
         """NCCL's environment for one item: ``library.env`` and what the item itself fixes."""

@@ -79,6 +79,13 @@ def test_a_log_takes_the_place_of_the_search(log: Path) -> None:
     assert slower.time_s > 2 * Predictor(topology, Options(VERSION)).predict("all_reduce", 1 << 30).time_s
 
 
+def test_nothing_is_searched_where_all_is_given(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commsim.nccl.graph._graphs", lambda *a: pytest.fail("searched"))
+    topology = load_preset("hgx-h100-ndr400", nodes=2)
+    for env in ({}, {"NCCL_NVLS_ENABLE": "0"}):
+        assert discover(topology, VERSION, env, read_graph_file(log)).ring.channels == 3
+
+
 def test_nvls_of_a_file_is_off_where_the_job_turns_it_off(xml: Path) -> None:
     there = 'id="3" pattern="5" crossnic="0" nchannels="0"'
     text = xml.read_text().replace(there, there.replace('"0"', '"1"').replace('crossnic="1"', 'crossnic="0"'))
