@@ -189,10 +189,16 @@ def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> 
 
 
 def _first_ops(p: Program) -> Int64:
-    """The ops that wait for none, in the order of (delay, number)."""
+    """The ops that wait for none, in the order of (delay, number); delays that tie count as one."""
+    from commsim.engine import kernel
+
     first = np.flatnonzero(p.indeg == 0)
     delay = p.delay_s[first]
-    return first if (delay[1:] >= delay[:-1]).all() else first[np.argsort(delay, kind="stable")]
+    if (delay[1:] == delay[:-1]).all():
+        return first
+    order = np.argsort(delay, kind="stable")
+    later = delay[order][:-1] < delay[order][1:] * kernel.BEFORE
+    return first[order[np.lexsort((order, np.append(0, np.cumsum(later))))]]
 
 
 def cycle_message(p: Program, stuck: Int64, count: int) -> str:
