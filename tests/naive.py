@@ -1,7 +1,7 @@
 """Obvious versions of what the package does quickly, to compare with.
 
-`simulate` is the engine's semantics as simpy processes: one per message, one Resource per link. `simulate_exactly` is the
-same in fractions, with the rule for events at one time.
+`simulate` is the engine's semantics as simpy processes: one per message, one Resource per link. `simulate_exactly` is
+the same in fractions, with the rule for events at one time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def simulate(program: Program, *, store_and_forward: bool = False) -> Times:
 def simulate_exactly(
     program: Program, seconds_per_byte: list[Fraction], latency_s: list[Fraction], delay_s: list[Fraction]
 ) -> list[Fraction]:
-    """When each op ends, (M,), in fractions, so that equal times are equal; of those the smallest (op, hop) comes first.
+    """When each op ends, (M,), in fractions, so that equal times are equal: of those the smallest (op, hop) is first.
 
     The program gives bytes, routes and order; its times in floats are not looked at.
     """

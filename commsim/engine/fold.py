@@ -196,7 +196,7 @@ def _one_to_one(a: Int64, b: Int64, links: _Links) -> bool:
 
 
 def _in_order_of_classes(hops: Int64, sender: Int64) -> bool:
-    """Whether on every link the messages of one step, in the order of ranks, are in the order of their senders' classes.
+    """Whether on every link the messages of one step, in the order of ranks, are in that of their senders' classes.
 
     Then of two messages that come to a link at one time the same class goes first on all its images, and in the part.
     """
