@@ -98,7 +98,7 @@ def random_bound_schedules(seed: int, count: int) -> Iterator[Program]:
     for _, topology in random_machines(rng, 10**9):
         for _ in range(5):
             schedule = random_schedule(rng, topology)
-            if schedule is None or not 0 < schedule.rows <= 50_000:
+            if schedule is None or not 0 < schedule.rows <= 20_000:
                 continue
             block_rate = float(rng.choice([2e10, 3e10])) if rng.random() < 0.3 else None
             try:
@@ -125,7 +125,7 @@ def _assert_laws(p: Program) -> None:
     assert simulate(times, merge=True).makespan_s == pytest.approx(3 * makespan, rel=1e-9, abs=0)
 
 
-# Seeds on which messages of the engine before this rule changed places.
+# With exact comparisons of floats seeds 1 and 3 fail.
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_merging_and_scaling_keep_makespans(seed: int) -> None:
     for p in random_bound_schedules(seed, 8):
