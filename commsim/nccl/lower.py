@@ -386,15 +386,19 @@ def _ring_share(system: System, machine: Machine, channels: int) -> float:
     return machine.intra_bandwidth / _passing(system, machine, channels)
 
 
-def tree_shares(system: System, machine: Machine, channels: int) -> tuple[float, float]:
-    """Nominal bytes/s of a mesh's NVLinks that one of so many channels of trees gets: for a hop, and for all together.
+def tree_share(system: System, machine: Machine, channels: int, pieces: int) -> float:
+    """Nominal bytes/s of a mesh's NVLinks that one of so many channels of trees gets at each hop.
 
-    Where the orders are not known, chains are taken to load all links alike.
+    Of a few pieces no more hops of a chain are busy at once than there are pieces; all channels are about at the same
+    one. Where the orders are not known, chains are taken to load all links alike.
     """
-    hops = 2 * (system.ranks_per_node - 1)
+    hops = 2 * (system.ranks_per_node - 1)  # up and down
     if machine.tree_ways is not None:
-        return machine.tree_ways.hop_rate(channels), hops * machine.tree_ways.rate(channels)
-    return machine.intra_bandwidth / channels, machine.intra_bandwidth / channels * system.ranks_per_node
+        one, every = machine.tree_ways.hop_rate(channels), machine.tree_ways.rate(channels)
+    else:
+        one = machine.intra_bandwidth / channels
+        every = one * system.ranks_per_node / hops
+    return min(one, every * hops / min(hops, pieces))
 
 
 def _passing(system: System, machine: Machine, channels: int) -> int:

@@ -7,9 +7,8 @@ handles a chunk in one operation, within which no warp waits for another: line b
 of ranks. (A ring, whose ranks send chunk after chunk, meets at barriers between them.) Between nodes the proxy sends a
 slot when it is full: there they hand over whole chunks.
 
-On a mesh of NVLinks two GPUs have links of their own, and the channels' chains visit the GPUs in different orders. The
-pair has the rate of a hop where all channels are at the same hop, as a first piece finds them; and all hops of a node
-share what lets no link carry more than its bandwidth once every hop is busy (`commsim.nccl.inside`).
+On a mesh of NVLinks two GPUs have links of their own, and the channels' chains visit the GPUs in different orders: each
+hop has the share that the busiest of these links leaves a channel (`commsim.nccl.lower.tree_share`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from commsim.nccl.lower import (
     network_hop,
     nic_efficiency,
     nic_rates,
-    tree_shares,
+    tree_share,
 )
 from commsim.nccl.protocols import WARP
 from commsim.topology.kinds import LINK_NAMES, LinkKind
@@ -93,9 +92,7 @@ class TreeTimer:
 
     def __init__(self, system: System, topology: Topology, machine: Machine) -> None:
         self.system, self.topology, self.machine = system, topology, machine
-        self._mesh = machine.intra_kind == "nvlink_direct"
         self._blocks = system.ranks * _PAIR * 2  # service links: per rank, tree and direction
-        self._chains = system.nodes if self._mesh else 0  # links that the hops of a node's chains share
         self._shapes: dict[int, _Shape] = {}
         self.coarse = _COARSE
 
@@ -118,11 +115,8 @@ class TreeTimer:
         outcome = simulate(self.program(parameters, call, nbytes, pieces), in_order=False)
         busiest = int(np.argmax(outcome.link_busy_s))
         limit = "host memory" if self.machine.intra_kind == "host" else "thread block"
-        first = self._blocks + self._chains
         if busiest >= self._blocks:
-            limit = LINK_NAMES[
-                LinkKind.NVLINK if busiest < first else LinkKind(self.topology.link_kind[busiest - first])
-            ]
+            limit = LINK_NAMES[LinkKind(self.topology.link_kind[busiest - self._blocks])]
         return _Run(float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit)
 
     def program(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> Program:
@@ -154,11 +148,10 @@ class TreeTimer:
             link_bandwidth=np.concatenate(
                 [
                     np.full(self._blocks, block),
-                    np.full(self._chains, self._chain_bandwidth(parameters, call) if self._mesh else 0.0),
                     self._link_bandwidth(parameters, call, nbytes, message),
                 ]
             ),
-            link_latency=np.zeros(self._blocks + self._chains + self.topology.link_bandwidth.size),
+            link_latency=np.zeros(self._blocks + self.topology.link_bandwidth.size),
         )
 
     def schedule(self, pieces: int) -> Schedule:
@@ -177,23 +170,18 @@ class TreeTimer:
         succ_ptr, succ_idx = schedule.dependencies()
         src, dst = schedule.src.astype(np.int64), schedule.dst.astype(np.int64)
         n, ppn = self.system.ranks, self.system.ranks_per_node
-        across = src // ppn != dst // ppn
         block = (src * _PAIR + schedule.channel) * 2 + (schedule.op == Op.REDUCE)
         pairs, pair = np.unique(src * n + dst, return_inverse=True)
         # All channels of a node share its NICs evenly; the pair stands for them on the first.
         table = self.topology.routes(pairs // n, pairs % n, 0 if self.system.nodes > 1 else None)
-        routes, first, route = np.unique(block * pairs.size + pair, return_index=True, return_inverse=True)
-        # A route has links of its own before the topology's: the block, and on a mesh what its node's hops share.
-        own = (routes // pairs.size)[:, None]
-        if self._mesh:
-            own = np.column_stack([own, np.where(across[first], -1, self._blocks + src[first] // ppn)])
-        route_ptr, route_link = _with_own(own, table, routes % pairs.size, self._blocks + self._chains)
+        routes, route = np.unique(block * pairs.size + pair, return_inverse=True)
+        route_ptr, route_link = _with_block(routes // pairs.size, table, routes % pairs.size, self._blocks)
         return _Shape(
             schedule=schedule,
             succ_ptr=succ_ptr,
             succ_idx=succ_idx,
             indeg=np.bincount(succ_idx, minlength=schedule.rows).astype(np.int32),
-            across=across,
+            across=src // ppn != dst // ppn,
             route=route.astype(np.int32),
             route_ptr=route_ptr,
             route_link=route_link,
@@ -212,11 +200,6 @@ class TreeTimer:
         others = turn.post_s + turn.check_s_per_byte * message - network.message_cost.of(call.protocol.name)
         return network_hop(network, network.tree_hop, call.protocol, message) + others + fill
 
-    def _chain_bandwidth(self, parameters: Parameters, call: Call) -> float:
-        """Payload bytes/s that the hops of a node's chains share on a mesh, for the pair of channels."""
-        nominal = tree_shares(self.system, self.machine, call.split.channels)[1]
-        return _PAIR * nominal * intra_efficiency(self.machine, parameters, call.protocol) / call.protocol.wire_factor
-
     def _link_bandwidth(
         self, parameters: Parameters, call: Call, nbytes: int, message: int
     ) -> npt.NDArray[np.float64]:  # fmt: skip
@@ -232,9 +215,9 @@ class TreeTimer:
         copied = [all_of_node for kind_, _, all_of_node in nic_rates(self.machine, parameters) if kind_ == COPY]
         if copied:
             bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, copied[0]), bandwidth)
-        if self._mesh:
-            hop = tree_shares(self.system, self.machine, call.split.channels)[0]
-            mesh = max(_PAIR, call.split.channels) * hop
+        if self.machine.intra_kind == "nvlink_direct":
+            used, pieces = call.split.channels, ceil(nbytes / piece_bytes(call))
+            mesh = max(_PAIR, used) * tree_share(self.system, self.machine, used, pieces)
             mesh *= intra_efficiency(self.machine, parameters, call.protocol)
             bandwidth = np.where(kind == LinkKind.NVLINK, mesh, bandwidth)
         share = bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor
@@ -245,14 +228,15 @@ class TreeTimer:
         return np.asarray(np.where(kind == LinkKind.NETWORK, np.minimum(share, most), share))
 
 
-def _with_own(own: Int64, table: RouteTable, pair: Int64, first: int) -> tuple[Int64, Int32]:
-    """Routes in CSR form: the links `own` (routes, some; -1: none), then the topology's, counted from `first`."""
-    begin = table.ptr[table.index[pair]]
-    length = table.ptr[table.index[pair] + 1] - begin
-    links = np.full((pair.size, int(length.max(initial=0))), -1, np.int64)
-    place = np.arange(links.shape[1]) < length[:, None]
-    at = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length) + np.repeat(begin, length)
-    links[place] = table.link[at] + first
-    rows = np.column_stack([own, links])
-    used = rows >= 0
-    return np.concatenate([[0], np.cumsum(used.sum(axis=1))]), rows[used].astype(np.int32)
+def _with_block(block: Int64, table: RouteTable, pair: Int64, blocks: int) -> tuple[Int64, Int32]:
+    """Routes in CSR form: the service link `block`, then the topology's links of `pair`, numbered after the blocks."""
+    first = table.ptr[table.index[pair]]
+    length = table.ptr[table.index[pair] + 1] - first
+    ptr = np.concatenate([[0], np.cumsum(length + 1)])
+    links = np.empty(int(ptr[-1]), np.int32)
+    links[ptr[:-1]] = block
+    inner = np.ones(links.size, bool)
+    inner[ptr[:-1]] = False
+    at = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length) + np.repeat(first, length)
+    links[inner] = table.link[at] + blocks
+    return ptr, links
