@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.errors import ScheduleError
-from commsim.topology.graph import LinkKind
+from commsim.topology.graph import LinkKind, PathType
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -23,6 +23,10 @@ _WIRE = {LinkKind.PCIE: 16 * 128 / 130 / 12, LinkKind.HOST: 6.75}
 """Bytes that the wires of a link carry per byte that a topology states of it, where that is NCCL's rating of what GPUs
 reach (src/graph/topo.h). PCIe: 16 lanes of 8 GT/s less the 130-bit framing for 12 GB/s, later generations alike.
 Between sockets at most: QPI and UPI carry 4.5 to 6.5 times what NCCL counts; xGMI is rated nearer to its wires."""
+
+_WIRE_OF_ARM = 75.0
+"""The same between Arm hosts, of which NCCL counts 6 GB/s whatever they are (ARM_BW): two Graces at most 450 GB/s one
+way (NVIDIA Grace CPU Superchip data sheet, NVLink-C2C 900 GB/s both ways)."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,8 @@ def _wires(topology: Topology) -> Topology:
     factor = np.ones(topology.link_kind.size)
     for kind, wire in _WIRE.items():
         factor[topology.link_kind == kind] = wire
+    if any(group.cpu.arch == "arm64" for group in topology.groups):
+        factor[topology.link_kind == LinkKind.HOST] = _WIRE_OF_ARM
     return replace(topology, link_bandwidth=topology.link_bandwidth * factor)
 
 
@@ -239,10 +245,11 @@ def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Floa
 def _usable(topology: Topology) -> npt.NDArray[np.bool_]:
     """Links that count: those of routes within a node, and what may lead to a NIC when there are several nodes.
 
-    A GPU of an NVSwitch node has a PCIe port as well, which no route to another GPU of its node takes.
+    A GPU of an NVSwitch node has a PCIe port as well, which no route to another GPU of its node takes. Where NVLink
+    does not join all GPUs they may meet in a host, by whatever leads there.
     """
     usable = topology.gpu_links.copy()
-    if topology.nodes > 1:
+    if topology.nodes > 1 or topology.node_routes.gpu_gpu_type.max() > PathType.NVB:
         usable |= topology.link_kind != LinkKind.NVLINK
     return usable if topology.link_failed is None else usable & ~topology.link_failed
 
