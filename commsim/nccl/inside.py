@@ -44,7 +44,7 @@ class Ways:
 
 
 def ring_ways(system: System, topology: Topology) -> Ways | None:
-    """The ways of rings in a node without NVSwitches; None where the orders of the GPUs are not known."""
+    """The ways of rings in a node without NVSwitches; None where no order of the GPUs is known."""
     closed = system.nodes == 1  # else the network joins the ends
     return _ways(topology, system.ring, lambda order: pairwise((*order, order[0]) if closed else order))
 
@@ -67,8 +67,8 @@ def _ways(topology: Topology, graph: Graph, hops: Callable[[Sequence[int]], Iter
         return tuple(int(link) for link in topology.route(*pair) if topology.link_kind[link] == LinkKind.NVLINK)
 
     links = tuple(tuple(map(nvlinks, hops(order))) for order in graph.orders)
-    every = chain.from_iterable(chain.from_iterable(links))
-    return Ways(links, {link: float(topology.link_bandwidth[link]) for link in every})
+    bandwidth = {link: float(topology.link_bandwidth[link]) for way in links for hop in way for link in hop}
+    return Ways(links, bandwidth) if bandwidth else None
 
 
 @dataclass(frozen=True)

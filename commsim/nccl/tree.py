@@ -216,6 +216,7 @@ class TreeTimer:
         if copied:
             bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, copied[0]), bandwidth)
         if self.machine.intra_kind == "nvlink_direct":
+            # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
             used, pieces = call.split.channels, ceil(nbytes / piece_bytes(call))
             mesh = max(_PAIR, used) * tree_share(self.system, self.machine, used, pieces)
             mesh *= intra_efficiency(self.machine, parameters, call.protocol)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.errors import ScheduleError
-from commsim.topology.graph import LinkKind, PathType
+from commsim.topology.graph import LinkKind
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -245,11 +245,10 @@ def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Floa
 def _usable(topology: Topology) -> npt.NDArray[np.bool_]:
     """Links that count: those of routes within a node, and what may lead to a NIC when there are several nodes.
 
-    A GPU of an NVSwitch node has a PCIe port as well, which no route to another GPU of its node takes. Where NVLink
-    does not join all GPUs they may meet in a host, by whatever leads there.
+    A GPU of an NVSwitch node has a PCIe port as well, which no route to another GPU of its node takes.
     """
     usable = topology.gpu_links.copy()
-    if topology.nodes > 1 or topology.node_routes.gpu_gpu_type.max() > PathType.NVB:
+    if topology.nodes > 1:
         usable |= topology.link_kind != LinkKind.NVLINK
     return usable if topology.link_failed is None else usable & ~topology.link_failed
 
