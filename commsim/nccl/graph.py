@@ -140,7 +140,8 @@ _KEPT: dict[tuple[object, ...], dict[str, Graph | None]] = {}
 def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[str, Graph | None]:
     """The searched graphs by name; equal nodes are searched once."""
     asked = tuple(env.get(name, "") for name in _SEARCH_ENV)
-    inside = topology.vertex_node[topology.link_src] == 0
+    # Links to the fabric are no part of the search, and their far ends are numbered anew for other numbers of nodes.
+    inside = (topology.vertex_node[topology.link_src] == 0) & (topology.vertex_node[topology.link_dst] == 0)
     key = (
         topology.gpu,
         topology.cpu,
