@@ -18,6 +18,7 @@ from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Space, parameters_at, replaced, scope_of, space, walk
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
+from commsim.nccl.operation import Operation
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -165,6 +166,7 @@ class NcclModel:
                 version=parse_version(scenario.library.version) if stated else None,
                 launch=scenario.library.launch_mode,
                 env=dict(scenario.library.env),
+                operation=Operation.named(curve.dtype, curve.redop),
             )
             for curve in curves
         ]
