@@ -96,10 +96,16 @@ class Task:
 
 SCHEMES = ("ddp", "zero2", "zero3", "tp", "pp")
 
+STEP_PRECISIONS = ("fp32", "tf32", "bf16-fp32", "pure-bf16")
+"""Those of `commsim.training.precision` that a step is measured in; ``bf16-fp32`` keeps a master copy in float32."""
+
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Steps of a small dense transformer in float32 under one parallelism over all ranks; sizes as in `Model`."""
+    """Steps of a dense transformer under one parallelism over all ranks; sizes as in `Model`.
+
+    `precision`: one of `STEP_PRECISIONS`.
+    """
 
     name: str
     scheme: str
@@ -116,6 +122,12 @@ class TrainingTask:
     micro_batches: int = 1
     bucket_bytes: int = 25 << 20  # torch's own default for DDP
     over_gloo: bool = True
+    precision: str = "fp32"
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight, a gradient and an activation as they are computed with and sent."""
+        return 4 if self.precision in ("fp32", "tf32") else 2
 
     @property
     def splits_data(self) -> bool:
@@ -126,6 +138,8 @@ class TrainingTask:
         """What cannot be built, if anything."""
         if self.scheme not in SCHEMES:
             yield f"found {self.scheme}, expected one of {', '.join(SCHEMES)}"
+        if self.precision not in STEP_PRECISIONS:
+            yield f"found precision {self.precision}, expected one of {', '.join(STEP_PRECISIONS)}"
         if self.hidden % self.heads or self.heads % self.kv_heads:
             yield f"found hidden {self.hidden}, heads {self.heads}, kv_heads {self.kv_heads}, expected whole heads"
         if self.scheme == "tp" and (self.kv_heads % self.ranks or self.ffn_hidden % self.ranks):
