@@ -168,7 +168,11 @@ class Point:
 class Run:
     """Everything that decides what a run measures, and how.
 
-    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call).
+    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `arrival_s` is how long
+    ranks wait for each other to come, `timeout_s` how long for an answer once they are there. `env` are the variables
+    of the scenario's library, `expects` what the scenario takes the machine for. `capture`: the fingerprint of the run
+    whose choices this pass shall capture, untimed; empty for a run that measures. `capture_graphs`: whether it asks
+    NCCL for its graphs as a file as well.
     """
 
     name: str
@@ -181,12 +185,17 @@ class Run:
     repeats: int = 1
     check: bool = True
     mode: str = "back_to_back"
+    arrival_s: float = 300.0
     timeout_s: float = 15.0
     ranks_per_gpu: int = 1
     capture_choices: bool = False
     scenario_hash: str = ""
     network: str = "loopback"
     out: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    expects: dict[str, Any] = field(default_factory=dict)
+    capture: str = ""
+    capture_graphs: bool = True
     conditions: dict[str, Any] = field(default_factory=dict)
 
     def points(self) -> Iterator[Point]:
@@ -197,11 +206,27 @@ class Run:
                 yield from (Point(task, size, repeat) for size in sizes if size)
 
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with anything that changes the meaning of a row."""
+        """Twelve hexadecimal digits that change with anything asked for that changes the meaning of a row.
+
+        What the machine adds to it, such as versions and GPUs, is in `run_folder.SAME`.
+        """
         said = dataclasses.asdict(self)
-        for name in ("out", "timeout_s", "repeats", "conditions"):
+        for name in ("out", "arrival_s", "timeout_s", "repeats", "capture_choices", "conditions"):
             del said[name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+    def capturing(self) -> Run:
+        """The pass before this run in which NCCL logs what it chooses: every row once, nothing timed."""
+        return dataclasses.replace(
+            self,
+            training=(),
+            iterations=1,
+            warmup=0,
+            repeats=1,
+            check=False,
+            capture_choices=False,
+            capture=self.fingerprint(),
+        )
 
     def to_json(self) -> str:
         """The run as one line of JSON."""

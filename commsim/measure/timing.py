@@ -55,7 +55,8 @@ def _sent(before: Bytes | None, between: Bytes | None, after: Bytes | None, call
     if before is None or between is None or after is None:
         return None
     barrier = (between - before).sent
-    return ((after - between).sent - barrier * (1 + calls * single)) / calls
+    counted = after - between
+    return None if counted.too_few() else (counted.sent - barrier * (1 + calls * single)) / calls
 
 
 def _barrier(device: Any) -> None:
