@@ -22,7 +22,11 @@ import torch.distributed as dist
 
 import commsim
 from commsim.errors import CommsimError, MeasurementError
+from commsim.measure.communicator import Communicator
 from commsim.measure.conditions import environment, rank_conditions, run_conditions
+from commsim.measure.gpu import gpus
+from commsim.measure.libnccl import NcclError
+from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import logging, meaning, sharing, write_choices
 from commsim.measure.operations import Operation, operation
 from commsim.measure.records import busbw_factor
@@ -38,6 +42,12 @@ from commsim.units import format_bytes, gb_per_s, microseconds
 FAILED = 1
 
 LEAST_PATIENCE_S = 8.0
+
+_MEASURES = {
+    "torch": "torch.distributed's calls: the library's time with the launch from Python and c10d before it; medians "
+    "over the calls of the slowest rank",
+    "libnccl": "NCCL's calls, many in a row with one synchronisation, as nccl-tests; means over the calls and ranks",
+}
 
 _PATIENCE_S = 1.0
 """For which a rank that failed waits for the word of another that failed before it."""
@@ -76,25 +86,25 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
 def _device(run: Run, place: Place) -> Any:
     if run.backend == "gloo":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
+    layer = gpus()
+    if not layer.available():
         raise MeasurementError(f"{place}: backend nccl needs a CUDA GPU, and torch {torch.__version__} sees none")
     index = place.local_rank // run.ranks_per_gpu
-    if index >= torch.cuda.device_count():
+    if index >= layer.count():
         raise MeasurementError(
             f"{place}: local rank {place.local_rank} needs GPU {index}, but this machine has "
-            f"{torch.cuda.device_count()}; several ranks can share one with --ranks-per-gpu"
+            f"{layer.count()}; several ranks can share one with --ranks-per-gpu"
         )
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
+    layer.use(index)
     # NCCL reads its environment when the group is made.
     os.environ.update(sharing(run.ranks_per_gpu, place.rank, _nccl_version(), os.environ))
     if run.capture_choices:
         os.environ.update(logging(Path(run.out), place.rank))
-    return device
+    return layer.torch_device(index)
 
 
 def _nccl_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in torch.cuda.nccl.version()[:3])
+    return gpus().nccl_version() or (0, 0, 0)
 
 
 class _Rank:
@@ -104,6 +114,7 @@ class _Rank:
         self.run, self.place, self.device, self.meeting = run, place, device, meeting
         self.folder: RunFolder | None = None
         self.what = "setting up"
+        self.loop: NcclLoop | None = None
 
     def measure(self) -> None:
         try:
@@ -113,13 +124,18 @@ class _Rank:
             for point in self._remaining():
                 self.what = f"{point.task.collective} of {format_bytes(point.size)}"
                 self._agree(self._measure(point))
+            self._end_loop()
             for task in self._remaining_training():
                 self.what = f"training {task.name}"
                 self._agree(self._train(task))
             self._agree(self._finish())
-        except CommsimError:
+        except CommsimError as error:
+            self._give_up()
+            if isinstance(error, NcclError):
+                raise MeasurementError(f"{self.what}: {error}") from error
             raise
         except Exception as error:
+            self._give_up()
             raise _failure(self.what, error) from error
         finally:
             if self.folder is not None:
@@ -128,15 +144,41 @@ class _Rank:
     def _connect(self) -> None:
         run, place = self.run, self.place
         # Times and verdicts travel over gloo whatever the backend measured: they need no GPU.
-        backend = "gloo" if run.backend == "gloo" else "cpu:gloo,cuda:nccl"
+        backend = "gloo" if run.backend == "gloo" else gpus().c10d_backend
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", self.meeting.store),
             rank=place.rank,
             world_size=place.world_size,
             timeout=timedelta(seconds=run.timeout_s),
-            **({"device_id": self.device} if run.backend == "nccl" else {}),
+            **({"device_id": self.device} if self._torch_needs_nccl() else {}),
         )
+
+    def _torch_needs_nccl(self) -> bool:
+        """Whether torch's own NCCL is made at once; it would only take the GPU's memory where libnccl is called."""
+        run = self.run
+        through = all(run.through_libnccl(task) for task in run.tasks) and not run.training
+        return run.backend == "nccl" and not through and "nccl" in gpus().c10d_backend
+
+    def _through_libnccl(self) -> NcclLoop:
+        """What times collectives in libnccl; its communicator is made with the first of them."""
+        if self.loop is None:
+            run, place = self.run, self.place
+            gpu = place.local_rank // run.ranks_per_gpu
+            made = Communicator(gpus(), gpu, place.rank, place.world_size, run.split, run.timeout_s)
+            self.loop = NcclLoop(run, made, self.device)
+        return self.loop
+
+    def _end_loop(self) -> None:
+        if self.loop is not None:
+            self.loop.release()
+            self.loop.communicator.close()
+            self.loop = None
+
+    def _give_up(self) -> None:
+        """Ends what may still wait on the GPU for ranks that do not come."""
+        if self.loop is not None:
+            self.loop.communicator.abort()
 
     def _open_folder(self) -> str | None:
         """Takes up the folder and tells the others which rows it holds; returns what is wrong with it."""
@@ -173,6 +215,11 @@ class _Rank:
             "world_size": run.world_size,
             "network": run.network,
             "mode": run.mode,
+            "runner": run.runner,
+            "measures": _MEASURES[run.runner],
+            **({"graph_launches": run.graph} if run.graph else {}),
+            **({"register": run.register} if run.register != "none" else {}),
+            **({"split": run.split} if run.split else {}),
             "iterations": run.iterations,
             "warmup": run.warmup,
             "repeats": run.repeats,
@@ -188,8 +235,16 @@ class _Rank:
     def _measure(self, point: Point) -> str | None:
         """Measures one row; returns what is wrong on this rank, None if nothing."""
         places = {}
-        for place in point.task.places():
-            places[place] = sample(self._operation(point, place), self.run, self.device, self._traffic)
+        through = self.run.through_libnccl(point.task)
+        if through and (obstacle := self._through_libnccl().prepare(point)):
+            if self.folder is not None:
+                print(f"# {self.what} is left out: {obstacle}", flush=True)
+            return None
+        for place in self.run.places(point.task):
+            if through:
+                places[place] = self._through_libnccl().sample(point, place, self._traffic)
+            else:
+                places[place] = sample(self._operation(point, place), self.run, self.device, self._traffic)
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, places)
         if self.folder is None:
@@ -260,12 +315,12 @@ class _Rank:
 
 def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
     """The columns of one row from the samples of all ranks."""
-    task, size = point.task, point.size
+    task, size, ranks = point.task, point.size, run.group_size
     row: dict[str, Any] = {
         "collective": task.collective,
-        "n_ranks": run.world_size,
+        "n_ranks": ranks,
         "size_bytes": size,
-        "count": task.count(size, run.world_size),
+        "count": task.count(size, ranks),
         "dtype": task.dtype,
         "redop": task.redop if task.reduces else "none",
         "root": task.root if task.rooted else -1,
@@ -273,24 +328,34 @@ def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, An
         "iterations": run.iterations,
         "repeat": point.repeat,
     }
-    for place in task.places():
+    for place in run.places(task):
         samples = [rank[place] for rank in every]
-        # The collective is over when its slowest rank is through.
-        slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
-        time_s = float(slowest.quantile(0.5))
+        time_s, columns = (_mean_of_ranks if run.through_libnccl(task) else _slowest_rank)(samples)
         row |= {
             f"{place}_time_us": microseconds(time_s),
             f"{place}_algbw_GBps": gb_per_s(size / time_s),
-            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, run.world_size),
+            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, ranks),
             f"{place}_wrong": sum(s.wrong for s in samples) if run.check else "N/A",
-            f"{place}_mean_us": microseconds(float(slowest.mean())),
-            f"{place}_p95_us": microseconds(float(slowest.quantile(0.95))),
-            f"{place}_min_us": microseconds(float(slowest.min())),
-            f"{place}_max_us": microseconds(float(slowest.max())),
+            **{f"{place}_{name}_us": microseconds(seconds) for name, seconds in columns.items()},
         }
         if all(s.sent is not None for s in samples):
             row["sent_bytes"] = " ".join(f"{s.sent:.0f}" for s in samples)
     return row
+
+
+def _mean_of_ranks(samples: list[Sample]) -> tuple[float, dict[str, float]]:
+    """The mean over the ranks, as nccl-tests prints it (``-a 1``), beside the fastest and the slowest rank."""
+    times = [s.seconds[0] for s in samples]
+    mean = sum(times) / len(times)
+    return mean, {"mean": mean, "min": min(times), "max": max(times)}
+
+
+def _slowest_rank(samples: list[Sample]) -> tuple[float, dict[str, float]]:
+    """The median over the calls, each of which is over when its slowest rank is through."""
+    slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
+    ends = {"min": float(slowest.min()), "max": float(slowest.max())}
+    columns = {"mean": float(slowest.mean()), "p95": float(slowest.quantile(0.95)), **ends}
+    return float(slowest.quantile(0.5)), columns
 
 
 def _failure(what: str, error: BaseException) -> MeasurementError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
-from commsim.measure.run import Backend, Run, Task, TrainingTask, check_run
+from commsim.measure.run import Backend, Run, Runner, Task, TrainingTask, check_run
 from commsim.scenario.load import build_topology, scenario_hash
 from commsim.scenario.schema import CollectiveWork
 from commsim.scenario.training import TrainingSpec, TrainingWork, model_of
@@ -32,6 +32,10 @@ class Wish:
     ranks_per_gpu: int = 1
     capture_choices: bool = False
     timeout_s: float = 15.0
+    runner: str = "auto"
+    graph: int = 0
+    register: str = "none"
+    split: str = ""
 
 
 def run_of(scenario: Scenario, wish: Wish) -> Run:
@@ -49,6 +53,10 @@ def run_of(scenario: Scenario, wish: Wish) -> Run:
         ),
         backend=backend,
         world_size=world_size,
+        runner=_runner(wish.runner, backend),
+        graph=wish.graph,
+        register=wish.register,
+        split=wish.split,
         iterations=wish.iterations,
         warmup=wish.warmup,
         repeats=wish.repeats,
@@ -167,10 +175,20 @@ def _backend(wanted: str, scenario: Scenario) -> Backend:
     raise ScenarioError(f"found --backend {wanted!r}, expected nccl, gloo or auto")
 
 
+def _runner(wanted: str, backend: Backend) -> Runner:
+    if wanted == "auto":
+        return "libnccl" if backend == "nccl" else "torch"
+    if wanted == "libnccl":
+        return "libnccl"
+    if wanted == "torch":
+        return "torch"
+    raise ScenarioError(f"found --runner {wanted!r}, expected libnccl, torch or auto")
+
+
 def _has_gpu() -> bool:
     from commsim.measure.launcher import require_torch
 
     require_torch()
-    import torch
+    from commsim.measure.gpu import gpus
 
-    return bool(torch.cuda.is_available())
+    return gpus().available()
