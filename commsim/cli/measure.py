@@ -75,6 +75,29 @@ def measure(
             show_default=False,
         ),
     ] = "",
+    runner: Annotated[
+        str,
+        typer.Option(
+            "--runner",
+            help="What calls NCCL's collectives: libnccl itself as nccl-tests does, torch, or auto: libnccl.",
+        ),
+    ] = "auto",
+    graph: Annotated[
+        int, typer.Option("--graph", "-G", min=0, help="Launch all calls as one CUDA graph, so many times (libnccl).")
+    ] = 0,
+    register: Annotated[
+        str,
+        typer.Option("--register", "-R", help="Register the buffers with NCCL: none, buffer, or window (symmetric)."),
+    ] = "none",
+    split: Annotated[
+        str,
+        typer.Option(
+            "--split",
+            metavar="RULE",
+            help="Split the ranks into communicators that work at once: 'div 4', 'mod 4', 'and 0x4' or 'or 0x3'.",
+            show_default=False,
+        ),
+    ] = "",
     ranks_per_gpu: Annotated[
         int, typer.Option("--ranks-per-gpu", min=1, help="Ranks that share each GPU (NCCL); times then mean little.")
     ] = 1,
@@ -135,6 +158,10 @@ def measure(
         capture_choices=capture_choices,
         arrival_s=arrival,
         timeout_s=timeout,
+        runner=runner,
+        graph=graph,
+        register=register,
+        split=split,
     )
     scenarios = _chosen(load_scenarios(find_scenario(scenario), overrides or []), only, place is not None, backend)
     if emit_sbatch:

@@ -38,10 +38,10 @@ def nccl_configuration(env: Mapping[str, str] | None = None) -> dict[str, str]:
     return environment(said)
 
 
-def host_digest() -> str:
+def host_digest(more: str = "") -> str:
     """What tells hosts of one run apart and names none; NCCL_HOSTID makes a host of its own, as it does for NCCL."""
     boot = _read("/proc/sys/kernel/random/boot_id")
-    said = platform.node() + boot + os.environ.get("NCCL_HOSTID", "")
+    said = platform.node() + boot + os.environ.get("NCCL_HOSTID", "") + more
     return hashlib.sha256(said.encode()).hexdigest()[:8]
 
 

@@ -45,9 +45,10 @@ def take_seat(run: Run, place: Place, meeting: Meeting) -> Seat:
     index = 0 if gpu is None else gpu_index(gpu, run, place)
     if gpu is not None:
         gpu.use(index)
+    host = host_digest("" if gpu is None else gpu.host)
     mine = {
-        "host": host_digest(),
-        "gpu": "" if gpu is None else _identity(gpu, index),
+        "host": host,
+        "gpu": "" if gpu is None else f"{host} {_identity(gpu, index)}",
         "address": own_address(place.address),
     }
     every = meeting.gather("seat", mine, run.timeout_s)
@@ -82,10 +83,8 @@ def gpu_index(gpu: Gpus, run: Run, place: Place) -> int:
 
 
 def _identity(gpu: Gpus, index: int) -> str:
-    """What tells a GPU from every other one of the run."""
-    uuid = gpu.properties(index).uuid
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return uuid or f"{host_digest()} {visible} {index}"
+    """What tells a GPU from every other one of its host."""
+    return gpu.properties(index).uuid or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {index}"
 
 
 def check_shared_gpus(of_ranks: list[str], ranks_per_gpu: int) -> None:

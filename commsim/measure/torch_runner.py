@@ -28,10 +28,13 @@ from commsim.errors import CommsimError, MeasurementError
 from commsim.measure.capture import begin as begin_capture
 from commsim.measure.capture import capture_environment, is_captured
 from commsim.measure.capture import finish as finish_capture
+from commsim.measure.communicator import Communicator
 from commsim.measure.conditions import nccl_configuration, rank_conditions, run_conditions
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
+from commsim.measure.libnccl import NcclError
 from commsim.measure.link_counters import Counters, environment_of_nccl, expected_sent
+from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import meaning
 from commsim.measure.operations import Operation, operation
 from commsim.measure.rank_environment import apply
@@ -41,6 +44,7 @@ from commsim.measure.run import Point, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import differences, take_seat
+from commsim.measure.splits import group_of
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, sample
 from commsim.measure.traffic import Bytes
@@ -53,6 +57,13 @@ FAILED = 1
 LEAST_PATIENCE_S = 8.0
 
 _WATCHDOG_FIRST_S = 60.0
+"""By which ranks wait longer over gloo than NCCL's watchdog does, which says what hangs."""
+
+_MEASURES = {
+    "torch": "torch.distributed's calls: the library's time with the launch from Python and c10d before it; medians "
+    "over the calls of the slowest rank",
+    "libnccl": "NCCL's calls, many in a row with one synchronisation, as nccl-tests; means over the calls and ranks",
+}
 
 _PATIENCE_S = 1.0
 """For which a rank that failed waits for the word of another that failed before it."""
@@ -100,6 +111,7 @@ class _Rank:
         self.what = "setting up"
         self.left_out: list[dict[str, Any]] = []
         self.slowed: set[str] = set()
+        self.loop: NcclLoop | None = None
 
     def measure(self) -> None:
         """Measures what is missing."""
@@ -112,13 +124,18 @@ class _Rank:
             for point in self._remaining():
                 self.what = f"{point.task.collective} of {format_bytes(point.size)}"
                 self._agree(self._measure(point))
+            self._end_loop()
             for task in self._remaining_training():
                 self.what = f"training {task.name}"
                 self._agree(self._train(task))
             self._agree(self._finish())
-        except CommsimError:
+        except CommsimError as error:
+            self._give_up()
+            if isinstance(error, NcclError):
+                raise MeasurementError(f"{self.what}: {error}") from error
             raise
         except Exception as error:
+            self._give_up()
             raise _failure(self.what, error) from error
         finally:
             if self.folder is not None:
@@ -139,15 +156,25 @@ class _Rank:
             self._connect()
             for point in run.points():
                 self.what = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
-                for place in point.task.places():
+                for place in run.places(point.task):
                     self._within_memory(partial(self._once, point, place))
+            self._end_loop()
             self._agree(self._finish_capture() if self.place.rank == 0 else None)
-        except CommsimError:
+        except CommsimError as error:
+            self._give_up()
+            if isinstance(error, NcclError):
+                raise MeasurementError(f"{self.what}: {error}") from error
             raise
         except Exception as error:
+            self._give_up()
             raise _failure(self.what, error) from error
 
     def _once(self, point: Point, place: str) -> None:
+        if self.run.through_libnccl(point.task):
+            loop = self._through_libnccl()
+            if loop.prepare(point) is None:
+                loop.once(point, place)
+            return
         op = self._operation(point, place)
         op.fill()
         op.call()
@@ -181,9 +208,9 @@ class _Rank:
             rank=place.rank,
             world_size=place.world_size,
             timeout=timedelta(seconds=run.timeout_s),
-            **({"device_id": self.device} if self.device.type == "cuda" else {}),
+            **({"device_id": self.device} if self._torch_needs_nccl() else {}),
         )
-        if self.device.type == "cuda":
+        if self.seat.gpu is not None:
             # A rank that hears nothing over gloo waits until NCCL's watchdog has named what hangs.
             gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
             gloo._set_default_timeout(timedelta(seconds=run.timeout_s + _WATCHDOG_FIRST_S))
@@ -205,6 +232,31 @@ class _Rank:
         if seat.gpu is not None:
             hosts = [more["host"] for _, more in ranks if "host" in more]
             self.conditions |= {"gpu_states": {"before": [more["state"] for _, more in ranks]}, "machines": hosts}
+
+    def _torch_needs_nccl(self) -> bool:
+        """Whether torch's own NCCL is made at once; it would only take the GPU's memory where libnccl is called."""
+        run = self.run
+        through = all(run.through_libnccl(task) for task in run.tasks) and not run.training
+        return run.backend == "nccl" and not through and "nccl" in gpus().c10d_backend
+
+    def _through_libnccl(self) -> NcclLoop:
+        """What times collectives in libnccl; its communicator is made with the first of them."""
+        if self.loop is None:
+            run, place = self.run, self.place
+            made = Communicator(gpus(), self.seat.index, place.rank, place.world_size, run.split, run.timeout_s)
+            self.loop = NcclLoop(run, made, self.device)
+        return self.loop
+
+    def _end_loop(self) -> None:
+        if self.loop is not None:
+            self.loop.release()
+            self.loop.communicator.close()
+            self.loop = None
+
+    def _give_up(self) -> None:
+        """Ends what may still wait on the GPU for ranks that do not come."""
+        if self.loop is not None:
+            self.loop.communicator.abort()
 
     def _open_folder(self) -> str | None:
         """Takes up the folder and tells the others which rows it holds; returns what is wrong with it."""
@@ -244,6 +296,11 @@ class _Rank:
             "world_size": run.world_size,
             "network": run.network,
             "mode": run.mode,
+            "runner": run.runner,
+            "measures": _MEASURES[run.runner],
+            **({"graph_launches": run.graph} if run.graph else {}),
+            **({"register": run.register} if run.register != "none" else {}),
+            **({"split": run.split} if run.split else {}),
             "iterations": run.iterations,
             "warmup": run.warmup,
             "repeats": run.repeats,
@@ -262,15 +319,22 @@ class _Rank:
         A row for which a rank has no memory is left out by all.
         """
         places: dict[str, Sample] = {}
-        for place in point.task.places():
-            op, full = self._within_memory(partial(self._operation, point, place))
-            if op is not None:
-                taken, full = self._within_memory(partial(sample, op, self.run, self.device, self._traffic))
-                if taken is not None:
-                    places[place] = taken
-            if full:
-                del op
+        through = self.run.through_libnccl(point.task)
+        if through and (obstacle := self._through_libnccl().prepare(point)):
+            return self._leave_out(self.what, obstacle)
+        for place in self.run.places(point.task):
+            if through:
+                work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self._traffic)
+            else:
+                op, full = self._within_memory(partial(self._operation, point, place))
+                if op is None:
+                    return self._leave_out(self.what, full)
+                work = partial(sample, op, self.run, self.device, self._traffic)
+            taken, full = self._within_memory(work)
+            if taken is None:
+                del work
                 return self._leave_out(self.what, full)
+            places[place] = taken
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, places)
         self._look_at_gpu()
@@ -387,12 +451,12 @@ class _Rank:
 
 def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
     """The columns of one row from the samples of all ranks."""
-    task, size = point.task, point.size
+    task, size, ranks = point.task, point.size, run.group_size
     row: dict[str, Any] = {
         "collective": task.collective,
-        "n_ranks": run.world_size,
+        "n_ranks": ranks,
         "size_bytes": size,
-        "count": task.count(size, run.world_size),
+        "count": task.count(size, ranks),
         "dtype": task.dtype,
         "redop": task.redop if task.reduces else "none",
         "root": task.root if task.rooted else -1,
@@ -400,28 +464,39 @@ def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, An
         "iterations": run.iterations,
         "repeat": point.repeat,
     }
-    for place in task.places():
+    for place in run.places(task):
         samples = [rank[place] for rank in every]
-        # The collective is over when its slowest rank is through.
-        slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
-        time_s = float(slowest.quantile(0.5))
+        time_s, columns = (_mean_of_ranks if run.through_libnccl(task) else _slowest_rank)(samples)
         row |= {
             f"{place}_time_us": microseconds(time_s),
             f"{place}_algbw_GBps": gb_per_s(size / time_s),
-            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, run.world_size),
+            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, ranks),
             f"{place}_wrong": sum(s.wrong for s in samples) if run.check else "N/A",
-            f"{place}_mean_us": microseconds(float(slowest.mean())),
-            f"{place}_p95_us": microseconds(float(slowest.quantile(0.95))),
-            f"{place}_min_us": microseconds(float(slowest.min())),
-            f"{place}_max_us": microseconds(float(slowest.max())),
+            **{f"{place}_{name}_us": microseconds(seconds) for name, seconds in columns.items()},
         }
         sent = [s.sent for s in samples]
         if all(n is not None for n in sent) and (any(sent) or run.world_size == 1):
             row["sent_bytes"] = " ".join(f"{n:.0f}" for n in sent)
-    expected = [expected_sent(task.collective, size, rank, run.world_size, task.root) for rank in range(run.world_size)]
+    places_of = [group_of(run.split, run.world_size, rank).index(rank) for rank in range(run.world_size)]
+    expected = [expected_sent(task.collective, size, rank, ranks, task.root) for rank in places_of]
     if all(n is not None for n in expected):
         row["expected_sent_bytes"] = " ".join(f"{n:.0f}" for n in expected)
     return row
+
+
+def _mean_of_ranks(samples: list[Sample]) -> tuple[float, dict[str, float]]:
+    """The mean over the ranks, as nccl-tests prints it (``-a 1``), beside the fastest and the slowest rank."""
+    times = [s.seconds[0] for s in samples]
+    mean = sum(times) / len(times)
+    return mean, {"mean": mean, "min": min(times), "max": max(times)}
+
+
+def _slowest_rank(samples: list[Sample]) -> tuple[float, dict[str, float]]:
+    """The median over the calls, each of which is over when its slowest rank is through."""
+    slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
+    ends = {"min": float(slowest.min()), "max": float(slowest.max())}
+    columns = {"mean": float(slowest.mean()), "p95": float(slowest.quantile(0.95)), **ends}
+    return float(slowest.quantile(0.5)), columns
 
 
 def _failure(what: str, error: BaseException) -> MeasurementError:

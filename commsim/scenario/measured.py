@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
-from commsim.measure.run import STEP_PRECISIONS, Backend, Run, Task, TrainingTask, check_run
+from commsim.measure.run import STEP_PRECISIONS, Backend, Run, Runner, Task, TrainingTask, check_run
 from commsim.scenario.load import build_topology, scenario_hash
 from commsim.scenario.schema import CollectiveWork
 from commsim.scenario.training import TrainingSpec, TrainingWork, model_of, precision_of
@@ -31,6 +31,10 @@ class Wish:
     schedule: str = ""
     ranks_per_gpu: int = 1
     capture_choices: bool = False
+    runner: str = "auto"
+    graph: int = 0
+    register: str = "none"
+    split: str = ""
     arrival_s: float = 300.0
     timeout_s: float | None = None
 
@@ -55,6 +59,10 @@ def run_of(scenario: Scenario, wish: Wish) -> Run:
         ),
         backend=backend,
         world_size=world_size,
+        runner=_runner(wish.runner, backend),
+        graph=wish.graph,
+        register=wish.register,
+        split=wish.split,
         iterations=wish.iterations,
         warmup=wish.warmup,
         repeats=wish.repeats,
@@ -194,6 +202,16 @@ def backend_of(wanted: str, scenario: Scenario) -> Backend:
     if wanted == "gloo":
         return "gloo"
     raise ScenarioError(f"found --backend {wanted!r}, expected nccl, gloo or auto")
+
+
+def _runner(wanted: str, backend: Backend) -> Runner:
+    if wanted == "auto":
+        return "libnccl" if backend == "nccl" else "torch"
+    if wanted == "libnccl":
+        return "libnccl"
+    if wanted == "torch":
+        return "torch"
+    raise ScenarioError(f"found --runner {wanted!r}, expected libnccl, torch or auto")
 
 
 def _has_gpu() -> bool:
