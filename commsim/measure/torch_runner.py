@@ -25,7 +25,7 @@ from commsim.errors import CommsimError, MeasurementError
 from commsim.measure.communicator import Communicator
 from commsim.measure.conditions import environment, rank_conditions, run_conditions
 from commsim.measure.gpu import gpus
-from commsim.measure.libnccl import NcclError
+from commsim.measure.libnccl import NcclFaultError
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import logging, meaning, sharing, write_choices
 from commsim.measure.operations import Operation, operation
@@ -131,7 +131,7 @@ class _Rank:
             self._agree(self._finish())
         except CommsimError as error:
             self._give_up()
-            if isinstance(error, NcclError):
+            if isinstance(error, NcclFaultError):
                 raise MeasurementError(f"{self.what}: {error}") from error
             raise
         except Exception as error:
