@@ -69,6 +69,12 @@ class NcclLoop:
         barriers = 2 + run.iterations * single
         return Sample([seconds / rounds], wrong, sent_per_call(before, between, after, rounds, barriers))
 
+    def once(self, point: Point, place: str) -> None:
+        """Calls a row's collective once, untimed: for NCCL to choose, and to log what."""
+        plan = self._plan(point, place)
+        plan.issue(0)
+        self.communicator.wait()
+
     def release(self) -> None:
         """Gives the buffers back, for others to use the memory."""
         if self._buffers is not None:

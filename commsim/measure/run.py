@@ -107,10 +107,16 @@ class Task:
 
 SCHEMES = ("ddp", "zero2", "zero3", "tp", "pp")
 
+STEP_PRECISIONS = ("fp32", "tf32", "bf16-fp32", "pure-bf16")
+"""Those of `commsim.training.precision` that a step is measured in; ``bf16-fp32`` keeps a master copy in float32."""
+
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Steps of a small dense transformer in float32 under one parallelism over all ranks; sizes as in `Model`."""
+    """Steps of a dense transformer under one parallelism over all ranks; sizes as in `Model`.
+
+    `precision`: one of `STEP_PRECISIONS`.
+    """
 
     name: str
     scheme: str
@@ -127,6 +133,12 @@ class TrainingTask:
     micro_batches: int = 1
     bucket_bytes: int = 25 << 20  # torch's own default for DDP
     over_gloo: bool = True
+    precision: str = "fp32"
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight, a gradient and an activation as they are computed with and sent."""
+        return 4 if self.precision in ("fp32", "tf32") else 2
 
     @property
     def splits_data(self) -> bool:
@@ -137,6 +149,8 @@ class TrainingTask:
         """What cannot be built, if anything."""
         if self.scheme not in SCHEMES:
             yield f"found {self.scheme}, expected one of {', '.join(SCHEMES)}"
+        if self.precision not in STEP_PRECISIONS:
+            yield f"found precision {self.precision}, expected one of {', '.join(STEP_PRECISIONS)}"
         if self.hidden % self.heads or self.heads % self.kv_heads:
             yield f"found hidden {self.hidden}, heads {self.heads}, kv_heads {self.kv_heads}, expected whole heads"
         if self.scheme == "tp" and (self.kv_heads % self.ranks or self.ffn_hidden % self.ranks):
@@ -165,6 +179,11 @@ class Point:
 class Run:
     """Everything that decides what a run measures, and how.
 
+    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `arrival_s` is how long
+    ranks wait for each other to come, `timeout_s` how long for an answer once they are there. `env` are the variables
+    of the scenario's library, `expects` what the scenario takes the machine for. `capture`: the fingerprint of the run
+    whose choices this pass shall capture, untimed; empty for a run that measures. `capture_graphs`: whether it asks
+    NCCL for its graphs as a file as well.
     `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `runner` is what calls the
     collectives: torch.distributed, or libnccl itself, which alone knows launches of CUDA graphs (`graph` of them, 0 for
     none), registered buffers and split communicators.
@@ -184,12 +203,17 @@ class Run:
     repeats: int = 1
     check: bool = True
     mode: str = "back_to_back"
+    arrival_s: float = 300.0
     timeout_s: float = 15.0
     ranks_per_gpu: int = 1
     capture_choices: bool = False
     scenario_hash: str = ""
     network: str = "loopback"
     out: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    expects: dict[str, Any] = field(default_factory=dict)
+    capture: str = ""
+    capture_graphs: bool = True
     conditions: dict[str, Any] = field(default_factory=dict)
 
     def points(self) -> Iterator[Point]:
@@ -217,11 +241,27 @@ class Run:
         return task.actual_size(size, self.group_size, 16 if self.through_libnccl(task) else 1)
 
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with anything that changes the meaning of a row."""
+        """Twelve hexadecimal digits that change with anything asked for that changes the meaning of a row.
+
+        What the machine adds to it, such as versions and GPUs, is in `run_folder.SAME`.
+        """
         said = dataclasses.asdict(self)
-        for name in ("out", "timeout_s", "repeats", "conditions"):
+        for name in ("out", "arrival_s", "timeout_s", "repeats", "capture_choices", "conditions"):
             del said[name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+    def capturing(self) -> Run:
+        """The pass before this run in which NCCL logs what it chooses: every row once, nothing timed."""
+        return dataclasses.replace(
+            self,
+            training=(),
+            iterations=1,
+            warmup=0,
+            repeats=1,
+            check=False,
+            capture_choices=False,
+            capture=self.fingerprint(),
+        )
 
     def to_json(self) -> str:
         """The run as one line of JSON."""

@@ -59,7 +59,8 @@ def sent_per_call(
     if before is None or between is None or after is None:
         return None
     barrier = (between - before).sent
-    return ((after - between).sent - barrier * barriers) / calls
+    counted = after - between
+    return None if counted.too_few() else (counted.sent - barrier * barriers) / calls
 
 
 def _barrier(device: Any) -> None:

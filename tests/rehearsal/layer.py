@@ -57,6 +57,10 @@ class Rehearsal(Gpus):
     def sysfs(self) -> Path:  # type: ignore[override]
         return self.settings.node_folder / "sys"
 
+    @property
+    def host(self) -> str:  # type: ignore[override]
+        return f"node{self.settings.node}"
+
     @cached_property
     def counters(self) -> Counters:
         """Those of the GPU in use, which only this rank's process advances."""
