@@ -294,4 +294,7 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
 
 
 def _written(folder: Path) -> str:
-    return f"# wrote measured.csv and run.json in {folder}"
+    from commsim.measure.capture import CHOICES, FOLDER
+
+    captured = f", NCCL's choices in {CHOICES} and {FOLDER}" if (folder / CHOICES).is_file() else ""
+    return f"# wrote measured.csv and run.json in {folder}{captured}"
