@@ -15,6 +15,7 @@ from commsim.measure.gpu import Gpus
 from commsim.measure.libnccl import DATATYPES, REDUCTIONS, SIGNATURES, Nccl, NcclError, config_for
 from commsim.measure.pattern import TORCH_TYPES
 from commsim.measure.run import ITEM_BYTES
+from commsim.measure.splits import colors
 
 
 def _rehearsed(tmp_path: object, monkeypatch: pytest.MonkeyPatch, version: int) -> Nccl:
@@ -97,3 +98,25 @@ def test_the_libnccl_of_this_machine_is_understood() -> None:
     assert nccl.version >= (2, 7, 0)
     assert str(nccl.error("ncclSend", 4)).startswith("ncclSend: invalid argument")
     assert len(nccl.unique_id()) == 128
+
+
+@pytest.mark.parametrize(
+    ("rule", "each"),
+    [("div 4", [0] * 4 + [1] * 4), ("MOD 2", [0, 1] * 4), ("& 0x4", [0] * 4 + [4] * 4), ("or 0x7", [7] * 8)],
+)
+def test_ranks_are_split_as_nccl_tests_does(rule: str, each: list[int]) -> None:
+    assert colors(rule, 8) == each
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("half", "expected a rule such as"),
+        ("mod 0", "above 0"),
+        ("div 3", "parts of 2, 3 of 8 ranks"),
+        ("mod x", "rule"),
+    ],
+)
+def test_a_split_that_is_none_is_refused(rule: str, said: str) -> None:
+    with pytest.raises(MeasurementError, match=said):
+        colors(rule, 8)
