@@ -16,7 +16,7 @@ class FakeGpus(Gpus):
 
     def __init__(self, count: int = 8, nvml: Any = None, sysfs: Path = Path("/nonexistent"), sm: int = 90) -> None:
         self._count, self._fake_nvml, self._sm = count, nvml, sm
-        self.sysfs = sysfs  # type: ignore[misc]
+        self.sysfs = sysfs
 
     def available(self) -> bool:
         return self._count > 0

@@ -66,9 +66,6 @@ def test_bytes_conditions_and_choices(tmp_path: Path) -> None:
     assert status == 0, said
     assert (folder / "nccl_choices.json").read_bytes() == choices
     assert (folder / "capture" / "graphs.xml").is_file()
-    status, _, said = measure(folder, two(tmp_path, version=22907), *words)
-    assert status == 1
-    assert "measured under other conditions (nccl was 2.28.9, is 2.29.7)" in said
     status, _, said = measure(folder, two(tmp_path), *words, env={"NCCL_ALGO": "Tree"})
     assert status != 0
     assert "found NCCL_ALGO=Tree in the environment, expected Ring" in said
@@ -88,7 +85,7 @@ def test_two_nodes_count_nvlink_and_adapters(tmp_path: Path) -> None:
 
 def test_a_row_without_room_ends_the_row_and_not_the_run(tmp_path: Path) -> None:
     words = ["workload.0.sizes=['64 KiB', '64 MiB', '128 KiB']"]
-    status, printed, said = measure(tmp_path / "m", two(tmp_path, oom_above=1 << 20), *words)
+    status, printed, said = measure(tmp_path / "m", two(tmp_path, oom_above=16 << 20), *words)
     assert status == 0, said
     assert [row["size_bytes"] for row in rows(tmp_path / "m")] == ["65536", "131072"]
     (left,) = conditions(tmp_path / "m")["left_out"]

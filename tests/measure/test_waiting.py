@@ -116,10 +116,11 @@ def test_over_gloo_ranks_wait_until_the_watchdog_has_spoken(monkeypatch: pytest.
     gloo = _Backend()
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **options: given.update(options))
     monkeypatch.setattr(dist, "PrefixStore", lambda name, store: None)
-    monkeypatch.setattr(dist.group, "WORLD", type("World", (), {"_get_backend": lambda self, device: gloo})())
+    world = type("World", (), {"_get_backend": lambda self, device: gloo})()
+    monkeypatch.setattr(dist, "group", type("Group", (), {"WORLD": world}))
     run = Run("a", (Task("all_reduce", (4,)),), "nccl", 1, timeout_s=600.0)
     meeting = type("M", (), {"answer_within": lambda self, seconds: None, "store": None})()
-    rank = torch_runner._Rank(run, Place(0, 1, 0, "127.0.0.1", 1), meeting)  # type: ignore[arg-type]
+    rank = torch_runner._Rank(run, Place(0, 1, 0, "127.0.0.1", 1), meeting)
     rank.seat = Seat(torch.device("cpu"), FakeGpus(1), 0, ("a",))
     rank.device = rank.seat.device
     rank._connect()
