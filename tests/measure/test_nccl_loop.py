@@ -141,7 +141,7 @@ def test_a_row_without_room_is_left_out_and_the_others_are_there(tmp_path: Path)
     assert [(r["collective"], r["size_bytes"]) for r in rows] == [
         ("all_reduce", f"{1 << 20}"), ("all_reduce", f"{8 << 20}"), ("broadcast", f"{1 << 20}")
     ]  # fmt: skip
-    assert "# all_reduce of 1 GiB is left out: out of memory" in ended[0].said
+    assert "# all_reduce of 1 GiB: left out, out of memory" in ended[0].said
 
 
 @pytest.mark.parametrize(
@@ -161,3 +161,21 @@ def test_what_goes_wrong_is_named_and_what_was_measured_stays(tmp_path: Path, ki
     assert any(cause in each.said for each in ended), ended
     assert all(each.said.count("commsim: ") <= 1 and "Traceback" not in each.said for each in ended)
     assert [row["size_bytes"] for row in _rows(tmp_path)] == ["1024"]
+
+
+def test_bytes_are_counted_where_they_went_and_are_those_of_rings(tmp_path: Path) -> None:
+    tasks = tuple(
+        Task(c, (1 << 20,)) for c in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+    )
+    rows = _measured(tmp_path, _run(tmp_path, tasks))
+    shares = {"all_reduce": 1.5, "send_recv": 1.0}  # of the size, on each of four ranks: 2(n-1)/n, 1, else (n-1)/n
+    for row in rows:
+        wanted = shares.get(row["collective"], 0.75) * 2**20
+        sent = [float(part) for part in row["sent_bytes"].split()]
+        assert sum(sent) == pytest.approx(4 * wanted, rel=1e-3)
+
+
+def test_eight_ranks_on_two_nodes_within_one_node_count_exactly(tmp_path: Path) -> None:
+    rows = _measured(tmp_path, _run(tmp_path, (Task("all_reduce", (1 << 20,)),), ranks=8), gpus=8, ranks_per_node=8)
+    assert [float(part) for part in rows[0]["sent_bytes"].split()] == pytest.approx([2 * 7 / 8 * 2**20] * 8, rel=1e-3)
+    assert rows[0]["sent_bytes"] == rows[0]["expected_sent_bytes"]
