@@ -126,3 +126,44 @@ def test_over_gloo_ranks_wait_until_the_watchdog_has_spoken(monkeypatch: pytest.
     rank._connect()
     assert given["timeout"] == timedelta(seconds=600)
     assert gloo.timeout > given["timeout"]
+
+
+def _rank_alone() -> torch_runner._Rank:
+    meeting = type("M", (), {})()
+    return torch_runner._Rank(Run("a", (), "gloo", 2), Place(0, 2, 0, "127.0.0.1", 1), meeting)
+
+
+def _full() -> int:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 8.00 GiB.\nmore")
+
+
+def test_all_ranks_leave_out_what_one_has_no_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(every: list[Any], mine: str) -> None:
+        every[:] = [mine, "CUDA out of memory"]
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    assert _rank_alone()._within_memory(lambda: 1) == (None, "out of memory on rank 1 (CUDA out of memory)")
+    done, why = _rank_alone()._within_memory(_full)
+    assert done is None
+    assert why.startswith("out of memory on rank 0 and 1 more (CUDA out of memory. Tried to allocate 8.00 GiB")
+
+
+def test_memory_that_ends_alone_is_the_reason_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait inside the call, and gloo gives up."""
+
+    def gather(every: list[Any], mine: str) -> None:
+        raise RuntimeError("Timed out waiting 660000ms for recv operation to complete")
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    with pytest.raises(MeasurementError, match="out of memory .CUDA out of memory. Tried to allocate 8.00 GiB"):
+        _rank_alone()._within_memory(_full)
+    with pytest.raises(RuntimeError, match="Timed out"):
+        _rank_alone()._within_memory(lambda: 1)
+
+
+def test_another_fault_is_no_lack_of_memory() -> None:
+    def fail() -> None:
+        raise RuntimeError("NCCL error")
+
+    with pytest.raises(RuntimeError, match="NCCL error"):
+        _rank_alone()._within_memory(fail)
