@@ -54,6 +54,7 @@ def test_bytes_conditions_and_choices(tmp_path: Path) -> None:
     status, printed, said = measure(folder, two(tmp_path), *words)
     assert status == 0, said
     assert "not captured" not in printed
+    assert "# all_reduce of 4 MiB: sent 1.0000 of what the ring sends (nvlink)" in printed
     for row in rows(folder):
         assert row["sent_bytes"] == row["expected_sent_bytes"] == f"{row['size_bytes']} {row['size_bytes']}"
     about = conditions(folder)
