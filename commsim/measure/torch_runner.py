@@ -109,6 +109,7 @@ class _Rank:
         self.run, self.place, self.meeting = run, place, meeting
         self.folder: RunFolder | None = None
         self.what = "setting up"
+        self.conditions: dict[str, Any] = {}
         self.left_out: list[dict[str, Any]] = []
         self.slowed: set[str] = set()
         self.sent_share: dict[str, tuple[int, float]] = {}
@@ -250,6 +251,8 @@ class _Rank:
 
     def _end_loop(self) -> None:
         if self.loop is not None:
+            if self.run.register != "none":
+                self.conditions["registered"] = self.loop.registered
             self.loop.release()
             self.loop.communicator.close()
             self.loop = None

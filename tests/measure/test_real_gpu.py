@@ -72,20 +72,21 @@ def test_memory_of_nccl_is_seen_by_torch_and_a_graph_replays_its_calls() -> None
     nccl = Nccl(layer.nccl())
     assert nccl.version == layer.nccl_version()
     communicator, stream = nccl.join(nccl.unique_id(), 0, 1), layer.stream()
-    pointer = nccl.allocate(4096)
-    bytes_there = layer.tensor_at(pointer, 4096, layer.torch_device(0))
+    pointer = nccl.allocate(8192)
+    bytes_there = layer.tensor_at(pointer, 8192, layer.torch_device(0))
     assert bytes_there.data_ptr() == pointer
     numbers = bytes_there.view(torch.float32)
-    numbers.fill_(2.0)
+    numbers.zero_()
+    numbers[:1024] = 2.0
     layer.synchronize()
     launch = stream.capture(
-        lambda: nccl.call("ncclAllReduce", pointer, pointer, 1024, 7, 0, communicator, stream.pointer)
+        lambda: nccl.call("ncclAllReduce", pointer, pointer + 4096, 1024, 7, 0, communicator, stream.pointer)
     )
     assert numbers.sum().item() == 2048  # captured, not done
     launch()
     while not stream.finished():
         assert nccl.async_error(communicator) is None
-    assert numbers.sum().item() == 2048  # the sum over one rank
+    assert numbers.sum().item() == 4096  # the sum over one rank is a copy
     del numbers, bytes_there
     nccl.free(pointer)
     nccl.call("ncclCommDestroy", communicator)
