@@ -155,7 +155,7 @@ def test_memory_that_ends_alone_is_the_reason_that_is_said(monkeypatch: pytest.M
         raise RuntimeError("Timed out waiting 660000ms for recv operation to complete")
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    with pytest.raises(MeasurementError, match="out of memory .CUDA out of memory. Tried to allocate 8.00 GiB"):
+    with pytest.raises(MeasurementError, match=r"out of memory .CUDA out of memory. Tried to allocate 8.00 GiB"):
         _rank_alone()._within_memory(_full)
     with pytest.raises(RuntimeError, match="Timed out"):
         _rank_alone()._within_memory(lambda: 1)
