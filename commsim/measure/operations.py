@@ -32,12 +32,11 @@ def operation(task: Task, size: int, place: str, rank: int, world_size: int, dev
     The buffers hold the pattern before every check; calls in a row work on what the last one left.
     """
     p = Pattern(task.collective, world_size, size // task.item_bytes, TORCH_TYPES[task.dtype], _redop(task), task.root)
-    given = p.input(rank)
     send, receive, call = _buffers(p, task, place == "ip", rank, device)
 
     def fill() -> None:
-        receive.zero_()
-        send.copy_(given[: send.numel()])  # scatter has an input only at its root
+        receive.view(torch.uint8).zero_()
+        p.fill(rank, send)  # scatter has an input only at its root
 
     return Operation(fill, call, lambda: p.wrong(rank, receive))
 

@@ -2,22 +2,32 @@
 
 Rank r fills its array with a pattern of period 1021 that depends on r, of small whole numbers: sums are exact (in
 8-bit floats of up to 8 ranks, in bfloat16 of up to 85), a shift by less than 1021 elements shows, and the expected
-result of any size is a short table, tiled.
+result of any size is a short table, tiled. Writing and comparing happen where the buffer lies, chunk by chunk, so that
+a check of many GiB takes no more memory than a few chunks, and none of the host.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import torch
 
 from commsim.collectives.schedule import split_evenly
+from commsim.measure.records import REDUCING
 
 PERIOD = 1021
 
+CHUNK_BYTES = 16 << 20
+"""Bytes of the tile that is written and compared at once."""
+
 _NARROW = frozenset({torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2})
+
+_CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types of the same width that torch copies and compares on every device, as it does not uint32 or 8-bit floats."""
 
 TORCH_TYPES: dict[str, torch.dtype] = {
     "int8": torch.int8,
@@ -33,6 +43,15 @@ TORCH_TYPES: dict[str, torch.dtype] = {
     "float8_e4m3": torch.float8_e4m3fn,
     "float8_e5m2": torch.float8_e5m2,
 }
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Elements first..last (exclusive) of the array whose period is `base`, a (1021,) of float64."""
+
+    base: Any
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +83,7 @@ class Pattern:
         total = every.sum(dim=0)
         return total / self.world_size if self.redop == "avg" else total
 
-    def input(self, rank: int) -> Any:
+    def given(self, rank: int) -> Stretch:
         """The part of the array that a rank contributes, in the order in which it lies in its send buffer."""
         first, last = 0, self.elements
         if self.collective in ("all_gather", "gather"):
@@ -72,33 +91,42 @@ class Pattern:
         elif self.collective == "all_to_all_v":
             bounds = self.pair_bounds()
             first, last = bounds[rank * self.world_size], bounds[(rank + 1) * self.world_size]
-        return self.tile(self.base(rank), first, last)
+        return Stretch(self.base(rank), first, last)
 
-    def expected(self, rank: int) -> Any | None:
-        """What the receive buffer of a rank must hold, or None where the collective promises nothing to it."""
+    def wanted(self, rank: int) -> list[Stretch] | None:
+        """What the receive buffer of a rank must hold, piece by piece; None where nothing is promised to it."""
         name, n = self.collective, self.world_size
         whole = (0, self.elements)
         if name in ("reduce", "gather") and rank != self.root:
             return None
         if name in ("all_reduce", "reduce"):
-            return self.tile(self.reduced(), *whole)
+            return [Stretch(self.reduced(), *whole)]
         if name == "reduce_scatter":
-            return self.tile(self.reduced(), *self.block(rank))
+            return [Stretch(self.reduced(), *self.block(rank))]
         if name == "broadcast":
-            return self.tile(self.base(self.root), *whole)
+            return [Stretch(self.base(self.root), *whole)]
         if name == "scatter":
-            return self.tile(self.base(self.root), *self.block(rank))
+            return [Stretch(self.base(self.root), *self.block(rank))]
         if name == "send_recv":
-            return self.tile(self.base((rank - 1) % n), *whole)
+            return [Stretch(self.base((rank - 1) % n), *whole)]
         if name in ("all_gather", "gather"):
-            return torch.cat([self.tile(self.base(owner), *self.block(owner)) for owner in range(n)])
+            return [Stretch(self.base(owner), *self.block(owner)) for owner in range(n)]
         if name == "all_to_all":
-            return torch.cat([self.tile(self.base(sender), *self.block(rank)) for sender in range(n)])
+            return [Stretch(self.base(sender), *self.block(rank)) for sender in range(n)]
         if name == "all_to_all_v":
             bounds = self.pair_bounds()
-            at = [sender * n + rank for sender in range(n)]
-            return torch.cat([self.tile(self.base(i // n), bounds[i], bounds[i + 1]) for i in at])
+            return [Stretch(self.base(i // n), bounds[i], bounds[i + 1]) for i in range(rank, n * n, n)]
         raise KeyError(name)
+
+    def input(self, rank: int) -> Any:
+        """The send buffer of a rank, as a tensor of its own on the CPU."""
+        part = self.given(rank)
+        return self.tile(part.base, part.first, part.last)
+
+    def expected(self, rank: int) -> Any | None:
+        """What the receive buffer of a rank must hold, as a tensor of its own on the CPU."""
+        parts = self.wanted(rank)
+        return None if parts is None else torch.cat([self.tile(p.base, p.first, p.last) for p in parts])
 
     def block(self, rank: int) -> tuple[int, int]:
         """First and last (exclusive) element of the block of a rank; blocks are equal."""
@@ -116,20 +144,78 @@ class Pattern:
 
     def tile(self, base: Any, first: int, last: int) -> Any:
         """The elements first..last of the array whose period is `base`."""
-        values = base.to(self.dtype).roll(-(first % PERIOD))
-        return values.repeat(-(-(last - first) // PERIOD) or 1)[: last - first]
+        values = self._typed(base).roll(-(first % PERIOD))
+        return values.repeat(-(-(last - first) // PERIOD) or 1)[: last - first].view(self.dtype)
+
+    def fill(self, rank: int, buffer: Any) -> None:
+        """Writes what a rank contributes into its send buffer, where that lies; an empty one stays empty."""
+        part, length = self.given(rank), buffer.numel()
+        self.write(Stretch(part.base, part.first, min(part.last, part.first + length)), buffer)
+
+    def write(self, part: Stretch, buffer: Any) -> None:
+        """Writes a stretch of the pattern to the begin of a buffer, where that lies."""
+        for chunk, tile in self._tiles(buffer, part):
+            chunk.copy_(tile)
 
     def wrong(self, rank: int, received: Any) -> int:
-        """Number of elements of a receive buffer that are not what they must be."""
-        expected = self.expected(rank)
-        if expected is None:
-            return 0
-        got, want = received.cpu().to(torch.float64), expected.to(torch.float64)
+        """Number of elements of a receive buffer that are not what they must be, compared where the buffer lies."""
+        parts, at = self.wanted(rank) or [], 0
+        total = torch.zeros((), dtype=torch.int64, device=received.device)
+        for part in parts:
+            total += self.differing(part, received[at:])
+            at += part.last - part.first
+        return int(total)
+
+    def differing(self, part: Stretch, buffer: Any) -> Any:
+        """Number of elements at the begin of a buffer that are not those of a stretch, as a tensor beside it."""
+        total = torch.zeros((), dtype=torch.int64, device=buffer.device)
+        for chunk, tile in self._tiles(buffer, part):
+            if self.slack:
+                got, want = self._wide(chunk), self._wide(tile)
+                total += (~((got - want).abs() <= self.slack * want.abs().clamp(min=1.0))).sum()
+            else:
+                total += (chunk != tile).sum()
+        return total
+
+    @cached_property
+    def slack(self) -> float:
+        """How far a right result may lie from the expected one, as a share of it (of 1, where it is below 1)."""
+        if self.collective not in REDUCING:
+            return 0.0
         if not self.dtype.is_floating_point:
-            slack = 1.0 if self.redop == "avg" else 0.0  # an average rounds, one way or the other
-        else:
-            # n additions round once each where the sum leaves the whole numbers that the type has.
-            eps = float(torch.finfo(self.dtype).eps)
-            exact = self.redop != "avg" and float(self.reduced().max()) <= 2 / eps
-            slack = 0.0 if exact else eps * self.world_size
-        return int((~((got - want).abs() <= slack * want.abs().clamp(min=1.0))).sum())
+            return 1.0 if self.redop == "avg" else 0.0  # an average rounds, one way or the other
+        # n additions round once each where the sum leaves the whole numbers that the type has.
+        eps = float(torch.finfo(self.dtype).eps)
+        exact = self.redop != "avg" and float(self.reduced().max()) <= 2 / eps
+        return 0.0 if exact else eps * self.world_size
+
+    def _tiles(self, buffer: Any, part: Stretch) -> Iterator[tuple[Any, Any]]:
+        """Every chunk at the begin of a buffer, with the tile of the stretch that belongs there."""
+        length = part.last - part.first
+        if length <= 0:
+            return
+        whole = _carried(buffer)
+        values = self._typed(part.base).roll(-(part.first % PERIOD)).to(whole.device)
+        width = 8 if self.slack else whole.element_size()  # with a tolerance, it is doubles that are compared
+        periods = max(1, min(CHUNK_BYTES // (PERIOD * width), -(-length // PERIOD)))
+        tile = values.repeat(periods)  # whole periods: every chunk begins at the same phase
+        for at in range(0, length, len(tile)):
+            chunk = whole[at : min(at + len(tile), length)]
+            yield chunk, tile[: len(chunk)]
+
+    def _wide(self, carried: Any) -> Any:
+        """Carried numbers as float64; by way of float32 where that holds them, as GPUs convert 8-bit floats to it."""
+        values = carried.view(self.dtype)
+        return values.double() if self.dtype.itemsize > 2 else values.float().double()
+
+    def _typed(self, base: Any) -> Any:
+        """A table of float64 in the type of the collective, as the carrier of its width; whole numbers wrap."""
+        values = base if self.dtype.is_floating_point else base.to(torch.int64)
+        if self.dtype in (torch.uint32, torch.uint64):
+            return values.to(_CARRIERS[self.dtype.itemsize])
+        return _carried(values.to(self.dtype))
+
+
+def _carried(tensor: Any) -> Any:
+    """The same memory as the carrier type of its width."""
+    return tensor.view(_CARRIERS[tensor.element_size()])

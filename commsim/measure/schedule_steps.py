@@ -18,7 +18,7 @@ from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.collectives.semantics import ALL_RANKS, postcondition, precondition
 from commsim.errors import ScheduleError
 from commsim.measure.operations import Operation
-from commsim.measure.pattern import TORCH_TYPES, Pattern
+from commsim.measure.pattern import TORCH_TYPES, Pattern, Stretch
 from commsim.measure.run import Task
 
 _COMBINE = {"sum": "add_", "prod": "mul_", "max": "maximum", "min": "minimum"}
@@ -128,23 +128,23 @@ def schedule_operation(schedule: Schedule, task: Task, rank: int, device: Any) -
     start, end = precondition(schedule), postcondition(schedule)
     steps = rank_steps(schedule, rank, task.item_bytes)
 
-    def value(of: int, datum: int) -> Any:
+    def value(of: int, datum: int) -> Stretch:
         base = pattern.reduced() if of == ALL_RANKS else pattern.base(of)
-        return pattern.tile(base, edges[datum], edges[datum + 1])
+        return Stretch(base, edges[datum], edges[datum + 1])
 
     def fill() -> None:
         for buffer in memory:
             buffer.zero_()
         for i in np.flatnonzero(start.endpoint == rank).tolist():
             slot = memory[start.buffer[i]][edges[start.chunk[i]] : edges[start.chunk[i] + 1]]
-            slot.copy_(value(int(start.rank[i]), int(start.datum[i])))
+            pattern.write(value(int(start.rank[i]), int(start.datum[i])), slot)
 
     def wrong() -> int:
-        faults = 0
+        faults = torch.zeros((), dtype=torch.int64, device=device)
         for i in np.flatnonzero(end.endpoint == rank).tolist():
-            got = memory[end.buffer[i]][edges[end.chunk[i]] : edges[end.chunk[i] + 1]].cpu()
-            faults += int((got != value(int(end.rank[i]), int(end.datum[i]))).sum())
-        return faults
+            got = memory[end.buffer[i]][edges[end.chunk[i]] : edges[end.chunk[i] + 1]]
+            faults += pattern.differing(value(int(end.rank[i]), int(end.datum[i])), got)
+        return int(faults)
 
     return Operation(fill, lambda: _run(steps, memory, _COMBINE[task.redop]), wrong)
 

@@ -5,6 +5,8 @@ It is there to be timed under torch's parallelisms: dense, causal, without dropo
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -112,48 +114,115 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return x if self.head is None or self.norm is None else self.head(self.norm(x))
 
 
-def whole(task: TrainingTask) -> Transformer:
+def layers_of(task: TrainingTask, first: int, last: int, device: Any = "cpu") -> Transformer:
+    """Layers first..last with their weights, drawn by name: no rank ever holds more of the model than it runs."""
+    return _drawn(task, _empty(task, first, last, 1, device), first, lambda name, full: full)
+
+
+def whole(task: TrainingTask, device: Any = "cpu") -> Transformer:
     """The whole model with the weights that every rank starts from."""
-    torch.manual_seed(1)
-    return Transformer(task)
+    return layers_of(task, 0, task.layers, device)
 
 
-def tensor_slice(task: TrainingTask, rank: int) -> Transformer:
-    """The slice of a tensor-parallel rank, cut from the weights of `whole`."""
-    full, part = whole(task).state_dict(), Transformer(task, tp=task.ranks)
-    cut = {}
-    for name, value in part.state_dict().items():
-        given = full[name]
-        if ".kv." in name:  # keys and values lie one after the other
-            given = torch.cat([half.chunk(task.ranks)[rank] for half in given.chunk(2)])
-        elif ".up." in name:
-            parts = given.chunk(2) if task.gated_mlp else (given,)
-            given = torch.cat([half.chunk(task.ranks)[rank] for half in parts])
-        elif ".q." in name:
-            given = given.chunk(task.ranks)[rank]
-        elif ".out." in name or ".down." in name:
-            given = given.chunk(task.ranks, dim=1)[rank]
-        cut[name] = given.reshape(value.shape)
-    part.load_state_dict(cut)
-    return part
-
-
-def stage(task: TrainingTask, rank: int) -> Transformer:
+def stage(task: TrainingTask, rank: int, device: Any = "cpu") -> Transformer:
     """The layers of a pipeline stage, with the weights of `whole`; layers are dealt out evenly."""
     per_stage = task.layers // task.ranks
-    first, last = rank * per_stage, (rank + 1) * per_stage
-    full, part = whole(task), Transformer(task, first, last)
-    part.blocks.load_state_dict(full.blocks[first:last].state_dict())
-    for name in ("embedding", "norm", "head"):
-        mine = getattr(part, name)
-        if mine is not None:
-            mine.load_state_dict(getattr(full, name).state_dict())
-    return part
+    return layers_of(task, rank * per_stage, (rank + 1) * per_stage, device)
+
+
+def tensor_slice(task: TrainingTask, rank: int, device: Any = "cpu") -> Transformer:
+    """The slice of a tensor-parallel rank, cut from the weights of `whole`."""
+
+    def cut(name: str, full: Any) -> Any:
+        if ".kv." in name:  # keys and values lie one after the other
+            return torch.cat([half.chunk(task.ranks)[rank] for half in full.chunk(2)])
+        if ".up." in name:
+            parts = full.chunk(2) if task.gated_mlp else (full,)
+            return torch.cat([half.chunk(task.ranks)[rank] for half in parts])
+        if ".q." in name:
+            return full.chunk(task.ranks)[rank]
+        if ".out." in name or ".down." in name:
+            return full.chunk(task.ranks, dim=1)[rank]
+        return full
+
+    return _drawn(task, _empty(task, 0, task.layers, task.ranks, device), 0, cut)
+
+
+def sharded(task: TrainingTask, rank: int, device: Any, shard: Callable[[Any], Any]) -> Transformer:
+    """The whole model cut by `shard` (FSDP's `fully_shard`), of which a rank keeps its own rows alone.
+
+    Its shards are in float32, as they are the master copy, but for ``pure-bf16``.
+    Each weight is drawn whole and cut at once, as FSDP cuts it: by `torch.chunk` along its first dimension.
+    """
+    with torch.device("meta"):
+        model: Transformer = Transformer(task).to(torch.bfloat16 if task.precision == "pure-bf16" else torch.float32)
+    for block in model.blocks:
+        shard(block)
+    shard(model)
+    model.to_empty(device=device)
+
+    def cut(name: str, full: Any) -> Any:
+        chunks = full.chunk(task.ranks)
+        return chunks[rank] if rank < len(chunks) else full[:0]
+
+    return _drawn(task, model, 0, cut)
+
+
+def reference_loss(task: TrainingTask, data: list[tuple[Any, Any]], device: Any) -> float:
+    """Mean loss of some micro-batches under the first weights, one layer in memory at a time, without communication."""
+    with torch.no_grad():
+        states = [tokens for tokens, _ in data]
+        for i in range(task.layers):
+            layer = layers_of(task, i, i + 1, device)
+            states = [layer(x) for x in states]
+        losses = [loss(x, targets) for x, (_, targets) in zip(states, data, strict=True)]
+    return float(torch.stack(losses).mean())
+
+
+def compute_type(task: TrainingTask) -> torch.dtype:
+    """The type of the weights that are multiplied, and of activations and gradients."""
+    return torch.bfloat16 if task.width == 2 else torch.float32
+
+
+def _empty(task: TrainingTask, first: int, last: int, tp: int, device: Any) -> Transformer:
+    with torch.device("meta"):
+        model: Transformer = Transformer(task, first, last, tp).to(compute_type(task))
+    model.to_empty(device=device)
+    return model
+
+
+def _drawn(task: TrainingTask, model: Transformer, first: int, cut: Callable[[str, Any], Any]) -> Transformer:
+    """Fills a model whose blocks begin at layer `first` with its part of the weights; returns it."""
+    with torch.device("meta"):
+        shapes = {name: value.shape for name, value in Transformer(task).named_parameters()}
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            full_name = name
+            if name.startswith("blocks."):
+                _, number, rest = name.split(".", 2)
+                full_name = f"blocks.{first + int(number)}.{rest}"
+            mine = value.to_local() if hasattr(value, "to_local") else value
+            part = cut(name, _weight(full_name, shapes[full_name], mine.device))
+            mine.copy_(part.reshape(mine.shape))
+    return model
+
+
+def _weight(name: str, shape: Any, device: Any) -> Any:
+    """A weight as every rank draws it, in float32, distributed as torch's own modules begin."""
+    if "norm" in name:
+        return torch.ones(shape, device=device)
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
+    generator = torch.Generator(device=device).manual_seed(seed)
+    values = torch.empty(shape, device=device)
+    if name.startswith("embedding"):
+        return values.normal_(generator=generator)
+    bound = shape[-1] ** -0.5
+    return values.uniform_(-bound, bound, generator=generator)
 
 
 def loss(logits: Any, targets: Any) -> Any:
-    """Mean cross entropy over all tokens."""
-    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+    """Mean cross entropy over all tokens, in float32 whatever the logits are."""
+    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1))
 
 
 def batch(task: TrainingTask, seed: int) -> tuple[Any, Any]:

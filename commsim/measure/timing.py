@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from commsim.measure.gpu import gpus
 from commsim.measure.operations import Operation
 from commsim.measure.run import Run
 from commsim.measure.traffic import Bytes
@@ -47,21 +48,25 @@ def sample(op: Operation, run: Run, device: Any, traffic: Callable[[], Bytes | N
         _barrier(device)
         op.call()
         wrong = op.wrong()
-    return Sample(seconds, wrong, _sent(before, between, after, run.iterations, single))
+    barriers = 1 + run.iterations * single
+    return Sample(seconds, wrong, sent_per_call(before, between, after, run.iterations, barriers))
 
 
-def _sent(before: Bytes | None, between: Bytes | None, after: Bytes | None, calls: int, single: bool) -> float | None:
-    """Bytes of one call: what was sent between the counts, less the barriers of the same kind among it."""
+def sent_per_call(
+    before: Bytes | None, between: Bytes | None, after: Bytes | None, calls: int, barriers: int
+) -> float | None:
+    """Bytes of one call: those from `between` to `after`, less the barriers among them, one of which came before."""
     if before is None or between is None or after is None:
         return None
     barrier = (between - before).sent
-    return ((after - between).sent - barrier * (1 + calls * single)) / calls
+    counted = after - between
+    return None if counted.too_few() else (counted.sent - barrier * barriers) / calls
 
 
 def _barrier(device: Any) -> None:
     """All ranks have come here, and the GPU of this one has nothing left to do."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        gpus().synchronize()
     dist.all_reduce(torch.zeros(1))
 
 
@@ -77,12 +82,12 @@ def _cpu_times(op: Operation, iterations: int, single: bool, device: Any) -> lis
 
 
 def _cuda_times(op: Operation, iterations: int, single: bool, device: Any) -> list[float]:
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * iterations)]
+    events = [gpus().event() for _ in range(2 * iterations)]
     for first, last in zip(events[::2], events[1::2], strict=True):
         if single:
             _barrier(device)
         first.record()
         op.call()
         last.record()
-    torch.cuda.synchronize(device)
-    return [first.elapsed_time(last) * 1e-3 for first, last in zip(events[::2], events[1::2], strict=True)]
+    gpus().synchronize()
+    return [first.seconds_to(last) for first, last in zip(events[::2], events[1::2], strict=True)]

@@ -1,0 +1,76 @@
+"""One stage of a pipeline under 1F1B on a real rank: warm-up forwards, then one forward and one backward in turn.
+
+The schedule of PipeDream-Flush (Narayanan et al. 2021, arXiv:2104.04473, section 2.2). What a rank sends to a
+neighbour and what it needs of the same neighbour at that moment travel in one batch: NCCL's send is through only when
+its receive has been posted, and its operations run in the order in which they were called, so that two neighbours that
+both send first would wait for each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commsim.measure.run import TrainingTask
+from commsim.measure.small_transformer import compute_type, loss
+
+
+class _Neighbours:
+    """The exchange of hidden states with the stages before and after; without communication it receives zeros."""
+
+    def __init__(self, task: TrainingTask, rank: int, device: Any, communicate: bool) -> None:
+        self.before = rank - 1 if rank > 0 else None
+        self.after = rank + 1 if rank < task.ranks - 1 else None
+        self._shape = (task.micro_batch_size, task.seq_len, task.hidden)
+        self._dtype, self._device, self._communicate = compute_type(task), device, communicate
+
+    def swap(self, peer: int | None, send: Any | None, receive: bool) -> Any | None:
+        """Sends to a neighbour, if there is one, and returns what it sends meanwhile, if anything is wanted."""
+        if peer is None:
+            return None
+        got = torch.zeros(self._shape, dtype=self._dtype, device=self._device) if receive else None
+        calls = [dist.P2POp(dist.isend, send.contiguous(), peer)] if send is not None else []
+        if got is not None:
+            calls.append(dist.P2POp(dist.irecv, got, peer))
+        if calls and self._communicate:
+            for work in dist.batch_isend_irecv(calls):
+                work.wait()
+        return got
+
+
+def one_forward_one_backward(
+    task: TrainingTask, model: Any, data: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
+) -> Any | None:
+    """Forward and backward of all micro-batches on one stage; the mean loss, as a tensor, on the last one."""
+    m, peers = task.micro_batches, _Neighbours(task, rank, device, communicate)
+    waiting: list[tuple[Any, Any]] = []
+    total = torch.zeros((), device=device)
+
+    def forward(i: int, given: Any | None) -> Any:
+        nonlocal total
+        result = model(data[i][0] if given is None else given.requires_grad_())
+        if peers.after is None:
+            result = loss(result, data[i][1]) / m
+            total = total + result.detach()
+        waiting.append((given, result))
+        return result.detach()
+
+    def backward(gradient: Any | None) -> Any | None:
+        given, result = waiting.pop(0)
+        result.backward(gradient)
+        return None if given is None else given.grad
+
+    warm = min(m, task.ranks - 1 - rank)
+    for i in range(warm):
+        handed = forward(i, peers.swap(peers.before, None, receive=True))
+        peers.swap(peers.after, handed, receive=False)
+    given = peers.swap(peers.before, None, receive=True) if warm < m else None
+    for i in range(warm, m):
+        handed = forward(i, given)
+        gradient = backward(peers.swap(peers.after, handed, receive=True))
+        given = peers.swap(peers.before, gradient, receive=i < m - 1)
+    for _ in range(warm):
+        peers.swap(peers.before, backward(peers.swap(peers.after, None, receive=True)), receive=False)
+    return total if peers.after is None else None
