@@ -35,7 +35,6 @@ class Wiring:
     """The devices of a node and directed links between them, in NCCL's order; a NIC and its port are two devices."""
 
     kind: dict[int, VertexKind | None]  # None: a port, the device that NCCL calls NET
-    cards: set[int] = field(default_factory=set)  # PCI devices with several ports, which NCCL counts as no switch
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
     gbps: list[float] = field(default_factory=list)
@@ -104,7 +103,7 @@ class Wiring:
             kind = LOC
         elif kind == PIX and VertexKind.HOST in ends:
             kind = PHB
-        elif kind == PIX and ends == (VertexKind.PCIE_SWITCH,) * 2 and not self.cards & {here, there}:
+        elif kind == PIX and ends == (VertexKind.PCIE_SWITCH,) * 2:
             kind = PXB
         elif kind == NVL and self.kind[there] is VertexKind.GPU and path.type == NVL and path.links:
             kind = NVB

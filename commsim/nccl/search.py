@@ -10,18 +10,20 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import MOST_NVLS_HEADS
+from commsim.nccl.paths import DIS, LOC, NO_PATH, NVL, PIX, PXN, SYS, Path
 from commsim.nccl.speeds import speeds
-from commsim.nccl.paths import DIS, LOC, NVL, PIX, PXN, SYS, Path
-from commsim.nccl.view import NodeView, farthest, nearest
-
 from commsim.nccl.version import Version
+from commsim.nccl.view import NodeView, farthest, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_SLOWEST = 0.49
+"""Of the best one's speed: slower channels are not tried once there are some."""
 
 _MOST_STEPS = 1 << 18
 """Of all searches for one pattern together, once there is a solution; NCCL allows twice as many."""
@@ -94,6 +96,44 @@ def _deep_enough(view: NodeView, most: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
+class _Budget:
+    """What is left of all searches' budget, between two bounds.
+
+    NCCL runs searches that cannot win too, and stops when all are spent. How much of its own budget such a search
+    leaves is looked up only where the bounds do not tell whether NCCL goes on.
+    """
+
+    def __init__(self, search: _Search) -> None:
+        self.search = search
+        self.least = self.most = _GLOBAL_BUDGET
+        self.skipped: list[Found] = []
+
+    def spend(self, steps: int) -> None:
+        """For one search."""
+        self.least -= steps
+        self.most -= steps
+
+    def back(self, steps: int) -> None:
+        """What it left."""
+        self.spend(-steps)
+
+    def unknown(self, settings: Found) -> None:
+        """What it left, were it run."""
+        self.skipped.append(settings.copy())
+        self.most += _BUDGET_SAME if settings.same else _BUDGET
+
+    def over(self) -> bool:
+        """Whether all is spent."""
+        while self.least < 0 <= self.most:
+            settings = self.skipped.pop()
+            kept, self.search.now = self.search.now, settings
+            left = self.search._try()
+            self.search.now = kept
+            self.least += left
+            self.most += left - (_BUDGET_SAME if settings.same else _BUDGET)
+        return self.most < 0
+
+
 class _Search:
     def __init__(self, view: NodeView, version: Version, cross_nic: int) -> None:
         self.v, self.version, self.may_cross = view, version, cross_nic
@@ -102,7 +142,7 @@ class _Search:
         self.used = [0] * view.gpus
         self.time = [0]
         self.order_of_nets: dict[tuple[int, int], list[int]] = {}
-        self.steps = _MOST_STEPS * 8 // max(8, view.gpus)
+        self.steps = _MOST_STEPS * 8 // max(8, view.gpus) if view.gpus > 8 else 2 * _GLOBAL_BUDGET
         self.tried: dict[tuple[object, ...], int] = {}
         self.gpu_types = sorted({p.type for row in view.gpu_gpu for p in row})
         self.net_types = sorted({p.type for rows in (view.gpu_net, view.net_gpu) for row in rows for p in row})
@@ -111,7 +151,7 @@ class _Search:
         self.net_left = list(view.net_left)
         self.costs: dict[tuple[int, float], tuple[tuple[int, int], ...]] = {}
         self.cuts: dict[int, list[list[float]]] = {}
-        self.ahead: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = {}
+        self.ahead: dict[tuple[int, int], list[tuple[int, tuple[int, int], int]]] = {}
         self.out_gbps = {kind: self._out_gbps(kind) for kind in view.types}
 
     # -- settings ---------------------------------
@@ -177,20 +217,26 @@ class _Search:
             index += 1
         now = self.now = best.copy()
         now.intra = now.inter = table[index]
-        budget = _GLOBAL_BUDGET
+        budget = _Budget(self)
         free = 2 if self.version >= _CROSSING_SINCE else 1
         while True:
-            budget -= _BUDGET_SAME if now.same else _BUDGET
-            time = self._try()
+            hopeless = self._hopeless()
+            budget.spend(_BUDGET_SAME if now.same else _BUDGET)
+            time = 0 if hopeless else self._try()
             best = self.best
             if time == -1 or best.channels * best.inter >= view.total_gbps or (self.steps <= 0 and best.channels):
+                return
+            if best.channels and self._settled(table, index, cross, free):
                 return
             if now.same and try_same and not (view.amd and now.type_intra == SYS):
                 now.same = False
                 continue
+            if hopeless:
+                budget.unknown(now)
+            else:
+                budget.back(time)
             now.same = try_same
-            budget += time
-            if budget < 0 and best.channels:
+            if best.channels and budget.over():
                 return
             if view.sm >= 90 and now.pattern == "BALANCED_TREE":
                 now.pattern = "TREE"
@@ -210,7 +256,7 @@ class _Search:
                 now.cross_nic = free
                 continue
             now.cross_nic = int(cross == 1)
-            if index < len(table) - 1 and (not best.channels or table[index + 1] / best.inter > 0.49):
+            if index < len(table) - 1 and (not best.channels or table[index + 1] / best.inter > _SLOWEST):
                 index += 1
                 now.inter = now.intra = table[index]
                 continue
@@ -255,13 +301,11 @@ class _Search:
                 now.intra = table[index]
             else:
                 return
-            time = self._try()
+            time = 0 if self._hopeless() else self._try()
 
     def _try(self) -> int:
         """One search with the settings in force; what is left of its budget, -1 where it found all it could."""
         self.time = [_BUDGET_SAME if self.now.same else _BUDGET]
-        if self._hopeless():
-            return self.time[0]
         now = self.now
         # A farther limit that no path has changes nothing: the same search would end in the same way.
         key = (
@@ -289,6 +333,28 @@ class _Search:
         # Equal bandwidth wins by fewer hops only, and by none but of the same pattern.
         alike = (now.pattern, now.cross_nic) == (best.pattern, best.cross_nic)
         return not alike or most * self._fewest_hops() >= best.hops
+
+    def _settled(self, table: tuple[float, ...], index: int, cross: int, free: int) -> bool:
+        """Whether no settings that are still to come can replace the best."""
+        kept = self.now
+        patterns = {self.best.pattern, kept.pattern} | ({"TREE"} if kept.pattern == "BALANCED_TREE" else set())
+        crossings = {int(cross == 1), kept.cross_nic} | ({free} if cross == 2 else set())
+        last = index
+        while last + 1 < len(table) and table[last + 1] / self.best.inter > _SLOWEST:
+            last += 1
+        try:
+            for pattern in patterns:
+                for crossing in crossings:
+                    for gbps in table[index : last + 1]:
+                        self.now = replace(
+                            kept, pattern=pattern, cross_nic=crossing, type_intra=SYS, type_inter=SYS, intra=gbps,
+                            inter=gbps, orders=[], nets=[],
+                        )  # fmt: skip
+                        if not self._hopeless():
+                            return False
+        finally:
+            self.now = kept
+        return True
 
     def _fewest_hops(self) -> int:
         """Links that one channel takes at the least."""
@@ -485,26 +551,30 @@ class _Search:
         if view.nvswitch:
             return self._neighbours(gpu, flag)
         net = now.nets[now.channels][0] if to_net != -1 else -1
-        ahead = [(there, inside) for there, inside in self._ahead(gpu, net) if not self.used[there] & flag]
-        if to_net not in (-1, step + 1) and all(inside == ahead[0][1] for _, inside in ahead):
+        ahead = [one for one in self._ahead(gpu, net) if not self.used[one[0]] & flag]
+        if net >= 0:
+            port = self._port
+            ahead.sort(key=lambda one: (one[2], -port(one[0])))
+        if to_net not in (-1, step + 1) and all(one[1] == ahead[0][1] for one in ahead):
             ahead.reverse()
-        return [there for there, _ in ahead]
+        return [one[0] for one in ahead]
 
-    def _ahead(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int]]]:
-        """All GPUs that can follow one, the best for the way back to a NIC first: (GPU, its score inside the node)."""
+    def _ahead(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int], int]]:
+        """All GPUs that can follow one: (GPU, its score inside the node, its score to a NIC), by all but the second."""
         if (gpu, net) not in self.ahead:
             view, scores = self.v, []
             for i in range(1, view.gpus):
                 there = (gpu + i) % view.gpus
-                path = view.gpu_gpu[gpu][there]
-                outside = (0, 0, 0)
-                if net >= 0:
-                    towards = view.net_gpu[net][there]
-                    outside = (-int(towards.gbps), -int(view.gpu_pci[there]), len(towards.links))
+                path, towards = view.gpu_gpu[gpu][there], view.net_gpu[net][there] if net >= 0 else NO_PATH
                 if path.links:
-                    scores.append((outside, (-int(path.gbps), len(path.links)), i, there))
-            self.ahead[gpu, net] = [(there, inside) for _, inside, _, there in sorted(scores)]
+                    inside = (-int(path.gbps), len(path.links))
+                    scores.append((-int(towards.gbps), len(towards.links), inside, i, there))
+            self.ahead[gpu, net] = [(there, inside, wide) for wide, _, inside, _, there in sorted(scores)]
         return self.ahead[gpu, net]
+
+    def _port(self, gpu: int) -> int:
+        """What the PCIe port of a GPU has left, in whole GB/s."""
+        return min(self.left[link] for link in self.v.gpu_ports[gpu]) // 1000 if self.v.gpu_ports[gpu] else -1
 
     def _neighbours(self, gpu: int, flag: int) -> list[int]:
         """Behind an NVSwitch only the next and the previous GPU are tried, as it prefers few peers."""
@@ -552,7 +622,8 @@ class _Search:
         paired = now.cross_nic and now.channels & 1 and self._paired()
         for i in range(len(nets)):
             net = nets[(now.channels + i) % len(nets)]
-            if self.net_left[net] < gbps or self.time[0] <= 0:
+            # The order of the PCI bus is tried from every NIC, whatever is left of the budget.
+            if self.net_left[net] < gbps or (self.time[0] <= 0 and (now.channels or view.nvswitch)):
                 continue
             if paired and net != now.nets[now.channels - 1][1]:
                 continue

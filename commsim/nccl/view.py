@@ -1,12 +1,13 @@
 """One node as NCCL sees it: links with the bandwidth it counts, and its paths between GPUs, NICs and the NVSwitch.
 
-After src/graph/topo.cc and src/graph/paths.cc (ncclTopoComputePaths): the paths of `commsim.nccl.paths`, then diversions
-where a GPU or NIC cannot be reached directly (through host memory, or through the GPU beside a NIC: PXN). A NIC and
-its port on the network are two devices, with a link of the port's rate between them. Bandwidths in GB/s.
+After src/graph/topo.cc and src/graph/paths.cc (ncclTopoComputePaths): the paths of `commsim.nccl.paths`, then
+diversions where a GPU or NIC cannot be reached directly (through host memory, or through the GPU beside a NIC: PXN).
+A NIC and its port on the network are two devices, with a link of the port's rate between them. Bandwidths in GB/s.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from commsim.nccl.environment import THROUGH_HOST, path_level, whole
 from commsim.nccl.paths import C2C, DIS, LOC, LOCAL_GBPS, NET, NO_PATH, NVL, P2C, PHB, PIX, PXB, PXN, SYS, Path, Wiring
-from commsim.nccl.peer import peer_level
+from commsim.nccl.peer import BROADWELL, peer_level
 from commsim.nccl.version import Version
 from commsim.topology.graph import LinkKind, VertexKind
 
@@ -23,18 +24,25 @@ if TYPE_CHECKING:
 
 __all__ = ["C2C", "LOC", "NVL", "P2C", "PHB", "PIX", "PXB", "PXN", "SYS", "NodeView", "Path", "view_of"]
 
-_CPU_LINK_GBPS = {"intel": 10.0, "amd": 16.0, "ibm": 32.0, "arm": 6.0, "zhaoxin": 6.0}
-"""src/graph/topo.h LINK_SYS, where the CPU model says no more."""
+_CPU_LINK_GBPS = {"amd": 16.0, "ibm": 32.0, "arm": 6.0, "zhaoxin": 6.0}
+"""src/graph/topo.h LINK_SYS, of processors that are not Intel's."""
 
-_INTEL_LINK_GBPS = (
-    ("emerald", 40.0),
-    ("8592", 40.0),
-    ("8558", 40.0),
-    ("sapphire", 22.0),
-    ("84", 22.0),
-    ("broadwell", 6.0),
+_INTEL_LINK_GBPS = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
+"""From a model number of family 6 on: Emerald Rapids, Sapphire Rapids, Skylake, older. Up to 2.25 NCCL told only
+Skylake from older ones (src/graph/topo.cc, ncclTopoAddCpu and ncclTopoGetInterCpuBw)."""
+
+_NEW_INTEL_SINCE: Version = (2, 26, 0)
+_SKYLAKE = 0x55
+_YONGFENG = (7, 0x5B), 9.0
+
+_WORDS = (
+    (re.compile(r"emerald|8592|8558", re.I), 0xCF),
+    (re.compile(r"sapphire|84", re.I), 0x8F),
+    (BROADWELL, 0x4F),
 )
-"""From 2.26 NCCL tells newer Intel CPUs apart, by words of the model's name."""
+"""Model numbers of family 6 by words of a model's name."""
+
+_NUMBERS = re.compile(r"family (\d+) model (\d+)")
 
 _MOST_CHANNELS = 64
 """MAXCHANNELS: as many channels are asked for the NIC of a GPU."""
@@ -57,12 +65,21 @@ def nvlink_gbps(topology: Topology, version: Version) -> float:
 
 def cpu_link_gbps(topology: Topology, version: Version) -> float:
     """The link between two sockets as NCCL counts it."""
-    if topology.cpu.vendor == "intel" and version >= (2, 26, 0):
-        model = topology.cpu.model.lower()
-        for word, bandwidth in _INTEL_LINK_GBPS:
-            if word in model:
-                return bandwidth
-    return _CPU_LINK_GBPS.get(topology.cpu.vendor, 10.0)
+    if topology.cpu.vendor != "intel":
+        return _CPU_LINK_GBPS.get(topology.cpu.vendor, 10.0)
+    family, model = _intel_model(topology.cpu.model)
+    if (family, model) == _YONGFENG[0]:
+        return _YONGFENG[1]
+    number = model if family == 6 else 0
+    number = number if version >= _NEW_INTEL_SINCE else min(number, _SKYLAKE)
+    return next(gbps for least, gbps in _INTEL_LINK_GBPS if number >= least)
+
+
+def _intel_model(text: str) -> tuple[int, int]:
+    """Family and model number of a processor, of numbers or a name: Skylake where it says neither."""
+    if numbers := _NUMBERS.search(text):
+        return int(numbers[1]), int(numbers[2])
+    return 6, next((number for word, number in _WORDS if word.search(text)), _SKYLAKE)
 
 
 @dataclass
@@ -85,7 +102,7 @@ class NodeView:
     net_gpu: list[list[Path]] = field(default_factory=list)  # by net, then by GPU
     gpu_switch: list[Path] = field(default_factory=list)
     switch_gpu: list[Path] = field(default_factory=list)
-    gpu_pci: list[float] = field(default_factory=list)
+    gpu_ports: list[tuple[int, ...]] = field(default_factory=list)  # PCIe out of and into each GPU
     max_gbps: float = 0.0
     total_gbps: float = 0.0
 
@@ -153,7 +170,7 @@ class _Builder:
         self.peer_level = peer_level(t, version, env)
         self._join()
         for nic, net in zip(nics, self.nets, strict=True):
-            self.wiring.join(nic, net, NET, t.nic_bandwidth / 1e9)
+            self.wiring.join(self._device(nic), net, NET, t.nic_bandwidth / 1e9)
         self.wiring.sort()
 
     def _join(self) -> None:
@@ -174,6 +191,11 @@ class _Builder:
             pairs.add(ends)
             self.wiring.join(*ends, types[kind], gbps)
 
+    def _device(self, nic: int) -> int:
+        """The PCI device of a NIC: itself, or the card whose port it is."""
+        w = self.wiring
+        return next((w.dst[i] for i in w.out.get(nic, []) if w.kind[w.dst[i]] is VertexKind.CARD), nic)
+
     def view(self) -> NodeView:
         t, w = self.topology, self.wiring
         self.to_host = {v: w.paths_to(v) for v in self.hosts}
@@ -193,7 +215,7 @@ class _Builder:
             is_pci=[kind == PIX for kind in w.type],
             reverse=list(w.reverse),
             into_old_gpu=[old and w.kind[d] is VertexKind.GPU for d in w.dst],
-            gpu_pci=[max(self._out(v, (PIX, C2C)), default=-1.0) for v in self.gpus],
+            gpu_ports=[self._port(v) for v in self.gpus],
         )
         view.gpu_gpu = [[self._peer(to_gpu[b], a, b) for b in range(view.gpus)] for a in range(view.gpus)]
         view.gpu_net = [[found.get(v, NO_PATH) for found in to_net] for v in self.gpus]
@@ -206,6 +228,9 @@ class _Builder:
         for rows in (view.gpu_gpu, view.gpu_net):
             for row in rows:
                 row[:] = [replace(p, through_intel=p.type == PHB and self._intel()) for p in row]
+        if t.network in THROUGH_HOST:  # a plugin that reaches GPUs, but hands over by the host, counts as far
+            for row in [*view.gpu_net, *view.net_gpu]:
+                row[:] = [replace(p, type=max(p.type, PHB)) for p in row]
         self._speeds(view)
         return view
 
@@ -224,6 +249,11 @@ class _Builder:
         """Bandwidths of the links of some types out of a device."""
         return [self.wiring.gbps[i] for i in self.wiring.out.get(vertex, []) if self.wiring.type[i] in types]
 
+    def _port(self, gpu: int) -> tuple[int, ...]:
+        """The PCIe link out of a GPU and that into it."""
+        link = next((i for i in self.wiring.out.get(gpu, []) if self.wiring.type[i] == PIX), None)
+        return () if link is None else (link, self.wiring.reverse[link])
+
     def _intel(self) -> bool:
         return self.topology.cpu.vendor == "intel" and self.topology.cpu.arch == "x86_64"
 
@@ -231,7 +261,9 @@ class _Builder:
 
     def _local_host(self, gpu: int) -> int | None:
         """The host in fewest links of a GPU; None without one."""
-        hops = [(len(self.to_host[h][self.gpus[gpu]].links), h) for h in self.hosts if self.gpus[gpu] in self.to_host[h]]
+        hops = [
+            (len(self.to_host[h][self.gpus[gpu]].links), h) for h in self.hosts if self.gpus[gpu] in self.to_host[h]
+        ]
         return min(hops, key=lambda pair: pair[0])[1] if hops else None
 
     def _merged(self, first: Path, then: Path) -> Path:
@@ -247,7 +279,9 @@ class _Builder:
         host = self._local_host(b) if path.type > self.peer_level and a != b else None
         if host is None or host not in to_b:
             return path
-        return self._merged(self.to_host[host][self.gpus[a]], to_b[host]) if self.gpus[a] in self.to_host[host] else path
+        return (
+            self._merged(self.to_host[host][self.gpus[a]], to_b[host]) if self.gpus[a] in self.to_host[host] else path
+        )
 
     def _reach_nics(self, view: NodeView) -> None:
         w = self.wiring
@@ -287,7 +321,7 @@ class _Builder:
 
     def _direct(self, view: NodeView, g: int, n: int) -> bool:
         """Whether the NIC writes to the GPU's memory (GPUDirect RDMA), or to that of the GPU that stands in for it."""
-        if self.topology.network in THROUGH_HOST:
+        if self.topology.network == "ethernet":
             return False
         level = path_level(self.env, "NCCL_NET_GDR_LEVEL", "PXB")
         path = view.gpu_net[g][n]
