@@ -109,6 +109,8 @@ class Predictor:
                 f"Slingshot over more than {MATCHED_BY_NIC} nodes: messages are taken to be matched by the processor "
                 f"({MATCH_MODE}: hardware in library.env says otherwise)"
             )
+        if options.graphs is not None and options.graphs.lacks:
+            self._warn(options.graphs.lacks)
         self.system: System = discover(topology, self.version, self.options.env, options.graphs)
         self.machine: Machine = survey(
             self.system, self.topology, self._peer_level(), ordering(topology, self.version, self.options.env)

@@ -181,8 +181,10 @@ class NodeSpec(_Block):
     pcie: PcieSpec | None = Field(default=None, description="the PCIe tree")
     c2c: C2cSpec | None = Field(default=None, description="NVLink-C2C to CPUs instead of PCIe (superchips)")
     nic: NicSpec | None = Field(default=None, description="network cards")
-    vertices: dict[Name, Literal["gpu", "nvswitch", "pcie_switch", "host", "nic"]] | None = Field(
-        default=None, max_length=2048, description="written out: name to kind of every part, with `links`"
+    vertices: dict[Name, Literal["gpu", "nvswitch", "pcie_switch", "host", "nic", "card"]] | None = Field(
+        default=None,
+        max_length=2048,
+        description="written out: name to kind of every part, with `links`; a card is a device whose ports are NICs",
     )
     links: Annotated[list[LinkSpec], Field(max_length=8192)] | None = Field(
         default=None, description="written out: every link, with `vertices`"
