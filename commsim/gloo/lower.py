@@ -33,10 +33,9 @@ PIECE_BYTES = 256 << 10
 MAX_PIECES = 32
 
 SOCKET_BYTES = 512 << 10
-"""What a socket takes ahead of the network. Linux lets it grow while it sends. On the testbed at 200 Mb/s (four and six
-ranks, broadcasts of 1 to 4 MiB, each rank's own clock) senders came back 0.2 to 0.9 MiB a connection before the last
-byte could have arrived."""
-
+"""What a socket takes ahead of the network; Linux lets it grow while it sends. Measured: the median of how much was
+still under way when rank 1 of the star came back from passing on a broadcast of 1 to 4 MiB, 0.3 to 1.5 MiB
+(validation/runs/testbed/broadcast_ends.csv)."""
 
 BYTES_PER_OP = 220
 """Peak resident bytes of a prediction above the idle process, for each op, measured from 0.3 to 2.4 million ops (141 to
