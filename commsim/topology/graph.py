@@ -313,11 +313,11 @@ class Topology:
     # -- figures ---------------------------------
 
     def bisection_bandwidth(self) -> float:
-        """Bytes/s, one direction, between two halves of the machine: of its nodes, or of one node's GPUs.
+        """Bytes/s, one direction, that the GPUs of one half of the machine can send to those of the other at once.
 
         For several nodes the halves are the first and the second half of the nodes (the cut that shares the
-        fewest leaves); for one node the worst halving of the GPUs. Infinite for a single rank, which no cut
-        divides.
+        fewest leaves); for one node the worst halving of the GPUs, beyond 8 that into first and second half, over
+        NVLink alone where it joins them all. Infinite for a single rank, which no cut divides.
         """
         return self._bisection
 
