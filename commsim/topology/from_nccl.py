@@ -17,6 +17,7 @@ from commsim.topology.imported import (
     NVLINK_GB_PER_S,
     Given,
     Imported,
+    fabric_block,
     gb_per_s,
     generation_of,
     gpu_block,
@@ -129,7 +130,7 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     }
     if speed is not None:
         node["nic"] = {"bandwidth": speed}
-        data["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
+        data["fabric"] = fabric_block(given.network or "infiniband", speed, found.notes)
     return Imported(data, [*found.notes, *peer_note(sm, given)])
 
 

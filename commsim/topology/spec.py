@@ -235,6 +235,10 @@ class FabricSpec(_Block):
     `in_network_reduction`: the switches add and multicast (SHARP on InfiniBand), and the jobs may have them do so; not
     taken for granted, as it needs an aggregation manager, licences and a plugin.
 
+    `adaptive_routing`: the switches of an InfiniBand fabric send the packets of a message over several paths, which is
+    the subnet manager's default from NDR (400 Gb/s) on. It decides in what order NCCL's messages may arrive, and is
+    not read off a rate: a faster card in the same fabric changes nothing of it.
+
     `routing`: `shortest` spreads over equal paths by place, `ecmp` by a hash, `spray` evenly (equal paths are merged),
     `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
     """
@@ -249,6 +253,9 @@ class FabricSpec(_Block):
     )
     in_network_reduction: Annotated[bool, Field(strict=True)] | None = Field(
         default=None, description="InfiniBand switches add for the job (SHARP); not taken for granted"
+    )
+    adaptive_routing: Annotated[bool, Field(strict=True)] | None = Field(
+        default=None, description="InfiniBand switches route packets adaptively, as those of NDR and XDR do by default"
     )
     routing: Routing | None = Field(
         default=None,
