@@ -152,7 +152,7 @@ class _Search:
         self.costs: dict[tuple[int, float], tuple[tuple[int, int], ...]] = {}
         self.cuts: dict[int, list[list[float]]] = {}
         self.ahead: dict[tuple[int, int], list[tuple[int, tuple[int, int], int]]] = {}
-        self.out_gbps = {kind: self._out_gbps(kind) for kind in view.types}
+        self.outs: dict[int, float] = {}
 
     # -- settings ---------------------------------
 
@@ -377,7 +377,7 @@ class _Search:
             bounds += [sum(int(left / now.inter + 1e-6) for left in cut) for cut in self._cuts(now.type_inter)]
         if view.gpus > 1 and now.intra:
             leaves = view.gpus - (1 if view.nets or now.pattern != "RING" else 0)
-            bounds.append(int(self.out_gbps[now.type_intra] / (leaves * now.intra) + 1e-6))
+            bounds.append(int(self._out_gbps(now.type_intra) / (leaves * now.intra) + 1e-6))
         return min(bounds)
 
     def _cuts(self, farthest: int) -> list[list[float]]:
@@ -391,8 +391,10 @@ class _Search:
 
     def _out_gbps(self, farthest: int) -> float:
         """What all links together carry on which GPUs go to others on paths up to a type."""
-        first = {p.links[0] for row in self.v.gpu_gpu for p in row if p.links and p.type <= farthest}
-        return sum(self.v.left[link] for link in first)
+        if farthest not in self.outs:
+            first = {p.links[0] for row in self.v.gpu_gpu for p in row if p.links and p.type <= farthest}
+            self.outs[farthest] = sum(self.v.left[link] for link in first)
+        return self.outs[farthest]
 
     # -- links ---------------------------------
 
