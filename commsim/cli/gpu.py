@@ -1,0 +1,136 @@
+"""``commsim gpu``: everything worth measuring of the GPUs at hand, in one folder, by one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from commsim.lab.ranks import Ranks
+    from commsim.measure.rendezvous import Place
+
+
+def gpu(
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0, help="How long to measure; 0 writes the report of what is there.")
+    ] = 10.0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of it; the zip lies beside it.")] = Path("lab"),
+    nproc: Annotated[
+        int | None,
+        typer.Option("--nproc", "-n", min=1, help="Ranks to start here (default: one per GPU).", show_default=False),
+    ] = None,
+    ranks_per_gpu: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-gpu",
+            min=1,
+            help="Ranks that share each GPU (default: 4 where there is only one GPU, so that NCCL has peers; else 1).",
+            show_default=False,
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Drop what an earlier run left in the folder; without it that is kept.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Measure the GPUs here, or those of torchrun or srun: curve, choices, rates, steps, calibration and a report."""
+    import os
+
+    from commsim.measure.gpu import gpus
+    from commsim.measure.launcher import require_torch
+    from commsim.measure.rendezvous import place_from
+
+    require_torch()
+    place = place_from(os.environ)
+    if place is not None and place.rank:
+        _follow(place)
+        return
+    if minutes and not gpus().available():
+        from commsim.errors import MeasurementError
+
+        raise MeasurementError("torch sees no GPU here; `commsim measure --backend gloo` needs none")
+    if fresh:
+        from commsim.lab.folder import discard
+
+        discard(out)
+    _lead(out, minutes, nproc, ranks_per_gpu, place, port)
+
+
+def _follow(place: Place) -> None:
+    """A rank of torchrun or srun other than 0."""
+    from commsim.lab.ranks import follow
+    from commsim.measure.torch_runner import end_process
+
+    follow(place)
+    end_process(0)
+
+
+def _lead(
+    folder: Path, minutes: float, nproc: int | None, ranks_per_gpu: int | None, place: Place | None, port: int | None
+) -> None:
+    """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
+    from commsim.errors import MeasurementError
+    from commsim.lab.clock import Clock
+    from commsim.lab.session import Session
+
+    interrupted = False
+    session = None
+    faults: list[str] = []
+    notes: list[str] = []
+    if minutes:
+        ranks = _ranks(nproc, ranks_per_gpu, place, port)
+        session = Session(folder, ranks, Clock(60 * minutes), lambda text: typer.echo(f"# {text}"))
+        try:
+            session.measure()
+        except KeyboardInterrupt:
+            interrupted = True
+            typer.echo("# interrupted: what is measured is kept, and the report is written of it", err=True)
+        except MeasurementError as error:
+            session.faults.append(str(error).splitlines()[0])
+        finally:
+            ranks.end()
+        faults, notes = session.faults, session.notes
+    _report(folder, faults, notes)
+    if interrupted:
+        raise typer.Exit(130)
+    if faults:
+        raise MeasurementError("\n".join([*faults, "what was measured is kept; run the same command again to go on"]))
+
+
+def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, port: int | None) -> Ranks:
+    """Those of torchrun or srun, else one per GPU; several on a single GPU, or NCCL would have no peers."""
+    from commsim.lab.ranks import SHARING, Joined, StartedHere
+    from commsim.measure.gpu import gpus
+    from commsim.measure.run import ARRIVAL_S
+
+    if place is not None:
+        return Joined(place, ranks_per_gpu or 1, ARRIVAL_S)
+    count = gpus().count()
+    each = ranks_per_gpu or (SHARING if count == 1 and nproc in (None, SHARING) else 1)
+    return StartedHere(nproc or count * each, each, typer.echo, port)
+
+
+def _report(folder: Path, faults: list[str], notes: list[str]) -> None:
+    """Judges what is in the folder and writes the report and the zip."""
+    from commsim.files import write_atomically
+    from commsim.lab.findings import conclude
+    from commsim.lab.folder import REPORT, pack
+    from commsim.lab.page import lab_page, summary
+    from commsim.report.page import html
+
+    if not folder.is_dir():
+        return
+    findings = conclude(folder, lambda text: typer.echo(f"# {text}"))
+    write_atomically(folder / REPORT, html(lab_page(findings, findings.machine, faults, notes)))
+    for line in summary(findings):
+        typer.echo(line)
+    for gap in findings.gaps:
+        typer.echo(f"# not in the report: {gap}", err=True)
+    typer.echo(f"# wrote {folder / REPORT} and {pack(folder)}")
