@@ -53,9 +53,19 @@ def measure(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Compare every element of the results with what it must be.")
     ] = True,
+    arrival: Annotated[
+        float, typer.Option("--arrival", min=1, help="Seconds that ranks wait for each other to come.")
+    ] = 300.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for the others, to come and to answer.")
-    ] = 15.0,
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=1,
+            help="Seconds that a rank waits for an answer; with NCCL all calls of a row together (default: gloo 15, "
+            "NCCL 600).",
+            show_default=False,
+        ),
+    ] = None,
     schedule: Annotated[
         str,
         typer.Option(
@@ -65,12 +75,48 @@ def measure(
             show_default=False,
         ),
     ] = "",
+    runner: Annotated[
+        str,
+        typer.Option(
+            "--runner",
+            help="What calls NCCL's collectives: libnccl itself as nccl-tests does, torch, or auto: libnccl.",
+        ),
+    ] = "auto",
+    graph: Annotated[
+        int, typer.Option("--graph", "-G", min=0, help="Launch all calls as one CUDA graph, so many times (libnccl).")
+    ] = 0,
+    register: Annotated[
+        str,
+        typer.Option("--register", "-R", help="Register the buffers with NCCL: none, buffer, or window (symmetric)."),
+    ] = "none",
+    split: Annotated[
+        str,
+        typer.Option(
+            "--split",
+            metavar="RULE",
+            help="Split the ranks into communicators that work at once: 'div 4', 'mod 4', 'and 0x4' or 'or 0x3'.",
+            show_default=False,
+        ),
+    ] = "",
     ranks_per_gpu: Annotated[
         int, typer.Option("--ranks-per-gpu", min=1, help="Ranks that share each GPU (NCCL); times then mean little.")
     ] = 1,
     capture_choices: Annotated[
-        bool, typer.Option("--capture-choices", help="Keep NCCL's own tuning table and choices (nccl_choices.json).")
+        bool,
+        typer.Option(
+            "--capture-choices",
+            help="Before the run, untimed: NCCL's topology, graphs, tuning table and choices (nccl_choices.json).",
+        ),
     ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="TEXT",
+            help="Of a file with several scenarios, those with this in their name.",
+            show_default=False,
+        ),
+    ] = None,
     emit_sbatch: Annotated[
         bool, typer.Option("--emit-sbatch", help="Print a SLURM batch script for this command, and do nothing else.")
     ] = False,
@@ -110,9 +156,14 @@ def measure(
         schedule=schedule,
         ranks_per_gpu=ranks_per_gpu,
         capture_choices=capture_choices,
+        arrival_s=arrival,
         timeout_s=timeout,
+        runner=runner,
+        graph=graph,
+        register=register,
+        split=split,
     )
-    scenarios = load_scenarios(find_scenario(scenario), overrides or [])
+    scenarios = _chosen(load_scenarios(find_scenario(scenario), overrides or []), only, place is not None, backend)
     if emit_sbatch:
         _print_sbatch(scenarios[0], wish)
         return
@@ -123,12 +174,38 @@ def measure(
     ]
     if place is None:
         from commsim.measure.launcher import check_memory
+        from commsim.measure.seat import check_gpus_here
 
         for run in runs:
             check_memory(run)
+            check_gpus_here(run)
     for one, run, bed in zip(scenarios, runs, beds, strict=True):
         folder = Path("out") / f"{one.slug}-measured" if out is None else out / one.slug if len(runs) > 1 else out
         _one(run, folder, fresh, port, bed)
+
+
+def _chosen(scenarios: list[Scenario], only: str | None, as_rank: bool, backend: str) -> list[Scenario]:
+    """The scenarios to measure; ScenarioError where that is not one machine, or not one run for a rank."""
+    from commsim.errors import ScenarioError
+    from commsim.scenario.load import build_topology
+    from commsim.scenario.measured import backend_of
+
+    names = ", ".join(repr(one.name) for one in scenarios)
+    chosen = [one for one in scenarios if only is None or only.lower() in one.name.lower()]
+    if not chosen:
+        raise ScenarioError(f"found no scenario with --only {only!r} in its name, expected one of {names}")
+    if len(chosen) == 1:
+        return chosen
+    if as_rank:
+        raise ScenarioError(f"found {len(chosen)} scenarios, expected one for a rank: name it with --only ({names})")
+    if any(backend_of(backend, one) == "nccl" for one in chosen):
+        machines = {(t.name, t.nodes, t.world_size) for t in map(build_topology, chosen)}
+        if len(machines) > 1:
+            raise ScenarioError(
+                f"found scenarios of {len(machines)} machines, and this is one: name those of this one with --only "
+                f"({names})"
+            )
+    return chosen
 
 
 def _print_sbatch(scenario: Scenario, wish: Wish) -> None:
@@ -174,6 +251,7 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
     from dataclasses import replace
 
     from commsim.measure.launcher import interrupts, launch, require_torch
+    from commsim.measure.rank_environment import log_level
     from commsim.measure.rendezvous import place_from
     from commsim.measure.run_folder import discard
     from commsim.measure.table import heading
@@ -186,6 +264,14 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
         require_torch()
         if fresh:
             discard(folder)
+    if run.capture_choices and run.tasks:
+        from commsim.measure.launcher import capture_beside, capture_here
+
+        if place is None:
+            capture_here(run, typer.echo, port=port)
+        else:
+            capture_beside(run, place, typer.echo)
+    if place is None or place.rank == 0:
         typer.echo(heading(run))
     if place is None and bed is not None:
         from commsim.measure.testbed import Testbed
@@ -196,7 +282,7 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
         launch(run, typer.echo, port=port)
     else:
         require_torch()
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # before torch is imported: the rank says it in one line
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", log_level(run))  # before torch is imported
         before = time.monotonic()
         from commsim.measure.torch_runner import end_process, run_rank  # takes seconds, as it brings torch
 

@@ -32,18 +32,27 @@ def rates(
 
     from commsim.measure.compute_rates import compute_rates, parameter_yaml, processor_yaml, rates_csv
     from commsim.measure.conditions import cpu_model
+    from commsim.measure.gpu import gpus
+    from commsim.measure.gpu_conditions import gpu_state, slowed
 
-    if device == "cuda" and not torch.cuda.is_available():
+    has_gpu = device != "cpu" and gpus().available()
+    if device == "cuda" and not has_gpu:
         raise MeasurementError(f"--device cuda: torch {torch.__version__} sees no GPU")
     torch.set_num_threads(threads)
-    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    found = compute_rates(torch.device("cuda" if on_gpu else "cpu"), repeats)
+    gpu = gpus() if has_gpu else None
+    if gpu is not None:
+        gpu.use(0)
+    found = compute_rates(torch.device("cpu") if gpu is None else gpu.torch_device(0), repeats, gpu)
     written = [write_atomically(out / "rates.csv", rates_csv(found))]
-    text = parameter_yaml(found, torch.cuda.get_device_name()) if on_gpu else None
-    if text is not None:
-        written.append(write_atomically(out / "compute.yaml", text))
-    elif on_gpu:
-        typer.echo("# no compute.yaml: shares of a peak need a GPU whose datasheet is known", err=True)
+    if gpu is not None:
+        board = gpu.properties(0)
+        text = parameter_yaml(found, board.name, board.memory_bytes)
+        if text is not None:
+            written.append(write_atomically(out / "compute.yaml", text))
+        else:
+            typer.echo(f"# no compute.yaml: there is no datasheet of {board.name} to take shares of", err=True)
+        if reasons := slowed(gpu_state(gpu, 0)):
+            typer.echo(f"# warning: the GPU is slowed down: {', '.join(reasons)}", err=True)
     else:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         sheet = processor_yaml(found, cpu_model(), memory, torch.get_num_threads())

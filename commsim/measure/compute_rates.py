@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+from commsim.measure.gpu import Gpus
 
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (2048, 4096, 1024), (8192, 8192, 8192))
 """Rows, columns and inner length of C = A B; the last one only on a GPU."""
@@ -42,31 +45,32 @@ class Rate:
         return self.amount / self.seconds
 
 
-def compute_rates(device: Any, repeats: int = 9) -> list[Rate]:
-    """Rates by shape and type; a product of m x k and k x n has 2mnk FLOP, causal attention half of 4 b h s s d."""
-    on_gpu = device.type == "cuda"
+def compute_rates(device: Any, repeats: int = 9, gpu: Gpus | None = None, index: int = 0) -> list[Rate]:
+    """Rates by shape and type; a product of m x k and k x n has 2mnk FLOP, causal attention half of 4 b h s s d.
+
+    `gpu` and `index`: the layer and the number of the GPU that `device` is, None on a CPU.
+    """
     rates = []
-    for dtype in (torch.float32, torch.bfloat16, *((torch.float16,) if on_gpu else ())):
-        name = str(dtype).removeprefix("torch.")
-        for m, n, k in PRODUCTS if on_gpu else PRODUCTS[:-1]:
-            a, b = torch.ones(m, k, dtype=dtype, device=device), torch.ones(k, n, dtype=dtype, device=device)
+    for name, dtype, products in _types(gpu, index):
+        for m, n, k in PRODUCTS if gpu is not None else PRODUCTS[:-1]:
+            a, b = random_operand((m, k), dtype, device), random_operand((k, n), dtype, device)
             out = torch.empty(m, n, dtype=dtype, device=device)
-            seconds = _timed(partial(torch.mm, a, b, out=out), device, repeats)
+            with _float32_products(products):
+                seconds = _timed(partial(torch.mm, a, b, out=out), gpu, repeats)
             rates.append(Rate("matmul", f"{m}x{n}x{k}", name, 2.0 * m * n * k, *seconds))
-        for batch, heads, length, width in ATTENTIONS if on_gpu else ATTENTIONS[:-1]:
+        if name == "tf32":
+            continue  # the fused kernels of attention have no such type
+        for batch, heads, length, width in ATTENTIONS if gpu is not None else ATTENTIONS[:-1]:
             shape, flop = f"{batch}x{heads}x{length}x{width}", 2.0 * batch * heads * length * length * width
-            q, k_, v = (
-                torch.ones(batch, heads, length, width, dtype=dtype, device=device, requires_grad=True)
-                for _ in range(3)
-            )
+            q, k_, v = (random_operand((batch, heads, length, width), dtype, device).requires_grad_() for _ in range(3))
             forward = _attention(q, k_, v)
-            rates.append(Rate("attention", shape, name, flop, *_timed(forward, device, repeats)))
-            both = _timed(partial(_both_ways, forward), device, repeats)
+            rates.append(Rate("attention", shape, name, flop, *_timed(forward, gpu, repeats)))
+            both = _timed(partial(_both_ways, forward), gpu, repeats)
             rates.append(Rate("attention_backward", shape, name, 3.5 * flop, *both))
-    for size in COPY_BYTES if on_gpu else COPY_BYTES[:-1]:
-        source = torch.ones(size, dtype=torch.uint8, device=device)
+    for size in COPY_BYTES if gpu is not None else COPY_BYTES[:-1]:
+        source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
-        seconds = _timed(partial(target.copy_, source), device, repeats)
+        seconds = _timed(partial(target.copy_, source), gpu, repeats)
         rates.append(Rate("copy", f"{size}", "uint8", 2.0 * size, *seconds))
     small = torch.zeros(1, device=device)
 
@@ -74,8 +78,44 @@ def compute_rates(device: Any, repeats: int = 9) -> list[Rate]:
         for _ in range(LAUNCHES):
             small.add_(1.0)
 
-    rates.append(Rate("launch", f"{LAUNCHES} small additions", "float32", LAUNCHES, *_timed(launches, device, repeats)))
+    rates.append(Rate("launch", f"{LAUNCHES} small additions", "float32", LAUNCHES, *_timed(launches, gpu, repeats)))
     return rates
+
+
+_BFLOAT16_SINCE = 80  # of tensor cores, and tf32: older GPUs compute bfloat16 by detours, 10 times as slow as float16
+
+
+def _types(gpu: Gpus | None, index: int) -> list[tuple[str, torch.dtype, str]]:
+    """Name, type, and how products of float32 are computed, of all that the device has units for."""
+    types = [("float32", torch.float32, "highest")]
+    new = gpu is None or gpu.properties(index).sm >= _BFLOAT16_SINCE
+    if new:
+        types.append(("bfloat16", torch.bfloat16, "highest"))
+    if gpu is not None:
+        types.append(("float16", torch.float16, "highest"))
+    if gpu is not None and new:
+        types.append(("tf32", torch.float32, "high"))
+    return types
+
+
+@contextmanager
+def _float32_products(how: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(how)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def random_operand(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> Any:
+    """Numbers as activations and weights have them, the same each time.
+
+    The power that a tensor core takes grows with the bits that change, and the clock falls with the power: operands of
+    equal numbers show a rate that no training reaches.
+    """
+    generator = torch.Generator(device=device).manual_seed(1)
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 def _attention(q: Any, k: Any, v: Any) -> Callable[[], Any]:
@@ -86,18 +126,19 @@ def _both_ways(forward: Callable[[], Any]) -> None:
     forward().sum().backward()
 
 
-def _timed(call: Callable[[], Any], device: Any, repeats: int) -> tuple[float, float]:
+def _timed(call: Callable[[], Any], gpu: Gpus | None, repeats: int) -> tuple[float, float]:
     """Median and least seconds of a call, after two to warm up."""
+    clock = time.perf_counter if gpu is None else gpu.clock
     seconds = []
     for i in range(repeats + 2):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        start = time.perf_counter()
+        if gpu is not None:
+            gpu.synchronize()
+        start = clock()
         call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if gpu is not None:
+            gpu.synchronize()
         if i >= 2:
-            seconds.append(time.perf_counter() - start)
+            seconds.append(clock() - start)
     return sorted(seconds)[len(seconds) // 2], min(seconds)
 
 
@@ -129,33 +170,26 @@ def processor_yaml(rates: list[Rate], processor: str, memory_bytes: int, threads
     )
 
 
-def parameter_yaml(rates: list[Rate], gpu: str) -> str | None:
+def parameter_yaml(rates: list[Rate], gpu: str, memory_bytes: int = 0) -> str | None:
     """The parameters of the training model that the rates determine, as shares of the datasheet's peaks.
 
-    None where the GPU has no datasheet among the presets of `commsim.training.accelerator`.
+    None where the board has no datasheet among the presets of `commsim.training.accelerator`.
     """
-    from commsim.errors import ScenarioError
-    from commsim.training.accelerator import accelerator
+    from commsim.training.accelerator import accelerator_of_board
 
-    found = None
-    words = gpu.replace("NVIDIA", "").split()
-    for name in ("-".join(words), *words):
-        try:
-            found = accelerator(name)
-            break
-        except ScenarioError:
-            continue
-    if found is None:
+    board = accelerator_of_board(gpu, memory_bytes)
+    if board is None:
         return None
+    measured, short = ("bfloat16", "bf16") if board.supports("bf16") else ("float16", "fp16")
 
-    def best(kind: str) -> float:
-        return max(r.per_second for r in rates if r.kind == kind and (r.dtype == "bfloat16" or kind == "copy"))
+    def best(kind: str, dtype: str) -> float:
+        return max(r.per_second for r in rates if (r.kind, r.dtype) == (kind, dtype))
 
     values = {
-        f"gemm.{found.generation}": best("matmul") / found.peak("bf16"),
-        f"attention.{found.generation}": best("attention") / found.peak("bf16"),
-        "hbm": best("copy") / found.memory_bytes_per_s,
+        f"gemm.{board.generation}": best("matmul", measured) / board.peak(short),
+        f"attention.{board.generation}": best("attention", measured) / board.peak(short),
+        "hbm": best("copy", "uint8") / board.memory_bytes_per_s,
         "host": next(r.seconds / r.amount for r in rates if r.kind == "launch"),
     }
-    head = f"# Measured on one {found.name} by `commsim rates`: shares of its peaks; host: seconds per launch.\n"
+    head = f"# Measured on one {board.name} by `commsim rates`: shares of its peaks; host: seconds per launch.\n"
     return head + "".join(f"{name}: {value:.9f}\n" for name, value in values.items())

@@ -6,14 +6,18 @@ import hashlib
 import os
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_KEPT = re.compile(r"(NCCL|GLOO|TORCH_NCCL|CUDA_VISIBLE|OMP_NUM|MKL_NUM|TORCH_CPP_LOG)[A-Z0-9_]*")
-_NAMES_A_HOST = re.compile(r"NCCL_(HOSTID|DEBUG_FILE|COMM_ID|OOB_NET_IFNAME)|GLOO_DEVICE_HOST.*")
+_KEPT = re.compile(
+    r"(NCCL|CUDA|UCX|FI|OFI|PYTORCH|GLOO|TORCH_NCCL)_[A-Za-z0-9_]*|(OMP_NUM|MKL_NUM|TORCH_CPP_LOG)[A-Z0-9_]*"
+)
+_NAMES_A_HOST = re.compile(r"NCCL_(HOSTID|DEBUG_FILE|COMM_ID|OOB_NET_IFNAME|RAS_ADDR|\w+_DUMP_FILE)|GLOO_DEVICE_HOST.*")
+_CONFIGURATION = ("~/.nccl.conf", "/etc/nccl.conf")  # NCCL_CONF_FILE stands in for the first; src/misc/param.cc, 2.27.7
 
 
-def environment(env: dict[str, str] | None = None) -> dict[str, str]:
+def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables that libraries and threads read; of a path only the last part, nothing that names a host."""
     return {
         name: value.rsplit("/", 1)[-1]
@@ -22,15 +26,34 @@ def environment(env: dict[str, str] | None = None) -> dict[str, str]:
     }
 
 
-def rank_conditions(device: Any) -> dict[str, Any]:
-    """What one rank runs on; `host` is a digest that only tells hosts of one run apart."""
+def nccl_configuration(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of NCCL's own files, which it reads where the environment has none; the first file wins."""
+    named = (os.environ if env is None else env).get("NCCL_CONF_FILE", "")
+    said: dict[str, str] = {}
+    for path in (named or _CONFIGURATION[0], _CONFIGURATION[1]):
+        for line in _read(os.path.expanduser(path)).splitlines():  # noqa: PTH111 - a home that does not exist stays
+            name, sign, value = line.partition("=")
+            if sign and not line.startswith("#"):
+                said.setdefault(name, value)
+    return environment(said)
+
+
+def host_digest(more: str = "") -> str:
+    """What tells hosts of one run apart and names none; NCCL_HOSTID makes a host of its own, as it does for NCCL."""
+    boot = _read("/proc/sys/kernel/random/boot_id")
+    said = platform.node() + boot + os.environ.get("NCCL_HOSTID", "") + more
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+def rank_conditions(host: str) -> dict[str, Any]:
+    """What one rank runs on, but for its GPU; `host` is its digest."""
     import torch
 
-    boot = _read("/proc/sys/kernel/random/boot_id")
-    said: dict[str, Any] = {
-        "host": hashlib.sha256((platform.node() + boot).encode()).hexdigest()[:8],
+    return {
+        "host": host,
         "cpu": cpu_model(),
         "cores": os.cpu_count() or 0,
+        "cores_of_rank": cores_of_process(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release().split("-")[0],
         "system": platform.system(),
@@ -38,29 +61,49 @@ def rank_conditions(device: Any) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "scheduling": _scheduling(),
+        "env": environment(),
     }
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        said |= {
-            "gpu": properties.name,
-            "gpu_memory_bytes": properties.total_memory,
-            "sm": properties.major * 10 + properties.minor,
-            "cuda": torch.version.cuda or "",
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        }
-    return said
 
 
 def run_conditions(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The conditions of a run: what all ranks share, lists where they differ, and the number of hosts."""
+    """The conditions of a run: what all ranks share, lists of what there is where they differ, and the hosts.
+
+    The environment is merged by variable.
+    """
     hosts = [rank["host"] for rank in ranks]
     merged: dict[str, Any] = {"hosts": len(set(hosts)), "ranks_per_host": max(hosts.count(h) for h in hosts)}
     merged["load_average"] = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-    for name in ranks[0]:
-        values = list(dict.fromkeys(str(rank.get(name, "")) for rank in ranks))
-        if name != "host":
-            merged[name] = ranks[0][name] if len(values) == 1 else values
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    for name in names:
+        if name == "env":
+            variables = sorted({variable for rank in ranks for variable in rank["env"]})
+            merged["env"] = {v: _shared([rank["env"].get(v) for rank in ranks]) for v in variables}
+        elif name != "host":
+            merged[name] = _shared([rank.get(name) for rank in ranks])
     return merged
+
+
+def _shared(values: list[Any]) -> Any:
+    """The value that all ranks have, or the list of the different ones in the order of the ranks."""
+    different: list[Any] = []
+    for value in values:
+        if value not in different:
+            different.append(value)
+    return different[0] if len(different) == 1 else different
+
+
+def cores_of_process() -> str:
+    """The cores that the kernel lets this process use, such as ``0-15,64-79``; empty where it does not say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ""
+    cores = sorted(os.sched_getaffinity(0))
+    spans: list[list[int]] = []
+    for core in cores:
+        if spans and core == spans[-1][1] + 1:
+            spans[-1][1] = core
+        else:
+            spans.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def _scheduling() -> str:

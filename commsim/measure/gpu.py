@@ -96,6 +96,9 @@ class Gpus:
     sysfs = Path("/sys")
     """Where the kernel tells of NICs and PCI devices."""
 
+    host = ""
+    """What tells hosts apart that the kernel does not, such as those of a rehearsal."""
+
     c10d_backend = "cpu:gloo,cuda:nccl"
     """What torch.distributed's group of a run with GPUs is made of: times and verdicts travel over gloo."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import re
 import selectors
 import signal
 import socket
@@ -14,11 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from commsim.errors import MeasurementError
+from commsim.measure.capture import is_captured
+from commsim.measure.rank_environment import library_environment, log_level
+from commsim.measure.rendezvous import PASS, Place
 from commsim.measure.run import Run
 from commsim.units import format_bytes
 
@@ -45,6 +49,7 @@ class _Child:
     rank: int
     process: subprocess.Popen[bytes]
     said: str = ""
+    cause: str = ""  # what torch or NCCL logged as the reason, before a stack of frames
     noise: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
 
 
@@ -126,8 +131,53 @@ def launch(
             _end(children)
 
 
+_CAUSES = re.compile(
+    r"(Watchdog caught collective operation timeout: .*|NCCL WARN .*|CUDA error: .*|CUDA out of memory.*"
+    r"|nccl(?:System|Internal|Remote|UnhandledCuda)Error.*)"
+)
+"""By which torch and NCCL begin what they log of a process that they are about to end."""
+
+
+def capture_here(run: Run, show: Callable[[str], None], **where: Any) -> None:
+    """Has NCCL say its choices before a run, on ranks of their own; where it does not, `show` gets the reason."""
+    capture = run.capturing()
+    if is_captured(Path(run.out), capture.capture):
+        return
+    try:
+        try:
+            launch(capture, show, **where)
+        except MeasurementError:
+            launch(replace(capture, capture_graphs=False), show, **where)
+    except MeasurementError as error:
+        show(f"# warning: NCCL's choices are not captured: {str(error).splitlines()[0]}")
+
+
+def capture_beside(run: Run, place: Place, show: Callable[[str], None]) -> None:
+    """The same as one rank of torchrun or srun: a process beside this one is the rank of the pass.
+
+    It meets the others at the next port, or in a corner of its own of the store that torchrun keeps.
+    """
+    env = os.environ | {PASS: "capture", "COMMSIM_LAUNCHER": str(os.getpid())}
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        env["MASTER_PORT"] = str(place.port + 1)
+    env.setdefault("TORCH_CPP_LOG_LEVEL", log_level(run))
+    said = ""
+    for graphs in (True, False):
+        env[PASS] = "capture" if graphs else "capture again"
+        text = replace(run.capturing(), capture_graphs=graphs).to_json()
+        words = [sys.executable, "-m", "commsim.measure.torch_runner"]
+        done = subprocess.run(words, input=text, env=env, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode == 0:
+            return
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        said = next((line for line in lines if line.startswith("commsim: ")), lines[-1] if lines else "")
+    if place.rank == 0:
+        show(f"# warning: NCCL's choices are not captured: {said.removeprefix('commsim: ')}")
+
+
 def _start(run: Run, rank: int, host: Host, address: str, port: int) -> _Child:
-    env = os.environ | {
+    env = os.environ | library_environment(run, os.environ)
+    env |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(run.world_size),
         "LOCAL_RANK": str(rank),
@@ -136,7 +186,7 @@ def _start(run: Run, rank: int, host: Host, address: str, port: int) -> _Child:
         "COMMSIM_LAUNCHER": str(os.getpid()),
     }
     env.setdefault("OMP_NUM_THREADS", "1")
-    env.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what matters of a fault is said by the rank
+    env.setdefault("TORCH_CPP_LOG_LEVEL", log_level(run))
     for name in ("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"):
         env.pop(name, None)
     if not host.prefix and sys.platform == "linux":
@@ -207,6 +257,8 @@ class _Lines:
             self.child.said = line.removeprefix("commsim: ")
         elif line.strip():
             self.child.noise.append(line)
+            if not self.child.cause and (cause := _CAUSES.search(line)):
+                self.child.cause = cause[1].strip()[:300]
 
 
 def _report(children: list[_Child], first: _Child) -> str:
@@ -222,12 +274,14 @@ def _report(children: list[_Child], first: _Child) -> str:
             by_text.setdefault(child.said.removeprefix(f"rank {child.rank} of {len(children)}: "), []).append(
                 child.rank
             )
+        elif child.cause:
+            by_text.setdefault(child.cause, []).append(child.rank)
     for text, ranks in by_text.items():
         lines.append(f"{_ranks(ranks)}: {text}")
     waiting = [c.rank for c in children if c.process.poll() is None]
     if waiting:
         lines.append(f"{_ranks(waiting)} did not answer any more and had to be stopped")
-    if not first.said:
+    if not first.said and not first.cause:
         ended = [] if first in killed else [f"rank {first.rank} ended with status {first.process.poll()}"]
         lines += [*ended, *([f"last words of rank {first.rank}:", *first.noise] if first.noise else [])]
     lines.append("finished rows are kept; run the same command again to go on")

@@ -18,6 +18,9 @@ from commsim.measure.traffic import hang_up
 
 T = TypeVar("T")
 
+PASS = "COMMSIM_PASS"
+"""Variable that names a pass of its own beside the run, which must not meet the run's ranks."""
+
 _POLL_S = 0.05
 _ANSWER_S = 3.0  # after which an answer of the store is none
 _LINGER_S = 3.0  # how long rank 0 keeps the store for the others to read what went wrong
@@ -85,7 +88,33 @@ class Meeting:
             raise
         except RuntimeError as error:  # of torch, when the store is gone
             raise MeasurementError(f"{place}: rank 0 has stopped before all ranks were there") from error
-        self.store.set_timeout(timedelta(seconds=_ANSWER_S))
+        self.answer_within(_ANSWER_S)
+
+    def answer_within(self, seconds: float) -> None:
+        """How long the store waits for a key that another rank has yet to set."""
+        self.store.set_timeout(timedelta(seconds=seconds))
+
+    def gather(self, name: str, mine: Any, timeout_s: float) -> list[Any]:
+        """What every rank says under a name, plain values in the order of the ranks, before any group is there.
+
+        Raises MeasurementError where a rank stops, or says nothing for so long.
+        """
+        keys = [f"{name}/{rank}" for rank in range(self.place.world_size)]
+        try:
+            self.store.set(keys[self.place.rank], json.dumps(mine))
+            until = time.monotonic() + timeout_s
+            while not self.store.check(keys):
+                if self.store.check(["fault"]):
+                    raise MeasurementError(self.store.get("fault").decode())
+                if time.monotonic() > until:
+                    silent = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+                    raise MeasurementError(
+                        f"no answer from rank {', '.join(map(str, silent))} within {timeout_s:.0f} s, --timeout"
+                    )
+                time.sleep(_POLL_S)
+            return [json.loads(self.store.get(key)) for key in keys]
+        except RuntimeError as error:  # of torch, when the store is gone
+            raise MeasurementError("rank 0 has stopped") from error
 
     def _open(self) -> Any:
         """The key-value store of rank 0, or of torchrun's agent."""
@@ -112,7 +141,8 @@ class Meeting:
             raise MeasurementError(self._no_store("what listens there does not answer")) from None
         except (DistStoreError, RuntimeError) as error:
             raise MeasurementError(self._no_store(str(error))) from None
-        return PrefixStore(f"commsim/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        names = [os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get(PASS, "")]
+        return PrefixStore("/".join(["commsim", *filter(None, names)]), store)
 
     def _no_store(self, text: str) -> str:
         where = f"{self.place.address}:{self.place.port}"

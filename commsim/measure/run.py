@@ -13,8 +13,11 @@ from typing import Any, Literal
 from commsim.collectives.semantics import collective
 from commsim.errors import MeasurementError
 from commsim.measure.records import REDUCING, ROOTED
+from commsim.measure.splits import group_size
 
 Backend = Literal["gloo", "nccl"]
+Runner = Literal["torch", "libnccl", "nccl-tests"]
+REGISTRATIONS = ("none", "buffer", "window")
 
 ITEM_BYTES = {
     "int8": 1,
@@ -74,8 +77,10 @@ class Task:
         """Whether the collective has a root."""
         return self.collective in ROOTED
 
-    def places(self) -> tuple[str, ...]:
-        """``oop`` and ``ip``, as far as torch has the collective out of place and in place."""
+    def places(self, in_torch: bool = True) -> tuple[str, ...]:
+        """``oop`` and ``ip``, as far as torch, or NCCL itself, has the collective out of place and in place."""
+        if not in_torch:
+            return ("oop",) if self.collective in OUT_OF_PLACE_ONLY else ("oop", "ip")
         if self.schedule:
             return ("ip",) if self.collective in IN_PLACE_ONLY else ("oop",)
         if self.collective in IN_PLACE_ONLY:
@@ -88,10 +93,16 @@ class Task:
         blocks = world_size if kind.blocks == 1 else 1
         return size // (self.item_bytes * blocks)
 
-    def actual_size(self, size: int, world_size: int) -> int:
-        """The largest size up to `size` of whole elements, and of equal blocks where there is one per rank."""
-        unit = self.item_bytes * (world_size if collective(self.collective).blocks == 1 else 1)
-        return size // unit * unit
+    def actual_size(self, size: int, world_size: int, block_bytes: int = 1) -> int:
+        """The largest size up to `size` of whole elements, and of equal blocks where there is one per rank.
+
+        A block that has as many bytes is a multiple of `block_bytes`: 16 in nccl-tests, which aligns blocks.
+        """
+        if collective(self.collective).blocks != 1:
+            return size // self.item_bytes * self.item_bytes
+        block = size // world_size
+        unit = max(self.item_bytes, block_bytes) if block >= block_bytes else self.item_bytes
+        return block // unit * unit * world_size
 
 
 SCHEMES = ("ddp", "zero2", "zero3", "tp", "pp")
@@ -168,40 +179,89 @@ class Point:
 class Run:
     """Everything that decides what a run measures, and how.
 
-    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call).
+    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `arrival_s` is how long
+    ranks wait for each other to come, `timeout_s` how long for an answer once they are there. `env` are the variables
+    of the scenario's library, `expects` what the scenario takes the machine for. `capture`: the fingerprint of the run
+    whose choices this pass shall capture, untimed; empty for a run that measures. `capture_graphs`: whether it asks
+    NCCL for its graphs as a file as well.
+    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `runner` is what calls the
+    collectives: torch.distributed, or libnccl itself, which alone knows launches of CUDA graphs (`graph` of them, 0 for
+    none), registered buffers and split communicators.
     """
 
     name: str
     tasks: tuple[Task, ...]
     backend: Backend
     world_size: int
+    runner: Runner = "torch"
+    graph: int = 0
+    register: str = "none"
+    split: str = ""
     training: tuple[TrainingTask, ...] = ()
     iterations: int = 20
     warmup: int = 5
     repeats: int = 1
     check: bool = True
     mode: str = "back_to_back"
+    arrival_s: float = 300.0
     timeout_s: float = 15.0
     ranks_per_gpu: int = 1
     capture_choices: bool = False
     scenario_hash: str = ""
     network: str = "loopback"
     out: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    expects: dict[str, Any] = field(default_factory=dict)
+    capture: str = ""
+    capture_graphs: bool = True
     conditions: dict[str, Any] = field(default_factory=dict)
 
     def points(self) -> Iterator[Point]:
         """The rows in the order in which they are measured; sizes below one element per block are left out."""
         for repeat in range(self.repeats):
             for task in self.tasks:
-                sizes = dict.fromkeys(task.actual_size(size, self.world_size) for size in task.sizes)
+                sizes = dict.fromkeys(self.actual_size(task, size) for size in task.sizes)
                 yield from (Point(task, size, repeat) for size in sizes if size)
 
+    @property
+    def group_size(self) -> int:
+        """Ranks per communicator: all of them, but for a split."""
+        return group_size(self.split, self.world_size)
+
+    def through_libnccl(self, task: Task) -> bool:
+        """Whether the collective of a task is called in libnccl itself; a schedule of ours needs torch's sends."""
+        return self.runner == "libnccl" and not task.schedule
+
+    def places(self, task: Task) -> tuple[str, ...]:
+        """``oop`` and ``ip``, as far as the runner has the collective of a task out of place and in place."""
+        return task.places(in_torch=not self.through_libnccl(task))
+
+    def actual_size(self, task: Task, size: int) -> int:
+        """The size of the row that stands for a size of a task, 0 where there is none."""
+        return task.actual_size(size, self.group_size, 16 if self.through_libnccl(task) else 1)
+
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with anything that changes the meaning of a row."""
+        """Twelve hexadecimal digits that change with anything asked for that changes the meaning of a row.
+
+        What the machine adds to it, such as versions and GPUs, is in `run_folder.SAME`.
+        """
         said = dataclasses.asdict(self)
-        for name in ("out", "timeout_s", "repeats", "conditions"):
+        for name in ("out", "arrival_s", "timeout_s", "repeats", "capture_choices", "conditions"):
             del said[name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+    def capturing(self) -> Run:
+        """The pass before this run in which NCCL logs what it chooses: every row once, nothing timed."""
+        return dataclasses.replace(
+            self,
+            training=(),
+            iterations=1,
+            warmup=0,
+            repeats=1,
+            check=False,
+            capture_choices=False,
+            capture=self.fingerprint(),
+        )
 
     def to_json(self) -> str:
         """The run as one line of JSON."""
@@ -216,17 +276,37 @@ class Run:
         return Run(tasks=tasks, training=training, **said)
 
 
+def _faults_of_options(run: Run) -> Iterator[str]:
+    """What the command line asks for that would have no effect, or that NCCL does not have."""
+    through = any(run.through_libnccl(task) for task in run.tasks)
+    for option, given in (
+        ("--graph", run.graph),
+        ("--register", run.register != "none"),
+        ("--split", run.split),
+    ):
+        if given and not through:
+            yield f"{option} has no effect: no collective of this run is called in libnccl (--runner libnccl)"
+    if run.runner != "torch" and run.backend != "nccl":
+        yield f"--runner {run.runner} is of NCCL, and this run is over {run.backend}"
+    if run.register not in REGISTRATIONS:
+        yield f"found --register {run.register!r}, expected {', '.join(REGISTRATIONS)}"
+    if run.split and (run.training or any(not run.through_libnccl(task) for task in run.tasks)):
+        yield "--split is of collectives called in libnccl, and this run has others or training steps"
+    if run.graph and run.mode == "single":
+        yield "--graph has no effect with mode single, which waits for every call"
+
+
 def check_run(run: Run) -> None:
     """Return if the backend can do all tasks; else a MeasurementError names every one that it cannot do."""
-    faults = []
+    faults, ranks = list(_faults_of_options(run)), run.group_size
     for task in run.tasks:
         what = f"{task.collective} of {task.dtype}"
-        if task.rooted and not 0 <= task.root < run.world_size:
-            faults.append(f"{task.collective}: root {task.root} is not one of the ranks 0..{run.world_size - 1}")
-        if not any(task.actual_size(size, run.world_size) for size in task.sizes):
-            least = task.item_bytes * (run.world_size if collective(task.collective).blocks == 1 else 1)
-            faults.append(f"{what}: no size is as large as one element per block, {least} B on {run.world_size} ranks")
-        if task.dtype in _NOT_IN_TORCH:
+        if task.rooted and not 0 <= task.root < ranks:
+            faults.append(f"{task.collective}: root {task.root} is not one of the ranks 0..{ranks - 1}")
+        if not any(run.actual_size(task, size) for size in task.sizes):
+            least = task.item_bytes * (ranks if collective(task.collective).blocks == 1 else 1)
+            faults.append(f"{what}: no size is as large as one element per block, {least} B on {ranks} ranks")
+        if task.dtype in _NOT_IN_TORCH and not run.through_libnccl(task):
             faults.append(f"{what}: the collectives of torch have no {task.dtype}")
         if run.backend == "gloo" and task.dtype in _NOT_IN_GLOO:
             faults.append(f"{what}: gloo in torch has no {task.dtype}")

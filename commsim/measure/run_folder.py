@@ -11,12 +11,14 @@ import fcntl
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, TextIO
 
 from commsim.errors import MeasurementError
 from commsim.files import write_atomically
 from commsim.measure.assemble import error
+from commsim.measure.capture import CHOICES
 from commsim.measure.rows import NOTHING, Group, Row, Table
 
 _PLACE_COLUMNS = ("time_us", "algbw_GBps", "busbw_GBps", "wrong", "mean_us", "p95_us", "min_us", "max_us")
@@ -35,20 +37,33 @@ COLUMNS = (
     "iterations",
     "repeat",
     "sent_bytes",
+    "expected_sent_bytes",
 )
-"""``oop`` is out of place, ``ip`` in place, as in nccl-tests; times are medians over the iterations of the slowest
-rank, and ``sent_bytes`` the payload that each rank sent in one call, in rank order, with blanks between."""
+"""``oop`` is out of place, ``ip`` in place, as in nccl-tests. Times of torch's calls are medians over the iterations of
+the slowest rank; times of libnccl are means over iterations and ranks, as nccl-tests prints them, and ``min`` and
+``max`` those of the fastest and of the slowest rank. ``sent_bytes`` is the payload that each rank sent in one call, in
+rank order, with blanks between, and ``expected_sent_bytes`` the same by `link_counters.expected_sent`; both are left
+blank where they are not known."""
 
 TABLE, CONDITIONS, TRAINING = "measured.csv", "run.json", "training.json"
 SCHEMA_VERSION = 1
+
+SAME = ("gpu", "driver", "nccl", "cuda", "torch", "cpu", "hosts", "env", "nccl_conf", "power_cap_w", "plugins")
+"""What of the conditions must be as it was for rows to stand beside each other in one table."""
+
+_WITHOUT_MEANING = re.compile(r"\w*DEBUG\w*|TORCH_CPP_LOG_LEVEL|TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")
 
 Key = tuple[str, str, str, int, int, int, str]
 
 
 class RunFolder:
-    """The rows of a run as they are appended, by one process; `finished` holds the keys of those already there."""
+    """The rows of a run as they are appended, by one process; `finished` holds the keys of those already there.
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    `conditions` are those of the run now: an earlier one under others is not gone on with.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str, conditions: dict[str, Any] | None = None) -> None:
+        self._now = json.loads(json.dumps(conditions or {}))
         self.path = folder / TABLE
         self._conditions_path = folder / CONDITIONS
         self.finished: set[Key] = set()
@@ -80,6 +95,11 @@ class RunFolder:
             raise MeasurementError(
                 f"{self.path.parent} holds another run ({said.get('name', 'unknown')!r}, of other sizes, ranks or "
                 "options); use another --out, or --fresh to start over"
+            )
+        if other := _differences(said, self._now):
+            raise MeasurementError(
+                f"{self.path.parent} holds rows that were measured under other conditions ({'; '.join(other)}); "
+                "use another --out, or --fresh to start over"
             )
         with self.path.open("rb") as stream:
             text = stream.read()
@@ -134,9 +154,30 @@ class RunFolder:
         os.close(self._descriptor)
 
 
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What is not as it was, each in a few words."""
+    said = [
+        f"{name} was {_brief(before.get(name))}, is {_brief(now.get(name))}"
+        for name in SAME
+        if name != "env" and name in now and before.get(name) != now[name]
+    ]
+    was, is_ = before.get("env", {}), now.get("env", {})
+    if "env" in now and isinstance(was, dict):
+        said += [
+            f"{name} was {_brief(was.get(name))}, is {_brief(is_.get(name))}"
+            for name in sorted(was | is_)
+            if was.get(name) != is_.get(name) and not _WITHOUT_MEANING.fullmatch(name)
+        ]
+    return said
+
+
+def _brief(value: Any) -> str:
+    return "not set" if value in (None, "") else str(value)[:60]
+
+
 def discard(folder: Path) -> None:
-    """Removes the rows and the conditions of an earlier run; other files stay."""
-    for name in (TABLE, CONDITIONS, TRAINING):
+    """Removes the rows, the conditions and the choices of an earlier run; other files stay."""
+    for name in (TABLE, CONDITIONS, TRAINING, CHOICES):
         (folder / name).unlink(missing_ok=True)
 
 

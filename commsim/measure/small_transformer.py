@@ -115,7 +115,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 def layers_of(task: TrainingTask, first: int, last: int, device: Any = "cpu") -> Transformer:
-    """Layers first..last with their weights: drawn by name, so that no rank ever holds more of the model than it runs."""
+    """Layers first..last with their weights, drawn by name: no rank ever holds more of the model than it runs."""
     return _drawn(task, _empty(task, first, last, 1, device), first, lambda name, full: full)
 
 
@@ -155,7 +155,7 @@ def sharded(task: TrainingTask, rank: int, device: Any, shard: Callable[[Any], A
     Each weight is drawn whole and cut at once, as FSDP cuts it: by `torch.chunk` along its first dimension.
     """
     with torch.device("meta"):
-        model = Transformer(task).to(torch.bfloat16 if task.precision == "pure-bf16" else torch.float32)
+        model: Transformer = Transformer(task).to(torch.bfloat16 if task.precision == "pure-bf16" else torch.float32)
     for block in model.blocks:
         shard(block)
     shard(model)
@@ -186,8 +186,9 @@ def compute_type(task: TrainingTask) -> torch.dtype:
 
 def _empty(task: TrainingTask, first: int, last: int, tp: int, device: Any) -> Transformer:
     with torch.device("meta"):
-        model = Transformer(task, first, last, tp).to(compute_type(task))
-    return model.to_empty(device=device)
+        model: Transformer = Transformer(task, first, last, tp).to(compute_type(task))
+    model.to_empty(device=device)
+    return model
 
 
 def _drawn(task: TrainingTask, model: Transformer, first: int, cut: Callable[[str, Any], Any]) -> Transformer:

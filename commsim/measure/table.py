@@ -14,7 +14,7 @@ HEADER = (
     + f"{'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7} " * 2
     + f" {'(us)':>10} {'(B)':>12}"
 )
-"""Two lines; the first time is out of place, the second in place, as far as torch has both."""
+"""Two lines; the first time is out of place, the second in place, as far as the library has both."""
 
 
 def heading(run: Run) -> str:
@@ -22,6 +22,14 @@ def heading(run: Run) -> str:
     kinds = ", ".join(dict.fromkeys([*(t.collective for t in run.tasks), *(t.scheme for t in run.training)]))
     schedules = ", ".join(dict.fromkeys(task.algorithm for task in run.tasks if task.schedule))
     how = f"{schedules} over {run.backend}" if schedules else run.backend
+    if run.backend == "nccl":
+        how += f" through {run.runner}"
+    if run.group_size < run.world_size:
+        how += f", communicators of {run.group_size} ({run.split})"
+    if run.graph:
+        how += f", {run.graph} launches of a CUDA graph"
+    if run.register != "none":
+        how += f", registered: {run.register}"
     lines = [
         f"# commsim measure: {run.name}",
         f"# {kinds} on {run.world_size} ranks, {how}, {run.network}; "
@@ -41,6 +49,6 @@ def format_row(row: dict[str, Any]) -> str:
             continue
         time, algbw, busbw, wrong = (row[f"{place}_{n}"] for n in ("time_us", "algbw_GBps", "busbw_GBps", "wrong"))
         parts.append(f"{time:>10.1f} {algbw:>8.3f} {busbw:>8.3f} {wrong:>7}")
-    p95 = max(row.get(f"{place}_p95_us", 0.0) for place in ("oop", "ip"))
+    p95 = max((row[name] for place in ("oop", "ip") if (name := f"{place}_p95_us") in row), default=None)
     sent = max((int(n) for n in row.get("sent_bytes", "").split()), default=0)
-    return " ".join(parts) + f"  {p95:>10.1f} {sent or '-':>12}"
+    return " ".join(parts) + f"  {'-' if p95 is None else f'{p95:.1f}':>10} {sent or '-':>12}"

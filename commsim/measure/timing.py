@@ -47,15 +47,19 @@ def sample(op: Operation, run: Run, device: Any, traffic: Callable[[], Bytes | N
         _barrier(device)
         op.call()
         wrong = op.wrong()
-    return Sample(seconds, wrong, _sent(before, between, after, run.iterations, single))
+    barriers = 1 + run.iterations * single
+    return Sample(seconds, wrong, sent_per_call(before, between, after, run.iterations, barriers))
 
 
-def _sent(before: Bytes | None, between: Bytes | None, after: Bytes | None, calls: int, single: bool) -> float | None:
-    """Bytes of one call: what was sent between the counts, less the barriers of the same kind among it."""
+def sent_per_call(
+    before: Bytes | None, between: Bytes | None, after: Bytes | None, calls: int, barriers: int
+) -> float | None:
+    """Bytes of one call: those from `between` to `after`, less the barriers among them, one of which came before."""
     if before is None or between is None or after is None:
         return None
     barrier = (between - before).sent
-    return ((after - between).sent - barrier * (1 + calls * single)) / calls
+    counted = after - between
+    return None if counted.too_few() else (counted.sent - barrier * barriers) / calls
 
 
 def _barrier(device: Any) -> None:

@@ -7,37 +7,63 @@ input; under torchrun or srun the command line calls `run_rank` in the process t
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 
 import commsim
 from commsim.errors import CommsimError, MeasurementError
-from commsim.measure.conditions import environment, rank_conditions, run_conditions
-from commsim.measure.nccl_sharing import logging, meaning, sharing, write_choices
+from commsim.measure.capture import begin as begin_capture
+from commsim.measure.capture import capture_environment, is_captured
+from commsim.measure.capture import finish as finish_capture
+from commsim.measure.communicator import Communicator
+from commsim.measure.conditions import nccl_configuration, rank_conditions, run_conditions
+from commsim.measure.gpu import gpus
+from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
+from commsim.measure.libnccl import NcclError
+from commsim.measure.link_counters import Counters, environment_of_nccl, expected_sent
+from commsim.measure.nccl_loop import NcclLoop
+from commsim.measure.nccl_sharing import meaning
 from commsim.measure.operations import Operation, operation
+from commsim.measure.rank_environment import apply
 from commsim.measure.records import busbw_factor
 from commsim.measure.rendezvous import Meeting, Place, place_from
 from commsim.measure.run import Point, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
+from commsim.measure.seat import differences, take_seat
+from commsim.measure.splits import group_of
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, sample
-from commsim.measure.traffic import Bytes, tcp_bytes
+from commsim.measure.traffic import Bytes
 from commsim.units import format_bytes, gb_per_s, microseconds
+
+T = TypeVar("T")
 
 FAILED = 1
 
 LEAST_PATIENCE_S = 8.0
+
+_WATCHDOG_FIRST_S = 60.0
+"""By which ranks wait longer over gloo than NCCL's watchdog does, which says what hangs."""
+
+_MEASURES = {
+    "torch": "torch.distributed's calls: the library's time with the launch from Python and c10d before it; medians "
+    "over the calls of the slowest rank",
+    "libnccl": "NCCL's calls, many in a row with one synchronisation, as nccl-tests; means over the calls and ranks",
+}
 
 _PATIENCE_S = 1.0
 """For which a rank that failed waits for the word of another that failed before it."""
@@ -58,11 +84,14 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     if place.world_size != run.world_size:
         raise MeasurementError(f"{place}: the run is for {run.world_size} ranks")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    device = _device(run, place)
-    patience_s = max(min(LEAST_PATIENCE_S, run.timeout_s), run.timeout_s - spent_s)
+    patience_s = max(min(LEAST_PATIENCE_S, run.arrival_s), run.arrival_s - spent_s)
     meeting = Meeting(place, run.fingerprint(), patience_s)
+    rank = _Rank(run, place, meeting)
     try:
-        _Rank(run, place, device, meeting).measure()
+        if run.capture:
+            rank.capture()
+        else:
+            rank.measure()
     except CommsimError as error:
         # Who fails because another one failed says what that one said; who waited in vain is the first to know.
         told = meeting.told(0.0 if isinstance(error, _NoAnswerError) else _PATIENCE_S)
@@ -73,98 +102,192 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
             dist.destroy_process_group()
 
 
-def _device(run: Run, place: Place) -> Any:
-    if run.backend == "gloo":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise MeasurementError(f"{place}: backend nccl needs a CUDA GPU, and torch {torch.__version__} sees none")
-    index = place.local_rank // run.ranks_per_gpu
-    if index >= torch.cuda.device_count():
-        raise MeasurementError(
-            f"{place}: local rank {place.local_rank} needs GPU {index}, but this machine has "
-            f"{torch.cuda.device_count()}; several ranks can share one with --ranks-per-gpu"
-        )
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    # NCCL reads its environment when the group is made.
-    os.environ.update(sharing(run.ranks_per_gpu, place.rank, _nccl_version(), os.environ))
-    if run.capture_choices:
-        os.environ.update(logging(Path(run.out), place.rank))
-    return device
-
-
-def _nccl_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in torch.cuda.nccl.version()[:3])
-
-
 class _Rank:
     """The state of one rank while it measures."""
 
-    def __init__(self, run: Run, place: Place, device: Any, meeting: Meeting) -> None:
-        self.run, self.place, self.device, self.meeting = run, place, device, meeting
+    def __init__(self, run: Run, place: Place, meeting: Meeting) -> None:
+        self.run, self.place, self.meeting = run, place, meeting
         self.folder: RunFolder | None = None
         self.what = "setting up"
+        self.left_out: list[dict[str, Any]] = []
+        self.slowed: set[str] = set()
+        self.loop: NcclLoop | None = None
 
     def measure(self) -> None:
+        """Measures what is missing."""
         try:
+            self._sit_down()
             self._connect()
-            fault = self._open_folder() if self.place.rank == 0 else None
-            self._agree(fault)
+            self._learn_conditions()
+            self._agree(self._open_folder() if self.place.rank == 0 else None)
+            self._agree(self._write_conditions(finished=False))
             for point in self._remaining():
                 self.what = f"{point.task.collective} of {format_bytes(point.size)}"
                 self._agree(self._measure(point))
+            self._end_loop()
             for task in self._remaining_training():
                 self.what = f"training {task.name}"
                 self._agree(self._train(task))
             self._agree(self._finish())
-        except CommsimError:
+        except CommsimError as error:
+            self._give_up()
+            if isinstance(error, NcclError):
+                raise MeasurementError(f"{self.what}: {error}") from error
             raise
         except Exception as error:
+            self._give_up()
             raise _failure(self.what, error) from error
         finally:
             if self.folder is not None:
                 self.folder.close()
 
+    def capture(self) -> None:
+        """Has NCCL say what it chooses: every row once, untimed; nothing is done where it has said so already."""
+        run, folder = self.run, Path(self.run.out)
+        try:
+            needed = False
+            if self.place.rank == 0 and not is_captured(folder, run.capture):
+                begin_capture(folder)  # before NCCL begins, which makes no folder
+                needed = True
+            if not self.meeting.gather("capture", needed, run.timeout_s)[0]:
+                return
+            self._sit_down()
+            apply(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
+            self._connect()
+            for point in run.points():
+                self.what = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
+                for place in run.places(point.task):
+                    self._within_memory(partial(self._once, point, place))
+            self._end_loop()
+            self._agree(self._finish_capture() if self.place.rank == 0 else None)
+        except CommsimError as error:
+            self._give_up()
+            if isinstance(error, NcclError):
+                raise MeasurementError(f"{self.what}: {error}") from error
+            raise
+        except Exception as error:
+            self._give_up()
+            raise _failure(self.what, error) from error
+
+    def _once(self, point: Point, place: str) -> None:
+        if self.run.through_libnccl(point.task):
+            loop = self._through_libnccl()
+            if loop.prepare(point) is None:
+                loop.once(point, place)
+            return
+        op = self._operation(point, place)
+        op.fill()
+        op.call()
+        if self.seat.gpu is not None:
+            self.seat.gpu.synchronize()
+
+    def _finish_capture(self) -> str | None:
+        try:
+            finish_capture(Path(self.run.out), self.run.capture)
+        except CommsimError as error:
+            return str(error)
+        return None
+
+    def _sit_down(self) -> None:
+        """Learns where this rank is, before NCCL and gloo begin."""
+        self.seat = take_seat(self.run, self.place, self.meeting)
+        self.device = self.seat.device
+        env = environment_of_nccl() if self.seat.gpu is not None else {}
+        hosts, rank = list(self.seat.hosts), self.place.rank
+        self.counters = Counters(self.seat.gpu, self.seat.index, hosts, rank, env, self.place.port)
+
     def _connect(self) -> None:
         run, place = self.run, self.place
-        # Times and verdicts travel over gloo whatever the backend measured: they need no GPU.
-        backend = "gloo" if run.backend == "gloo" else "cpu:gloo,cuda:nccl"
+        # Ranks meet through the store as they make their groups, now or at the first call of a kind, and a rank may
+        # take long to load its libraries or to make its context on the GPU.
+        self.meeting.answer_within(run.timeout_s)
+        backend = "gloo" if self.seat.gpu is None else self.seat.gpu.c10d_backend
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", self.meeting.store),
             rank=place.rank,
             world_size=place.world_size,
             timeout=timedelta(seconds=run.timeout_s),
-            **({"device_id": self.device} if run.backend == "nccl" else {}),
+            **({"device_id": self.device} if self._torch_needs_nccl() else {}),
         )
+        if self.seat.gpu is not None:
+            # A rank that hears nothing over gloo waits until NCCL's watchdog has named what hangs.
+            gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
+            gloo._set_default_timeout(timedelta(seconds=run.timeout_s + _WATCHDOG_FIRST_S))
+
+    def _learn_conditions(self) -> None:
+        """What all ranks run on; on every rank, as all say it to each other."""
+        seat = self.seat
+        mine: dict[str, Any] = rank_conditions(seat.hosts[self.place.rank])
+        state: dict[str, Any] = {}
+        if seat.gpu is not None:
+            first_of_host = seat.hosts.index(seat.hosts[self.place.rank]) == self.place.rank
+            mine |= gpu_conditions(seat.gpu, seat.index) | {"counted": " and ".join(self.counters.ways) or "nothing"}
+            mine |= {"plugins": loaded_plugins(), "nccl_conf": nccl_configuration()}
+            state = {"state": gpu_state(seat.gpu, seat.index)}
+            state |= {"host": host_conditions(seat.gpu)} if first_of_host else {}
+        ranks: list[Any] = [None] * self.place.world_size
+        dist.all_gather_object(ranks, (mine, state))
+        self.conditions = self._conditions([said for said, _ in ranks])
+        if seat.gpu is not None:
+            hosts = [more["host"] for _, more in ranks if "host" in more]
+            self.conditions |= {"gpu_states": {"before": [more["state"] for _, more in ranks]}, "machines": hosts}
+
+    def _torch_needs_nccl(self) -> bool:
+        """Whether torch's own NCCL is made at once; it would only take the GPU's memory where libnccl is called."""
+        run = self.run
+        through = all(run.through_libnccl(task) for task in run.tasks) and not run.training
+        return run.backend == "nccl" and not through and "nccl" in gpus().c10d_backend
+
+    def _through_libnccl(self) -> NcclLoop:
+        """What times collectives in libnccl; its communicator is made with the first of them."""
+        if self.loop is None:
+            run, place = self.run, self.place
+            made = Communicator(gpus(), self.seat.index, place.rank, place.world_size, run.split, run.timeout_s)
+            self.loop = NcclLoop(run, made, self.device)
+        return self.loop
+
+    def _end_loop(self) -> None:
+        if self.loop is not None:
+            self.loop.release()
+            self.loop.communicator.close()
+            self.loop = None
+
+    def _give_up(self) -> None:
+        """Ends what may still wait on the GPU for ranks that do not come."""
+        if self.loop is not None:
+            self.loop.communicator.abort()
 
     def _open_folder(self) -> str | None:
         """Takes up the folder and tells the others which rows it holds; returns what is wrong with it."""
         try:
-            self.folder = RunFolder(Path(self.run.out), self.run.fingerprint())
+            self.folder = RunFolder(Path(self.run.out), self.run.fingerprint(), self.conditions)
         except CommsimError as error:
             return str(error)
         self.meeting.store.set("finished", json.dumps(sorted(self.folder.finished)))
+        for warning in self.conditions.get("differs", []):
+            print(f"# warning: {warning}", flush=True)
+        return None
+
+    def _write_conditions(self, *, finished: bool) -> str | None:
+        if self.folder is None:
+            return None
+        said = self.conditions | {"left_out": self.left_out, "finished": finished}
+        try:
+            self.folder.write_conditions(said)
+        except CommsimError as error:
+            return str(error)
         return None
 
     def _remaining(self) -> list[Point]:
-        """The rows still to be measured, the same on every rank; writes the conditions."""
+        """The rows still to be measured, the same on every rank."""
         finished = {tuple(key) for key in json.loads(self.meeting.store.get("finished"))}
-        mine = rank_conditions(self.device)
-        ranks: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(ranks, mine)
-        self.conditions = self._conditions(ranks)
-        fault = None
-        if self.folder is not None:
-            try:
-                self.folder.write_conditions(self.conditions | {"finished": False})
-            except CommsimError as error:
-                fault = str(error)
-        self._agree(fault)
         return [point for point in self.run.points() if point.key not in finished]
 
     def _conditions(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         run = self.run
+        found = run_conditions(ranks)
+        version = self.seat.gpu.nccl_version() if self.seat.gpu is not None else None
         return {
             "name": run.name,
             "fingerprint": run.fingerprint(),
@@ -173,25 +296,48 @@ class _Rank:
             "world_size": run.world_size,
             "network": run.network,
             "mode": run.mode,
+            "runner": run.runner,
+            "measures": _MEASURES[run.runner],
+            **({"graph_launches": run.graph} if run.graph else {}),
+            **({"register": run.register} if run.register != "none" else {}),
+            **({"split": run.split} if run.split else {}),
             "iterations": run.iterations,
             "warmup": run.warmup,
             "repeats": run.repeats,
             "ranks_per_gpu": run.ranks_per_gpu,
             "commsim": commsim.__version__,
             "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "env": environment(),
-            **run_conditions(ranks),
-            **({"meaning": meaning(run.ranks_per_gpu, _nccl_version())} if run.ranks_per_gpu > 1 else {}),
+            **found,
+            **({"differs": differ} if (differ := differences(run.expects, found, run.world_size)) else {}),
+            **({"meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0))} if run.ranks_per_gpu > 1 else {}),
             **run.conditions,
         }
 
     def _measure(self, point: Point) -> str | None:
-        """Measures one row; returns what is wrong on this rank, None if nothing."""
-        places = {}
-        for place in point.task.places():
-            places[place] = sample(self._operation(point, place), self.run, self.device, self._traffic)
+        """Measures one row; returns what is wrong on this rank, None if nothing.
+
+        A row for which a rank has no memory is left out by all.
+        """
+        places: dict[str, Sample] = {}
+        through = self.run.through_libnccl(point.task)
+        if through and (obstacle := self._through_libnccl().prepare(point)):
+            return self._leave_out(self.what, obstacle)
+        for place in self.run.places(point.task):
+            if through:
+                work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self._traffic)
+            else:
+                op, full = self._within_memory(partial(self._operation, point, place))
+                if op is None:
+                    return self._leave_out(self.what, full)
+                work = partial(sample, op, self.run, self.device, self._traffic)
+            taken, full = self._within_memory(work)
+            if taken is None:
+                del work
+                return self._leave_out(self.what, full)
+            places[place] = taken
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, places)
+        self._look_at_gpu()
         if self.folder is None:
             return None
         row = _row(point, self.run, every)
@@ -201,6 +347,45 @@ class _Rank:
             return str(error)
         print(format_row(row), flush=True)
         return None
+
+    def _within_memory(self, work: Callable[[], T]) -> tuple[T | None, str]:
+        """What work returns, and which ranks had no memory for it, in one line: the same on every rank.
+
+        Where one rank alone fails while the others wait for it inside the work, the run ends, for this reason.
+        """
+        done, mine = None, ""
+        try:
+            done = work()
+        except (RuntimeError, MemoryError) as error:
+            if not gpus().is_out_of_memory(error):
+                raise
+            mine = _first_line(error)
+        every: list[Any] = [None] * self.place.world_size
+        try:
+            dist.all_gather_object(every, mine)
+        except RuntimeError as error:  # the others stand where they wait for this rank
+            raise MeasurementError(f"{self.what}: out of memory ({mine[:160]})") if mine else error from None
+        full = {rank: text for rank, text in enumerate(every) if text}
+        if not full:
+            return done, ""
+        rank, text = next(iter(full.items()))
+        others = f" and {len(full) - 1} more" if len(full) > 1 else ""
+        return None, f"out of memory on rank {rank}{others} ({text[:160]})"
+
+    def _leave_out(self, what: str, why: str) -> str | None:
+        """Goes on without a row or a training item, and says so."""
+        gc.collect()
+        if self.seat.gpu is not None:
+            self.seat.gpu.release_memory()
+        self.left_out.append({"what": what, "why": why})
+        if self.folder is not None:
+            print(f"# {what}: left out, {why}", flush=True)
+        return self._write_conditions(finished=False)
+
+    def _look_at_gpu(self) -> None:
+        """Notes what takes clock away from this rank's GPU just now."""
+        if self.seat.gpu is not None:
+            self.slowed |= set(slowed(gpu_state(self.seat.gpu, self.seat.index)))
 
     def _remaining_training(self) -> list[TrainingTask]:
         if self.folder is not None:
@@ -213,9 +398,13 @@ class _Rank:
         """Measures the steps of one training item; returns what is wrong on this rank, None if nothing."""
         from commsim.measure.training_steps import format_record, measure_steps, training_record
 
-        mine = measure_steps(task, self.place.rank, self.device, self.run.iterations, self._traffic)
+        rank, steps, gpu = self.place.rank, self.run.iterations, self.seat.gpu
+        mine, full = self._within_memory(lambda: measure_steps(task, rank, self.device, steps, self._traffic, gpu))
+        if full:
+            return self._leave_out(self.what, full)
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, mine)
+        self._look_at_gpu()
         if self.folder is None:
             return None
         record = training_record(task, every)
@@ -233,7 +422,7 @@ class _Rank:
         return schedule_operation(load_schedule(point.task, n, point.size), point.task, rank, self.device)
 
     def _traffic(self) -> Bytes | None:
-        return tcp_bytes(but_port=self.place.port)
+        return self.counters()
 
     def _agree(self, fault: str | None) -> None:
         """Raise the same MeasurementError on all ranks if one of them has a fault, or was told of one."""
@@ -247,25 +436,27 @@ class _Rank:
         raise MeasurementError(said[0] or "unknown fault")
 
     def _finish(self) -> str | None:
-        if self.folder is None:
-            return None
-        try:
-            self.folder.write_conditions(self.conditions | {"finished": True})
-            if self.run.capture_choices:
-                write_choices(Path(self.run.out))
-        except CommsimError as error:
-            return str(error)
-        return None
+        if self.seat.gpu is not None:
+            mine = (gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed))
+            every: list[Any] = [None] * self.place.world_size
+            dist.all_gather_object(every, mine)
+            self.conditions["gpu_states"]["after"] = [state for state, _ in every]
+            for rank, (_, reasons) in enumerate(every):
+                if reasons and self.folder is not None:
+                    print(f"# warning: the GPU of rank {rank} was slowed down: {', '.join(reasons)}", flush=True)
+            if any(reasons for _, reasons in every):
+                self.conditions["slowed"] = {str(r): reasons for r, (_, reasons) in enumerate(every) if reasons}
+        return self._write_conditions(finished=True)
 
 
 def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
     """The columns of one row from the samples of all ranks."""
-    task, size = point.task, point.size
+    task, size, ranks = point.task, point.size, run.group_size
     row: dict[str, Any] = {
         "collective": task.collective,
-        "n_ranks": run.world_size,
+        "n_ranks": ranks,
         "size_bytes": size,
-        "count": task.count(size, run.world_size),
+        "count": task.count(size, ranks),
         "dtype": task.dtype,
         "redop": task.redop if task.reduces else "none",
         "root": task.root if task.rooted else -1,
@@ -273,39 +464,58 @@ def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, An
         "iterations": run.iterations,
         "repeat": point.repeat,
     }
-    for place in task.places():
+    for place in run.places(task):
         samples = [rank[place] for rank in every]
-        # The collective is over when its slowest rank is through.
-        slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
-        time_s = float(slowest.quantile(0.5))
+        time_s, columns = (_mean_of_ranks if run.through_libnccl(task) else _slowest_rank)(samples)
         row |= {
             f"{place}_time_us": microseconds(time_s),
             f"{place}_algbw_GBps": gb_per_s(size / time_s),
-            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, run.world_size),
+            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, ranks),
             f"{place}_wrong": sum(s.wrong for s in samples) if run.check else "N/A",
-            f"{place}_mean_us": microseconds(float(slowest.mean())),
-            f"{place}_p95_us": microseconds(float(slowest.quantile(0.95))),
-            f"{place}_min_us": microseconds(float(slowest.min())),
-            f"{place}_max_us": microseconds(float(slowest.max())),
+            **{f"{place}_{name}_us": microseconds(seconds) for name, seconds in columns.items()},
         }
-        if all(s.sent is not None for s in samples):
-            row["sent_bytes"] = " ".join(f"{s.sent:.0f}" for s in samples)
+        sent = [s.sent for s in samples]
+        if all(n is not None for n in sent) and (any(sent) or run.world_size == 1):
+            row["sent_bytes"] = " ".join(f"{n:.0f}" for n in sent)
+    places_of = [group_of(run.split, run.world_size, rank).index(rank) for rank in range(run.world_size)]
+    expected = [expected_sent(task.collective, size, rank, ranks, task.root) for rank in places_of]
+    if all(n is not None for n in expected):
+        row["expected_sent_bytes"] = " ".join(f"{n:.0f}" for n in expected)
     return row
+
+
+def _mean_of_ranks(samples: list[Sample]) -> tuple[float, dict[str, float]]:
+    """The mean over the ranks, as nccl-tests prints it (``-a 1``), beside the fastest and the slowest rank."""
+    times = [s.seconds[0] for s in samples]
+    mean = sum(times) / len(times)
+    return mean, {"mean": mean, "min": min(times), "max": max(times)}
+
+
+def _slowest_rank(samples: list[Sample]) -> tuple[float, dict[str, float]]:
+    """The median over the calls, each of which is over when its slowest rank is through."""
+    slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
+    ends = {"min": float(slowest.min()), "max": float(slowest.max())}
+    columns = {"mean": float(slowest.mean()), "p95": float(slowest.quantile(0.95)), **ends}
+    return float(slowest.quantile(0.5)), columns
 
 
 def _failure(what: str, error: BaseException) -> MeasurementError:
     """A fault of torch while doing ``what``, in one line."""
-    text = re.sub(r"\[[^\]]*/([\w.]+:\d+)\] ", "", str(error).strip())  # gloo begins with a path of its build machine
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    first = first.split(" This is typically caused")[0].rstrip(".")
-    lowered = text.lower()
-    if isinstance(error, MemoryError) or "out of memory" in lowered or "can't allocate memory" in lowered:
+    first, lowered = _first_line(error), str(error).lower()
+    if gpus().is_out_of_memory(error):
         return MeasurementError(f"{what}: out of memory ({first[:160]})")
     if any(sign in lowered for sign in ("connection closed", "connection reset", "broken pipe", "socket closed")):
         return MeasurementError(f"{what}: a rank was lost ({first[:160]})")
     if "timed out" in lowered or "timeout" in lowered:
         return _NoAnswerError(f"{what}: no answer from another rank within the time allowed, --timeout ({first[:160]})")
     return MeasurementError(f"{what}: {type(error).__name__}: {first[:240]}")
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, as far as it concerns a user."""
+    text = re.sub(r"\[[^\]]*/([\w.]+:\d+)\] ", "", str(error).strip())  # gloo begins with a path of its build machine
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return first.split(" This is typically caused")[0].rstrip(".")
 
 
 def _die_with_parent() -> None:

@@ -1,9 +1,9 @@
-"""Bytes that this process has really sent and received, counted by the kernel below the library.
+"""Bytes that this process has really sent and received over TCP, counted by the kernel below the library.
 
-TCP: every socket of the process is asked for its TCP_INFO, which counts payload: what the library wrote, its own
+Every socket of the process is asked for its TCP_INFO, which counts payload: what the library wrote, its own
 message headers among it, but no TCP, IP or Ethernet headers and no retransmission. Both gloo and NCCL's socket
 transport keep their connections in the process that owns the rank, so no other counter is needed and no root.
-NVLink: the data counters of the device through NVML, where there is one.
+Other ways are in `link_counters`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,21 @@ _ESTABLISHED = 1
 
 @dataclass(frozen=True)
 class Bytes:
-    """Payload bytes that left and reached a process."""
+    """Payload bytes that left and reached a process; `grain` is the unit of the coarsest counter among them."""
 
     sent: int = 0
     received: int = 0
+    grain: int = 0
+
+    def __add__(self, other: Bytes) -> Bytes:
+        return Bytes(self.sent + other.sent, self.received + other.received, max(self.grain, other.grain))
 
     def __sub__(self, other: Bytes) -> Bytes:
-        return Bytes(self.sent - other.sent, self.received - other.received)
+        return Bytes(self.sent - other.sent, self.received - other.received, max(self.grain, other.grain))
+
+    def too_few(self) -> bool:
+        """Whether the counter's own unit is above 1 % of what it counted."""
+        return self.sent < 100 * self.grain
 
 
 def tcp_bytes(but_port: int | None = None) -> Bytes | None:
@@ -84,24 +92,3 @@ def _connections() -> Iterator[socket.socket]:
             yield own
         else:
             own.close()
-
-
-def nvlink_bytes(device: int) -> Bytes | None:
-    """Data bytes of all NVLinks of a GPU; None without NVML, without NVLink, or where it does not count.
-
-    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX (nvml.h: 138, 139) in KiB, scope: all links (id 0xffffffff).
-    """
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
-        fields = pynvml.nvmlDeviceGetFieldValues(handle, [(138, 0xFFFFFFFF), (139, 0xFFFFFFFF)])
-    except pynvml.NVMLError:
-        return None
-    if any(field.nvmlReturn != 0 for field in fields):
-        return None
-    sent, received = (int(field.value.ullVal) * 1024 for field in fields)
-    return Bytes(sent, received)

@@ -227,7 +227,7 @@ def _accumulate(
 
 def _weights(task: TrainingTask, model: nn.Module) -> int:
     """Bytes of the weights of a rank before sharding, as they are sent."""
-    return sum(p.numel() for p in model.parameters()) * task.width
+    return sum(int(p.numel()) for p in model.parameters()) * task.width
 
 
 def _ddp(task: TrainingTask, rank: int, device: Any) -> Parallel:
@@ -357,7 +357,9 @@ def training_record(task: TrainingTask, samples: list[StepSample]) -> dict[str, 
     slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
     step_s, compute_s = float(slowest.quantile(0.5)), None
     if all(s.alone_seconds for s in samples):
-        compute_s = float(torch.tensor([s.alone_seconds for s in samples], dtype=torch.float64).amax(dim=0).quantile(0.5))
+        compute_s = float(
+            torch.tensor([s.alone_seconds for s in samples], dtype=torch.float64).amax(dim=0).quantile(0.5)
+        )
     tokens = task.micro_batch_size * task.seq_len * task.micro_batches * (task.ranks if task.splits_data else 1)
     return {
         "name": task.name,
@@ -393,8 +395,10 @@ def format_record(record: dict[str, Any]) -> str:
     """One line on a training item."""
     sent, expected = record["sent_bytes"], record["expected_sent_bytes"]
     most = max((s for s in sent if s is not None), default=None)
-    ratio = "" if most is None or not any(expected) else (
-        f", sent {most:.0f} B/rank ({most / max(expected):.4f} of the schedules')"
+    ratio = (
+        ""
+        if most is None or not any(expected)
+        else (f", sent {most:.0f} B/rank ({most / max(expected):.4f} of the schedules')")
     )
     exposed = record["exposed_comm_s"]
     hidden = "no room to compute alone" if exposed is None else f"exposed communication {exposed * 1e3:.1f} ms"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
-from commsim.measure.run import Backend, Run, Task, TrainingTask, check_run
+from commsim.measure.run import STEP_PRECISIONS, Backend, Run, Runner, Task, TrainingTask, check_run
 from commsim.scenario.load import build_topology, scenario_hash
 from commsim.scenario.schema import CollectiveWork
-from commsim.scenario.training import TrainingSpec, TrainingWork, model_of
+from commsim.scenario.training import TrainingSpec, TrainingWork, model_of, precision_of
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -31,12 +31,22 @@ class Wish:
     schedule: str = ""
     ranks_per_gpu: int = 1
     capture_choices: bool = False
-    timeout_s: float = 15.0
+    runner: str = "auto"
+    graph: int = 0
+    register: str = "none"
+    split: str = ""
+    arrival_s: float = 300.0
+    timeout_s: float | None = None
+
+
+ANSWER_S = {"gloo": 15.0, "nccl": 600.0}
+"""How long a rank waits for an answer: on gloo a call takes as long as its bytes; NCCL's watchdog counts from when a
+call is queued, so that all calls of a row that stand in the queue must be through (torch's own limit is 600 s too)."""
 
 
 def run_of(scenario: Scenario, wish: Wish) -> Run:
     """The run of one scenario; every fault is a CommsimError, before any rank is started."""
-    backend = _backend(wish.backend, scenario)
+    backend = backend_of(wish.backend, scenario)
     world_size = wish.world_size or build_topology(scenario).world_size
     items = list(enumerate(scenario.workload))
     run = Run(
@@ -49,19 +59,37 @@ def run_of(scenario: Scenario, wish: Wish) -> Run:
         ),
         backend=backend,
         world_size=world_size,
+        runner=_runner(wish.runner, backend),
+        graph=wish.graph,
+        register=wish.register,
+        split=wish.split,
         iterations=wish.iterations,
         warmup=wish.warmup,
         repeats=wish.repeats,
         check=wish.check,
         mode=scenario.mode,
-        timeout_s=wish.timeout_s,
+        arrival_s=wish.arrival_s,
+        timeout_s=ANSWER_S[backend] if wish.timeout_s is None else wish.timeout_s,
         ranks_per_gpu=wish.ranks_per_gpu,
         capture_choices=wish.capture_choices,
         scenario_hash=scenario_hash(scenario),
+        env=dict(scenario.library.env) if backend == "nccl" else {},
+        expects=_expects(scenario) if backend == "nccl" else {},
     )
     check_run(run)
     _check_schedules(run)
     return run
+
+
+def _expects(scenario: Scenario) -> dict[str, object]:
+    """What the prediction takes the machine for; a version only where the scenario names one."""
+    topology = build_topology(scenario)
+    said: dict[str, object] = {"ranks": topology.world_size}
+    if topology.gpu.sm:
+        said |= {"gpu": topology.gpu.model, "sm": topology.gpu.sm}
+    if scenario.library.name == "nccl" and "version" in scenario.library.model_fields_set:
+        said["nccl"] = scenario.library.version
+    return said
 
 
 def _check_schedules(run: Run) -> None:
@@ -124,6 +152,13 @@ def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, b
     if model.moe is not None or model.mla is not None:
         raise refuse("model", f"{model.name} has experts or latent attention, expected a dense model for a measurement")
     scheme = next(iter(cut), {0: "ddp", 2: "zero2", 3: "zero3"}.get(spec.zero_stage, "ddp"))
+    formats = precision_of(spec)
+    if formats.name not in STEP_PRECISIONS:
+        names = ", ".join(STEP_PRECISIONS)
+        raise refuse("precision", f"found {formats.name}, expected one of {names} for a measurement")
+    if formats.gradient != formats.weight and not cut:  # nothing of them is sent in tp and pp
+        text = "found gradients in fp32, expected those of 16 bits: bytes_per_parameter 16, or framework ddp or fsdp2"
+        raise refuse("precision", text)
     each = spec.micro_batch_size * (1 if cut else world_size)
     if spec.global_batch_size % each:
         raise refuse("global_batch_size", f"found {spec.global_batch_size}, expected a multiple of {each}")
@@ -143,6 +178,7 @@ def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, b
         micro_batches=spec.global_batch_size // each,
         bucket_bytes=int(spec.bucket_size or TrainingTask.bucket_bytes),
         over_gloo=backend == "gloo",
+        precision=formats.name,
     )
 
 
@@ -155,7 +191,8 @@ def _own_schedule(work: CollectiveWork) -> str:
     return work.algorithm or next(algorithm for _, algorithm in names(work.collective))
 
 
-def _backend(wanted: str, scenario: Scenario) -> Backend:
+def backend_of(wanted: str, scenario: Scenario) -> Backend:
+    """The backend that a name of the command line means for a scenario; ``auto``: nccl where there is a GPU."""
     if wanted == "auto":
         if scenario.library.name == "gloo" or not _has_gpu():
             return "gloo"
@@ -167,10 +204,20 @@ def _backend(wanted: str, scenario: Scenario) -> Backend:
     raise ScenarioError(f"found --backend {wanted!r}, expected nccl, gloo or auto")
 
 
+def _runner(wanted: str, backend: Backend) -> Runner:
+    if wanted == "auto":
+        return "libnccl" if backend == "nccl" else "torch"
+    if wanted == "libnccl":
+        return "libnccl"
+    if wanted == "torch":
+        return "torch"
+    raise ScenarioError(f"found --runner {wanted!r}, expected libnccl, torch or auto")
+
+
 def _has_gpu() -> bool:
     from commsim.measure.launcher import require_torch
 
     require_torch()
-    import torch
+    from commsim.measure.gpu import gpus
 
-    return bool(torch.cuda.is_available())
+    return gpus().available()

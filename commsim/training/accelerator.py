@@ -7,6 +7,7 @@ Not `commsim.topology.kinds.Gpu`, which is a place in a machine. What a GPU reac
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -111,6 +112,36 @@ def accelerator(name: str) -> Accelerator:
         confidence=entry["confidence"],
         source=entry["source"],
     )
+
+
+_MEMORY_APART = 0.25
+"""By which the memory of a board may miss that of its preset: GiB for GB, and what the driver keeps, are below it."""
+
+
+def accelerator_of_board(gpu: str, memory_bytes: int = 0) -> Accelerator | None:
+    """The preset of a board by the name that its driver gives it; None where there is none of its form and memory.
+
+    A PCIe or NVL board has another clock, power and memory than the SXM module of the same chip, and the driver writes
+    only what it is not: ``NVIDIA H100 80GB HBM3`` is the module. Without `memory_bytes`, that in the name counts.
+
+    >>> [accelerator_of_board(name).name for name in ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "Tesla V100-SXM2-16GB")]
+    ['H100-PCIe-80GB', 'H100-NVL-94GB', 'V100-SXM2-16GB']
+    """
+    words = re.split(r"[\s-]+", gpu.upper())
+    form = next((word for word in ("PCIE", "NVL") if word in words), "")
+    sizes = [int(match[1]) * 10**9 for word in words if (match := re.fullmatch(r"(\d+)GB", word))]
+    wanted = memory_bytes or next(iter(sizes), 0)
+    fitting = []
+    for name in accelerator_names():
+        parts = name.upper().split("-")
+        chip = parts[1] if parts[0] == "RTX" else parts[0]
+        own = next((word for word in ("PCIE", "NVL") if word in parts), "")
+        if chip in words and own == form:
+            one = accelerator(name)
+            apart = abs(one.memory_bytes / wanted - 1) if wanted else 0.0
+            if apart <= _MEMORY_APART:
+                fitting.append((apart, name != _SHORT.get(chip), one))
+    return min(fitting, key=lambda item: item[:2])[2] if fitting else None
 
 
 CPU_TDP_W = 100.0

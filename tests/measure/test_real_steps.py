@@ -105,7 +105,7 @@ ALONE = replace(TASK, scheme="tp", ranks=1)
 
 
 def test_a_step_reads_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU every number read waits for the device; Adam on a CPU counts its steps there, fused on a GPU it does not."""
+    """On a GPU every number read waits for the device. Adam on a CPU counts its steps there; fused it does not."""
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: None)
     step = training_steps._PARALLEL["tp"](ALONE, 0, CPU).step
 
@@ -133,9 +133,7 @@ def test_16_bits_are_computed_with_and_a_master_copy_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("device", "how"), [("cuda", {"fused": True}), ("cpu", {"foreach": False})])
-def test_the_optimizer_is_fused_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, device: str, how: dict[str, bool]
-) -> None:
+def test_the_optimizer_is_fused_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, how: dict[str, bool]) -> None:
     given: dict[str, Any] = {}
 
     def adam(weights: Any, **options: Any) -> None:
@@ -151,7 +149,7 @@ def test_tf32_is_of_the_task_alone(monkeypatch: pytest.MonkeyPatch, precision: s
     seen = []
     monkeypatch.setattr(training_steps, "_barrier", lambda: seen.append(torch.get_float32_matmul_precision()))
     before = torch.get_float32_matmul_precision()
-    training_steps.measure_steps(replace(ALONE, precision=precision), 0, CPU, 1, lambda: Bytes())
+    training_steps.measure_steps(replace(ALONE, precision=precision), 0, CPU, 1, Bytes)
     assert set(seen) == {products}
     assert torch.get_float32_matmul_precision() == before
 
@@ -193,7 +191,7 @@ def test_the_peak_of_fsdp_holds_no_replica(monkeypatch: pytest.MonkeyPatch, sche
     parameters = sum(p.numel() for p in whole(task).parameters())
     before, held = live_bytes(), []
     monkeypatch.setattr(training_steps, "_forget_peak", lambda _: held.append(live_bytes() - before))
-    sample = training_steps.measure_steps(task, 0, CPU, 1, lambda: Bytes())
+    sample = training_steps.measure_steps(task, 0, CPU, 1, Bytes)
     assert 11.9 < held[0] / parameters < 14
     assert sample.alone_seconds  # the replica is made afterwards
     assert sample.loss == pytest.approx(sample.expected_loss, rel=1e-4)
@@ -224,7 +222,7 @@ def test_a_model_without_room_alone_is_still_measured(monkeypatch: pytest.Monkey
     parallel = training_steps._PARALLEL["tp"](task, 0, CPU)
     monkeypatch.setattr(training_steps, "_barrier", lambda: None)
     monkeypatch.setitem(training_steps._PARALLEL, "tp", lambda *_: replace(parallel, alone=full))
-    sample = training_steps.measure_steps(task, 0, CPU, 2, lambda: Bytes(), _FullGpu())
+    sample = training_steps.measure_steps(task, 0, CPU, 2, Bytes, _FullGpu())
     record = training_steps.training_record(task, [sample])
     assert (record["compute_s"], record["exposed_comm_s"]) == (None, None)
     assert record["step_s"] > 0
