@@ -16,7 +16,9 @@ def gpu(
     minutes: Annotated[
         float, typer.Option("--minutes", min=0, help="How long to measure; 0 writes the report of what is there.")
     ] = 10.0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of it; the zip lies beside it.")] = Path("lab"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of it; the zip lies beside it.")] = Path(
+        "lab"
+    ),
     nproc: Annotated[
         int | None,
         typer.Option("--nproc", "-n", min=1, help="Ranks to start here (default: one per GPU).", show_default=False),
@@ -66,9 +68,10 @@ def gpu(
 def _follow(place: Place) -> None:
     """A rank of torchrun or srun other than 0."""
     from commsim.lab.ranks import follow
+    from commsim.measure.run import ARRIVAL_S
     from commsim.measure.torch_runner import end_process
 
-    follow(place)
+    follow(place, ARRIVAL_S)
     end_process(0)
 
 
@@ -81,12 +84,12 @@ def _lead(
     from commsim.lab.session import Session
 
     interrupted = False
-    session = None
     faults: list[str] = []
     notes: list[str] = []
     if minutes:
         ranks = _ranks(nproc, ranks_per_gpu, place, port)
-        session = Session(folder, ranks, Clock(60 * minutes), lambda text: typer.echo(f"# {text}"))
+        alone = _alone(ranks, port)
+        session = Session(folder, ranks, alone, Clock(60 * minutes), lambda text: typer.echo(f"# {text}"))
         try:
             session.measure()
         except KeyboardInterrupt:
@@ -111,10 +114,17 @@ def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, po
     from commsim.measure.run import ARRIVAL_S
 
     if place is not None:
-        return Joined(place, ranks_per_gpu or 1, ARRIVAL_S)
+        return Joined(place, ranks_per_gpu or 1, typer.echo, ARRIVAL_S)
     count = gpus().count()
     each = ranks_per_gpu or (SHARING if count == 1 and nproc in (None, SHARING) else 1)
     return StartedHere(nproc or count * each, each, typer.echo, port)
+
+
+def _alone(ranks: Ranks, port: int | None) -> Ranks | None:
+    """One rank, where those of the job share a GPU: rates of a GPU and steps need it whole."""
+    from commsim.lab.ranks import StartedHere
+
+    return StartedHere(1, 1, typer.echo, port) if ranks.ranks_per_gpu > 1 else None
 
 
 def _report(folder: Path, faults: list[str], notes: list[str]) -> None:

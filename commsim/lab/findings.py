@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.errors import CommsimError
 from commsim.files import write_atomically
 from commsim.lab.machine import SCENARIO
-from commsim.measure.nccl_sharing import CHOICES
+from commsim.measure.capture import CHOICES
 from commsim.measure.run_folder import TABLE, TRAINING
 
 if TYPE_CHECKING:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from commsim.errors import MeasurementError
 from commsim.files import write_atomically
 from commsim.topology.imported import Given, Imported
+
+if TYPE_CHECKING:
+    from commsim.measure.gpu import Gpus
 
 TOPOLOGY, SCENARIO = "topology.yaml", "scenario.yaml"
 
@@ -44,20 +49,24 @@ class Site:
         return f"{where} x {self.gpu}, NCCL {self.nccl_version}, network {self.network}{shared}"
 
 
-def site_of(conditions: Mapping[str, Any], choices: Mapping[str, Any], ranks_per_gpu: int, sysfs: Path) -> Site:
-    """The site of a capture pass: its ``run.json``, what NCCL's log said, and the NICs that the kernel lists."""
-    nodes = int(choices.get("nodes") or conditions.get("hosts") or 1)
-    said = conditions.get("env")
-    env = {name: value for name, value in (said if isinstance(said, dict) else {}).items() if _is_a_setting(name)}
+def site_of(gpus: Gpus, ranks: int, ranks_per_gpu: int, choices: Mapping[str, Any]) -> Site:
+    """The site of a job: what this process sees of its GPU and its NICs, and what NCCL's log said (`nccl_choices.json`).
+
+    Raises MeasurementError where there is no libnccl.
+    """
+    first, version = gpus.properties(0), gpus.nccl_version()
+    if version is None:
+        raise MeasurementError("no libnccl can be loaded; name one in COMMSIM_NCCL_LIBRARY")
+    nodes = int(choices.get("nodes") or 1)
     return Site(
-        ranks=int(conditions["world_size"]),
+        ranks=ranks,
         nodes=nodes,
-        gpu=str(conditions.get("gpu", "GPU")).removeprefix("NVIDIA "),
-        sm=int(conditions["sm"]),
-        memory_bytes=int(conditions["gpu_memory_bytes"]) // ranks_per_gpu,
-        nccl_version=str(conditions["nccl"]),
-        network=_network(nodes, ranks_per_gpu, sysfs),
-        env=env,
+        gpu=first.name.removeprefix("NVIDIA "),
+        sm=first.sm,
+        memory_bytes=first.memory_bytes // ranks_per_gpu,
+        nccl_version=".".join(map(str, version)),
+        network=_network(nodes, ranks_per_gpu, gpus.sysfs),
+        env={name: value for name, value in os.environ.items() if _is_a_setting(name)},
         shared=ranks_per_gpu > 1,
     )
 
@@ -86,8 +95,8 @@ def _network(nodes: int, ranks_per_gpu: int, sysfs: Path) -> str:
     return "roce" if "Ethernet" in layers else "ethernet"
 
 
-def describe(site: Site, topology_xml: Path, graph_xml: Path | None, folder: Path) -> tuple[Path, list[str]]:
-    """Writes ``topology.yaml`` and ``scenario.yaml``; returns the scenario's path and what the reader should know.
+def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list[str]:
+    """Writes ``topology.yaml`` and ``scenario.yaml``; returns what the reader should know.
 
     The graph file is named by the scenario as `library.graph`, so that predictions begin with what NCCL found here.
     Raises TopologyError where the description of the machine is not whole.
@@ -101,17 +110,15 @@ def describe(site: Site, topology_xml: Path, graph_xml: Path | None, folder: Pat
     checked(imported, topology_xml, site.nodes)
     text = yaml.safe_dump(imported.data, sort_keys=False, default_flow_style=None, width=110)
     write_atomically(folder / TOPOLOGY, text)
-    path = write_atomically(folder / SCENARIO, scenario_text(site, _relative(graph_xml, folder)))
-    return path, notes
+    write_atomically(folder / SCENARIO, scenario_text(site, str(graphs.relative_to(folder))))
+    return notes
 
 
-def scenario_text(site: Site, graph: str | None, works: Sequence[Mapping[str, Any]] = ()) -> str:
+def scenario_text(site: Site, graph: str, works: Sequence[Mapping[str, Any]] = ()) -> str:
     """The scenario of the machine: its topology file, NCCL's version and environment, its graphs, its collectives."""
-    library: dict[str, Any] = {"name": "nccl", "version": site.nccl_version}
+    library: dict[str, Any] = {"name": "nccl", "version": site.nccl_version, "graph": graph}
     if site.env:
         library["env"] = dict(site.env)
-    if graph is not None:
-        library["graph"] = graph
     document = {
         "name": f"{site.ranks} {site.gpu}",
         "topology": {"path": TOPOLOGY, "nodes": site.nodes},
@@ -138,7 +145,3 @@ def _with_a_socket(imported: Imported) -> str:
         f"no NIC is a device of its own here: the nodes are taken to talk through sockets at {_SOCKET_GBIT} Gb/s, "
         "which is what NCCL assumes of an interface that does not tell its speed"
     )
-
-
-def _relative(path: Path | None, folder: Path) -> str | None:
-    return None if path is None else str(path.relative_to(folder))

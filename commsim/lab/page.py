@@ -59,7 +59,13 @@ def _agreement(choices: list[Choice]) -> str:
 
 def _choices(choices: list[Choice]) -> Part:
     rows = [
-        (c.collective, Cell(format_bytes(c.nbytes), float(c.nbytes)), c.logged, c.predicted, "" if c.agrees else "differs")
+        (
+            c.collective,
+            Cell(format_bytes(c.nbytes), float(c.nbytes)),
+            c.logged,
+            c.predicted,
+            "" if c.agrees else "differs",
+        )
         for c in choices
     ]
     head: list[str | Column] = ["collective", Column("size", number=True), "NCCL's log", "the model", ""]
@@ -96,7 +102,9 @@ def _rates(findings: Findings) -> Part:
     rows = [
         (row["kind"], row["shape"], row["dtype"], float(gb_per_s(float(row["per_second"])))) for row in findings.rates
     ]
-    note = "Matrix products and attention in GFLOP/s, copies in GB/s (read and written), launches in billions per second."
+    note = (
+        "Matrix products and attention in GFLOP/s, copies in GB/s (read and written), launches in billions per second."
+    )
     return table(["what", "shape", "type", "rate"], rows, note)
 
 
@@ -112,5 +120,3 @@ def summary(findings: Findings) -> list[str]:
     if findings.choices:
         lines.append(_agreement(findings.choices))
     return lines
-
-

@@ -1,14 +1,17 @@
-"""The ranks of a laboratory: started anew here for each stage, or those that torchrun or srun has started already."""
+"""The ranks of a laboratory: started anew for every stage, here or beside each process of torchrun or srun.
+
+A rank that is lost, or a GPU that has faulted, so takes one stage with it and not the rest.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from commsim.errors import MeasurementError
-from commsim.measure.launcher import launch
-from commsim.measure.rendezvous import Place, open_store
+from commsim.measure.launcher import beside, capture_beside, capture_here, launch
+from commsim.measure.rendezvous import Meeting, Place
 from commsim.measure.run import Run
 
 SHARING = 4
@@ -20,24 +23,30 @@ _IDLE_S = 3600.0
 
 
 class Ranks(Protocol):
-    """Who measures: `measure` returns when all ranks are through with a run, and raises MeasurementError otherwise."""
+    """Who measures."""
 
     world_size: int
     ranks_per_gpu: int
 
+    def capture(self, run: Run) -> None:
+        """Has NCCL say what it chooses for a run, untimed; what is missing afterwards could not be had."""
+
     def measure(self, run: Run) -> None:
-        """Measures a run into its folder."""
+        """Measures a run into its folder; MeasurementError where it cannot go on."""
 
     def end(self) -> None:
         """Lets the ranks go; nothing is measured afterwards."""
 
 
 class StartedHere:
-    """Ranks of this computer, new processes for every run: a rank that is lost takes one stage with it, not the rest."""
+    """Ranks of this computer."""
 
     def __init__(self, world_size: int, ranks_per_gpu: int, show: Callable[[str], None], port: int | None) -> None:
         self.world_size, self.ranks_per_gpu = world_size, ranks_per_gpu
         self._show, self._port = show, port
+
+    def capture(self, run: Run) -> None:
+        capture_here(run, self._show, port=self._port)
 
     def measure(self, run: Run) -> None:
         launch(run, self._show, port=self._port)
@@ -47,56 +56,58 @@ class StartedHere:
 
 
 class Joined:
-    """The ranks of torchrun or srun, led by rank 0, which tells the others by the store what to measure next."""
+    """A rank beside each process of torchrun or srun, led by the process of rank 0, which says what comes next."""
 
-    def __init__(self, place: Place, ranks_per_gpu: int, timeout_s: float) -> None:
+    def __init__(self, place: Place, ranks_per_gpu: int, show: Callable[[str], None], arrival_s: float) -> None:
         self.world_size, self.ranks_per_gpu = place.world_size, ranks_per_gpu
-        self._place, self._store = place, open_store(place, timeout_s)
+        self._place, self._show = place, show
+        self._meeting = Meeting(place, "lab", arrival_s)
         self._number = 0
 
+    def capture(self, run: Run) -> None:
+        self._say(run.to_json())
+        capture_beside(run, self._place, self._show)
+
     def measure(self, run: Run) -> None:
-        self._store.set(_key(self._number), run.to_json())
-        self._number += 1
-        _measure(run, self._place, self._store, self._number)
+        self._say(run.to_json())
+        if fault := beside(run, self._place, f"stage {self._number}"):
+            raise MeasurementError(fault)
 
     def end(self) -> None:
-        self._store.set(_key(self._number), "")
+        self._say("")
+
+    def _say(self, text: str) -> None:
+        self._meeting.store.set(_key(self._number), text)
+        self._number += 1
 
 
-def follow(place: Place, timeout_s: float) -> None:
-    """What a rank other than 0 does: measures what rank 0 says until it says no more.
+def follow(place: Place, arrival_s: float) -> None:
+    """What a process of torchrun or srun other than that of rank 0 does: what rank 0 says, until it says no more.
 
-    A run that fails ends for this rank as for all others; the next one is tried.
+    A stage that fails ends here as everywhere, and rank 0 says why; the next one is tried.
     """
-    store = open_store(place, timeout_s)
+    meeting = Meeting(place, "lab", arrival_s)
     number = 0
-    while text := _next(store, number, place):
+    while text := _next(meeting, number):
         number += 1
-        try:
-            _measure(Run.from_json(text), place, store, number)
-        except MeasurementError:
-            continue  # rank 0 says it
+        run = Run.from_json(text)
+        if run.capture_choices:
+            capture_beside(run, place, lambda line: None)
+        else:
+            beside(run, place, f"stage {number}")
 
 
-def _measure(run: Run, place: Place, store: Any, number: int) -> None:
-    from torch.distributed import PrefixStore
-
-    from commsim.measure.torch_runner import run_rank
-
-    run_rank(run, place, store=PrefixStore(f"stage/{number}", store))
-
-
-def _next(store: Any, number: int, place: Place) -> str:
+def _next(meeting: Meeting, number: int) -> str:
     """What to measure next, as JSON; empty when nothing is left. Raises MeasurementError when rank 0 is gone."""
     until = time.monotonic() + _IDLE_S
     try:
-        while not store.check([_key(number)]):
+        while not meeting.store.check([_key(number)]):
             if time.monotonic() > until:
-                raise MeasurementError(f"{place}: rank 0 has said nothing for {_IDLE_S:.0f} s")
+                raise MeasurementError(f"{meeting.place}: rank 0 has said nothing for {_IDLE_S:.0f} s")
             time.sleep(_POLL_S)
-        return str(store.get(_key(number)).decode())
+        return str(meeting.store.get(_key(number)).decode())
     except RuntimeError:  # of torch, when the store is gone
-        raise MeasurementError(f"{place}: rank 0 has stopped") from None
+        raise MeasurementError(f"{meeting.place}: rank 0 has stopped") from None
 
 
 def _key(number: int) -> str:

@@ -5,24 +5,35 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from commsim.errors import CommsimError, MeasurementError
 from commsim.lab.clock import Clock
 from commsim.lab.findings import CAPTURE, COLLECTIVES, FORCED, RATES, SINGLE, STEPS
-from commsim.lab.machine import SCENARIO, Site, describe
+from commsim.lab.machine import SCENARIO, Site, describe, site_of
 from commsim.lab.ranks import Ranks
-from commsim.lab.stages import collective_tasks, forced, forced_tasks, largest_bytes, step_tasks
-from commsim.measure.nccl_sharing import CHOICES, GRAPH, TOPOLOGY
+from commsim.lab.stages import (
+    LARGEST_BYTES,
+    SHARED_LARGEST_BYTES,
+    collective_tasks,
+    forced,
+    forced_tasks,
+    largest_bytes,
+    sizes,
+    step_tasks,
+)
+from commsim.measure.capture import CHOICES
+from commsim.measure.gpu import gpus
 from commsim.measure.run import Run, Task, TrainingTask
 from commsim.measure.run_folder import read_conditions
 
 _UNTIL_COLLECTIVES, _UNTIL_RATES, _UNTIL_STEPS = 0.5, 0.6, 0.75
 """Parts of the whole time after which a stage begins no further row. What is left in the end goes to the collectives."""
+
+_WATCHDOG_S = 600.0
 
 _CAPTURED_BYTES = tuple(8 << 3 * k for k in range(10))  # 8 B .. 1 GiB: choices change a few times on the way
 _CAPTURED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -41,85 +52,94 @@ class Session:
     notes: list[str] = field(default_factory=list)
 
     def measure(self) -> None:
-        """Everything that needs the GPUs; raises MeasurementError where not even the capture pass came through."""
-        site = self._capture()
-        largest = min(largest_bytes(site.memory_bytes), 1 << 30 if site.shared else 1 << 62)
-        self._describe(site)
-        collectives = tuple(collective_tasks(largest))
-        self._stage(
-            "collectives, the most used first", COLLECTIVES, _UNTIL_COLLECTIVES, tasks=collectives, check=True
-        )
-        self._rates()
-        self._stage(
-            "training steps", STEPS, _UNTIL_STEPS, training=step_tasks(site.ranks, site.memory_bytes)
-        )
-        for one in forced(self._table()):
-            name = f"{one.algorithm} over {one.protocol}, forced"
-            self._stage(name, f"{FORCED}/{one.name}", 1.0, tasks=forced_tasks(largest), env=one.env, quiet=True)
-        self._stage("the remaining sizes", COLLECTIVES, 1.0, tasks=collectives, check=True)
-
-    def _capture(self) -> Site:
-        """NCCL's description of the machine, its graphs and its choices, in a pass that is not timed."""
-        folder = self.folder / CAPTURE
-        if not (folder / CHOICES).exists():
-            self.say("capture: what NCCL says of this machine (not timed)")
-            tasks = tuple(Task(name, _CAPTURED_BYTES) for name in _CAPTURED)
-            self.ranks.measure(self._run("capture", folder, tasks=tasks, capture_choices=True))
-        site = self.ranks.site(read_conditions(folder), json.loads((folder / CHOICES).read_text(encoding="utf-8")))
+        """Everything that needs the GPUs; raises MeasurementError where nothing at all can be measured."""
+        choices = self._capture()
+        site = site_of(gpus(), self.ranks.world_size, self.ranks.ranks_per_gpu, choices)
         self.say(f"this machine: {site}")
-        return site
+        self._describe(site, choices)
+        largest = min(largest_bytes(site.memory_bytes), SHARED_LARGEST_BYTES if site.shared else LARGEST_BYTES)
+        collectives = self._run(COLLECTIVES, tasks=collective_tasks(largest))
+        self._stage("collectives, the most used first", collectives, _UNTIL_COLLECTIVES)
+        if self.alone is not None:
+            alone = self._run(SINGLE, self.alone, tasks=[Task("all_reduce", sizes(largest)[0])])
+            self._stage("one rank with the GPU for itself: what a call costs", alone, _UNTIL_COLLECTIVES, self.alone)
+        self._rates()
+        stepping = self.alone or self.ranks
+        steps = self._run(STEPS, stepping, training=step_tasks(stepping.world_size, site.memory_bytes))
+        self._stage("training steps", steps, _UNTIL_STEPS, stepping)
+        for one in forced(_possible(choices)):
+            run = self._run(f"{FORCED}/{one.name}", tasks=forced_tasks(largest), env=one.env)
+            self._stage(f"all_reduce by {one.algorithm} over {one.protocol}, forced", run)
+        self._stage("the remaining sizes", collectives)
 
-    def _describe(self, site: Site) -> None:
+    def _capture(self) -> dict[str, Any]:
+        """NCCL's description of the machine, its graphs and its choices, in a pass that is not timed."""
+        self.say("capture: what NCCL says of this machine (not timed)")
+        tasks = [Task(name, _CAPTURED_BYTES) for name in _CAPTURED]
+        run = self._run(CAPTURE, tasks=tasks, capture_choices=True)
+        self.ranks.capture(run)
+        try:
+            said = json.loads((Path(run.out) / CHOICES).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.faults.append("NCCL's description of the machine and its choices could not be captured")
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    def _describe(self, site: Site, choices: Mapping[str, Any]) -> None:
         """The topology and the scenario of the machine, once."""
-        if (self.folder / SCENARIO).exists():
+        if (self.folder / SCENARIO).exists() or not choices:
             return
         capture = self.folder / CAPTURE
-        graph = capture / GRAPH
         try:
-            _, notes = describe(site, capture / TOPOLOGY, graph if graph.exists() else None, self.folder)
+            if not choices.get("topology"):
+                raise MeasurementError(f"NCCL {site.nccl_version} wrote no topology file")
+            notes = describe(site, capture / choices["topology"], capture / choices["graphs"], self.folder)
         except (CommsimError, OSError) as error:
             self.faults.append(f"the machine could not be described: {_line(error)}")
             return
         self.notes += notes
         self.say(f"wrote {SCENARIO}: this machine, with NCCL's graphs, version and environment")
 
-    def _stage(self, title: str, name: str, until: float, **what: Any) -> None:
-        """One run into a folder of its own until a part of the time has passed; a fault is noted and ends it alone."""
+    def _stage(self, title: str, run: Run, until: float = 1.0, ranks: Ranks | None = None) -> None:
+        """One run until a part of the time has passed; a fault is noted, and ends this stage alone."""
         seconds = self.clock.left(until)
-        run = self._run(title, self.folder / name, seconds=seconds, **what)
-        if not (run.tasks or run.training) or seconds <= 0:
-            if run.tasks or run.training:
-                self.notes.append(f"{title}: no time was left")
+        if not (run.tasks or run.training) or _is_finished(run):
+            return
+        if seconds <= 0:
+            self.notes.append(f"{title}: no time was left")
             return
         self.say(f"{title}: up to {seconds:.0f} s of the {self.clock.left():.0f} s that are left")
         try:
-            self.ranks.measure(run)
+            (ranks or self.ranks).measure(replace(run, seconds=seconds))
         except MeasurementError as error:
             self.faults.append(f"{title}: {_line(error)}")
             self.say(f"{title} stopped: {_line(error)}")
 
     def _run(
         self,
-        title: str,
-        folder: Path,
+        name: str,
+        ranks: Ranks | None = None,
         *,
         tasks: Iterable[Task] = (),
         training: Iterable[TrainingTask] = (),
         env: dict[str, str] | None = None,
-        quiet: bool = False,
-        **more: Any,
+        capture_choices: bool = False,
     ) -> Run:
-        del quiet
+        """A run into the folder of that name; collectives are called in libnccl, as nccl-tests does."""
+        ranks = ranks or self.ranks
         return Run(
-            name=title,
+            name=name,
             tasks=tuple(tasks),
             training=tuple(training),
             backend="nccl",
-            world_size=self.ranks.world_size,
-            ranks_per_gpu=self.ranks.ranks_per_gpu,
+            runner="libnccl",
+            world_size=ranks.world_size,
+            ranks_per_gpu=ranks.ranks_per_gpu,
             env=env or {},
-            out=str(folder.absolute()),
-            **more,
+            capture_choices=capture_choices,
+            network="",
+            timeout_s=_WATCHDOG_S,
+            out=str((self.folder / name).absolute()),
         )
 
     def _rates(self) -> None:
@@ -139,16 +159,20 @@ class Session:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
             self.faults.append(f"rates: {last.removeprefix('commsim: error: ')}")
 
-    def _table(self) -> list[tuple[str, str]]:
-        """The algorithms and protocols of all_reduce for which NCCL's own table has a bandwidth."""
-        with suppress(OSError, ValueError, KeyError):
-            said = json.loads((self.folder / CAPTURE / CHOICES).read_text(encoding="utf-8"))
-            return [
-                (row["algorithm"], row["protocol"])
-                for row in said["table"]
-                if row["collective"] == "all_reduce" and row["algbw_GBps"] > 0
-            ]
-        return []
+
+def _possible(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The algorithms and protocols of all_reduce for which NCCL's own table has a bandwidth."""
+    return [
+        (row["algorithm"], row["protocol"])
+        for row in choices.get("table", ())
+        if row["collective"] == "all_reduce" and row["algbw_GBps"] > 0
+    ]
+
+
+def _is_finished(run: Run) -> bool:
+    """Whether an earlier laboratory has measured all of a run."""
+    said = read_conditions(Path(run.out))
+    return bool(said.get("finished")) and said.get("fingerprint") == run.fingerprint()
 
 
 def _line(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from commsim.measure.run import Task, TrainingTask
 
 SMALLEST_BYTES = 8
 LARGEST_BYTES = 8 << 30
+SHARED_LARGEST_BYTES = 256 << 20
+"""Of ranks that share a GPU: their times say nothing of links, and sockets take seconds for more."""
 
 _FIRST = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
 """By how much of the traffic of training they are."""
