@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from commsim.errors import MeasurementError
 from commsim.measure.gpu import Gpus
-from commsim.measure.libnccl import REMOTE_ERROR, Nccl, NcclError
+from commsim.measure.libnccl import REMOTE_ERROR, Nccl, NcclError, NcclFaultError
 from commsim.measure.splits import colors, group_of
 
 T = TypeVar("T")
@@ -41,7 +40,7 @@ class Communicator:
                 said = [str(error)]
         dist.broadcast_object_list(said, src=0)
         if isinstance(said[0], str):
-            raise MeasurementError(f"no communicator of NCCL: {said[0]}")
+            raise NcclFaultError(f"no communicator of NCCL: {said[0]}")
         unique_id = said[0]
         whole = self._begin(lambda: self.nccl.join(unique_id, run_rank, world_size), "all ranks")
         self._handles.append(whole)
@@ -64,15 +63,15 @@ class Communicator:
         try:
             return _within(self.timeout_s, work)
         except TimeoutError:
-            raise MeasurementError(
+            raise NcclFaultError(
                 f"NCCL's communicator of {whom} was not there within {self.timeout_s:.0f} s (--timeout); "
                 "NCCL_DEBUG=INFO says where it waits"
             ) from None
         except NcclError as error:
-            raise MeasurementError(f"no communicator of NCCL: {error}") from None
+            raise NcclFaultError(f"no communicator of NCCL: {error}") from None
 
     def wait(self) -> None:
-        """Returns when the stream has done everything; raises MeasurementError where NCCL fails or waits too long.
+        """Returns when the stream has done everything; raises NcclFaultError where NCCL fails or waits too long.
 
         As testStreamSynchronize of nccl-tests (src/common.cu, 2.19.6) it asks the stream without a pause.
         """
@@ -85,9 +84,9 @@ class Communicator:
             look = now + _LOOK_S
             error = self.nccl.async_error(self.handle)
             if error is not None:
-                raise MeasurementError(self._lost(error))
+                raise NcclFaultError(self._lost(error))
             if now > until:
-                raise MeasurementError(
+                raise NcclFaultError(
                     f"NCCL did not finish within {self.timeout_s:.0f} s (--timeout): a rank has not called, or a "
                     "link does not carry"
                 )

@@ -129,8 +129,12 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 """Arguments by entry point; every one of them returns an ncclResult_t."""
 
 
+class NcclFaultError(MeasurementError):
+    """Something that NCCL does not do; whoever knows adds what was being measured."""
+
+
 @dataclass(eq=False)
-class NcclError(MeasurementError):
+class NcclError(NcclFaultError):
     """A call of NCCL that failed: which, NCCL's number for it, and NCCL's own words."""
 
     call: str

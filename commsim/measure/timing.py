@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from commsim.measure.gpu import gpus
 from commsim.measure.operations import Operation
 from commsim.measure.run import Run
 from commsim.measure.traffic import Bytes
@@ -65,7 +66,7 @@ def sent_per_call(
 def _barrier(device: Any) -> None:
     """All ranks have come here, and the GPU of this one has nothing left to do."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        gpus().synchronize()
     dist.all_reduce(torch.zeros(1))
 
 
@@ -81,12 +82,12 @@ def _cpu_times(op: Operation, iterations: int, single: bool, device: Any) -> lis
 
 
 def _cuda_times(op: Operation, iterations: int, single: bool, device: Any) -> list[float]:
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * iterations)]
+    events = [gpus().event() for _ in range(2 * iterations)]
     for first, last in zip(events[::2], events[1::2], strict=True):
         if single:
             _barrier(device)
         first.record()
         op.call()
         last.record()
-    torch.cuda.synchronize(device)
-    return [first.elapsed_time(last) * 1e-3 for first, last in zip(events[::2], events[1::2], strict=True)]
+    gpus().synchronize()
+    return [first.seconds_to(last) for first, last in zip(events[::2], events[1::2], strict=True)]

@@ -33,7 +33,7 @@ from commsim.measure.communicator import Communicator
 from commsim.measure.conditions import nccl_configuration, rank_conditions, run_conditions
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
-from commsim.measure.libnccl import NcclError
+from commsim.measure.libnccl import NcclFaultError
 from commsim.measure.link_counters import Counters, environment_of_nccl, expected_sent
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import meaning
@@ -138,7 +138,7 @@ class _Rank:
             self._agree(self._finish())
         except CommsimError as error:
             self._give_up()
-            if isinstance(error, NcclError):
+            if isinstance(error, NcclFaultError):
                 raise MeasurementError(f"{self.what}: {error}") from error
             raise
         except Exception as error:
@@ -169,7 +169,7 @@ class _Rank:
             self._agree(self._finish_capture() if self.place.rank == 0 else None)
         except CommsimError as error:
             self._give_up()
-            if isinstance(error, NcclError):
+            if isinstance(error, NcclFaultError):
                 raise MeasurementError(f"{self.what}: {error}") from error
             raise
         except Exception as error:

@@ -73,7 +73,7 @@ class Operation:
     @property
     def block(self) -> int:
         """Bytes of `count` elements."""
-        return self.count * TYPES[self.dtype].itemsize
+        return self.count * int(TYPES[self.dtype].itemsize)
 
     def work(self) -> Work:
         """What the law and the counters know of it."""

@@ -23,7 +23,7 @@ class Exchange:
         self.step += 1
         words = json.dumps(said).encode()
         path = self._path(self.rank)
-        unfinished = path.with_suffix(".part")
+        unfinished = path.with_name(f"{path.name}.part")
         with unfinished.open("wb") as stream:
             stream.write(len(words).to_bytes(8, "little") + words)
             stream.write(data)
