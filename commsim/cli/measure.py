@@ -79,9 +79,18 @@ def measure(
         str,
         typer.Option(
             "--runner",
-            help="What calls NCCL's collectives: libnccl itself as nccl-tests does, torch, or auto: libnccl.",
+            help="What calls NCCL: libnccl (as nccl-tests does), torch, nccl-tests, or auto: libnccl.",
         ),
     ] = "auto",
+    nccl_tests: Annotated[
+        Path | None,
+        typer.Option(
+            "--nccl-tests",
+            metavar="FOLDER",
+            help="Where the programs of nccl-tests lie, for that runner (default: on PATH).",
+            show_default=False,
+        ),
+    ] = None,
     graph: Annotated[
         int, typer.Option("--graph", "-G", min=0, help="Launch all calls as one CUDA graph, so many times (libnccl).")
     ] = 0,
@@ -141,6 +150,7 @@ def measure(
     from dataclasses import replace
 
     from commsim.cli.find import find_scenario
+    from commsim.errors import CommsimError
     from commsim.measure.rendezvous import place_from
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.measured import Wish, run_of
@@ -163,6 +173,8 @@ def measure(
         register=register,
         split=split,
     )
+    if nccl_tests is not None and runner != "nccl-tests":
+        raise CommsimError("--nccl-tests has no effect without --runner nccl-tests")
     scenarios = _chosen(load_scenarios(find_scenario(scenario), overrides or []), only, place is not None, backend)
     if emit_sbatch:
         _print_sbatch(scenarios[0], wish)
@@ -181,7 +193,32 @@ def measure(
             check_gpus_here(run)
     for one, run, bed in zip(scenarios, runs, beds, strict=True):
         folder = Path("out") / f"{one.slug}-measured" if out is None else out / one.slug if len(runs) > 1 else out
-        _one(run, folder, fresh, port, bed)
+        if run.runner == "nccl-tests":
+            _by_nccl_tests(run, folder, fresh, nccl_tests)
+        else:
+            _one(run, folder, fresh, port, bed)
+
+
+def _by_nccl_tests(run: Run, folder: Path, fresh: bool, programs: Path | None) -> None:
+    """Has nccl-tests measure one scenario, in one process."""
+    import os
+    from dataclasses import replace
+
+    from commsim.errors import MeasurementError
+    from commsim.measure.launcher import require_torch
+    from commsim.measure.nccl_tests import measure
+    from commsim.measure.rendezvous import place_from
+    from commsim.measure.run_folder import discard
+    from commsim.measure.table import heading
+
+    if place_from(os.environ) is not None:
+        raise MeasurementError("nccl-tests starts its own threads: run this command once, without torchrun or srun")
+    require_torch()
+    if fresh:
+        discard(folder)
+    typer.echo(heading(run))
+    measure(replace(run, out=str(folder.absolute())), str(programs or ""), typer.echo)
+    typer.echo(_written(folder))
 
 
 def _chosen(scenarios: list[Scenario], only: str | None, as_rank: bool, backend: str) -> list[Scenario]:
@@ -294,4 +331,7 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | No
 
 
 def _written(folder: Path) -> str:
-    return f"# wrote measured.csv and run.json in {folder}"
+    from commsim.measure.capture import CHOICES, FOLDER
+
+    captured = f", NCCL's choices in {CHOICES} and {FOLDER}" if (folder / CHOICES).is_file() else ""
+    return f"# wrote measured.csv and run.json in {folder}{captured}"

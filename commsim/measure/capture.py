@@ -19,6 +19,7 @@ from commsim.files import write_atomically
 FOLDER, CHOICES = "capture", "nccl_choices.json"
 DEBUG_LOG, TOPOLOGY, GRAPHS = "nccl-debug.log", "topology.xml", "graphs.xml"
 _UNFINISHED = "capture.new"
+_CHOICE = ("collective", "nbytes", "algorithm", "protocol", "channels")
 
 
 def is_captured(folder: Path, fingerprint: str) -> bool:
@@ -87,8 +88,8 @@ def finish(folder: Path, fingerprint: str) -> Path:
             for (c, a, p), e in log.entries.items()
         ],
         "choices": [
-            {name: getattr(choice, name) for name in ("collective", "nbytes", "algorithm", "protocol", "channels")}
-            for choice in log.selections
+            dict(zip(_CHOICE, values, strict=True))
+            for values in dict.fromkeys(tuple(getattr(choice, name) for name in _CHOICE) for choice in log.selections)
         ],
     }
     try:

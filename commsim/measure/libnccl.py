@@ -105,8 +105,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ncclCommDestroy": (c_void_p,),
     "ncclCommAbort": (c_void_p,),
     "ncclCommGetAsyncError": (c_void_p, POINTER(c_int)),
-    "ncclCommCount": (c_void_p, POINTER(c_int)),
-    "ncclCommUserRank": (c_void_p, POINTER(c_int)),
     "ncclCommRegister": (c_void_p, c_void_p, c_size_t, POINTER(c_void_p)),  # 2.19
     "ncclCommDeregister": (c_void_p, c_void_p),
     "ncclCommWindowRegister": (c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_int),  # 2.27

@@ -16,7 +16,7 @@ from commsim.measure.json_logs import read_json
 from commsim.measure.nccl_log import read_log
 from commsim.measure.osu_log import is_osu, read_osu
 from commsim.measure.records import Curve, collective_name
-from commsim.measure.run_folder import COLUMNS, TABLE, read_run
+from commsim.measure.run_folder import TABLE, is_header, read_run
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _HEADER_WITHIN_LINES = 10_000
@@ -64,7 +64,7 @@ def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
     if set(RESULT_COLUMNS[:4]) | {"time_us"} <= set(header):
         stream.seek(0)
         return [c for c in read_result_csv(stream, path) if wanted.collective in (None, c.collective)]
-    if header == list(COLUMNS):
+    if is_header(header):
         stream.seek(0)
         return curves_of(read_run(stream, path), path, wanted)
     if "size_bytes" in header and set(MEASURED_COLUMNS) & set(header) != {"size_bytes"}:

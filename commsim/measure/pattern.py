@@ -171,7 +171,7 @@ class Pattern:
         total = torch.zeros((), dtype=torch.int64, device=buffer.device)
         for chunk, tile in self._tiles(buffer, part):
             if self.slack:
-                got, want = chunk.view(self.dtype).double(), tile.view(self.dtype).double()
+                got, want = self._wide(chunk), self._wide(tile)
                 total += (~((got - want).abs() <= self.slack * want.abs().clamp(min=1.0))).sum()
             else:
                 total += (chunk != tile).sum()
@@ -196,11 +196,17 @@ class Pattern:
             return
         whole = _carried(buffer)
         values = self._typed(part.base).roll(-(part.first % PERIOD)).to(whole.device)
-        periods = max(1, min(CHUNK_BYTES // (PERIOD * whole.element_size()), -(-length // PERIOD)))
+        width = 8 if self.slack else whole.element_size()  # with a tolerance, it is doubles that are compared
+        periods = max(1, min(CHUNK_BYTES // (PERIOD * width), -(-length // PERIOD)))
         tile = values.repeat(periods)  # whole periods: every chunk begins at the same phase
         for at in range(0, length, len(tile)):
             chunk = whole[at : min(at + len(tile), length)]
             yield chunk, tile[: len(chunk)]
+
+    def _wide(self, carried: Any) -> Any:
+        """Carried numbers as float64; by way of float32 where that holds them, as GPUs convert 8-bit floats to it."""
+        values = carried.view(self.dtype)
+        return values.double() if self.dtype.itemsize > 2 else values.float().double()
 
     def _typed(self, base: Any) -> Any:
         """A table of float64 in the type of the collective, as the carrier of its width; whole numbers wrap."""

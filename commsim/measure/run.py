@@ -21,6 +21,7 @@ ARRIVAL_S = 300.0
 Backend = Literal["gloo", "nccl"]
 Runner = Literal["torch", "libnccl", "nccl-tests"]
 REGISTRATIONS = ("none", "buffer", "window")
+_BLOCK_BYTES = 16  # to a multiple of which nccl-tests rounds blocks down (src/all_gather.cu and others, 2.19.6)
 
 ITEM_BYTES = {
     "int8": 1,
@@ -236,13 +237,20 @@ class Run:
         """Whether the collective of a task is called in libnccl itself; a schedule of ours needs torch's sends."""
         return self.runner == "libnccl" and not task.schedule
 
+    def as_nccl_tests(self, task: Task) -> bool:
+        """Whether sizes, places and times of a task are those of nccl-tests."""
+        return self.runner != "torch" and not task.schedule
+
     def places(self, task: Task) -> tuple[str, ...]:
         """``oop`` and ``ip``, as far as the runner has the collective of a task out of place and in place."""
-        return task.places(in_torch=not self.through_libnccl(task))
+        return task.places(in_torch=not self.as_nccl_tests(task))
 
     def actual_size(self, task: Task, size: int) -> int:
         """The size of the row that stands for a size of a task, 0 where there is none."""
-        return task.actual_size(size, self.group_size, 16 if self.through_libnccl(task) else 1)
+        actual = task.actual_size(size, self.group_size, _BLOCK_BYTES if self.as_nccl_tests(task) else 1)
+        if self.runner == "nccl-tests" and collective(task.collective).blocks == 1:
+            return actual if actual >= _BLOCK_BYTES * self.group_size else 0  # which it rounds down to nothing
+        return actual
 
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change with anything asked for that changes the meaning of a row.
@@ -283,13 +291,24 @@ class Run:
 def _faults_of_options(run: Run) -> Iterator[str]:
     """What the command line asks for that would have no effect, or that NCCL does not have."""
     through = any(run.through_libnccl(task) for task in run.tasks)
-    for option, given in (
-        ("--graph", run.graph),
-        ("--register", run.register != "none"),
-        ("--split", run.split),
+    theirs = run.runner == "nccl-tests"
+    for option, given, known in (
+        ("--graph", run.graph, through or theirs),
+        ("--register", run.register != "none", through or theirs),
+        ("--split", run.split, through),
     ):
-        if given and not through:
+        if given and not known:
             yield f"{option} has no effect: no collective of this run is called in libnccl (--runner libnccl)"
+    if theirs:
+        for what, asked in (
+            ("training steps", bool(run.training)),
+            ("schedules of ours", any(task.schedule for task in run.tasks)),
+            ("mode single", run.mode == "single"),
+            ("--ranks-per-gpu", run.ranks_per_gpu > 1),
+            ("--capture-choices", run.capture_choices),
+        ):
+            if asked:
+                yield f"nccl-tests has no {what}; take --runner libnccl or torch"
     if run.runner != "torch" and run.backend != "nccl":
         yield f"--runner {run.runner} is of NCCL, and this run is over {run.backend}"
     if run.register not in REGISTRATIONS:
@@ -310,7 +329,7 @@ def check_run(run: Run) -> None:
         if not any(run.actual_size(task, size) for size in task.sizes):
             least = task.item_bytes * (ranks if collective(task.collective).blocks == 1 else 1)
             faults.append(f"{what}: no size is as large as one element per block, {least} B on {ranks} ranks")
-        if task.dtype in _NOT_IN_TORCH and not run.through_libnccl(task):
+        if task.dtype in _NOT_IN_TORCH and not run.as_nccl_tests(task):
             faults.append(f"{what}: the collectives of torch have no {task.dtype}")
         if run.backend == "gloo" and task.dtype in _NOT_IN_GLOO:
             faults.append(f"{what}: gloo in torch has no {task.dtype}")

@@ -45,6 +45,12 @@ the slowest rank; times of libnccl are means over iterations and ranks, as nccl-
 rank order, with blanks between, and ``expected_sent_bytes`` the same by `link_counters.expected_sent`; both are left
 blank where they are not known."""
 
+
+def is_header(names: list[str]) -> bool:
+    """Whether these are the columns of a run; those of before 2026-11-23 lack the last one."""
+    return names in (list(COLUMNS), list(COLUMNS[:-1]))
+
+
 TABLE, CONDITIONS, TRAINING = "measured.csv", "run.json", "training.json"
 SCHEMA_VERSION = 1
 

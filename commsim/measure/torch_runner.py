@@ -110,8 +110,10 @@ class _Rank:
         self.run, self.place, self.meeting = run, place, meeting
         self.folder: RunFolder | None = None
         self.what = "setting up"
+        self.conditions: dict[str, Any] = {}
         self.left_out: list[dict[str, Any]] = []
         self.slowed: set[str] = set()
+        self.sent_share: dict[str, tuple[int, float]] = {}
         self.loop: NcclLoop | None = None
         self.start = time.monotonic()
         self.cut_short = False
@@ -265,6 +267,8 @@ class _Rank:
 
     def _end_loop(self) -> None:
         if self.loop is not None:
+            if self.run.register != "none":
+                self.conditions["registered"] = self.loop.registered
             self.loop.release()
             self.loop.communicator.close()
             self.loop = None
@@ -281,7 +285,10 @@ class _Rank:
         except CommsimError as error:
             return str(error)
         self.meeting.store.set("finished", json.dumps(sorted(self.folder.finished)))
-        for warning in self.conditions.get("differs", []):
+        warnings = list(self.conditions.get("differs", []))
+        if "nvml" in self.conditions:
+            warnings.append("without NVML (pip install nvidia-ml-py) NVLink is not counted, nor are slow clocks seen")
+        for warning in warnings:
             print(f"# warning: {warning}", flush=True)
         return None
 
@@ -358,12 +365,22 @@ class _Rank:
         if self.folder is None:
             return None
         row = _row(point, self.run, every)
+        self._compare_traffic(point, row)
         try:
             self.folder.add(row)
         except CommsimError as error:
             return str(error)
         print(format_row(row), flush=True)
         return None
+
+    def _compare_traffic(self, point: Point, row: dict[str, Any]) -> None:
+        """Keeps what the ranks sent of what they should have sent, of each collective's largest row."""
+        if "sent_bytes" not in row or "expected_sent_bytes" not in row:
+            return
+        sent, expected = (sum(map(float, row[name].split())) for name in ("sent_bytes", "expected_sent_bytes"))
+        name = point.task.algorithm or point.task.collective
+        if expected and point.size >= self.sent_share.get(name, (0, 0.0))[0]:
+            self.sent_share[name] = point.size, sent / expected
 
     def _within_memory(self, work: Callable[[], T]) -> tuple[T | None, str]:
         """What work returns, and which ranks had no memory for it, in one line: the same on every rank.
@@ -453,6 +470,10 @@ class _Rank:
         raise MeasurementError(said[0] or "unknown fault")
 
     def _finish(self) -> str | None:
+        self.conditions["sent_of_expected"] = {name: round(share, 5) for name, (_, share) in self.sent_share.items()}
+        for name, (size, share) in self.sent_share.items():
+            ways = " and ".join(self.counters.ways)
+            print(f"# {name} of {format_bytes(size)}: sent {share:.4f} of what the ring sends ({ways})", flush=True)
         if self.seat.gpu is not None:
             mine = (gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed))
             every: list[Any] = [None] * self.place.world_size

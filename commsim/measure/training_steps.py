@@ -251,6 +251,7 @@ def _fsdp(task: TrainingTask, rank: int, device: Any) -> Parallel:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     keep = task.scheme == "zero2"
+    torch.zeros((), device=device)  # a mesh chooses a GPU by the rank where none is in use yet
     mesh = init_device_mesh(torch.device(device).type, (task.ranks,))
     policy = MixedPrecisionPolicy()
     if task.precision == "bf16-fp32":  # gathered, multiplied and reduced in 16 bits; the shards stay in float32

@@ -211,7 +211,9 @@ def _runner(wanted: str, backend: Backend) -> Runner:
         return "libnccl"
     if wanted == "torch":
         return "torch"
-    raise ScenarioError(f"found --runner {wanted!r}, expected libnccl, torch or auto")
+    if wanted == "nccl-tests":
+        return "nccl-tests"
+    raise ScenarioError(f"found --runner {wanted!r}, expected libnccl, torch, nccl-tests or auto")
 
 
 def _has_gpu() -> bool:

@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_gpus import FakeGpus
 
 from commsim.measure import compute_rates as module
-from commsim.measure.compute_rates import Rate, compute_rates, parameter_yaml, processor_yaml, rates_csv
-from commsim.training.accelerator import read_processor
+from commsim.measure.compute_rates import (
+    Rate,
+    compute_rates,
+    parameter_yaml,
+    processor_yaml,
+    random_operand,
+    rates_csv,
+)
+from commsim.training.accelerator import accelerator_of_board, read_processor
 from commsim.training.parameters import read_values
 
 RATES = [
@@ -64,3 +72,77 @@ def test_a_processor_file_holds_the_best_product_and_the_largest_copy(tmp_path: 
     found = read_processor(tmp_path / "processor.yaml", processes=4, cores=8)
     assert (found.name, found.peak("fp32"), found.peak("bf16")) == ("Some CPU: 2 GHz #1", 2e11, 5e10)
     assert (found.memory_bytes_per_s, found.memory_bytes) == (1e10, 2 << 30)
+
+
+def test_operands_are_no_equal_numbers() -> None:
+    """A tensor core of an H100 takes less power for them, and clocks higher."""
+    values = random_operand((64, 64), torch.bfloat16, torch.device("cpu"))
+    assert values.float().std() == pytest.approx(1, rel=0.1)
+    assert len(values.unique()) > 500
+    assert torch.equal(values, random_operand((64, 64), torch.bfloat16, torch.device("cpu")))
+
+
+def test_every_product_multiplies_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PRODUCTS", ((16, 16, 16), (1, 1, 1)))
+    monkeypatch.setattr(module, "ATTENTIONS", ((1, 1, 16, 8), (1, 1, 1, 1)))
+    monkeypatch.setattr(module, "COPY_BYTES", (1 << 10, 1))
+    factors: list[torch.Tensor] = []
+    multiply = torch.mm
+
+    def mm(a: torch.Tensor, b: torch.Tensor, **rest: torch.Tensor) -> torch.Tensor:
+        factors.extend((a, b))
+        return multiply(a, b, **rest)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    compute_rates(torch.device("cpu"), repeats=1)
+    assert factors
+    assert all(factor.float().std() > 0.5 for factor in factors)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory_gib", "preset"),
+    [
+        ("NVIDIA H100 80GB HBM3", 79.1, "H100-SXM5-80GB"),
+        ("NVIDIA H100 PCIe", 79.2, "H100-PCIe-80GB"),
+        ("NVIDIA H100 NVL", 93.1, "H100-NVL-94GB"),
+        ("NVIDIA H200", 139.8, "H200-SXM5-141GB"),
+        ("NVIDIA H200 NVL", 139.8, None),
+        ("NVIDIA A100-SXM4-40GB", 39.4, "A100-SXM4-40GB"),
+        ("NVIDIA A100-SXM4-80GB", 79.2, "A100-SXM4-80GB"),
+        ("NVIDIA A100-PCIE-40GB", 39.4, "A100-PCIe-40GB"),
+        ("NVIDIA A100 80GB PCIe", 79.2, "A100-PCIe-80GB"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4.75, None),
+        ("Tesla V100-SXM2-16GB", 15.8, "V100-SXM2-16GB"),
+        ("Tesla V100-SXM2-32GB", 31.7, "V100-SXM2-32GB"),
+        ("NVIDIA GH200 480GB", 95.0, "GH200-96GB"),
+        ("NVIDIA B200", 178.4, "B200-SXM-180GB"),
+        ("NVIDIA L40S", 44.4, "L40S-48GB"),
+        ("NVIDIA GeForce RTX 4090", 23.6, "RTX-4090-24GB"),
+        ("NVIDIA T1000", 4.0, None),
+    ],
+)
+def test_boards_are_told_apart(gpu: str, memory_gib: float, preset: str | None) -> None:
+    """By the names that drivers give them (nvidia-smi), and their memory."""
+    board = accelerator_of_board(gpu, round(memory_gib * 2**30))
+    assert (board.name if board else None) == preset
+
+
+def test_a_pcie_board_has_shares_of_its_own_peak() -> None:
+    text = parameter_yaml(RATES, "NVIDIA H100 PCIe", 79 << 30)
+    assert text is not None
+    assert "H100-PCIe-80GB" in text
+    share = float(text.split("gemm.hopper: ")[1].split()[0])
+    assert share == pytest.approx(2 * 8192**3 / 0.0016 / 756e12, rel=0.01)
+
+
+def test_a_v100_is_rated_in_its_own_type(tmp_path: Path) -> None:
+    """It has no units for bfloat16: nothing is measured in it, and shares are of float16."""
+    half = [replace(rate, dtype="float16" if rate.dtype == "bfloat16" else rate.dtype) for rate in RATES]
+    text = parameter_yaml(half, "Tesla V100-SXM2-16GB", 16 << 30)
+    assert text is not None
+    (tmp_path / "compute.yaml").write_text(text)
+    assert read_values(tmp_path / "compute.yaml")["gemm.volta"] == pytest.approx(
+        2 * 8192**3 / 0.0016 / 125e12, rel=0.01
+    )
+    assert [name for name, _, _ in module._types(FakeGpus(1, sm=70), 0)] == ["float32", "float16"]
+    assert [name for name, _, _ in module._types(FakeGpus(1, sm=90), 0)] == ["float32", "bfloat16", "float16", "tf32"]

@@ -89,7 +89,7 @@ def started_by_hand(folder: Path, port: int, *places: tuple[int, int]) -> tuple[
     for rank, world in places:
         place = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
         env = os.environ | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-        command = [*COMMAND, "gloo-quickstart", "--out", str(folder), "-i", "200", "--timeout", "5"]
+        command = [*COMMAND, "gloo-quickstart", "--out", str(folder), "-i", "200", "--arrival", "5", "--timeout", "5"]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
     ended = []
     for process in started:

@@ -54,3 +54,10 @@ def test_the_version_is_the_one_that_the_library_names(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(gpu.Gpus, "nccl", lambda self: Library)
     assert gpu.Gpus().nccl_version() == (2, 28, 9)
+
+
+def test_nothing_else_asks_cuda_nvml_or_sysfs() -> None:
+    for path in sorted(Path(gpu.__file__).parent.glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        said = [word for word in ("torch.cuda.", "import pynvml", "/sys/class") if word in text]
+        assert path.name == "gpu.py" or not said, f"{path.name}: {said}"

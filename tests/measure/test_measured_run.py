@@ -34,9 +34,11 @@ def test_counts_are_those_of_nccl_tests() -> None:
 
 
 def test_the_fingerprint_changes_with_the_meaning_only() -> None:
-    assert replace(RUN, out="elsewhere", timeout_s=1.0, repeats=9).fingerprint() == RUN.fingerprint()
+    same = replace(RUN, out="elsewhere", arrival_s=9.0, timeout_s=1.0, repeats=9, capture_choices=True)
+    assert same.fingerprint() == RUN.fingerprint()
     others = [replace(RUN, world_size=2), replace(RUN, iterations=3), replace(RUN, mode="single")]
-    assert len({j.fingerprint() for j in [RUN, *others]}) == 4
+    others += [replace(RUN, env={"NCCL_ALGO": "Ring"}), replace(RUN, expects={"nccl": "2.27.7"})]
+    assert len({j.fingerprint() for j in [RUN, *others]}) == 6
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ def test_registered_buffers_work_and_are_given_back(tmp_path: Path, register: st
     run = _run(tmp_path, (Task("all_reduce", (1024, 1 << 20)),), ranks=2, register=register)
     rows = _measured(tmp_path, run, symmetric=symmetric)
     assert {row["oop_wrong"] for row in rows} == {"0"}
+    said = json.loads((tmp_path / "out" / "run.json").read_text())["registered"]
+    assert said == (register if symmetric else "window, of which NCCL makes no use here")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_a_row_without_room_is_left_out_and_the_others_are_there(tmp_path: Path)
     assert [(r["collective"], r["size_bytes"]) for r in rows] == [
         ("all_reduce", f"{1 << 20}"), ("all_reduce", f"{8 << 20}"), ("broadcast", f"{1 << 20}")
     ]  # fmt: skip
-    assert "# all_reduce of 1 GiB is left out: out of memory" in ended[0].said
+    assert "# all_reduce of 1 GiB: left out, out of memory" in ended[0].said
 
 
 @pytest.mark.parametrize(
@@ -161,3 +164,30 @@ def test_what_goes_wrong_is_named_and_what_was_measured_stays(tmp_path: Path, ki
     assert any(cause in each.said for each in ended), ended
     assert all(each.said.count("commsim: ") <= 1 and "Traceback" not in each.said for each in ended)
     assert [row["size_bytes"] for row in _rows(tmp_path)] == ["1024"]
+
+
+def test_bytes_are_counted_where_they_went_and_are_those_of_rings(tmp_path: Path) -> None:
+    tasks = tuple(
+        Task(c, (1 << 20,)) for c in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+    )
+    rows = _measured(tmp_path, _run(tmp_path, tasks))
+    shares = {"all_reduce": 1.5, "send_recv": 1.0}  # of the size, on each of four ranks: 2(n-1)/n, 1, else (n-1)/n
+    for row in rows:
+        wanted = shares.get(row["collective"], 0.75) * 2**20
+        sent = [float(part) for part in row["sent_bytes"].split()]
+        assert sum(sent) == pytest.approx(4 * wanted, rel=1e-3)
+
+
+def test_eight_ranks_of_a_node_send_what_rings_send(tmp_path: Path) -> None:
+    rows = _measured(tmp_path, _run(tmp_path, (Task("all_reduce", (1 << 20,)),), ranks=8), gpus=8, ranks_per_node=8)
+    assert [float(part) for part in rows[0]["sent_bytes"].split()] == pytest.approx([2 * 7 / 8 * 2**20] * 8, rel=1e-3)
+    assert rows[0]["sent_bytes"] == rows[0]["expected_sent_bytes"]
+
+
+def test_every_row_of_eight_ranks_on_two_nodes_is_there_and_right(tmp_path: Path) -> None:
+    rows = _measured(
+        tmp_path, _run(tmp_path, tuple(Task(c, (1 << 16,)) for c in COLLECTIVES), ranks=8), gpus=4, ranks_per_node=4
+    )
+    assert [row["collective"] for row in rows] == list(COLLECTIVES)
+    assert {row[f"{place}_wrong"] for row in rows for place in ("oop", "ip")} <= {"0", ""}
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["hosts"] == 2

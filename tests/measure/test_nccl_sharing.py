@@ -1,8 +1,7 @@
-"""The variables of NCCL ranks that share a GPU, its log of choices, and the batch script; no GPU is needed."""
+"""The variables of NCCL ranks that share a GPU, and the batch script; no GPU is needed."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,9 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import MeasurementError
-from commsim.measure.nccl_sharing import CHOICES, DEBUG_LOG, logging, meaning, sharing, write_choices
+from commsim.measure.nccl_sharing import meaning, sharing
 from commsim.measure.run import Run, Task, check_run
 from commsim.measure.sbatch import sbatch
-
-LOG = """node17:100:200 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
-node17:100:200 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
-node17:100:200 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}
-"""
 
 
 def test_one_rank_per_gpu_needs_nothing() -> None:
@@ -46,20 +40,6 @@ def test_from_2_30_3_it_is_allowed() -> None:
 
 def test_what_the_user_has_set_stays() -> None:
     assert "NCCL_NET" not in sharing(2, 0, (2, 28, 9), {"NCCL_NET": "IB"})
-
-
-def test_choices_name_no_host(tmp_path: Path) -> None:
-    assert logging(tmp_path, 1) == {}
-    assert logging(tmp_path, 0)["NCCL_DEBUG_FILE"] == str(tmp_path / DEBUG_LOG)
-    (tmp_path / DEBUG_LOG).write_text(LOG)
-    write_choices(tmp_path)
-    text = (tmp_path / CHOICES).read_text()
-    said = json.loads(text)
-    assert (said["version"], said["ranks"], said["nodes"]) == ([2, 28, 9], 2, 2)
-    assert said["choices"][0]["nbytes"] == 1048576
-    assert said["choices"][0]["algorithm"].lower() == "ring"
-    assert "node17" not in text
-    assert not (tmp_path / DEBUG_LOG).exists()
 
 
 def test_gloo_has_no_gpus_to_share() -> None:

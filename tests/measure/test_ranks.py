@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -70,9 +72,10 @@ def test_conditions_name_no_host(run: tuple[Path, Path, str]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is Linux's")
 def test_bytes_sent_are_those_of_the_ring(run: tuple[Path, Path, str]) -> None:
     """Within 1 %, with gloo's headers of 48 B per message; by the schedule, and by the formula 2(n-1)/n."""
-    for line in (run[1] / "measured.csv").read_text().splitlines():
-        if line.startswith("all_reduce,2,1048576,"):
-            sent = [int(n) for n in line.rsplit(",", 1)[1].split()]
+    for row in csv.DictReader(io.StringIO((run[1] / "measured.csv").read_text())):
+        if (row["collective"], row["size_bytes"]) == ("all_reduce", "1048576"):
+            sent = [int(n) for n in row["sent_bytes"].split()]
+            assert row["expected_sent_bytes"] == "1048576 1048576"
             assert sent == pytest.approx(build("all_reduce", "ring", 2, 1 << 20).sent_bytes().tolist(), rel=0.01)
             assert sent == pytest.approx([1 << 20] * 2, rel=0.01)
             return

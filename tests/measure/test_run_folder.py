@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,3 +127,38 @@ def test_a_table_that_was_spoilt_is_no_measurement(tmp_path: Path, line: str) ->
 def test_conditions_that_are_no_json_are_none(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     assert read_conditions(tmp_path) == {}
+
+
+NOW = {"gpu": "H100", "nccl": "2.27.7", "env": {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO"}, "load_average": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"nccl": "2.28.9"}, "nccl was 2.27.7, is 2.28.9"),
+        ({"gpu": ["H100", "A100"]}, r"gpu was H100, is \['H100', 'A100'\]"),
+        ({"env": {"NCCL_ALGO": "Tree"}}, "NCCL_ALGO was Ring, is Tree"),
+        ({"env": {}}, "NCCL_ALGO was Ring, is not set"),
+        ({"env": {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}}, "NCCL_PROTO was not set, is LL"),
+        ({"driver": "570"}, "driver was not set, is 570"),
+    ],
+)
+def test_rows_of_other_conditions_are_not_gone_on_with(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    _under(tmp_path, NOW)
+    with pytest.raises(MeasurementError, match=said):
+        RunFolder(tmp_path, "abc", NOW | changed)
+
+
+def test_what_changes_no_time_may_change(tmp_path: Path) -> None:
+    _under(tmp_path, NOW)
+    quiet = {"env": {"NCCL_ALGO": "Ring"}, "load_average": 9.0}
+    rows = RunFolder(tmp_path, "abc", NOW | quiet)
+    assert rows.finished == {KEY}
+    rows.close()
+
+
+def _under(folder: Path, conditions: dict[str, Any]) -> None:
+    rows = RunFolder(folder, "abc", conditions)
+    rows.write_conditions({"fingerprint": "abc"} | conditions)
+    rows.add(ROW)
+    rows.close()

@@ -150,7 +150,7 @@ class Library:
     def _ncclCommInitRankConfig(self, made: int, size: int, given: UniqueId, rank: int, config: int) -> int:
         nbytes = c_size_t.from_address(config).value
         magic, version = (c_uint.from_address(config + 8 + 4 * i).value for i in range(2))
-        newest = 88 if self._layer.settings.version >= 22800 else 48
+        newest = 80 if self._layer.settings.version >= 22800 else 48
         if magic != 0xCAFEBEEF or not 24 <= nbytes <= newest or version > self._layer.settings.version:
             self._layer.last_error = "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER"
             return _ARGUMENT
