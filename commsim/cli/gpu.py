@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from commsim.lab.clock import Clock
     from commsim.lab.ranks import Ranks
     from commsim.measure.rendezvous import Place
 
@@ -32,6 +34,14 @@ def gpu(
             show_default=False,
         ),
     ] = None,
+    largest: Annotated[
+        str | None,
+        typer.Option(
+            "--largest",
+            help="Largest message, such as '1 GiB' (default: what fits, 8 GiB at most).",
+            show_default=False,
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Drop what an earlier run left in the folder; without it that is kept.")
     ] = False,
@@ -48,8 +58,10 @@ def gpu(
     from commsim.measure.gpu import gpus
     from commsim.measure.launcher import require_torch
     from commsim.measure.rendezvous import place_from
+    from commsim.units import parse_bytes
 
     require_torch()
+    most = None if largest is None else parse_bytes(largest)
     place = place_from(os.environ)
     if place is not None and place.rank:
         _follow(place)
@@ -62,7 +74,7 @@ def gpu(
         from commsim.lab.folder import discard
 
         discard(out)
-    _lead(out, minutes, nproc, ranks_per_gpu, place, port)
+    _lead(out, 60 * minutes, most, _ranks(nproc, ranks_per_gpu, place, port) if minutes else None, port)
 
 
 def _follow(place: Place) -> None:
@@ -75,9 +87,7 @@ def _follow(place: Place) -> None:
     end_process(0)
 
 
-def _lead(
-    folder: Path, minutes: float, nproc: int | None, ranks_per_gpu: int | None, place: Place | None, port: int | None
-) -> None:
+def _lead(folder: Path, seconds: float, largest: int | None, ranks: Ranks | None, port: int | None) -> None:
     """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
     from commsim.errors import MeasurementError
     from commsim.lab.clock import Clock
@@ -86,25 +96,28 @@ def _lead(
     interrupted = False
     faults: list[str] = []
     notes: list[str] = []
-    if minutes:
-        ranks = _ranks(nproc, ranks_per_gpu, place, port)
-        alone = _alone(ranks, port)
-        session = Session(folder, ranks, alone, Clock(60 * minutes), lambda text: typer.echo(f"# {text}"))
+    if ranks is not None:
+        say = partial(_say, Clock(seconds))
+        session = Session(folder, ranks, _alone(ranks, port), Clock(seconds), say, largest)
+        faults, notes = session.faults, session.notes
         try:
             session.measure()
         except KeyboardInterrupt:
             interrupted = True
             typer.echo("# interrupted: what is measured is kept, and the report is written of it", err=True)
         except MeasurementError as error:
-            session.faults.append(str(error).splitlines()[0])
+            faults.append(str(error).splitlines()[0])
         finally:
             ranks.end()
-        faults, notes = session.faults, session.notes
     _report(folder, faults, notes)
     if interrupted:
         raise typer.Exit(130)
     if faults:
         raise MeasurementError("\n".join([*faults, "what was measured is kept; run the same command again to go on"]))
+
+
+def _say(clock: Clock, text: str) -> None:
+    typer.echo(f"# {clock.spent:5.0f} s  {text}")
 
 
 def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, port: int | None) -> Ranks:

@@ -1,4 +1,4 @@
-"""What a laboratory's folder says: measured against predicted, calibrated, and NCCL's own choices against the model's."""
+"""What a laboratory's folder says: measured against predicted, calibrated, and NCCL's choices beside the model's."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
             ("comparing with the shipped prediction", lambda: _judge(scenario, curves, findings)),
             ("calibrating", lambda: _calibrate(scenario, [*curves, *forced], folder, findings, progress)),
             ("reading NCCL's choices", lambda: _choices(scenario, folder / CAPTURE / CHOICES, findings)),
-            ("counting bytes", lambda: _traffic(scenario, folder / COLLECTIVES, findings)),
         ):
             progress(name)
             try:
                 part()
             except CommsimError as error:
                 findings.gaps.append(f"{name}: {error}")
+    _traffic(folder / COLLECTIVES, findings)
     findings.steps = _items(folder / STEPS / TRAINING)
     findings.rates = _table(folder / RATES / "rates.csv")
     return findings
@@ -185,8 +185,14 @@ def _predictor(scenario: Scenario) -> Predictor:
     return Predictor(topology, options)
 
 
-def _traffic(scenario: Scenario, folder: Path, findings: Findings) -> None:
-    raise NotImplementedError
+def _traffic(folder: Path, findings: Findings) -> None:
+    """Bytes of the busiest rank in one call, counted and by the schedule, of every row that has both."""
+    for row in _table(folder / TABLE):
+        counted, expected = (
+            [float(part) for part in row.get(name, "").split()] for name in ("sent_bytes", "expected_sent_bytes")
+        )
+        if counted and expected:
+            findings.traffic.append((row["collective"], int(row["size_bytes"]), max(counted), max(expected)))
 
 
 def _items(path: Path) -> list[Mapping[str, Any]]:

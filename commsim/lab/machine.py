@@ -50,7 +50,7 @@ class Site:
 
 
 def site_of(gpus: Gpus, ranks: int, ranks_per_gpu: int, choices: Mapping[str, Any]) -> Site:
-    """The site of a job: what this process sees of its GPU and its NICs, and what NCCL's log said (`nccl_choices.json`).
+    """The site of a job: what this process sees of its GPU and its NICs, and what NCCL said (`nccl_choices.json`).
 
     Raises MeasurementError where there is no libnccl.
     """

@@ -26,8 +26,8 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
     if findings.calibration is not None:
         c = findings.calibration
         answers.append(
-            f"Calibrated, sizes that a fit had not seen are predicted with {100 * c.error(c.held_out_s):.1f} % of error; "
-            f"as shipped it was {100 * c.error(c.before_s):.1f} %."
+            f"Calibrated, the model is {100 * c.error(c.held_out_s):.1f} % off at sizes that the fit had not seen; "
+            f"as shipped it was {100 * c.error(c.before_s):.1f} % off."
         )
         caption = "Error of the predicted time; filled: by a fit that had not seen the size, hollow: as shipped."
         sections.append(
@@ -72,6 +72,10 @@ def _choices(choices: list[Choice]) -> Part:
     return table(head, rows, "Algorithm/protocol/channels.")
 
 
+def _same(choice: Choice) -> str:
+    return "" if choice.agrees else "differs"
+
+
 def _traffic(findings: Findings) -> Part:
     rows = [
         (name, Cell(format_bytes(size), float(size)), measured, predicted, 100 * (measured / predicted - 1))
@@ -102,9 +106,7 @@ def _rates(findings: Findings) -> Part:
     rows = [
         (row["kind"], row["shape"], row["dtype"], float(gb_per_s(float(row["per_second"])))) for row in findings.rates
     ]
-    note = (
-        "Matrix products and attention in GFLOP/s, copies in GB/s (read and written), launches in billions per second."
-    )
+    note = "Matrix products and attention in GFLOP/s, copies in GB/s (read and written), launches in 10^9/s."
     return table(["what", "shape", "type", "rate"], rows, note)
 
 

@@ -16,6 +16,7 @@ from commsim.lab.findings import CAPTURE, COLLECTIVES, FORCED, RATES, SINGLE, ST
 from commsim.lab.machine import SCENARIO, Site, describe, site_of
 from commsim.lab.ranks import Ranks
 from commsim.lab.stages import (
+    BUFFERS,
     LARGEST_BYTES,
     SHARED_LARGEST_BYTES,
     collective_tasks,
@@ -31,7 +32,7 @@ from commsim.measure.run import Run, Task, TrainingTask
 from commsim.measure.run_folder import read_conditions
 
 _UNTIL_COLLECTIVES, _UNTIL_RATES, _UNTIL_STEPS = 0.5, 0.6, 0.75
-"""Parts of the whole time after which a stage begins no further row. What is left in the end goes to the collectives."""
+"""Parts of the whole time after which a stage begins no further row; what is left goes to the collectives."""
 
 _WATCHDOG_S = 600.0
 
@@ -48,6 +49,7 @@ class Session:
     alone: Ranks | None  # one rank with a whole GPU, where `ranks` share one
     clock: Clock
     say: Callable[[str], None]
+    most_bytes: int | None = None  # largest message, where the user has said it
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -57,7 +59,8 @@ class Session:
         site = site_of(gpus(), self.ranks.world_size, self.ranks.ranks_per_gpu, choices)
         self.say(f"this machine: {site}")
         self._describe(site, choices)
-        largest = min(largest_bytes(site.memory_bytes), SHARED_LARGEST_BYTES if site.shared else LARGEST_BYTES)
+        most = self.most_bytes or (SHARED_LARGEST_BYTES if site.shared else LARGEST_BYTES)
+        largest = largest_bytes(min(site.memory_bytes, BUFFERS * most))
         collectives = self._run(COLLECTIVES, tasks=collective_tasks(largest))
         self._stage("collectives, the most used first", collectives, _UNTIL_COLLECTIVES)
         if self.alone is not None:
@@ -75,7 +78,8 @@ class Session:
     def _capture(self) -> dict[str, Any]:
         """NCCL's description of the machine, its graphs and its choices, in a pass that is not timed."""
         self.say("capture: what NCCL says of this machine (not timed)")
-        tasks = [Task(name, _CAPTURED_BYTES) for name in _CAPTURED]
+        nbytes = tuple(size for size in _CAPTURED_BYTES if size <= (self.most_bytes or size))
+        tasks = [Task(name, nbytes) for name in _CAPTURED]
         run = self._run(CAPTURE, tasks=tasks, capture_choices=True)
         self.ranks.capture(run)
         try:
@@ -151,7 +155,7 @@ class Session:
         self.say(f"rates of one GPU: up to {seconds:.0f} s")
         command = [sys.executable, "-m", "commsim", "rates", "--out", str(out)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
             self.faults.append(f"rates: not finished within {seconds:.0f} s")
             return

@@ -17,7 +17,7 @@ _FIRST = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast
 
 _LAST = ("gather", "scatter")
 
-_BUFFERS = 3
+BUFFERS = 3
 """Arrays of the size of a message that a rank holds at most: what it sends, what it receives, and room to check it."""
 
 _FORCED = (
@@ -52,7 +52,7 @@ class Forced:
 
 def largest_bytes(memory_bytes: int) -> int:
     """The largest message that a GPU of so much free memory can take, a power of two, at most `LARGEST_BYTES`."""
-    most = max(SMALLEST_BYTES, min(LARGEST_BYTES, memory_bytes // _BUFFERS))
+    most = max(SMALLEST_BYTES, min(LARGEST_BYTES, memory_bytes // BUFFERS))
     return 1 << (most.bit_length() - 1)
 
 
@@ -99,7 +99,7 @@ def forced(possible: Sequence[tuple[str, str]]) -> list[Forced]:
 
 _WIDTHS = (4096, 2048, 1024, 256, 64)
 _LAYERS, _VOCABULARY, _STATE_BYTES = 4, 8192, 16
-"""Layers that all counts of ranks up to 4 divide, tokens, and bytes of a parameter with its gradient and Adam's state."""
+"""Layers, tokens of the vocabulary, and bytes of a parameter with its gradient and Adam's state."""
 
 _HEAD = 128
 
