@@ -1,12 +1,14 @@
 """Obvious versions of what the package does quickly, to compare with.
 
-`simulate` is the engine's semantics as simpy processes: one per message, one Resource per link.
+`simulate` is the engine's semantics as simpy processes: one per message, one Resource per link. `simulate_exactly` is
+the same in fractions, with the rule for events at one time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from fractions import Fraction
 from heapq import heappush
 from itertools import pairwise
 from typing import Any
@@ -74,3 +76,35 @@ def simulate(program: Program, *, store_and_forward: bool = False) -> Times:
         env.process(message(op))
     env.run()
     return times
+
+
+def simulate_exactly(
+    program: Program, seconds_per_byte: list[Fraction], latency_s: list[Fraction], delay_s: list[Fraction]
+) -> list[Fraction]:
+    """When each op ends, (M,), in fractions, so that equal times are equal: of those the smallest (op, hop) is first.
+
+    The program gives bytes, routes and order; its times in floats are not looked at.
+    """
+    p = program
+    free, tail = [Fraction(0)] * p.links, [Fraction(0)] * p.rows
+    ready, waiting = [Fraction(0)] * p.rows, p.indeg.tolist()
+    events = [(delay_s[op], op, 0) for op in range(p.rows) if not waiting[op]]
+    while events:
+        t, op, hop = min(events)
+        events.remove((t, op, hop))
+        route = p.route_link[p.route_ptr[p.route[op]] : p.route_ptr[p.route[op] + 1]].tolist()
+        if hop < len(route):
+            link = route[hop]
+            start = max(t, free[link])
+            free[link] = max(start + int(p.nbytes[op]) * seconds_per_byte[link], tail[op])
+            tail[op] = free[link] + latency_s[link]
+            if hop + 1 < len(route):
+                events.append((start + latency_s[link], op, hop + 1))
+                continue
+        else:
+            tail[op] = t
+        for s in p.succ_idx[p.succ_ptr[op] : p.succ_ptr[op + 1]].tolist():
+            ready[s], waiting[s] = max(ready[s], tail[op]), waiting[s] - 1
+            if not waiting[s]:
+                events.append((ready[s] + delay_s[s], s, 0))
+    return tail

@@ -18,6 +18,7 @@ from commsim.accuracy.cases import Case
 from commsim.accuracy.fields import Space, parameters_at, replaced, scope_of, space, walk
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
+from commsim.nccl.operation import Operation
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -168,6 +169,7 @@ class NcclModel:
                 launch=scenario.library.launch_mode,
                 env=scenario.library.env | curve.env,
                 graphs=graphs,
+                operation=Operation.named(curve.dtype, curve.redop),
             )
             for curve in curves
         ]

@@ -44,6 +44,7 @@ from commsim.document.types import show, suggest
 from commsim.errors import CommsimError, LogFormatError, TopologyError
 from commsim.measure.records import collective_name
 from commsim.nccl.environment import PATHS
+from commsim.nccl.operation import SUM, Operation
 from commsim.nccl.plugins import PLUGINS, variables
 from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
 from commsim.nccl.version import ASSUMED, Version, parse_version
@@ -142,6 +143,7 @@ class Case:
     notes: tuple[str, ...] = ()
     iterations: int = NCCL_TESTS_ITERATIONS  # calls timed together
     graphs: GraphFile | None = None  # that NCCL itself found on the machine; None: they are searched
+    operation: Operation = SUM
     fault: str = ""  # why no machine could be found
     row: dict[str, str] = field(default_factory=dict, compare=False)
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.semantics import REDUCING
 from commsim.errors import LogFormatError
 from commsim.measure.records import Curve, FloatArray, IntArray
+from commsim.nccl.operation import Operation
 
 # Name, smallest size above which (exclusive), largest size up to which (inclusive) a row belongs to the band.
 BANDS: tuple[tuple[str, int, int], ...] = (
@@ -118,6 +120,8 @@ def compare(predicted: Curve, measured: Curve) -> Comparison:
         raise LogFormatError(
             f"{measured.name} measures {measured.n_ranks} ranks, but {predicted.name} predicts {predicted.n_ranks}"
         )
+    if other := _other_operation(predicted, measured):
+        notes.append(other)
     if len(predicted) == 0:
         raise LogFormatError(f"{predicted.name} predicts no size")
     low, high = predicted.size_bytes[0], predicted.size_bytes[-1]
@@ -141,6 +145,17 @@ def compare(predicted: Curve, measured: Curve) -> Comparison:
         outside=int(np.count_nonzero(~inside)),
         notes=tuple(notes),
     )
+
+
+def _other_operation(predicted: Curve, measured: Curve) -> str:
+    """That the two were asked for what NCCL may choose differently for; blank where it would not, or is not known."""
+    if measured.collective not in REDUCING or not (predicted.dtype and (measured.dtype or measured.redop)):
+        return ""
+    asked = Operation.named(predicted.dtype, predicted.redop)
+    done = Operation.named(measured.dtype or asked.dtype, measured.redop or asked.redop)
+    if asked.alike(done):
+        return ""
+    return f"the log is of {done.one}, the prediction of {asked.one}: NCCL may choose another algorithm"
 
 
 def _span(curve: Curve) -> str:

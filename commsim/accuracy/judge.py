@@ -79,7 +79,7 @@ def pairs(predictions: list[Source], measured: list[Curve]) -> list[tuple[Source
             try:
                 line = source.curve
                 if line is None and source.scenario is not None:
-                    line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes])
+                    line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes], curve)
                 if line is not None:
                     found.append((source, verdict(compare(line, curve))))
             except CommsimError as error:

@@ -25,6 +25,7 @@ from commsim.accuracy.reasons import Miss, explain, off_by
 from commsim.accuracy.workers import Workers
 from commsim.errors import CommsimError, ScenarioError
 from commsim.measure.parsers import read_measured
+from commsim.nccl.operation import Operation
 from commsim.nccl.version import format_version
 from commsim.resources import data_root
 
@@ -158,9 +159,10 @@ def _read(cases: Iterable[Case]) -> tuple[list[Entry], list[Log]]:
                 if curve is None or len(curve) < LEAST_ROWS:
                     reason = f"fewer than {LEAST_ROWS} sizes"
                 else:
-                    entries.append(Entry(case, len(logs)))
+                    measured = replace(case, operation=Operation.named(curve.dtype, curve.redop))
+                    entries.append(Entry(measured, len(logs)))
                     sizes = tuple(int(n) for n in curve.size_bytes)
-                    logs.append(Log(case, sizes, curve.time_s, curve.undisturbed_s()))
+                    logs.append(Log(measured, sizes, curve.time_s, curve.undisturbed_s()))
                     continue
         entries.append(Entry(case, None, reason))
     return entries, logs

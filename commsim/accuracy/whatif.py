@@ -50,8 +50,11 @@ class Tried:
     score: float
 
 
-def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int]) -> Curve:
-    """The scenario's prediction of one of its collectives at other sizes; CommsimError where it cannot be had."""
+def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int], like: Curve | None = None) -> Curve:
+    """The scenario's prediction of one of its collectives at other sizes; CommsimError where it cannot be had.
+
+    Type and reduction are those of the curve that it shall be `like`, where the scenario states none.
+    """
     from commsim.scenario.load import build_topology
     from commsim.scenario.run import Prepared, run
 
@@ -59,6 +62,8 @@ def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int]) -
     if work is None:
         held = ", ".join(sorted({w.collective for w in scenario.collectives})) or "nothing"
         raise CommsimError(f"{scenario.name!r} predicts {held}, not {collective}")
+    if like is not None and scenario.library.name == "nccl":
+        work = work.as_logged(like.dtype, like.redop)
     item = work.item_bytes
     whole = sorted({max(item, int(n) // item * item) for n in sizes})
     one = scenario.model_copy(update={"workload": (work.model_copy(update={"sizes": tuple(whole)}),), "compare": ()})
@@ -93,7 +98,7 @@ def _sample(curve: Curve) -> npt.NDArray[np.int64]:
 
 def _try(scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time: Float64, cause: str) -> Tried | None:
     try:
-        curve = predicted_curve(scenario, measured.collective, [int(n) for n in sizes])
+        curve = predicted_curve(scenario, measured.collective, [int(n) for n in sizes], measured)
     except CommsimError:
         return None  # this machine cannot be changed so
     predicted = np.exp(np.interp(np.log(sizes), np.log(curve.size_bytes), np.log(curve.time_s)))

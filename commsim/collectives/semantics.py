@@ -27,6 +27,9 @@ from commsim.errors import ScheduleError
 
 Int64 = npt.NDArray[np.int64]
 
+REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+"""The collectives that combine elements."""
+
 ALL_RANKS = -1
 
 

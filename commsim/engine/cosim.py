@@ -2,8 +2,8 @@
 
 `Network` holds the state of links and of what is under way, and moves on only when it is told how far it may go;
 `Environment` tells it so from `simpy.Environment.step`: everything the network does before the next simpy event
-happens first, and an end of a collective found on the way becomes a simpy event. At equal times simpy's events come
-before the network's. There is no rollback and no polling; an idle network costs a comparison.
+happens first, and an end of a collective found on the way becomes a simpy event. At equal times (`kernel.TIE`) simpy's
+events come before the network's. There is no rollback and no polling; an idle network costs a comparison.
 
 >>> from commsim.collectives.ring import ring_all_reduce
 >>> from commsim.topology.presets import load_preset
@@ -276,6 +276,9 @@ class Environment(simpy.Environment):  # type: ignore[misc]
             self.network: Network | FairNetwork = FairNetwork(topology)
         else:
             self.network = Network(topology)
+        from commsim.engine.kernel import BEFORE
+
+        self._before = BEFORE
         self._events: dict[int, simpy.Event] = {}
         self._templates: dict[int, tuple[Schedule, Template]] = {}
         self._sends: dict[int, Template] = {}
@@ -306,13 +309,13 @@ class Environment(simpy.Environment):  # type: ignore[misc]
     def step(self) -> None:
         """Let the network come up to the next simpy event, then process that event."""
         queue = self._queue
-        if self.network.next_event < (queue[0][0] if queue else math.inf):
+        if self.network.next_event < (queue[0][0] * self._before if queue else math.inf):
             self._catch_up()
         _STEP(self)
 
     def _catch_up(self) -> None:
         network, queue = self.network, self._queue
-        while network.next_event < (queue[0][0] if queue else math.inf):
+        while network.next_event < (queue[0][0] * self._before if queue else math.inf):
             for instance, end_s in network.advance_to(queue[0][0] if queue else math.inf):
                 event = self._events.pop(instance)
                 event._ok, event._value = True, end_s - event.started_s

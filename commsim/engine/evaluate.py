@@ -35,6 +35,12 @@ DIFFERENCE = 0.1
 """Where FIFO links and fair sharing differ by more than this share, a result gives both."""
 
 
+_ROWS_DO_NOT_FOLD = (
+    "with FIFO links only a ring with equal chunks folds, whose messages are alike seen from every rank; "
+    "any schedule may under fair sharing"
+)
+
+
 @overload
 def evaluate(
     what: Schedule,
@@ -102,7 +108,7 @@ def evaluate_program(
     if engine == "wavefront":
         raise _not_here("wavefront", schedule, "it takes rings given as a family, without rows")
     if engine == "fold" and contention == "fifo":
-        raise _not_here("folding", schedule, "rows fold under fair sharing only; with FIFO links a family does")
+        raise _not_here("folding", schedule, _ROWS_DO_NOT_FOLD)
     reason = ""
     if engine in {"auto", "closed_form"}:
         found = uniform_steps(program, schedule.step)
@@ -138,7 +144,7 @@ def _family(family: Family, topology: Topology, engine: Engine, contention: Cont
         if engine == "wavefront":
             raise _not_here("wavefront", family, found)
     if engine in {"auto", "fold"}:
-        folded = fold(family, topology)
+        folded = fold(family, topology, fifo=contention == "fifo")
         if not isinstance(folded, str):
             if contention == "fifo":
                 return run_folded(folded)

@@ -2,9 +2,11 @@
 
 Ranks r and r + period stand alike when the family sends alike from both and their routes are images of each other;
 so do the ranks of one node, if turning every node by one rank is such an image too. Then the messages of ranks that
-stand alike take equal times: the numbers of messages (step, lane, rank) are in the same order everywhere, and every
-link sees the same messages as its images. Exact for FIFO only while each image of a message has a link of its own;
-this, and the images themselves, are checked, not assumed.
+stand alike take equal times: every link sees the same messages as its images, and of two that come at one time the
+same goes first, since the numbers of messages (step, lane, rank) are in the same order. Exact for FIFO only while each
+image of a message has a link of its own, and while ranks whose messages of one step share a link are in the order of
+those that stand for them on every image: round the end of the machine they need not be. All of this, and the images
+themselves, are checked, not assumed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ CHECK_ALL_RANKS = 16_384
 class Folded:
     """A family folded onto ``senders`` representative ranks; links are those of the quotient.
 
-    Rank r stands for its class ``r % period // rail``. ``to`` and ``route`` (phases, senders), routes in CSR form over
+    Class ``r % period // rail`` stands for rank r. ``to`` and ``route`` (phases, senders), routes in CSR form over
     quotient links; ``link`` (k,) names for each of those the link of the topology that stands for its images.
     """
 
@@ -85,8 +87,11 @@ class _Links:
     number: Int64
 
 
-def fold(family: Family, topology: Topology, period: int | None = None) -> Folded | str:
-    """The family folded by the topology's period (or the one given, in ranks), or the condition that does not hold."""
+def fold(family: Family, topology: Topology, period: int | None = None, *, fifo: bool = True) -> Folded | str:
+    """The family folded by the topology's period (or the one given, in ranks), or the condition that does not hold.
+
+    ``fifo=False``, for fair sharing, does not ask who goes first of two messages that come to a link at one time.
+    """
     fits(family, topology)
     if family.world_size != topology.world_size:
         return f"{family.world_size} of the {topology.world_size} ranks of {topology.name} have no translation"
@@ -99,14 +104,14 @@ def fold(family: Family, topology: Topology, period: int | None = None) -> Folde
     turns = local > 1 and shift % local == 0
     reason = ""
     for rail in (local, 1) if turns else (1,):
-        found = _fold(family, topology, shift, rail)
+        found = _fold(family, topology, shift, rail, fifo)
         if isinstance(found, Folded):
             return found
         reason = found  # without turning nodes less is asked, so the last reason is the weightiest
     return f"{reason} (period {shift} of {n} ranks)"
 
 
-def _fold(family: Family, topology: Topology, period: int, rail: int) -> Folded | str:
+def _fold(family: Family, topology: Topology, period: int, rail: int, fifo: bool) -> Folded | str:
     n, count = family.world_size, family.world_size // period
     ranks = np.arange(n)
     node = ranks // rail * rail
@@ -123,12 +128,16 @@ def _fold(family: Family, topology: Topology, period: int, rail: int) -> Folded 
     hops = _hops(family, topology, chosen_ranks)
     # Links numbered anew: what follows need not carry all links of a large machine about.
     used, number = np.unique(hops, return_inverse=True)
+    if not (used >= 0).any():
+        return "no message uses a link"
     hops = number.reshape(hops.shape) - int(used[0] < 0)
     used = used[used >= 0]
     links = _Links(topology.link_bandwidth[used], topology.link_latency[used], used)
     fault = _check_images(hops, np.array(chosen), period, rail, count, links)
     if fault:
         return fault
+    if fifo and not _in_order_of_classes(hops, chosen_ranks % period // rail):
+        return "messages of one step are numbered in another order on one link than on its images, which breaks ties"
     return _quotient(family, links, hops, period, rail)
 
 
@@ -186,6 +195,22 @@ def _one_to_one(a: Int64, b: Int64, links: _Links) -> bool:
     )
 
 
+def _in_order_of_classes(hops: Int64, sender: Int64) -> bool:
+    """Whether on every link the messages of one step, in the order of ranks, are in that of their senders' classes.
+
+    Then of two messages that come to a link at one time the same class goes first on all its images, and in the part.
+    """
+    for phase in hops:
+        link = phase.reshape(-1)
+        order = np.argsort(link, kind="stable")
+        order = order[np.searchsorted(link[order], 0) :]
+        same = link[order][1:] == link[order][:-1]
+        number = np.repeat(sender, phase.shape[1])[order]
+        if (number[1:] < number[:-1])[same].any():
+            return False
+    return True
+
+
 def _labels(columns: Int64, count: int) -> Int64:
     """The smallest link of the set that each link stands alike with, (links,); -1 for links of no column.
 
@@ -209,7 +234,11 @@ def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int
     members = hops.reshape(phases, chosen // period, senders, rail, width).transpose(0, 2, 4, 1, 3)
     columns = members.reshape(phases * senders * width, -1)
     label = _labels(columns[columns[:, 0] >= 0], links.number.size)
-    ways = members[..., 0, 0].reshape(phases * senders, width)
+    # One route, and so one connection, for all phases in which a rank sends to the same other one.
+    first = np.arange(0, period, rail)
+    pairs = np.stack([p.to[first] * family.world_size + first for p in family.phases])
+    _, shown, route = np.unique(pairs, return_index=True, return_inverse=True)
+    ways = members[..., 0, 0].reshape(phases * senders, width)[shown]
     inside = ways >= 0
     stands, number = np.unique(label[ways[inside]], return_inverse=True)
     return Folded(
@@ -217,7 +246,7 @@ def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int
         period=period,
         rail=rail,
         to=np.stack([p.to[:period:rail] % period // rail for p in family.phases]).astype(np.int32),
-        route=np.arange(phases * senders, dtype=np.int32).reshape(phases, senders),
+        route=route.reshape(phases, senders).astype(np.int32),
         route_ptr=np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int64),
         route_link=number.reshape(-1).astype(np.int32),
         link=links.number[stands].astype(np.int32),

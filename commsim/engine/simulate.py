@@ -96,15 +96,38 @@ def simulate(
     if record:
         needed += RECORD_BYTES_PER_HOP * int(program.hops().sum()) + 20 * program.rows
     require_memory(needed, program.rows, limit_bytes=limit_bytes)
-    if not merge or record or store_and_forward:
-        routes = Routes.of(program)
-    elif routes is None:
-        routes = Routes.merged(program)
-    if in_order and not record and not program.joins:
-        outcome = _in_order(program, routes, store_and_forward)
+    in_order = in_order and not record and not program.joins
+    shortest_s = _shortest_transfer_s(program)
+    if merge and not record and not store_and_forward and shortest_s:
+        outcome = _run(program, Routes.merged(program) if routes is None else routes, in_order=in_order)
+        if _in_queues_order(shortest_s, outcome.makespan_s):
+            return outcome
+    return _run(program, Routes.of(program), store_and_forward, in_order=in_order, record=record)
+
+
+def _shortest_transfer_s(p: Program) -> float:
+    """Seconds for which a message holds a link at least."""
+    return float(p.nbytes[: p.rows - p.joins].min(initial=2**62)) / float(p.link_bandwidth.max(initial=1e-300))
+
+
+def _in_queues_order(shortest_s: float, makespan_s: float) -> bool:
+    """Whether two messages that leave a link one after the other never come to the next link at one time.
+
+    If they did, the one of smaller number would overtake there, and where links are merged it cannot.
+    """
+    from commsim.engine.kernel import TIE
+
+    return shortest_s > 2 * TIE * makespan_s
+
+
+def _run(
+    p: Program, routes: Routes, store_and_forward: bool = False, *, in_order: bool, record: bool = False
+) -> Outcome:
+    if in_order:
+        outcome = _in_order(p, routes, store_and_forward)
         if outcome is not None:
             return outcome
-    return _heap(program, routes, store_and_forward, record)
+    return _heap(p, routes, store_and_forward, record)
 
 
 def _in_order(p: Program, routes: Routes, store_and_forward: bool) -> Outcome | None:
@@ -189,10 +212,16 @@ def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> 
 
 
 def _first_ops(p: Program) -> Int64:
-    """The ops that wait for none, in the order of (delay, number)."""
+    """The ops that wait for none, in the order of (delay, number); delays that tie count as one."""
+    from commsim.engine import kernel
+
     first = np.flatnonzero(p.indeg == 0)
     delay = p.delay_s[first]
-    return first if (delay[1:] >= delay[:-1]).all() else first[np.argsort(delay, kind="stable")]
+    if (delay[1:] == delay[:-1]).all():
+        return first
+    order = np.argsort(delay, kind="stable")
+    later = delay[order][:-1] < delay[order][1:] * kernel.BEFORE
+    return first[order[np.lexsort((order, np.append(0, np.cumsum(later))))]]
 
 
 def cycle_message(p: Program, stuck: Int64, count: int) -> str:

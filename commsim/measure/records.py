@@ -30,9 +30,8 @@ COLLECTIVES: dict[str, str] = {
     "scatter": "scatter",
 }
 
-REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Collectives of which nccl-tests prints an operation, and those of which it prints a root; else ``none`` and -1."""
+"""Collectives of which nccl-tests prints a root, else -1; an operation it prints of `semantics.REDUCING`."""
 
 COPYING = frozenset({"all_gather", "all_to_all", "gather", "scatter"})
 """Collectives that copy a rank's own block when out of place, and so take longer there; the others do the same work."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from commsim.collectives.semantics import collective
+from commsim.collectives.semantics import REDUCING, collective
 from commsim.errors import MeasurementError
-from commsim.measure.records import REDUCING, ROOTED
+from commsim.measure.records import ROOTED
 from commsim.measure.splits import group_size
 
 ARRIVAL_S = 300.0

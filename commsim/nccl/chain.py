@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from commsim.nccl.inside import known
 from commsim.nccl.lower import Call, Machine, message_turn, network_hop, nic_rates, shares
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
 
@@ -115,8 +116,7 @@ def _block_rate(parameters: Parameters, call: Call) -> float:
 def _ways(system: System, call: Call, flow: _Flow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Ranks of the chain of each order that the call's channels have, and when a first piece comes to each of them."""
     count, orders = system.ranks_per_node, system.ring.orders
-    known = bool(orders) and all(sorted(order) == list(range(count)) for order in orders)
-    laid = orders if known else (tuple(range(count)),)
+    laid = orders if known(system.ring, count) else (tuple(range(count)),)
     used = tuple(dict.fromkeys(laid[c % len(laid)] for c in range(call.split.channels)))
     chains, inside, across = _chains(system.nodes, used, call.collective == "reduce")
     return chains, flow.inside * inside + flow.across * across

@@ -59,6 +59,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, call: Call
         return machine.intra_bandwidth * parameters.efficiency.nvls / (1 + 1 / n), parameters.nvls.latency
     link = intra_bandwidth(machine, parameters, call.protocol)
     if call.algorithm == "collnet_chain":  # up one way of the links, down the other
-        return link, 2 * (n - 1) * hop
+        # A GPU between the ends of a chain sends to both neighbours.
+        return link / (2 if n > 2 else 1), 2 * (n - 1) * hop
     both = 2 if call.collective == "all_reduce" else 1
     return link * n / (both * (n - 1)), 2 * hop

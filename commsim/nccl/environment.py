@@ -149,3 +149,8 @@ def _allowed(variable: str, text: str, names: dict[str, str], collective: str) -
 def ring_always(version: Version) -> bool:
     """Whether a ring stays when the environment leaves a collective without any algorithm (before 2.24)."""
     return version < (2, 24, 0)
+
+
+def ring_backup(version: Version) -> bool:
+    """Whether a ring also stays when the type of a call or its reduction leaves nothing else (2.19 to 2.23)."""
+    return (2, 19, 0) <= version < (2, 24, 0)

@@ -56,6 +56,7 @@ class System:
     collnet_direct: Graph | None = None
     collnet_chain: Graph | None = None
     collnet: bool = False  # a plugin that reduces in the network is in use
+    collnet_gathers: bool = True  # which knows all_gather and reduce_scatter too, as SHARP's does since NCCL 2.20
     nvswitch: bool = False
     mixed_gpus: bool = False  # GPUs of more than one compute capability; `sm` is the lowest
     nvls_chunk: int = NVLS_CHUNK
@@ -67,9 +68,12 @@ class System:
         return max(1, self.ranks // self.nodes)
 
     @property
-    def generation(self) -> int:
-        """Row of the tuner's tables: 0 Volta, 1 Ampere, 2 Hopper, 3 Blackwell (src/graph/tuning.cc)."""
-        return 3 if self.sm >= 100 else 2 if self.sm >= 90 else 1 if self.sm >= 80 else 0
+    def collnet_heads(self) -> int:
+        """GPUs of a node that speak with the network's switches: the first of each channel of CollNetDirect."""
+        graph = self.collnet_direct
+        if graph is None:
+            return 0
+        return len({order[0] for order in graph.orders}) or min(graph.channels, self.ranks_per_node)
 
 
 Found = tuple[tuple[str, Graph | None], ...]
@@ -100,7 +104,8 @@ def discover(
         if misfit := given.misfit(topology.ranks_per_node, nodes):
             raise TopologyError(misfit)
         # NCCL looks for graphs of CollNet and NVLS before it knows whether the job may use them.
-        found = {k: None if k == "nvls" and _without_nvls(env) else v for k, v in given.found if k in names}
+        no_nvls = _without_nvls(topology, version, env)
+        found = {k: None if k == "nvls" and no_nvls else v for k, v in given.found if k in names}
         channels = given.coll_channels
     if not names <= found.keys():
         found = {**_graphs(topology, version, env), **found}
@@ -140,7 +145,8 @@ _KEPT: dict[tuple[object, ...], dict[str, Graph | None]] = {}
 def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[str, Graph | None]:
     """The searched graphs by name; equal nodes are searched once."""
     asked = tuple(env.get(name, "") for name in _SEARCH_ENV)
-    inside = topology.vertex_node[topology.link_src] == 0
+    # Links to the fabric are no part of the search, and their far ends are numbered anew for other numbers of nodes.
+    inside = (topology.vertex_node[topology.link_src] == 0) & (topology.vertex_node[topology.link_dst] == 0)
     key = (
         topology.gpu,
         topology.cpu,
@@ -204,7 +210,7 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     ring = graph("RING", 1, limit // 2)
     assert ring is not None  # the simple order is always there
     found: dict[str, Graph | None] = {"ring": ring, "tree": graph("BALANCED_TREE", ring.channels, ring.channels)}
-    reduces = version >= (2, 17, 0) and view.gpus > 2 and not _without_nvls(env)
+    reduces = view.gpus > 2 and not _without_nvls(topology, version, env)
     found["nvls"] = graph("NVLS", 1, limit) if reduces else None
     if "collnet_chain" in _names(topology, env):
         found["collnet_chain"] = graph("TREE", 1, ring.channels)
@@ -219,7 +225,9 @@ def _names(topology: Topology, env: dict[str, str]) -> set[str]:
     return {"ring", "tree", "nvls"} | ({"collnet_chain", "collnet_direct"} if reduces else set())
 
 
-def _without_nvls(env: dict[str, str]) -> bool:
+def _without_nvls(topology: Topology, version: Version, env: dict[str, str]) -> bool:
+    if version < (2, 17, 0) or (version < (2, 18, 0) and topology.nodes > 1):  # src/transport/nvls.cc
+        return True
     return whole(env, "NCCL_NVLS_ENABLE") == 0 or whole(env, "NCCL_P2P_DISABLE") == 1
 
 

@@ -14,9 +14,8 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress, pairwise
+from itertools import permutations
 from math import ceil, gcd, inf, log2
 from typing import TYPE_CHECKING
 
@@ -25,8 +24,9 @@ import numpy.typing as npt
 
 from commsim.nccl.channels import Split
 from commsim.nccl.chunks import step_bytes
-from commsim.nccl.environment import PATHS, THROUGH_HOST
+from commsim.nccl.environment import THROUGH_HOST
 from commsim.nccl.graph import System
+from commsim.nccl.inside import Shared, Ways, ring_ways, shared, tree_ways
 from commsim.nccl.ordering import NO_ORDERING, Ordering
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
@@ -73,7 +73,7 @@ class Machine:
     intra_kind: str
     nics: int
     nic_path: tuple[tuple[str, float, int], ...]
-    pcie_bisection: float = 0.0  # bytes/s between the halves of a node without NVLink
+    all_pairs: Shared | None = None  # what each pair of GPUs of a node gets over PCIe while all pairs send
     pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
     nic_gbps: float = 0.0
     through_host: bool = False  # GPU and NIC meet in the PCIe root of the host
@@ -81,6 +81,8 @@ class Machine:
     oversubscription: float = 1.0  # of the leaves' uplinks
     cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
     ordering: Ordering = NO_ORDERING
+    ring_ways: Ways | None = None  # of the channels on a mesh of GPUs, where known
+    tree_ways: Ways | None = None
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,10 @@ def survey(system: System, topology: Topology, peer_level: int, order: Ordering 
     """
     intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology) if system.nodes > 1 else ()
-    halves = topology.bisection_bandwidth() if kind == "pcie" and system.nodes == 1 else 0.0
+    every = [*permutations(range(topology.ranks_per_node), 2)]
+    pairs = shared(topology, every, peer_level) if kind in ("pcie", "host") else None
+    mesh = kind == "nvlink_direct"
+    ring, tree = (ring_ways(system, topology), tree_ways(system, topology)) if mesh else (None, None)
     links = 0
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
@@ -252,7 +257,7 @@ def survey(system: System, topology: Topology, peer_level: int, order: Ordering 
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
-    return Machine(intra, kind, nics, across, halves, links, gbps, host, leaf, thin, cut, order)
+    return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, order, ring, tree)
 
 
 def _fed_nics(topology: Topology) -> int:
@@ -268,35 +273,10 @@ def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float,
     if system.intra_type in ("NVL", "NVB"):
         if topology.has_nvswitch:
             return topology.nvlink_links * topology.nvlink_link_bandwidth, "nvlink_switch"
-        # On a mesh the channels' rings use different neighbours: a GPU's links serve all of them together.
         links = min(sum(topology.pair_links(a, b) for b in range(n) if b != a) for a in range(n))
         return links * topology.nvlink_link_bandwidth, "nvlink_direct"
-    uses: dict[int, int] = {}
-    pairs = [(rank, (rank + 1) % n) for rank in range(n)]
-    near = [PATHS.index(topology.path_type(*pair)) <= peer_level for pair in pairs]
-    direct = (topology.route(*pair).tolist() for pair in compress(pairs, near))
-    staged = [pair for pair, close in zip(pairs, near, strict=True) if not close]
-    for route in chain(direct, _by_host(topology, staged)):
-        for link in route:
-            uses[link] = uses.get(link, 0) + 1
-    narrowest = min(float(topology.link_bandwidth[link]) / count for link, count in uses.items())
-    return narrowest, "host" if staged else "pcie"
-
-
-def _by_host(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """For each pair of GPUs of node 0 the links up to the first one's nearest host (if any), and down to the other."""
-    import networkx as nx
-
-    graph = topology.to_networkx([0])
-    for a, b in pairs:
-        gpu, other = (topology.vertex_name[topology.rank_vertex[rank]] for rank in (a, b))
-        up = nx.single_source_shortest_path(graph, gpu)
-        hosts = [v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST]
-        host = min(hosts, key=lambda v: len(up[v]), default=gpu)
-        vertices = [*up[host], *nx.shortest_path(graph, host, other)[1:]]
-        links = [graph.edges[ends] for ends in pairwise(vertices)]
-        # Sockets share memory at several times what a GPU's port carries.
-        yield [int(link["link"]) for link in links if link["kind"] is not LinkKind.HOST]
+    ring = shared(topology, [(rank, (rank + 1) % n) for rank in range(n)], peer_level)
+    return ring.rate, "host" if ring.by_host else "pcie"
 
 
 def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:
@@ -374,7 +354,8 @@ def shares(system: System, machine: Machine, parameters: Parameters, call: Call)
 
     intra, intra_limit = through(inf, "thread block")
     if system.ranks_per_node > 1:
-        link = intra_bandwidth(machine, parameters, protocol) / _passing(system, machine, used) / protocol.wire_factor
+        wires = _ring_share(system, machine, used) * intra_efficiency(machine, parameters, protocol)
+        link = wires / protocol.wire_factor
         intra, intra_limit = through(link, inside_name(machine))
     inter, inter_limit = through(inf, "thread block")
     if system.nodes > 1:
@@ -398,6 +379,28 @@ def misaligned(call: Call, ranks: int) -> float:
     return float(on_packs < 1) if call.collective == "all_gather" else 1 - on_packs
 
 
+def _ring_share(system: System, machine: Machine, channels: int) -> float:
+    """Nominal bytes/s of the links inside a node that one of so many channels of a ring gets."""
+    if machine.ring_ways is not None:
+        return machine.ring_ways.rate(channels)
+    return machine.intra_bandwidth / _passing(system, machine, channels)
+
+
+def tree_share(system: System, machine: Machine, channels: int, pieces: int) -> float:
+    """Nominal bytes/s of a mesh's NVLinks that one of so many channels of trees gets at each hop.
+
+    Of a few pieces no more hops of a chain are busy at once than there are pieces; all channels are about at the same
+    one. Where the orders are not known, chains are taken to load all links alike.
+    """
+    hops = 2 * (system.ranks_per_node - 1)  # up and down
+    if machine.tree_ways is not None:
+        one, every = machine.tree_ways.hop_rate(channels), machine.tree_ways.rate(channels)
+    else:
+        one = machine.intra_bandwidth / channels
+        every = one * system.ranks_per_node / hops
+    return min(one, every * hops / min(hops, pieces))
+
+
 def _passing(system: System, machine: Machine, channels: int) -> int:
     """Channels of a ring that a GPU hands on inside its node: not those that leave the node from it.
 
@@ -414,7 +417,12 @@ def inside_name(machine: Machine) -> str:
 
 def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
     """Bytes/s on the wires out of one GPU towards the others of its node, as all channels together reach it."""
-    return machine.intra_bandwidth * parameters.efficiency.inside(machine.intra_kind, protocol)
+    return machine.intra_bandwidth * intra_efficiency(machine, parameters, protocol)
+
+
+def intra_efficiency(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
+    """Share of the nominal rate that bytes on the wires inside a node reach."""
+    return parameters.efficiency.inside(machine.intra_kind, protocol)
 
 
 def ring_loops(nbytes: int, ranks: int, protocol: Protocol, threads: int, buffer_bytes: int) -> tuple[Loop, ...]:

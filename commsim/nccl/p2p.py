@@ -99,6 +99,10 @@ def p2p_time(
     does not show. Inside a node the receiver takes over the first chunk when all of it is written, from 2.22 on; a send
     to another node waits longer for its network.
 
+    Over PCIe each link of a node carries what all pairs of an all_to_all send by it (`commsim.nccl.inside.shared`):
+    with four of eight GPUs below a switch 16 pieces leave by its one port. It is taken to reach the share that a GPU's
+    port does of what goes through the memory of a host: two RTX 2080 Ti below a switch send 8 of its 12 GB/s.
+
     `rail` is the share of what the root of a scatter sends to other nodes that the busiest NIC of its node carries, and
     the proxy there posts (`commsim.nccl.rails.busiest_rail`).
 
@@ -127,17 +131,18 @@ def p2p_time(
     if remote and local:
         parts.append((part / across, "network channel", 2 * first))
     if local:
-        link = machine.intra_bandwidth * float(getattr(efficiency, machine.intra_kind))
+        share = float(getattr(efficiency, machine.intra_kind))
+        link = machine.intra_bandwidth * share
         if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
             link /= max(1, ppn - 1)  # one neighbour, one bundle of the mesh
         handed = remote * (1 - rail) if collective == "scatter" else 0.0  # to the GPUs beside other NICs
-        parts.append(((local + handed) * each / link, inside_name(machine), 0.0))
+        at_links, limit = (local + handed) * each / link, inside_name(machine)
+        if collective == "all_to_all" and machine.all_pairs is not None:  # ports of PCIe switches and hosts are shared
+            at_links, limit = each / (machine.all_pairs.rate * share), machine.all_pairs.limit
+        parts.append((at_links, limit, 0.0))
         port = next((bw for kind, bw, _ in machine.nic_path if kind == "PCIe"), 0.0)
         if remote and port and machine.intra_kind in ("pcie", "host"):  # neighbours and NICs share a GPU's port
             parts.append(((local + remote) * each / (port * efficiency.pcie), "PCIe", 0.0))
-        if machine.pcie_bisection and collective == "all_to_all":
-            crossing = (n // 2) * (n - n // 2) * each
-            parts.append((crossing / (machine.pcie_bisection * efficiency.pcie), "host link", 0.0))
     # Each channel has work of its own to be handed to the kernel; that of remote peers lies in what such a peer costs.
     latency = p.base + parameters.channel_cost_of(version) * (min(_MOST_CHANNELS, channels * max(1, local)) - 1)
     if local and not remote and version >= _PARTS_SINCE:
@@ -155,8 +160,8 @@ def p2p_time(
         if beyond and machine.oversubscription > 1:
             # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
             uplink = machine.nic_gbps * 1e9 * machine.nics / machine.oversubscription
-            share = nic_efficiency(machine, parameters, all_to_all=True)
-            parts.append((senders * beyond * each / (uplink * share), "leaf uplinks", 2 * first))
+            uplink *= nic_efficiency(machine, parameters, all_to_all=True)
+            parts.append((senders * beyond * each / uplink, "leaf uplinks", 2 * first))
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"
         latency += network.ring_hop.Simple * (2 if flushed else 1)

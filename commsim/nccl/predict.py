@@ -20,6 +20,7 @@ from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, THROUGH_HOST, path_level, unmodelled, whole
 from commsim.nccl.graph import System, discover
 from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
+from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, NO_ORDERING, ordering
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
 from commsim.nccl.pat import pat_time
@@ -27,7 +28,7 @@ from commsim.nccl.peer import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.rails import busiest_rail
-from commsim.nccl.tuner import Candidate, Rules, candidates, max_threads
+from commsim.nccl.tuner import Candidate, Rules, candidates, left_out, max_threads
 from commsim.nccl.tuner_ofi import own_choice, why_not
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.network.bounds import crossing_bytes
@@ -67,6 +68,7 @@ class Options:
     algorithm: str | None = None
     protocol: str | None = None
     channels: int | None = None
+    operation: Operation = SUM
     exact: bool = False  # sizes are those of real calls; else those that nccl-tests rounds to whole packs per rank
     graphs: GraphFile | None = None  # that NCCL found on the machine; None: they are searched
 
@@ -177,7 +179,13 @@ class Predictor:
 
     def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
         """NCCL's own table for one call, after the environment."""
-        return candidates(self.system, collective, nbytes, self.version, self.options.env)
+        return self._candidates(collective, nbytes, self.options.env)
+
+    def _candidates(self, collective: str, nbytes: int, env: dict[str, str]) -> list[Candidate]:
+        operation = self.options.operation
+        if reason := unknown_to(self.version, self.system.sm, collective, operation):
+            raise ScenarioError(f"{collective} ({operation}): {reason}")
+        return candidates(self.system, collective, nbytes, self.version, env, operation=operation)
 
     def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
         """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice."""
@@ -186,7 +194,7 @@ class Predictor:
         table = self.candidates(collective, nbytes)
         if options.algorithm is not None:
             env = {k: v for k, v in options.env.items() if k != "NCCL_ALGO"} | {"NCCL_ALGO": options.algorithm}
-            table = candidates(self.system, collective, nbytes, self.version, env)
+            table = self._candidates(collective, nbytes, env)
         if options.protocol is not None:
             table = [c for c in table if c.protocol == options.protocol]
         best = own_choice(self.topology, options.env, collective, nbytes, table)
@@ -195,14 +203,16 @@ class Predictor:
                 sorted(rules.algorithms & {c.algorithm for c in table} or rules.algorithms)
             )
             protocol = options.protocol or ", ".join(sorted(rules.protocols))
+            missing = left_out(self.system, collective, self.version, options.env, options.operation)
+            why = "".join(f" ({ALGORITHM_NAMES[name]}: {text})" for name, text in missing.items())
             raise ScenarioError(
-                f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on {self.topology.name}; "
-                f"expected one of {', '.join(self._possible(collective))}"
+                f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on "
+                f"{self.topology.name}{why}; expected one of {', '.join(self._possible(collective))}"
             )
         return best.algorithm, best.protocol
 
     def _possible(self, collective: str) -> list[str]:
-        table = candidates(self.system, collective, 1 << 20, self.version, {})
+        table = self._candidates(collective, 1 << 20, {})
         return [f"{c.algorithm}/{c.protocol}" for c in table]
 
     def predict(self, collective: str, nbytes: int) -> Prediction:

@@ -6,6 +6,9 @@ up and the way down with separate threads (src/device/all_reduce.h, runTreeSplit
 handles a chunk in one operation, within which no warp waits for another: line by line LL and LL128 run through a chain
 of ranks. (A ring, whose ranks send chunk after chunk, meets at barriers between them.) Between nodes the proxy sends a
 slot when it is full: there they hand over whole chunks.
+
+On a mesh of NVLinks two GPUs have links of their own, and the channels' chains visit the GPUs in different orders: each
+hop has the share that the busiest of these links leaves a channel (`commsim.nccl.lower.tree_share`).
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ from commsim.nccl.lower import (
     Call,
     Machine,
     intra_bandwidth,
+    intra_efficiency,
     message_turn,
     network_hop,
     nic_efficiency,
     nic_rates,
+    tree_share,
 )
 from commsim.nccl.protocols import WARP
 from commsim.topology.kinds import LINK_NAMES, LinkKind
@@ -211,10 +216,11 @@ class TreeTimer:
         if copied:
             bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, copied[0]), bandwidth)
         if self.machine.intra_kind == "nvlink_direct":
-            # On a mesh the channels' chains use different neighbours: each GPU's links serve them together.
-            bandwidth = np.where(
-                kind == LinkKind.NVLINK, intra_bandwidth(self.machine, parameters, call.protocol), bandwidth
-            )
+            # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
+            used, pieces = call.split.channels, ceil(nbytes / piece_bytes(call))
+            mesh = max(_PAIR, used) * tree_share(self.system, self.machine, used, pieces)
+            mesh *= intra_efficiency(self.machine, parameters, call.protocol)
+            bandwidth = np.where(kind == LinkKind.NVLINK, mesh, bandwidth)
         share = bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor
         more = nbytes / message - 1  # messages after the first, whose turn is in the hop
         if more <= 0:

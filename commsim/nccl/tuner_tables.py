@@ -34,6 +34,8 @@ def base_latency(algorithm: str, version: Version) -> Triple:
         return old.get(algorithm, (4.4, 4.4, 0.0))
     if algorithm == "tree":
         return (6.8, 14.0, 8.4 if version >= (2, 23, 0) else 0.0)
+    if version < (2, 19, 0) and algorithm.startswith("nvls"):
+        return (0.0, 0.0, 23.0)
     return (6.6, 14.0, 8.4) if algorithm == "ring" else _ZERO
 
 
@@ -47,13 +49,18 @@ def hop_latency(algorithm: str, link: str, version: Version) -> Triple:
         return (0.0, 0.0, 14.0 if link == "NET" else 4.0)
     if algorithm.startswith("collnet"):
         return _collnet_hop(algorithm, link, version)
-    if version < (2, 18, 0) or link == "PCI":
+    return _nvls_hop(algorithm, link, version)
+
+
+def _nvls_hop(algorithm: str, link: str, version: Version) -> Triple:
+    if version < (2, 18, 0) or link == "PCI" or (link == "NVLINK" and version < (2, 19, 0)):
         return _ZERO
     if link == "NVLINK":
         return (0.0, 0.0, 23.0 if version < (2, 21, 0) else 25.0)
     if algorithm == "nvls":
         return (0.0, 0.0, 18.0)
-    return (0.0, 0.0, 20.9 if version >= (2, 28, 9) else 14.0)
+    tree = 19.0 if version < (2, 19, 0) else 14.0 if version < (2, 28, 9) else 20.9
+    return (0.0, 0.0, tree)
 
 
 def _tree_hop(link: str, version: Version) -> Triple:
@@ -80,9 +87,13 @@ def _ring_hop(link: str, version: Version) -> Triple:
 
 def _collnet_hop(algorithm: str, link: str, version: Version) -> Triple:
     if version < (2, 14, 0):
-        return {"NVLINK": (0.5, 1.2, 4.0), "PCI": (1.0, 1.9, 5.5), "NET": (5.0, 5.0, 10.7)}[link]
-    if version < (2, 18, 0):
+        old = version < (2, 10, 0)
+        near = {"NVLINK": (0.5, 1.2, 4.0 if old else 8.0), "PCI": (1.0, 1.9, 5.5 if old else 8.0)}
+        return near.get(link, (5.0, 5.0, 10.7))
+    if version < (2, 18, 0) or (version < (2, 19, 0) and algorithm == "collnet_direct"):
         return (0.0, 0.0, 10.7 if link == "NET" else 8.0)
+    if version < (2, 19, 0):
+        return (0.0, 0.0, {"NVLINK": 4.75, "PCI": 8.0, "NET": 14.0}[link])
     if algorithm == "collnet_direct":
         return (0.0, 0.0, 31.0 if link == "NET" else 3.7)
     return (0.0, 0.0, 30.0 if link == "NET" else 2.8)
@@ -106,7 +117,7 @@ _LL128_BY_COLLECTIVE = {
 
 def ring_ll128_cap(version: Version, collective: str) -> Rows:
     """Most that one channel of a ring carries with LL128."""
-    if version < (2, 12, 0):
+    if version < (2, 10, 0):
         return ((_LL128_BY_COLLECTIVE[collective],) * 3,) * 4
     if version < (2, 17, 0):
         return ((20.0,) * 3,) * 4
@@ -124,7 +135,7 @@ def ring_ll128_cap(version: Version, collective: str) -> Rows:
 
 def tree_ll128_cap(version: Version, collective: str) -> Rows:
     """Most that one channel of a tree carries with LL128."""
-    if version < (2, 18, 0):
+    if version < (2, 18, 3):
         return ring_ll128_cap(version, collective)
     blackwell: Triple = (36.7, 36.7, 29.0)
     if version >= (2, 25, 0):
@@ -137,11 +148,11 @@ def tree_ll128_cap(version: Version, collective: str) -> Rows:
 def tree_cap(version: Version) -> Rows:
     """Most that one channel of a tree carries with any protocol."""
     volta, ampere = (26.5, 18.5, 10.0), (24.0, 23.6, 17.8)
-    if version < (2, 12, 0):
+    if version < (2, 10, 0):
         return (volta, (24.0, 22.5, 16.0), (24.0, 22.5, 16.0), (24.0, 22.5, 16.0))
     if version < (2, 17, 0):
         return (volta, ampere, ampere, ampere)
-    hopper = (38.7, 41.4, 36.0 if version >= (2, 18, 0) else 33.0)
+    hopper = (38.7, 41.4, 36.0 if version >= (2, 18, 3) else 33.0)
     blackwell: Triple = hopper
     if version >= (2, 25, 0):
         blackwell = (77.4, 82.8, 72.0)
@@ -164,20 +175,23 @@ _CORRECTION = (
     (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1),
     (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
 )  # fmt: skip
-_CORRECTION_LL128_BEFORE_2_12 = (
+_CORRECTION_LL128_BEFORE_2_10 = (
     1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .5, .6, .6, .7, .7, .8, .9, .9, .92, .92,
 )  # fmt: skip
 
 
-def tree_correction(protocol: int, nbytes: int, version: Version) -> float:
-    """Factor on a tree's bandwidth for a size: a row by powers of two from 64 B (src/graph/tuning.cc)."""
+def tree_correction(algorithm: str, protocol: int, nbytes: int, version: Version) -> float:
+    """Factor on the bandwidth of tree or nvls_tree for a size: a row by powers of two from 64 B (src/graph/tuning.cc).
+
+    NVLSTree has it from 2.29 on, and for one power of two more than Tree.
+    """
     index = (nbytes >> 6).bit_length() - 1
     if index < 0:
         if version >= (2, 23, 0):
             return 1.0
         index = 0  # where a logarithm of zero still read the first entry
-    if index >= (24 if version >= (2, 29, 0) else 23):
+    if index >= (24 if algorithm == "nvls_tree" else 23):
         return 1.0
-    if protocol == 1 and version < (2, 12, 0):
-        return _CORRECTION_LL128_BEFORE_2_12[index]
+    if protocol == 1 and version < (2, 10, 0):
+        return _CORRECTION_LL128_BEFORE_2_10[index]
     return _CORRECTION[protocol][index]

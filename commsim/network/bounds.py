@@ -24,6 +24,10 @@ _WIRE = {LinkKind.PCIE: 16 * 128 / 130 / 12, LinkKind.HOST: 6.75}
 reach (src/graph/topo.h). PCIe: 16 lanes of 8 GT/s less the 130-bit framing for 12 GB/s, later generations alike.
 Between sockets at most: QPI and UPI carry 4.5 to 6.5 times what NCCL counts; xGMI is rated nearer to its wires."""
 
+_WIRE_OF_ARM = 75.0
+"""The same between Arm hosts, of which NCCL counts 6 GB/s whatever they are (ARM_BW): two Graces at most 450 GB/s one
+way (NVIDIA Grace CPU Superchip data sheet, NVLink-C2C 900 GB/s both ways)."""
+
 
 @dataclass(frozen=True)
 class LowerBound:
@@ -228,6 +232,8 @@ def _wires(topology: Topology) -> Topology:
     factor = np.ones(topology.link_kind.size)
     for kind, wire in _WIRE.items():
         factor[topology.link_kind == kind] = wire
+    if any(group.cpu.arch == "arm64" for group in topology.groups):
+        factor[topology.link_kind == LinkKind.HOST] = _WIRE_OF_ARM
     return replace(topology, link_bandwidth=topology.link_bandwidth * factor)
 
 

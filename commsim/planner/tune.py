@@ -12,8 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import REDUCING
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
+from commsim.nccl.environment import ALGORITHM_NAMES
+from commsim.nccl.operation import SUM, Operation
 from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.tuner import left_out
 from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
@@ -68,6 +72,8 @@ class Tuning:
     channels: int  # of the last resort for communicators of other shapes
     refused: tuple[Rule, ...]  # gains inside the band
     band: float
+    operations: tuple[tuple[str, Operation], ...] = ()  # of the collectives that reduce, what the rules are for
+    left_out: tuple[str, ...] = ()  # algorithms that these cannot have, and why
 
     @property
     def gaining(self) -> tuple[Rule, ...]:
@@ -76,7 +82,10 @@ class Tuning:
 
 
 def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES) -> Tuning:
-    """The rules for a scenario's topology, version and environment; InfeasibleError where no gain leaves the band."""
+    """The rules for a scenario's topology, version and environment; InfeasibleError where no gain leaves the band.
+
+    Types and reductions are those of the scenario's workload, of each collective the first; else a sum of float32.
+    """
     if scenario.library.name != "nccl":
         raise ScenarioError(f"found library {scenario.library.name}, expected nccl, whose tuner plugin is written for")
     stated = "version" in scenario.library.model_fields_set
@@ -100,16 +109,22 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
         raise InfeasibleError(f"{topology.name} has one rank, which has nothing to tune")
     link = link_kind(model.system, model.machine, topology.network)
     options = model.options  # with what the machine's plugin sets
+    operations: dict[str, Operation] = {w.collective: w.operation for w in reversed(scenario.collectives)}
     rules: list[Rule] = []
     refused: list[Rule] = []
+    missing: list[str] = []
     widest = 1.0
     for collective in COLLECTIVES:
         found: list[Rule] = []
+        of_call = replace(options, operation=operations.get(collective, SUM))
+        model.options = of_call
+        reasons = left_out(model.system, collective, version, options.env, of_call.operation)
+        missing += [f"{collective} not by {ALGORITHM_NAMES[name]}: {reason}" for name, reason in reasons.items()]
         for size in sizes:
             known = spread(topology.gpu.generation, link, size, topology.nodes)
             band = own_band[1] if own_band else known.high if known else DEFAULT_BAND
             widest = max(widest, band)
-            nccl, best = _choices(model, options, collective, size)
+            nccl, best = _choices(model, of_call, collective, size)
             if nccl is None:
                 continue
             if best is not None and best.gain > 1.0:
@@ -128,6 +143,8 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
         model.system.coll_channels,
         tuple(refused),
         widest,
+        tuple((c, operations.get(c, SUM)) for c in COLLECTIVES if c in REDUCING),
+        tuple(missing),
     )
     if not tuning.gaining:
         most = max((rule.gain for rule in refused), default=1.0)

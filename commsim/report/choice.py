@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commsim.errors import ScenarioError
 from commsim.nccl.channels import nvls_channels, split, traffic
 from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
+from commsim.nccl.operation import SUM, Operation, ring_factor, unknown_to
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import PROTOCOLS
-from commsim.nccl.tuner import COLLECTIVES, candidates, choose, max_threads, table
+from commsim.nccl.tuner import COLLECTIVES, candidates, choose, left_out, max_threads, table
 from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.tuner_tables import algorithms
 from commsim.nccl.version import parse_version
@@ -53,7 +55,10 @@ def explain(prepared: Prepared) -> str:
         measured = [int(size) for curve in prepared.measured for size in curve.size_bytes]
         lines += graph_lines(system)
         lines += table_lines(system, version, env)
-        lines += choice_lines(system, work.collective, work.sizes or measured, version, env, prepared.topology)
+        operation = work.operation
+        lines += operation_lines(system, work.collective, version, env, operation)
+        sizes = work.sizes or measured
+        lines += choice_lines(system, work.collective, sizes, version, env, prepared.topology, operation=operation)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -86,6 +91,23 @@ def table_lines(system: System, version: Version, env: dict[str, str] | None = N
     return lines
 
 
+def operation_lines(
+    system: System, collective: str, version: Version, env: dict[str, str] | None, operation: Operation
+) -> list[str]:
+    """What the type and the reduction of a call take from the table: a comment for each algorithm they concern."""
+    if reason := unknown_to(version, system.sm, collective, operation):
+        raise ScenarioError(f"{collective} ({operation}): {reason}")
+    missing = left_out(system, collective, version, env, operation)
+    lines = [f"# {collective} not by {ALGORITHM_NAMES[name]}: {reason}" for name, reason in missing.items()]
+    factor = ring_factor(system, collective, version, operation)
+    if factor != 1.0:
+        lines.append(
+            f"# {collective} by Ring counts {factor:.0f} times its time: {operation.dtype} above eight ranks loses "
+            "digits in a ring"
+        )
+    return lines
+
+
 def choice_lines(
     system: System,
     collective: str,
@@ -93,6 +115,8 @@ def choice_lines(
     version: Version,
     env: dict[str, str] | None = None,
     topology: Topology | None = None,
+    *,
+    operation: Operation = SUM,
 ) -> list[str]:
     """A line per size as NCCL logs its choice, with the time it expects; where a tuner plugin overrules it, that one.
 
@@ -101,7 +125,7 @@ def choice_lines(
     """
     lines = []
     for nbytes in sizes:
-        allowed = candidates(system, collective, nbytes, version, env)
+        allowed = candidates(system, collective, nbytes, version, env, operation=operation)
         best = nccl = choose(allowed)
         if topology is not None:
             best = own_choice(topology, env or {}, collective, nbytes, allowed)

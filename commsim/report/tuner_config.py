@@ -23,6 +23,8 @@ def tuner_config(t: Tuning) -> str:
         "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
         "# Every line is needed: NCCL's example plugin runs a call that no rule matches on ONE channel.",
         "# Communicators of other shapes fall to the last lines; write a file for their shape where they matter.",
+        *(f"# {line}" for line in _operations(t)),
+        "# A call of another type or reduction, for which NCCL has not the algorithm of its line, falls to them too.",
     ]
     for rule in t.rules:
         if rule.gain > 1.0:
@@ -32,6 +34,14 @@ def tuner_config(t: Tuning) -> str:
     lines += [_line(Rule(c, 0, LARGEST, "ring", "Simple", t.channels), -1, -1) for c in COLLECTIVES]
     assert all(len(line) <= _MOST_CHARACTERS for line in lines)
     return "\n".join(lines) + "\n"
+
+
+def _operations(t: Tuning) -> list[str]:
+    """What the rules were found for, and what it leaves out."""
+    kinds: dict[str, list[str]] = {}
+    for collective, operation in t.operations:
+        kinds.setdefault(str(operation), []).append(collective)
+    return [*(f"{', '.join(names)}: {kind}" for kind, names in kinds.items()), *t.left_out]
 
 
 def _line(rule: Rule, nodes: int, ranks: int) -> str:
@@ -45,6 +55,7 @@ def tuning_table(t: Tuning) -> str:
     """The rules that gain, the largest gain of each, and how many gains the band swallowed; ends with a newline."""
     lines = [
         f"# {len(t.gaining)} of {len(t.rules)} rules differ from what NCCL {format_version(t.version)} chooses itself",
+        *(f"# {line}" for line in _operations(t)),
         f"# {'collective':<15} {'from':>10} {'to':>10}  {'choice':<18} {'NCCL':<18} {'gain':>6}  at",
     ]
     for r in t.gaining:

@@ -16,7 +16,7 @@ import numpy as np
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
 from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_contention
-from commsim.engine.family import Family, hierarchical_family, ring_family
+from commsim.engine.family import Family, ring_family
 from commsim.engine.least import Least, least
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.merging import Routes
@@ -208,16 +208,14 @@ class RawRows(RowPredictor):
     def family(self, algorithm: str, size: int) -> Family | None:
         """The rule behind an algorithm's rows, where there is one that need not build them; None for `event`.
 
-        A hierarchical all_reduce sends fewer, larger messages by its rule, so this is for who asks for folding.
+        Not that of a hierarchical all_reduce, which sends fewer, larger messages than its rows do.
         """
-        n, work = self.topology.world_size, self.work
-        try:
-            if self._engine != "event" and algorithm == "ring" and work.collective in _RINGS:
-                return ring_family(work.collective, n, size, self._channels, work.item_bytes)
-            if self._engine == "fold" and (algorithm, work.collective) == ("hierarchical", "all_reduce"):
-                return hierarchical_family(n, size, self._per_node, self._channels, work.item_bytes)
-        except ScheduleError:
-            pass  # no equal chunks: rows know what to do
+        if self._engine == "event" or algorithm != "ring" or self.work.collective not in _RINGS:
+            return None
+        with suppress(ScheduleError):  # no equal chunks: rows know what to do
+            return ring_family(
+                self.work.collective, self.topology.world_size, size, self._channels, self.work.item_bytes
+            )
         return None
 
     def time(self, algorithm: str, size: int) -> Timed:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 import commsim
+from commsim.collectives.semantics import REDUCING
 from commsim.document import KeyPath, raise_faults
 from commsim.errors import CommsimError, ScenarioError
-from commsim.measure.records import REDUCING, ROOTED, Curve, busbw_factor
+from commsim.measure.records import ROOTED, Curve, busbw_factor
 from commsim.nccl import p2p
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
@@ -99,7 +100,15 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         shown = progress(sizes, f"{scenario.name}: {work.collective}") if progress else sizes
         rows = tuple(predictor(size) for size in shown)
         known = {row.size_bytes: row for row in rows}
-        at = tuple(_at_measured(scenario.name, curve, predictor, known, topology) for curve in curves)
+        at = []
+        for curve in curves:
+            logged = work.as_logged(curve.dtype, curve.redop)
+            if scenario.library.name != "nccl" or logged.operation.alike(work.operation):
+                at.append(_at_measured(scenario.name, curve, predictor, known, topology))
+            else:
+                at.append(
+                    _at_measured(scenario.name, curve, row_predictor(scenario, topology, logged, cache), {}, topology)
+                )
         items.append(
             Item(
                 name=scenario.name,
@@ -109,7 +118,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
                 mode=scenario.mode,
                 rows=rows,
                 measured=curves,
-                at_measured=at,
+                at_measured=tuple(at),
                 parameters=predictor.provenance,
                 use=predictor.use,
                 use_bytes=max(sizes, default=0),
@@ -240,6 +249,8 @@ def _at_measured(name: str, curve: Curve, predictor: RowPredictor, known: dict[i
         kind="predicted",
         size_bytes=curve.size_bytes,
         time_s=np.array([row.time_s for row in rows]),
+        dtype=predictor.work.dtype,
+        redop=predictor.work.redop,
     )
 
 
@@ -341,6 +352,7 @@ class _NcclRows(RowPredictor):
                 launch=library.launch_mode,
                 mode=scenario.mode,
                 engine=scenario.engine,
+                operation=work.operation,
                 graphs=nccl_graphs(scenario, topology),
             ),
             parameters,

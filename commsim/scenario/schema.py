@@ -12,6 +12,8 @@ from commsim.collectives import registry
 from commsim.document import Document, located
 from commsim.document.types import KeyPath, show, suggest
 from commsim.measure.run import ITEM_BYTES
+from commsim.nccl.operation import Operation, unknown_to
+from commsim.nccl.version import parse_version
 from commsim.scenario.chakra import TraceWork
 from commsim.scenario.claim import ClaimWork
 from commsim.scenario.jobs import JobsWork
@@ -158,8 +160,13 @@ class CollectiveWork(Strict):
             "one size, a list, or a range such as `8 B .. 8 GiB x2`; left out: those of the curves under `compare`"
         ),
     )
-    dtype: DType = Field(default="float32", description="type of an element")
-    redop: Literal["sum", "prod", "max", "min", "avg"] = Field(default="sum", description="how elements are combined")
+    dtype: DType = Field(
+        default="float32",
+        description="type of an element; with `redop` it decides which of NCCL's algorithms a reduction may have",
+    )
+    redop: Literal["sum", "prod", "max", "min", "avg"] = Field(
+        default="sum", description="how elements are combined; NVLS knows `sum`, and `max` and `min` of some types"
+    )
     algorithm: str | None = Field(
         default=None,
         description=(
@@ -184,6 +191,18 @@ class CollectiveWork(Strict):
     def item_bytes(self) -> int:
         """Bytes of one element."""
         return ITEM_BYTES[self.dtype]
+
+    @property
+    def operation(self) -> Operation:
+        """What the call does to its elements."""
+        return Operation(self.dtype, self.redop)
+
+    def as_logged(self, dtype: str, redop: str) -> CollectiveWork:
+        """The item with the type and the reduction of a log, in its words, where it states none of its own."""
+        named = Operation.named(dtype, redop)
+        logged = {"dtype": named.dtype if dtype else "", "redop": named.redop if redop else ""}
+        unstated = {k: v for k, v in logged.items() if v and k not in self.model_fields_set}
+        return self.model_copy(update=unstated)
 
 
 class Report(Strict):
@@ -404,6 +423,9 @@ class Scenario(Strict):
                 if getattr(work, key) is not None
             ]
             return faults
+        if reason := unknown_to(parse_version(self.library.version), None, work.collective, work.operation):
+            key = "redop" if f"no {work.redop}," in reason else "dtype"
+            faults.append(((*at, key), f"found {getattr(work, key)}, but {reason}"))
         if work.algorithm is not None:
             text = (
                 f"found algorithm {work.algorithm} with library nccl, which chooses itself; "

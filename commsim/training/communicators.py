@@ -62,6 +62,7 @@ class NcclTimes:
     def _predictor(self, nodes: int, per_node: int, ring: bool) -> Predictor:
         key = (nodes, per_node, ring)
         if key not in self._predictors:
+            # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
             options = Options(version=self._version, env=self._env, mode="single", algorithm="ring" if ring else None)
             predictor = Predictor(self.part(nodes, per_node), options)
             if self._latency != 1.0:

@@ -114,7 +114,7 @@ def test_phases_in_step_with_each_other_have_a_closed_form() -> None:
     ("engine", "contention", "reason"),
     [
         ("wavefront", "fifo", "no wavefront for ring all_reduce here: it takes rings given as a family"),
-        ("fold", "fifo", "no folding for ring all_reduce here: rows fold under fair sharing only"),
+        ("fold", "fifo", "no folding for ring all_reduce here: with FIFO links only a ring with equal chunks folds"),
     ],
 )
 def test_levels_that_rows_cannot_take(engine: Any, contention: Any, reason: str) -> None:

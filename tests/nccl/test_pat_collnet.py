@@ -64,6 +64,16 @@ def test_reduction_in_the_network_does_not_slow_down_with_nodes_nor_beat_the_lin
     assert times[0] == pytest.approx(times[1])
 
 
+def test_gpus_within_a_chain_send_to_both_neighbours() -> None:
+    """With NICs to spare all bytes leave a GPU twice, up the chain and down, by its NVLinks of 450 GB/s together."""
+    knobs = {"nics_per_node": 8, "nic_bandwidth": "3200 Gb/s", "fabric": {"in_network_reduction": True}}
+    topology = load_preset("hgx-h100-ndr400", nodes=2, **knobs)
+    model = Predictor(topology, Options((2, 26, 2), SHARP, algorithm="collnet_chain", protocol="Simple"))
+    got = model.predict("all_reduce", 1 << 32)
+    assert got.bottleneck == "NVLink"
+    assert got.busy_s == pytest.approx(2 * (1 << 32) / (450e9 * model.parameters.efficiency.nvlink_switch))
+
+
 def test_half_of_the_nics_by_hand() -> None:
     # 8 NICs of 50 GB/s, of which 0.95 (the shipped share of InfiniBand) and of that half is counted; PCIe carries 48.
     topology = load_preset("hgx-h100-ndr400", nodes=4, fabric={"in_network_reduction": True})

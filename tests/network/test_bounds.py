@@ -15,6 +15,7 @@ from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.evaluate import evaluate
 from commsim.errors import ScheduleError
 from commsim.network.bounds import lower_bound_s
+from commsim.topology.faults import without_nvlink
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset, preset_names
 
@@ -107,3 +108,11 @@ def test_wires_bound_and_not_what_nccl_rates_them_at() -> None:
     assert bound.seconds < 0.502615
     # A GPU's port: 16 lanes of 16 GT/s, 31.5 GB/s for the 24 of the preset.
     assert bound.seconds == pytest.approx(2 * 7 / 8 * (4 << 30) / 31.5e9, rel=0.001)
+
+
+def test_gpus_without_nvlink_may_meet_in_a_host_by_any_way() -> None:
+    """Two Graces of a GB200 NVL4: NCCL shares memory over C2C and between the hosts, not at the 6 GB/s it counts."""
+    topology = without_nvlink(load_preset("gb200-nvl4"))
+    bound = lower_bound_s("broadcast", S, topology)
+    assert bound.bandwidth_s == pytest.approx(S / 225e9)
+    assert bound.bisection_s == pytest.approx(S / 450e9)

@@ -126,3 +126,22 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert "rules differ from what NCCL 2.26.2 chooses" in result.stdout
     assert out.read_text().startswith("# commsim")
+
+
+def test_rules_are_for_the_types_and_reductions_of_the_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: Tuning
+) -> None:
+    monkeypatch.setattr("commsim.planner.tune.spread", lambda *_: Spread(0.99, 1.01))
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO.format(preset="hgx-h100", version="2.26.2", env="{}").replace(
+        "sizes: 1 MiB", "sizes: 1 MiB, dtype: bfloat16, redop: avg"
+    ))  # fmt: skip
+    one = load_scenarios(path)[0]
+    averages = tune(one, build_topology(one), sizes=[1 << k for k in range(18, 30)])
+    assert "nvls" in {r.algorithm for r in tuning.rules if r.collective == "all_reduce"}
+    assert "nvls" not in {r.algorithm for r in averages.rules if r.collective == "all_reduce"}
+    for text in (tuner_config(averages), tuning_table(averages)):
+        assert "# all_reduce: avg of bfloat16\n" in text
+        assert "# reduce, reduce_scatter: sum of float32\n" in text
+        assert "# all_reduce not by NVLS: no NVSwitch does an avg of bfloat16 (PreMulSum)\n" in text
+    assert "# reduce, reduce_scatter, all_reduce: sum of float32\n" in tuner_config(tuning)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from commsim.nccl.debug_log import parse_debug_log
 from commsim.nccl.graph import Graph, System
+from commsim.nccl.operation import Operation
 from commsim.nccl.tuner import COLLECTIVES, table
-from commsim.report.choice import choice_lines, graph_lines, table_lines
+from commsim.report.choice import choice_lines, graph_lines, operation_lines, table_lines
 
 RING = Graph(12, 30.0, 30.0, "RING", "NVL", "PIX")
 H100 = System(
@@ -36,3 +37,16 @@ def test_a_line_per_size_as_nccl_logs_it() -> None:
         "AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15} time 32.7",
     ]
     assert choice_lines(H100, "all_gather", [8192], VERSION)[0].startswith("AllGather: 1024 Bytes -> Algo RING")
+
+
+def test_what_an_operation_takes_away_is_said_once_for_each_algorithm() -> None:
+    def said(version: tuple[int, int, int], ranks: int, dtype: str, redop: str) -> list[str]:
+        system = replace(H100, ranks=ranks, nodes=ranks // 8)
+        return operation_lines(system, "all_reduce", version, {}, Operation(dtype, redop))
+
+    assert said(VERSION, 8, "float16", "sum") == []
+    assert said(VERSION, 8, "int8", "avg") == ["# all_reduce not by NVLS: no NVSwitch does an avg of int8 (SumPostDiv)"]
+    assert said(VERSION, 16, "float8_e5m2", "max") == [
+        "# all_reduce not by NVLSTree: no NVSwitch does a max of float8_e5m2",
+        "# all_reduce by Ring counts 1024 times its time: float8_e5m2 above eight ranks loses digits in a ring",
+    ]
