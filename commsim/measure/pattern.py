@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from commsim.collectives.schedule import split_evenly
-from commsim.measure.records import REDUCING
+from commsim.collectives.semantics import REDUCING
 
 PERIOD = 1021
 
