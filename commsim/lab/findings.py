@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from commsim.nccl.predict import Predictor
     from commsim.scenario.schema import Scenario
 
-COLLECTIVES, SINGLE, FORCED, CAPTURE, STEPS, RATES = "collectives", "single", "forced", "capture", "steps", "rates"
+COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "steps", "rates"
 """Folders of a laboratory."""
 
 PARAMS = "params.yaml"
@@ -34,16 +35,18 @@ _PER_RANK = ("all_gather", "reduce_scatter")
 
 @dataclass(frozen=True)
 class Choice:
-    """One call: what NCCL logged that it took, and what the model takes; ``algorithm/protocol/channels``."""
+    """One call: what NCCL logged that it took, and what the model takes; channels are None where the log has none."""
 
     collective: str
     nbytes: int
-    logged: str
+    logged: str  # algorithm/protocol
     predicted: str
+    logged_channels: int | None
+    predicted_channels: int
 
     @property
     def agrees(self) -> bool:
-        """Whether algorithm, protocol and, where the log has it, channels are the same."""
+        """Whether algorithm and protocol are the same."""
         return self.logged == self.predicted
 
 
@@ -72,11 +75,12 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
     forced = [curve for one in sorted((folder / FORCED).glob("*/")) for curve in _curves(one, findings)]
     if scenario is not None:
         findings.machine = scenario.name
-        for name, part in (
-            ("comparing with the shipped prediction", lambda: _judge(scenario, curves, findings)),
-            ("calibrating", lambda: _calibrate(scenario, [*curves, *forced], folder, findings, progress)),
-            ("reading NCCL's choices", lambda: _choices(scenario, folder / CAPTURE / CHOICES, findings)),
-        ):
+        parts: dict[str, Callable[[], None]] = {
+            "comparing with the shipped prediction": partial(_judge, scenario, curves, findings),
+            "calibrating": partial(_calibrate, scenario, [*curves, *forced], folder, findings, progress),
+            "reading NCCL's choices": partial(_choices, scenario, folder / CHOICES, findings),
+        }
+        for name, part in parts.items():
             progress(name)
             try:
                 part()
@@ -161,9 +165,14 @@ def _choices(scenario: Scenario, path: Path, findings: Findings) -> None:
         if said["collective"] in _PER_RANK:
             nbytes *= model.system.ranks
         ours = model.predict(said["collective"], nbytes)
-        logged = f"{said['algorithm']}/{said['protocol']}" + ("" if channels is None else f"/{channels}")
-        predicted = f"{ours.algorithm}/{ours.protocol}" + ("" if channels is None else f"/{ours.channels}")
-        choice = Choice(said["collective"], nbytes, logged, predicted)
+        choice = Choice(
+            said["collective"],
+            nbytes,
+            f"{said['algorithm']}/{said['protocol']}",
+            f"{ours.algorithm}/{ours.protocol}",
+            channels,
+            ours.channels,
+        )
         if choice not in findings.choices:
             findings.choices.append(choice)
 

@@ -7,12 +7,27 @@ import zipfile
 from pathlib import Path
 
 from commsim.errors import MeasurementError
-from commsim.lab.findings import CAPTURE, COLLECTIVES, FORCED, PARAMS, RATES, SINGLE, STEPS
+from commsim.lab.findings import COLLECTIVES, FORCED, PARAMS, RATES, SINGLE, STEPS
 from commsim.lab.machine import SCENARIO, TOPOLOGY
+from commsim.measure.capture import CHOICES
+from commsim.measure.capture import FOLDER as CAPTURE
 
 REPORT = "report.html"
 
-_OWN = (CAPTURE, COLLECTIVES, SINGLE, FORCED, STEPS, RATES, SCENARIO, TOPOLOGY, PARAMS, "calibration.png", REPORT)
+_OWN = (
+    CAPTURE,
+    CHOICES,
+    COLLECTIVES,
+    SINGLE,
+    FORCED,
+    STEPS,
+    RATES,
+    SCENARIO,
+    TOPOLOGY,
+    PARAMS,
+    "calibration.png",
+    REPORT,
+)
 _NOT_MAILED = (".log", ".lock", ".part")
 """Raw logs of NCCL name hosts and addresses."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import yaml
 
 from commsim.errors import MeasurementError
 from commsim.files import write_atomically
+from commsim.lab.stages import MEASURED
 from commsim.topology.imported import Given, Imported
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list
     return notes
 
 
-def scenario_text(site: Site, graph: str, works: Sequence[Mapping[str, Any]] = ()) -> str:
+def scenario_text(site: Site, graph: str) -> str:
     """The scenario of the machine: its topology file, NCCL's version and environment, its graphs, its collectives."""
     library: dict[str, Any] = {"name": "nccl", "version": site.nccl_version, "graph": graph}
     if site.env:
@@ -123,7 +124,7 @@ def scenario_text(site: Site, graph: str, works: Sequence[Mapping[str, Any]] = (
         "name": f"{site.ranks} {site.gpu}",
         "topology": {"path": TOPOLOGY, "nodes": site.nodes},
         "library": library,
-        "workload": [dict(work) for work in works] or [{"collective": "all_reduce", "sizes": "8 B .. 8 GiB x2"}],
+        "workload": [{"collective": name, "sizes": "8 B .. 8 GiB x2"} for name in MEASURED],
     }
     head = "# Written by `commsim gpu` from what NCCL said of this machine.\n"
     return head + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)

@@ -54,26 +54,22 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
 
 def _agreement(choices: list[Choice]) -> str:
     same = sum(choice.agrees for choice in choices)
-    return f"NCCL's logged choices are those of the model in {same} of {len(choices)} calls."
+    return f"NCCL's logged algorithms and protocols are those of the model in {same} of {len(choices)} calls."
 
 
 def _choices(choices: list[Choice]) -> Part:
     rows = [
         (
-            c.collective,
-            Cell(format_bytes(c.nbytes), float(c.nbytes)),
-            c.logged,
-            c.predicted,
+            c.collective, Cell(format_bytes(c.nbytes), float(c.nbytes)), c.logged, c.predicted,
+            "" if c.logged_channels is None else c.logged_channels, c.predicted_channels,
             "" if c.agrees else "differs",
         )
         for c in choices
-    ]
-    head: list[str | Column] = ["collective", Column("size", number=True), "NCCL's log", "the model", ""]
-    return table(head, rows, "Algorithm/protocol/channels.")
-
-
-def _same(choice: Choice) -> str:
-    return "" if choice.agrees else "differs"
+    ]  # fmt: skip
+    head: list[str | Column] = [
+        "collective", Column("size", number=True), "NCCL's log", "the model", "channels logged", "of the model", "",
+    ]  # fmt: skip
+    return table(head, rows, "Algorithm/protocol of each call, and how many channels it was spread over.")
 
 
 def _traffic(findings: Findings) -> Part:

@@ -12,7 +12,7 @@ from typing import Any
 
 from commsim.errors import CommsimError, MeasurementError
 from commsim.lab.clock import Clock
-from commsim.lab.findings import CAPTURE, COLLECTIVES, FORCED, RATES, SINGLE, STEPS
+from commsim.lab.findings import COLLECTIVES, FORCED, RATES, SINGLE, STEPS
 from commsim.lab.machine import SCENARIO, Site, describe, site_of
 from commsim.lab.ranks import Ranks
 from commsim.lab.stages import (
@@ -80,7 +80,7 @@ class Session:
         self.say("capture: what NCCL says of this machine (not timed)")
         nbytes = tuple(size for size in _CAPTURED_BYTES if size <= (self.most_bytes or size))
         tasks = [Task(name, nbytes) for name in _CAPTURED]
-        run = self._run(CAPTURE, tasks=tasks, capture_choices=True)
+        run = self._run("", tasks=tasks, capture_choices=True)
         self.ranks.capture(run)
         try:
             said = json.loads((Path(run.out) / CHOICES).read_text(encoding="utf-8"))
@@ -93,11 +93,10 @@ class Session:
         """The topology and the scenario of the machine, once."""
         if (self.folder / SCENARIO).exists() or not choices:
             return
-        capture = self.folder / CAPTURE
         try:
             if not choices.get("topology"):
                 raise MeasurementError(f"NCCL {site.nccl_version} wrote no topology file")
-            notes = describe(site, capture / choices["topology"], capture / choices["graphs"], self.folder)
+            notes = describe(site, self.folder / choices["topology"], self.folder / choices["graphs"], self.folder)
         except (CommsimError, OSError) as error:
             self.faults.append(f"the machine could not be described: {_line(error)}")
             return

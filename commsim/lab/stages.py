@@ -17,6 +17,9 @@ _FIRST = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast
 
 _LAST = ("gather", "scatter")
 
+MEASURED = (*_FIRST, *_LAST)
+"""All collectives of a laboratory."""
+
 BUFFERS = 3
 """Arrays of the size of a message that a rank holds at most: what it sends, what it receives, and room to check it."""
 

@@ -117,6 +117,7 @@ class _Rank:
         self.loop: NcclLoop | None = None
         self.start = time.monotonic()
         self.cut_short = False
+        self.named = ""
 
     def measure(self) -> None:
         """Measures what is missing."""
