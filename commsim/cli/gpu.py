@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from commsim.lab.clock import Clock
     from commsim.lab.ranks import Ranks
     from commsim.measure.rendezvous import Place
@@ -42,6 +44,12 @@ def gpu(
             show_default=False,
         ),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only", help="Parts to keep to, with commas: collectives, rates, steps, forced.", show_default=False
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Drop what an earlier run left in the folder; without it that is kept.")
     ] = False,
@@ -62,6 +70,7 @@ def gpu(
 
     require_torch()
     most = None if largest is None else parse_bytes(largest)
+    parts = _parts(only)
     place = place_from(os.environ)
     if place is not None and place.rank:
         _follow(place)
@@ -74,7 +83,7 @@ def gpu(
         from commsim.lab.folder import discard
 
         discard(out)
-    _lead(out, 60 * minutes, most, _ranks(nproc, ranks_per_gpu, place, port) if minutes else None, port)
+    _lead(out, 60 * minutes, most, parts, _ranks(nproc, ranks_per_gpu, place, port) if minutes else None, port)
 
 
 def _follow(place: Place) -> None:
@@ -87,7 +96,25 @@ def _follow(place: Place) -> None:
     end_process(0)
 
 
-def _lead(folder: Path, seconds: float, largest: int | None, ranks: Ranks | None, port: int | None) -> None:
+def _parts(only: str | None) -> tuple[str, ...]:
+    """What to measure; a CommsimError names what is no part."""
+    from commsim.errors import CommsimError
+    from commsim.lab.session import PARTS
+
+    asked = PARTS if only is None else tuple(part.strip() for part in only.split(","))
+    if unknown := [part for part in asked if part not in PARTS]:
+        raise CommsimError(f"--only: found {', '.join(map(repr, unknown))}, expected some of {', '.join(PARTS)}")
+    return asked
+
+
+def _lead(
+    folder: Path,
+    seconds: float,
+    largest: int | None,
+    parts: Sequence[str],
+    ranks: Ranks | None,
+    port: int | None,
+) -> None:
     """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
     from commsim.errors import MeasurementError
     from commsim.lab.clock import Clock
@@ -98,7 +125,7 @@ def _lead(folder: Path, seconds: float, largest: int | None, ranks: Ranks | None
     notes: list[str] = []
     if ranks is not None:
         say = partial(_say, Clock(seconds))
-        session = Session(folder, ranks, _alone(ranks, port), Clock(seconds), say, largest)
+        session = Session(folder, ranks, _alone(ranks, port), Clock(seconds), say, largest, parts)
         faults, notes = session.faults, session.notes
         try:
             session.measure()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,15 @@ from commsim.measure.gpu import gpus
 from commsim.measure.run import Run, Task, TrainingTask
 from commsim.measure.run_folder import read_conditions
 
+PARTS = (COLLECTIVES, RATES, STEPS, FORCED)
+"""What a laboratory can be told to keep to."""
+
 _UNTIL_COLLECTIVES, _UNTIL_RATES, _UNTIL_STEPS = 0.5, 0.6, 0.75
 """Parts of the whole time after which a stage begins no further row; what is left goes to the collectives."""
 
 _WATCHDOG_S = 600.0
+
+_STEP_ITERATIONS = 10
 
 _CAPTURED_BYTES = tuple(8 << 3 * k for k in range(10))  # 8 B .. 1 GiB: choices change a few times on the way
 _CAPTURED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -50,6 +55,7 @@ class Session:
     clock: Clock
     say: Callable[[str], None]
     most_bytes: int | None = None  # largest message, where the user has said it
+    parts: Sequence[str] = PARTS
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -62,18 +68,23 @@ class Session:
         most = self.most_bytes or (SHARED_LARGEST_BYTES if site.shared else LARGEST_BYTES)
         largest = largest_bytes(min(site.memory_bytes, BUFFERS * most))
         collectives = self._run(COLLECTIVES, tasks=collective_tasks(largest))
-        self._stage("collectives, the most used first", collectives, _UNTIL_COLLECTIVES)
-        if self.alone is not None:
+        if COLLECTIVES in self.parts:
+            self._stage("collectives, the most used first", collectives, _UNTIL_COLLECTIVES)
+        if COLLECTIVES in self.parts and self.alone is not None:
             alone = self._run(SINGLE, self.alone, tasks=[Task("all_reduce", sizes(largest)[0])])
             self._stage("one rank with the GPU for itself: what a call costs", alone, _UNTIL_COLLECTIVES, self.alone)
-        self._rates()
-        stepping = self.alone or self.ranks
-        steps = self._run(STEPS, stepping, training=step_tasks(stepping.world_size, site.memory_bytes))
-        self._stage("training steps", steps, _UNTIL_STEPS, stepping)
-        for one in forced(_possible(choices)):
-            run = self._run(f"{FORCED}/{one.name}", tasks=forced_tasks(largest), env=one.env)
-            self._stage(f"all_reduce by {one.algorithm} over {one.protocol}, forced", run)
-        self._stage("the remaining sizes", collectives)
+        if RATES in self.parts:
+            self._rates()
+        if STEPS in self.parts:
+            stepping = self.alone or self.ranks
+            steps = self._run(STEPS, stepping, training=step_tasks(stepping.world_size, site.memory_bytes))
+            self._stage("training steps", steps, _UNTIL_STEPS, stepping)
+        if FORCED in self.parts:
+            for one in forced(_possible(choices)):
+                run = self._run(f"{FORCED}/{one.name}", tasks=forced_tasks(largest), env=one.env)
+                self._stage(f"all_reduce by {one.algorithm} over {one.protocol}, forced", run)
+        if COLLECTIVES in self.parts:
+            self._stage("the remaining sizes", collectives)
 
     def _capture(self) -> dict[str, Any]:
         """NCCL's description of the machine, its graphs and its choices, in a pass that is not timed."""
@@ -130,10 +141,12 @@ class Session:
     ) -> Run:
         """A run into the folder of that name; collectives are called in libnccl, as nccl-tests does."""
         ranks = ranks or self.ranks
+        steps = tuple(training)
         return Run(
             name=name,
             tasks=tuple(tasks),
-            training=tuple(training),
+            training=steps,
+            iterations=_STEP_ITERATIONS if steps else 20,
             backend="nccl",
             runner="libnccl",
             world_size=ranks.world_size,
@@ -152,12 +165,8 @@ class Session:
         if (out / "rates.csv").exists() or seconds <= 0:
             return
         self.say(f"rates of one GPU: up to {seconds:.0f} s")
-        command = [sys.executable, "-m", "commsim", "rates", "--out", str(out)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        except subprocess.TimeoutExpired:
-            self.faults.append(f"rates: not finished within {seconds:.0f} s")
-            return
+        words = [sys.executable, "-m", "commsim", "rates", "--out", str(out), "--seconds", f"{seconds:.0f}"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
             self.faults.append(f"rates: {last.removeprefix('commsim: error: ')}")

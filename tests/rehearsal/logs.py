@@ -39,6 +39,12 @@ def write_logs(s: Settings, communicator: Communicator) -> None:
         )
     _log(s, f"{channels} coll channels, {channels} collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p "
             "channels per peer")  # fmt: skip
+    _log(s, "  Algorithm   |      Tree      |      Ring      |", subsystem="TUNING")
+    cells = ((8.0, 30.0), (16.5, 100.0), (60.0, 110.0), (7.2, 60.0), (15.9, 170.0), (11.8, 180.0))
+    for kind in _NAMES.values():
+        row = [(0.0, 0.0)] * 3 + list(cells[3:]) if kind != "AllReduce" else cells
+        text = " | ".join(f"{latency:8.1f}/{bandwidth:6.1f}" for latency, bandwidth in row)
+        _log(s, f"{kind:>13} | {text} |", subsystem="TUNING")
     for name, text in (("NCCL_TOPO_DUMP_FILE", _system(s)), ("NCCL_GRAPH_DUMP_FILE", _graphs(s, channels))):
         path = os.environ.get(name)
         if path and (communicator.rank == 0):
