@@ -149,6 +149,7 @@ def _say(clock: Clock, text: str) -> None:
 
 def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, port: int | None) -> Ranks:
     """Those of torchrun or srun, else one per GPU; several on a single GPU, or NCCL would have no peers."""
+    from commsim.errors import MeasurementError
     from commsim.lab.ranks import SHARING, Joined, StartedHere
     from commsim.measure.gpu import gpus
     from commsim.measure.run import ARRIVAL_S
@@ -157,6 +158,11 @@ def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, po
         return Joined(place, ranks_per_gpu or 1, typer.echo, ARRIVAL_S)
     count = gpus().count()
     each = ranks_per_gpu or (SHARING if count == 1 and nproc in (None, SHARING) else 1)
+    if nproc is not None and nproc > count * each:
+        raise MeasurementError(
+            f"found {count} GPU{'s' * (count != 1)} here, expected {-(-nproc // each)} for {nproc} ranks; start fewer "
+            "with --nproc, or share GPUs with --ranks-per-gpu"
+        )
     return StartedHere(nproc or count * each, each, typer.echo, port)
 
 

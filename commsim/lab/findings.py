@@ -125,13 +125,15 @@ def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
     from commsim.accuracy.verdict import verdict
     from commsim.accuracy.whatif import predicted_curve
 
+    why: dict[str, list[str]] = {}
     source = Source(Path(scenario.source), Path(scenario.source).parent, None, scenario)
     for curve in curves:
         try:
             line = predicted_curve(scenario, curve.collective, [int(n) for n in curve.size_bytes])
             findings.judged.append(judged(source, verdict(compare(line, curve)), what_if=True))
         except CommsimError as error:
-            findings.gaps.append(f"{curve.collective}: {error}")
+            why.setdefault(str(error), []).append(curve.collective)
+    findings.gaps += [f"{', '.join(names)}: {text}" for text, names in why.items()]
 
 
 def _calibrate(

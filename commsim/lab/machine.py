@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from commsim.errors import MeasurementError
+from commsim.errors import CommsimError, MeasurementError
 from commsim.files import write_atomically
 from commsim.lab.stages import MEASURED
 from commsim.topology.imported import Given, Imported
@@ -111,13 +111,27 @@ def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list
     checked(imported, topology_xml, site.nodes)
     text = yaml.safe_dump(imported.data, sort_keys=False, default_flow_style=None, width=110)
     write_atomically(folder / TOPOLOGY, text)
-    write_atomically(folder / SCENARIO, scenario_text(site, str(graphs.relative_to(folder))))
-    return notes
+    graph, note = _graph(site, graphs)
+    write_atomically(folder / SCENARIO, scenario_text(site, str(graph.relative_to(folder)) if graph else None))
+    return [*notes, *([note] if note else [])]
 
 
-def scenario_text(site: Site, graph: str) -> str:
+def _graph(site: Site, graphs: Path) -> tuple[Path | None, str]:
+    """The file of NCCL's graphs, or None and the reason why predictions search them anew."""
+    from commsim.nccl.graph_file import read_graph_file
+
+    try:
+        misfit = read_graph_file(graphs).misfit(site.gpus_per_node, site.nodes)
+    except (CommsimError, OSError) as error:
+        misfit = str(error)
+    return (None, f"NCCL's own graphs are not used: {misfit}") if misfit else (graphs, "")
+
+
+def scenario_text(site: Site, graph: str | None) -> str:
     """The scenario of the machine: its topology file, NCCL's version and environment, its graphs, its collectives."""
-    library: dict[str, Any] = {"name": "nccl", "version": site.nccl_version, "graph": graph}
+    library: dict[str, Any] = {"name": "nccl", "version": site.nccl_version}
+    if graph is not None:
+        library["graph"] = graph
     if site.env:
         library["env"] = dict(site.env)
     document = {
