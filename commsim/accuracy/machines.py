@@ -15,6 +15,7 @@ from commsim.errors import TopologyError
 from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
+from commsim.topology.imported import NDR_BANDWIDTH
 
 _MESH = r"no (?:NV)?Switch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all|\b4 ?x [AHV]\d00\b)"
 _BOARD = r"NVSwitch|SXM|HGX|DGX|\bNV\d|SHM"  # SHM: how NCCL went, not what there is
@@ -414,4 +415,6 @@ def network_blocks(
         "nodes_per_leaf": 32,
         "oversubscription": 1.0,
     }
+    if network == "infiniband" and bandwidth is not None:  # a port of 400 Gb/s is of NDR, whose fabrics do by default
+        fabric["adaptive_routing"] = bandwidth >= NDR_BANDWIDTH
     return {"node": {"nic": node}, "fabric": fabric}

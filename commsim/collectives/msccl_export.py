@@ -2,70 +2,60 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from commsim.collectives.actions import Actions, Kind, actions
+from commsim.collectives.actions import Actions
 from commsim.collectives.msccl import COLLECTIVE_NAMES
+from commsim.collectives.msccl_blocks import FEWEST_SLOTS, Block, Program, Unit, program
+from commsim.collectives.msccl_interpreter import faults
+from commsim.collectives.msccl_limits import MOST_FUSED
 from commsim.collectives.msccl_moves import PART_IN, PART_OUT
-from commsim.collectives.schedule import Buffer, Op, Schedule
+from commsim.collectives.msccl_xml import Algo, Gpu, Step, ThreadBlock
+from commsim.collectives.schedule import Buffer, Schedule
 from commsim.errors import ScheduleError
 
 PROTOCOLS = ("Simple", "LL", "LL128")
-MOST_STEPS = 256
-"""Steps of one thread block that MSCCL's runtime takes (MSCCL_MAX_NUM_STEPS)."""
-
-_FUSED = {"r": "rcs", "rrc": "rrcs"}
-
-
-@dataclass(slots=True)
-class _Block:
-    """A thread block in the making; ``steps`` are (actions done by the step, its type, actions waited for)."""
-
-    send: int
-    recv: int
-    channel: int
-    steps: list[tuple[list[int], str, list[int]]] = field(default_factory=list)
 
 
 def msccl_text(schedule: Schedule, protocol: str = "Simple") -> str:
-    """The schedule as MSCCL XML, one chunk per step.
+    """The schedule as MSCCL XML, one chunk per step, once it has run in an interpreter of MSCCL.
 
-    Each connection has a thread block at either end. Where a rank passes on what it receives, both ends
-    share a block and the receive and the send become one step (``rcs``, ``rrcs``). The attribute ``root`` is an
-    addition of commsim that MSCCL ignores. A ScheduleError says what MSCCL cannot express: switches, chunks
-    of unequal size, collectives it does not know.
+    Steps are ordered so that two messages on a connection are room enough, with every protocol; see ``msccl_blocks``.
+    The attribute ``root`` is an addition of commsim that MSCCL ignores. A ScheduleError says what MSCCL cannot
+    express (switches, chunks of unequal size, collectives it does not know) and what its runtime does not take.
     """
     s = schedule
     collective = _exportable(s, protocol)
-    made = actions(s, commute=False)
-    blocks = _blocks(s, made)
-    place = {
-        action: (number, at)
-        for own in blocks
-        for number, block in enumerate(own)
-        for at, (done, _, _) in enumerate(block.steps)
-        for action in done
-    }
-    bodies = [_gpu(s, made, rank, own, place) for rank, own in enumerate(blocks)]
-    head = {
-        "name": f"{s.algorithm}_{s.collective}",
-        "proto": protocol,
-        "nchannels": int(s.channel.max(initial=0)) + 1,
-        "nchunksperloop": s.data_chunks,
-        "ngpus": s.world_size,
-        "coll": collective,
-        "inplace": int(s.in_place),
-        "outofplace": int(not s.in_place),
-        "minBytes": 0,
-        "maxBytes": 0,
-        "root": s.root,
-    }
-    return "\n".join([f"<algo{_attributes(head)}>", *(line for body in bodies for line in body), "</algo>"]) + "\n"
+    algo = _algo(s, program(s), collective, protocol)
+    wrong = faults(algo, s.root, FEWEST_SLOTS)
+    if wrong:
+        raise ScheduleError(f"{s.algorithm} {s.collective} cannot be written for MSCCL: {'; '.join(wrong)}")
+    return _text(algo)
+
+
+def _algo(s: Schedule, made: Program, collective: str, protocol: str) -> Algo:
+    channels = 1 + max((block.channel for own in made.blocks for block in own), default=0)
+    gpus = [_gpu(s, made.made, rank, own) for rank, own in enumerate(made.blocks)]
+    name = f"{s.algorithm}_{s.collective}"
+    return Algo(
+        0,
+        name,
+        collective,
+        protocol,
+        channels,
+        s.data_chunks,
+        s.world_size,
+        s.in_place,
+        not s.in_place,
+        0,
+        0,
+        s.root,
+        gpus,
+    )
 
 
 def _exportable(s: Schedule, protocol: str) -> str:
@@ -88,127 +78,105 @@ def _exportable(s: Schedule, protocol: str) -> str:
     return names[s.collective]
 
 
-def _blocks(s: Schedule, made: Actions) -> list[list[_Block]]:
-    """The thread blocks of every rank with their steps."""
-    shared = _shared(s, made)
-    blocks: list[dict[tuple[str, int, int], _Block]] = [{} for _ in range(s.world_size)]
-    owner: dict[int, _Block] = {}
-    last: dict[int, int] = {}  # by block, the receive that ended its newest step, if a send may still join it
-    for i, (rank, kind, row) in enumerate(zip(made.rank.tolist(), made.kind.tolist(), made.row.tolist(), strict=True)):
-        channel = int(s.channel[row])
-        peer = int(s.dst[row] if kind == Kind.SEND else s.src[row])
-        if kind == Kind.SEND:
-            into = shared.get((rank, peer, channel), -1)
-            key = ("receive", into, channel) if into >= 0 else ("send", peer, channel)
-        else:
-            key = ("local" if kind == Kind.LOCAL else "receive", peer, channel)
-        if key not in blocks[rank]:
-            send = next((p for (r, p, c), q in shared.items() if (r, q, c) == (rank, key[1], channel)), -1)
-            ends = {"send": (peer, -1), "local": (-1, -1), "receive": (send, key[1])}[key[0]]
-            blocks[rank][key] = _Block(*ends, channel)
-        block = blocks[rank][key]
-        before = last.pop(id(block), -1)
-        waits = sorted(j for j in made.finished[i] | made.started[i] if owner.get(j) is not block)
-        if kind == Kind.SEND and before >= 0 and not waits and _same_place(s, int(made.row[before]), row):
-            done, kind_before, needs = block.steps[-1]
-            block.steps[-1] = ([*done, i], _FUSED[kind_before], needs)
-        else:
-            block.steps.append(([i], _type(s, kind, row), waits))
-            if kind == Kind.RECEIVE and block.send >= 0:
-                last[id(block)] = i
-        owner[i] = block
-    return [list(own.values()) for own in blocks]
-
-
-def _type(s: Schedule, kind: int, row: int) -> str:
-    reduces = s.op[row] == Op.REDUCE
-    return {
-        Kind.SEND: "s",
-        Kind.LOCAL: "re" if reduces else "cpy",
-        Kind.RECEIVE: "rrc" if reduces else "r",
-    }[Kind(kind)]
-
-
-def _same_place(s: Schedule, received: int, sent: int) -> bool:
-    return bool(s.dst_buffer[received] == s.src_buffer[sent] and s.dst_chunk[received] == s.src_chunk[sent])
-
-
-def _shared(s: Schedule, made: Actions) -> dict[tuple[int, int, int], int]:
-    """By (rank, peer sent to, channel), the peer received from in the same thread block: the busiest pairs first."""
-    passed: Counter[tuple[int, int, int, int]] = Counter()
-    latest: dict[tuple[int, int, int], int] = {}
-    for rank, kind, row in zip(made.rank.tolist(), made.kind.tolist(), made.row.tolist(), strict=True):
-        if kind == Kind.RECEIVE:
-            latest[rank, int(s.dst_buffer[row]), int(s.dst_chunk[row])] = row
-        elif kind == Kind.SEND:
-            before = latest.get((rank, int(s.src_buffer[row]), int(s.src_chunk[row])), -1)
-            if before >= 0 and s.channel[before] == s.channel[row]:
-                passed[rank, int(s.src[before]), int(s.dst[row]), int(s.channel[row])] += 1
-    shared: dict[tuple[int, int, int], int] = {}
-    taken: set[tuple[int, int, int]] = set()
-    for (rank, into, out, channel), _ in sorted(passed.items(), key=lambda item: (-item[1], item[0])):
-        if (rank, into, channel) not in taken and (rank, out, channel) not in shared:
-            shared[rank, out, channel] = into
-            taken.add((rank, into, channel))
-    return shared
-
-
-def _gpu(s: Schedule, made: Actions, rank: int, blocks: list[_Block], place: dict[int, tuple[int, int]]) -> list[str]:
-    """The lines of one GPU. Waits for several steps become ``nop`` steps before the one that waits."""
-    steps: list[list[tuple[list[int], str, int]]] = []  # per block: actions, type, the step waited for or -1
+def _gpu(s: Schedule, made: Actions, rank: int, blocks: list[Block]) -> Gpu:
+    """One GPU with its steps. Waits for several steps become ``nop`` steps before the one that waits."""
+    place = {i: (b, at) for b, block in enumerate(blocks) for at, unit in enumerate(block.steps) for i in unit.done}
     at: dict[tuple[int, int], int] = {}  # number of a step once the nops are in
-    watched: set[tuple[int, int]] = set()
-    for number, block in enumerate(blocks):
-        own: list[tuple[list[int], str, int]] = []
-        for old, (done, kind, waits) in enumerate(block.steps):
-            # Of several steps of one thread block only the last needs to be waited for.
-            newest: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
-            for j in waits:
-                newest[place[j][0]] = max(newest[place[j][0]], (place[j][1], j))
-            targets = [j for _, j in sorted(newest.values())]
-            watched |= {place[j] for j in targets}
-            own += [([], "nop", j) for j in targets[:-1]]
-            at[number, old] = len(own)
-            own.append((done, kind, targets[-1] if targets else -1))
-        steps.append(own)
+    targets = [[_waited_for(made, unit, number, place) for unit in block.steps] for number, block in enumerate(blocks)]
+    watched = {place for own in targets for waits in own for place in waits}
+    for number, own in enumerate(targets):
+        written = 0
+        for old, waits in enumerate(own):
+            written += max(len(waits), 1)
+            at[number, old] = written - 1
     used = {"i": 0, "o": 0, "s": 0}
-    body = []
-    for number, (block, own) in enumerate(zip(blocks, steps, strict=True)):
-        body.append(f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{block.channel}">')
-        old_of = {new: old for (b, old), new in at.items() if b == number}
-        for new, (done, kind, target) in enumerate(own):
-            source, goal = _ends(s, made, rank, done, kind)
-            for buffer, offset in (source, goal):
+    gpu = Gpu(0, rank, {})
+    for number, block in enumerate(blocks):
+        steps: list[Step] = []
+        for old, unit in enumerate(block.steps):
+            ends = _ends(s, made, rank, unit.done, unit.kind)
+            for buffer, offset in ends:
                 used[buffer] = max(used[buffer], offset + 1)
-            wait = (place[target][0], at[place[target]]) if target >= 0 else (-1, -1)
-            told = new in old_of and (number, old_of[new]) in watched
-            body.append(f"      <step{_attributes(_step(new, kind, source, goal, wait, told))}/>")
-        body.append("    </tb>")
-    sizes = {"id": rank} | {f"{buffer}_chunks": size for buffer, size in _sizes(s, used).items()}
-    return [f"  <gpu{_attributes(sizes)}>", *body, "  </gpu>"]
+            waits = [(b, at[b, new]) for b, new in targets[number][old]] or [(-1, -1)]
+            steps += [_step(len(steps) + k, "nop", (("i", -1), ("o", -1)), wait) for k, wait in enumerate(waits[:-1])]
+            steps.append(_step(len(steps), unit.kind, ends, waits[-1], (number, old) in watched))
+        _part_reductions(steps)
+        gpu.blocks.append(ThreadBlock(0, number, block.send, block.recv, block.channel, steps))
+    gpu.chunks |= _sizes(s, used)
+    return gpu
 
 
-def _step(
-    number: int, kind: str, source: tuple[str, int], target: tuple[str, int], wait: tuple[int, int], told: bool
-) -> dict[str, object]:
+def _waited_for(made: Actions, unit: Unit, own: int, place: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    """Blocks and steps that a step waits for: of several of one block the last, of its own none."""
+    newest: dict[int, int] = defaultdict(lambda: -1)
+    for i in unit.done:
+        for j in made.finished[i] | made.started[i]:
+            number, old = place[j]
+            newest[number] = max(newest[number], old)
+    return sorted((number, old) for number, old in newest.items() if number != own)
+
+
+Ends = tuple[tuple[str, int], tuple[str, int]]
+"""Buffer and offset of source and target."""
+
+
+def _step(number: int, kind: str, ends: Ends, wait: tuple[int, int], told: bool = False) -> Step:
+    return Step(0, number, kind, *ends[0], *ends[1], 0 if kind == "nop" else 1, *wait, told)
+
+
+def _part_reductions(steps: list[Step]) -> None:
+    """Let a reduction tell after as many into one place as the runtime makes one: there it ends what it joins."""
+    target, length = ("", -1), 0
+    for step in steps:
+        length = length + 1 if step.type == "re" and (step.dstbuf, step.dstoff) == target else 1
+        target = (step.dstbuf, step.dstoff) if step.type == "re" and not step.hasdep else ("", -1)
+        if length == MOST_FUSED:
+            step.hasdep, target = True, ("", -1)
+
+
+def _text(algo: Algo) -> str:
+    head = {
+        "name": algo.name,
+        "proto": algo.proto,
+        "nchannels": algo.nchannels,
+        "nchunksperloop": algo.nchunksperloop,
+        "ngpus": algo.ngpus,
+        "coll": algo.coll,
+        "inplace": int(algo.inplace),
+        "outofplace": int(algo.outofplace),
+        "minBytes": algo.min_bytes,
+        "maxBytes": algo.max_bytes,
+        "root": algo.root,
+    }
+    lines = [f"<algo{_attributes(head)}>"]
+    for gpu in algo.gpus:
+        sizes = {"id": gpu.id} | {f"{buffer}_chunks": size for buffer, size in gpu.chunks.items()}
+        lines.append(f"  <gpu{_attributes(sizes)}>")
+        for block in gpu.blocks:
+            lines.append(f'    <tb id="{block.id}" send="{block.send}" recv="{block.recv}" chan="{block.chan}">')
+            lines += [f"      <step{_attributes(_shown(step))}/>" for step in block.steps]
+            lines.append("    </tb>")
+        lines.append("  </gpu>")
+    return "\n".join([*lines, "</algo>"]) + "\n"
+
+
+def _shown(step: Step) -> dict[str, object]:
     return {
-        "s": number,
-        "type": kind,
-        "srcbuf": source[0],
-        "srcoff": source[1],
-        "dstbuf": target[0],
-        "dstoff": target[1],
-        "cnt": 0 if kind == "nop" else 1,
-        "depid": wait[0],
-        "deps": wait[1],
-        "hasdep": int(told),
+        "s": step.s,
+        "type": step.type,
+        "srcbuf": step.srcbuf,
+        "srcoff": step.srcoff,
+        "dstbuf": step.dstbuf,
+        "dstoff": step.dstoff,
+        "cnt": step.cnt,
+        "depid": step.depid,
+        "deps": step.deps,
+        "hasdep": int(step.hasdep),
     }
 
 
-def _ends(s: Schedule, made: Actions, rank: int, done: list[int], kind: str) -> tuple[tuple[str, int], tuple[str, int]]:
+def _ends(s: Schedule, made: Actions, rank: int, done: list[int], kind: str) -> Ends:
     """Source and target of a step at its GPU."""
-    if kind == "nop":
-        return ("i", -1), ("o", -1)
     row = int(made.row[done[0]])
     read = _place(s, rank, int(s.src_buffer[row]), int(s.src_chunk[row])) if kind in {"s", "cpy", "re"} else None
     written = _place(s, rank, int(s.dst_buffer[row]), int(s.dst_chunk[row])) if kind != "s" else None

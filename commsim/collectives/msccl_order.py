@@ -2,8 +2,8 @@
 
 Sends and receives of a connection (sender, receiver, channel) meet in the order of their thread blocks. What
 a step waits for is the step before it in its thread block, the step named by depid and deps, and, when it
-receives, the send that it meets. Sends never wait for their receiver here; that the eight slots of a real
-connection can fill up is not modelled.
+receives, the send that it meets. Sends never wait for their receiver here; where the few messages that a real
+connection holds are too few is for ``msccl_interpreter`` to say.
 """
 
 from __future__ import annotations

@@ -46,7 +46,20 @@ def estimate_bytes(rows: int, *, derived: bool = True) -> int:
     return rows * ((DERIVED_BYTES_PER_ROW if derived else KNOWN_BYTES_PER_ROW) + RUN_BYTES_PER_ROW)
 
 
-def require_memory(needed_bytes: int, rows: int, *, limit_bytes: int | None = None) -> None:
+_ADVICE = (
+    "take coarser chunks, fewer channels or ranks, or a level without rows (engine: wavefront for rings, fold for "
+    "rings and hierarchical all_reduce)"
+)
+
+
+def require_memory(
+    needed_bytes: int,
+    rows: int,
+    *,
+    limit_bytes: int | None = None,
+    what: str = "a simulation",
+    advice: str = _ADVICE,
+) -> None:
     """Raise InfeasibleError when a run needs more than the limit, by default half of the machine's memory."""
     if limit_bytes is None:
         machine = machine_bytes()
@@ -56,8 +69,6 @@ def require_memory(needed_bytes: int, rows: int, *, limit_bytes: int | None = No
     if needed_bytes > limit_bytes:
         fit = int(rows * limit_bytes / needed_bytes)
         raise InfeasibleError(
-            f"a simulation of {rows:,} chunk moves needs about {format_bytes(needed_bytes)}, the limit is "
-            f"{format_bytes(limit_bytes)} (half of the memory unless set); {fit:,} moves would fit: take coarser "
-            "chunks, fewer channels or ranks, or a level without rows (engine: wavefront for rings, fold for rings and "
-            "hierarchical all_reduce)"
+            f"{what} of {rows:,} chunk moves needs about {format_bytes(needed_bytes)}, the limit is "
+            f"{format_bytes(limit_bytes)} (half of the memory unless set); {fit:,} moves would fit: {advice}"
         )

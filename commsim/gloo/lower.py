@@ -5,7 +5,8 @@ serves one thing at a time at the rate of one core. The cores of a computer are 
 first, as fast as all cores together. Work of t seconds is t times the copy rate in bytes, so one unit serves all.
 
 A message is: the sender's worker (`message`), pieces through the sender's I/O thread, the topology's links and the
-receiver's I/O thread, then after `wake` the receiver's worker (`message`, and the reduction of what came).
+receiver's I/O thread, then after `wake` the receiver's worker (`message`, and the reduction of what came). A sender has
+done when its socket has taken the last byte, and may begin its next call while SOCKET_BYTES are still under way.
 """
 
 from __future__ import annotations
@@ -30,6 +31,20 @@ PIECE_BYTES = 256 << 10
 """What sender, links and receiver hand on at a time; the default socket buffers of Linux hold a few of these."""
 
 MAX_PIECES = 32
+
+SOCKET_BYTES = 512 << 10
+"""What a socket takes ahead of the network; Linux lets it grow while it sends. Measured: the median of how much was
+still under way when rank 1 of the star came back from passing on a broadcast of 1 to 4 MiB, 0.3 to 1.5 MiB
+(validation/runs/testbed/broadcast_ends.csv)."""
+
+BYTES_PER_OP = 220
+"""Peak resident bytes of a prediction above the idle process, for each op, measured from 0.3 to 2.4 million ops (141 to
+185) and rounded up."""
+
+
+def ops_of_call(world_size: int, rows: int, largest_bytes: int) -> int:
+    """Ops of one call at most: two a rank, two a message and three a piece."""
+    return 2 * world_size + rows * (2 + 3 * min(MAX_PIECES, -(-largest_bytes // PIECE_BYTES)))
 
 
 @dataclass(frozen=True)
@@ -193,7 +208,7 @@ def _call(
     ops.order(start[dst], send)  # data goes out when the receiver has said that it waits for it
     reduces = (s.op == Op.REDUCE) | (s.dst_buffer == Buffer.SCRATCH)
     added = np.where(reduces & moves, payload * (rate / p.reduce_rate), 0.0)
-    arrived = _pieces(ops, send, payload, moves, route, src, dst)
+    sent, arrived = _pieces(ops, send, payload, moves, route, src, dst)
     received = _received(ops, cost + added, moves, route.worker[dst], p.wake)
     ops.order(arrived, received)
     first, following = _edges(s)
@@ -202,7 +217,7 @@ def _call(
     end = ops.add(np.round(work), route.worker[rank])
     ops.order(start, end)
     ops.order(received, end[dst])
-    ops.order(arrived, end[src])
+    ops.order(sent, end[src])
     return end
 
 
@@ -220,10 +235,15 @@ def _pieces(
     route: _RouteIds,
     src: Int64,
     dst: Int64,
-) -> Int64:
-    """The data of every row, piece after piece; the op with which its last byte has been received."""
+) -> tuple[Int64, Int64]:
+    """The data of every row, piece after piece.
+
+    The op with which the last byte of a row is in the sender's socket (all but SOCKET_BYTES have crossed the network),
+    and the one with which it has been received.
+    """
     count = np.where(moves, np.clip(-(-payload // PIECE_BYTES), 1, MAX_PIECES), 0)
-    arrived = send.copy()
+    held = np.minimum(SOCKET_BYTES * count // np.maximum(payload, 1), count)  # whole pieces that wait in the socket
+    sent, arrived = send.copy(), send.copy()
     left, before = payload.copy(), send.copy()
     for k in range(int(count.max(initial=0))):
         rows = np.flatnonzero(count > k)
@@ -237,7 +257,9 @@ def _pieces(
         ops.order(wire, into)
         ops.order(arrived[rows], into)
         before[rows], arrived[rows] = out, into
-    return arrived
+        last = count[rows] - held[rows] - 1 == k
+        sent[rows[last]] = wire[last]
+    return np.where(held < count, sent, before), arrived
 
 
 def _edges(s: Schedule) -> tuple[Int64, Int64]:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from commsim.engine.memory import require_memory
 from commsim.engine.simulate import simulate
 from commsim.engine.usage import kind_name, limiting_link
-from commsim.gloo.lower import links_of, lower, torch_copies
+from commsim.gloo.lower import BYTES_PER_OP, links_of, lower, ops_of_call, torch_copies
 from commsim.gloo.parameters import GlooParameters, shipped_parameters
-from commsim.gloo.schedules import gloo_schedule
+from commsim.gloo.schedules import gloo_schedule, messages
+from commsim.units import format_bytes
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
-CALLS = 3
-"""Calls in a row of which the mean of the last ones is taken: by then the ranks have settled into their pace."""
 
-SETTLED = 1
+class Row(NamedTuple):
+    """Calls in a row, and the two (from 0) between whose ends their pace is taken."""
+
+    calls: int
+    settled: int
+    last: int
+
+
+EVEN = Row(3, 0, 2)
+"""Rings, and what one rank paces: as fast from the first call on."""
+
+SETTLING = Row(8, 2, 6)
+"""Ranks run ahead of each other for some calls until they have settled, and the last call has none beside it."""
+
+RUN_AHEAD = frozenset({"broadcast", "all_to_all", "all_to_all_v"})
 
 _EQUAL_BLOCKS = frozenset({"reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"})
 
@@ -50,6 +64,7 @@ class GlooPredictor:
     ) -> None:
         self.topology, self.one_host, self.mode = topology, one_host, mode
         self.parameters = parameters or shipped_parameters()
+        self.links = links_of(topology, self.parameters, one_host)
 
     def predict(self, collective: str, nbytes: int, *, root: int = 0, itemsize: int = 4) -> GlooPrediction:
         """The time of one call of `nbytes` (the nccl-tests size), the mean of a row of calls unless mode is single."""
@@ -58,16 +73,20 @@ class GlooPredictor:
             return GlooPrediction(nbytes, self.parameters.call, "copy", "call")
         unit = n * itemsize if collective in _EQUAL_BLOCKS else itemsize
         whole = max(unit, nbytes // unit * unit)
+        row = Row(1, 0, 0) if self.mode == "single" else SETTLING if collective in RUN_AHEAD else EVEN
+        self._require_memory(collective, whole, itemsize, row.calls)
         schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
-        links = links_of(self.topology, self.parameters, self.one_host)
         copies = torch_copies(collective, whole, n)
-        calls = 1 if self.mode == "single" else CALLS
-        outcome = simulate(lower(schedule, self.topology, self.parameters, links, copies, calls))
-        time = outcome.makespan_s
-        if calls > 1:
-            ends = outcome.end_s.reshape(calls, -1).max(axis=1)
-            time = float(ends[-1] - ends[SETTLED - 1]) / (calls - SETTLED)
+        outcome = simulate(lower(schedule, self.topology, self.parameters, self.links, copies, row.calls))
+        ends = outcome.end_s.reshape(row.calls, -1).max(axis=1)
+        time = float(ends[row.last] - ends[row.settled]) / (row.last - row.settled) if row.last else float(ends[0])
         busiest, share = limiting_link(outcome, self.topology)
-        limit = links.of(busiest) or kind_name(self.topology, busiest)
+        limit = self.links.of(busiest) or kind_name(self.topology, busiest)
         bottleneck = limit if share >= 0.5 else "latency"
         return GlooPrediction(nbytes, time, schedule.algorithm, bottleneck, limit, share)
+
+    def _require_memory(self, collective: str, nbytes: int, itemsize: int, calls: int) -> None:
+        n = self.topology.world_size
+        ops = calls * ops_of_call(n, *messages(collective, n, nbytes, itemsize))
+        where = f"{calls} calls of gloo's {collective} of {format_bytes(nbytes)} on {n} ranks, a simulation"
+        require_memory(BYTES_PER_OP * ops, ops, what=where, advice="take a smaller size, or fewer ranks")

@@ -54,15 +54,38 @@ def gloo_schedule(collective: str, world_size: int, nbytes: int, *, root: int = 
     return registry.build(collective, algorithm, world_size, nbytes, root, itemsize=itemsize)
 
 
+def messages(collective: str, world_size: int, nbytes: int, itemsize: int = 4) -> tuple[int, int]:
+    """How many rows `gloo_schedule` has at most, and the bytes of the largest; known without building it.
+
+    >>> messages("all_reduce", 4, 2**40)
+    (6291456, 1048576)
+    """
+    n, block = world_size, -(-nbytes // world_size)
+    size, each = _segment(nbytes, n, itemsize)
+    return {
+        "all_reduce": (2 * (n - 1) * each * n, size),
+        "reduce_scatter": (2 * (n - 1) * each * n, size),
+        "reduce": ((n + 1) * each * n, max(size, 1)),
+        "all_gather": (2 * (n - 1) * n, -(-block // 2) + itemsize),
+        "broadcast": (n - 1, nbytes),
+        "send_recv": (n, nbytes),
+    }.get(collective, (n * n if "all_to_all" in collective else n, block + itemsize))
+
+
 def segments(nbytes: int, world_size: int, itemsize: int) -> tuple[Int64, int]:
     """Bytes of each segment of the array, the last ones possibly empty, and segments per rank (2 or more)."""
+    size, each = _segment(nbytes, world_size, itemsize)
+    starts = np.arange(each * world_size, dtype=np.int64) * size
+    return np.clip(nbytes - starts, 0, size), each
+
+
+def _segment(nbytes: int, world_size: int, itemsize: int) -> tuple[int, int]:
+    """Bytes of the largest segment, and segments per rank."""
     limit = MAX_SEGMENT_BYTES // itemsize * itemsize
     size = min(-(-nbytes // (2 * world_size)), limit)
     size = max(itemsize, -(-size // itemsize) * itemsize)
     count = max(-(-nbytes // size), 2 * world_size)
-    each = -(-count // world_size)
-    starts = np.arange(each * world_size, dtype=np.int64) * size
-    return np.clip(nbytes - starts, 0, size), each
+    return size, -(-count // world_size)
 
 
 def _all_reduce(n: int, nbytes: int, itemsize: int) -> Schedule:

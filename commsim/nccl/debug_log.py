@@ -45,6 +45,7 @@ _GRAPH = re.compile(
 )
 _CHANNELS = re.compile(r"(\d+) coll channels,(?: (\d+) (?:collnet|nvls) channels,)?.*?(\d+) p2p channels")
 _NVLS_CHANNELS = re.compile(r"(\d+) nvls channels")
+_RING = re.compile(r"^Channel \d+/(\d+) :(?:\s+\d+)+\s*$")
 _DEVICE = re.compile(r"^#\s+Rank\s+\d+ .*\] (.+?)\s*$")
 _CHOICE = re.compile(
     r"(?:(?P<collective>[A-Za-z]+):\s*)?(?P<nbytes>\d+) Bytes -> Algo (?P<algorithm>\w+?)\s+proto "
@@ -235,6 +236,9 @@ def _communicator(log: DebugLog, text: str) -> None:
         if log.cpu_arch == "ppc64":
             vendor = "ibm"
         log.cpu_vendor = ("arm" if log.cpu_arch == "arm64" else vendor) or log.cpu_vendor
+    ring = _RING.match(text)
+    if ring and log.coll_channels is None:
+        log.coll_channels = int(ring[1])  # the line of rings; "coll channels" says more where it is printed too
     channels = _CHANNELS.search(text)
     if channels:
         log.coll_channels, log.p2p_channels = int(channels[1]), int(channels[3])

@@ -7,7 +7,7 @@ without a search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import TopologyError
@@ -35,6 +35,10 @@ class Graph:
     same_channels: bool = True  # every channel visits the GPUs in the same order
     cross_nic: int = 0
     orders: tuple[tuple[int, ...], ...] = ()  # GPUs of a node by channel, where known
+
+    def first(self, channels: int) -> Graph:
+        """The same of no more than so many channels."""
+        return self if channels >= self.channels else replace(self, channels=channels, orders=self.orders[:channels])
 
 
 @dataclass(frozen=True)
@@ -202,18 +206,22 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
             intra_type=PATHS[found.type_intra],
             inter_type=PATHS[found.type_inter],
             same_channels=found.same,
-            cross_nic=int(found.cross_nic),
+            cross_nic=found.cross_nic,
             orders=tuple(map(tuple, found.orders)),
         )
 
     limit = max_channels(version)
     ring = graph("RING", 1, limit // 2)
     assert ring is not None  # the simple order is always there
-    found: dict[str, Graph | None] = {"ring": ring, "tree": graph("BALANCED_TREE", ring.channels, ring.channels)}
+    tree = graph("BALANCED_TREE", ring.channels, ring.channels)
+    assert tree is not None  # the same
+    searched = ring.channels
+    # Where no tree of as many channels fits, one channel is left, of the ring too (src/init.cc, initTransportsRank).
+    found: dict[str, Graph | None] = {"ring": ring.first(tree.channels), "tree": tree.first(searched)}
     reduces = view.gpus > 2 and not _without_nvls(topology, version, env)
     found["nvls"] = graph("NVLS", 1, limit) if reduces else None
     if "collnet_chain" in _names(topology, env):
-        found["collnet_chain"] = graph("TREE", 1, ring.channels)
+        found["collnet_chain"] = graph("TREE", 1, searched)
         found["collnet_direct"] = graph("COLLNET_DIRECT", 1, limit)
     return found
 

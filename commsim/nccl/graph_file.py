@@ -26,6 +26,7 @@ class GraphFile:
     coll_channels: int | None = None
     gpus: int | None = None  # of a node
     several_nodes: bool | None = None
+    lacks: str = ""  # what of the graphs the file does not say, and a search adds
 
     def misfit(self, gpus: int, nodes: int) -> str:
         """Why the graphs are not those of a job on so many GPUs of a node; empty where they may be."""
@@ -40,7 +41,8 @@ class GraphFile:
 def read_graph_file(path: Path) -> GraphFile:
     """The graphs of a file of NCCL_GRAPH_DUMP_FILE (XML), or of a log of NCCL_DEBUG=INFO.
 
-    LogFormatError with lines for a broken file, and with the settings that are missing for a log without graphs.
+    A log that prints channels, but no graph, gives their number, and the rest is searched. LogFormatError with lines
+    for a broken file, and with the settings that are missing for a log with neither.
     """
     with path.open("rb") as stream:
         is_xml = stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
@@ -62,8 +64,12 @@ def _of_log(path: Path) -> GraphFile:
     names = ("ring", "tree", "nvls", "collnet_chain", "collnet_direct")
     graphs: dict[str, Graph | None] = {name: log.graph(name) for name in names}
     missing = [name for name in ("ring", "tree") if (graph := graphs[name]) is None or not graph.channels]
+    lacks = ""
     if missing:
-        raise LogFormatError([Fault(str(path), 0, 0, "", f"the log holds no {' and no '.join(missing)} graph; {_HOW}")])
+        lacks = f"the log holds no {' and no '.join(missing)} graph"
+        if log.coll_channels is None:
+            raise LogFormatError([Fault(str(path), 0, 0, "", f"{lacks} and no channels; {_HOW}")])
+        graphs = {name: graph for name, graph in graphs.items() if graph is not None and graph.channels}
     found = tuple((name, graph if graph is not None and graph.channels else None) for name, graph in graphs.items())
     known = log.ranks is not None and log.nodes is not None
     return GraphFile(
@@ -72,4 +78,5 @@ def _of_log(path: Path) -> GraphFile:
         log.coll_channels,
         log.ranks // log.nodes if known and log.ranks and log.nodes else None,
         log.nodes > 1 if log.nodes is not None else None,
+        lacks and f"{path}: {lacks}, only its {log.coll_channels} channels; their speeds are searched ({_HOW})",
     )

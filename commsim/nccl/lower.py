@@ -386,19 +386,34 @@ def _ring_share(system: System, machine: Machine, channels: int) -> float:
     return machine.intra_bandwidth / _passing(system, machine, channels)
 
 
-def tree_share(system: System, machine: Machine, channels: int, pieces: int) -> float:
-    """Nominal bytes/s of a mesh's NVLinks that one of so many channels of trees gets at each hop.
+def tree_share(system: System, machine: Machine, parameters: Parameters, call: Call, pieces: int) -> float:
+    """Bytes/s on the wires of a mesh that one channel of trees gets at each hop, of so many pieces.
 
-    Of a few pieces no more hops of a chain are busy at once than there are pieces; all channels are about at the same
-    one. Where the orders are not known, chains are taken to load all links alike.
+    All channels at the same hop meet on a link as often as the orders say, all hops of all channels more often: as the
+    links are then busy with what the NICs and the blocks let through, so often does a piece find them. Of a few pieces
+    no more hops of a chain are busy at once than there are pieces. Where the orders are not known, chains are taken to
+    load all links alike.
     """
-    hops = 2 * (system.ranks_per_node - 1)  # up and down
+    channels, hops = call.split.channels, 2 * (system.ranks_per_node - 1)  # up and down
     if machine.tree_ways is not None:
         one, every = machine.tree_ways.hop_rate(channels), machine.tree_ways.rate(channels)
     else:
         one = machine.intra_bandwidth / channels
         every = one * system.ranks_per_node / hops
-    return min(one, every * hops / min(hops, pieces))
+    efficiency = intra_efficiency(machine, parameters, call.protocol)
+    one, every = one * efficiency, min(one, every * hops / min(hops, pieces)) * efficiency
+    busy = min(1.0, _tree_flow(system, machine, parameters, call) / every)
+    return 1 / ((1 - busy) / one + busy / every)
+
+
+def _tree_flow(system: System, machine: Machine, parameters: Parameters, call: Call) -> float:
+    """Bytes/s on the wires that a channel of trees has at most, by its block and by the NICs of its node."""
+    block = parameters.block_rate.of(call.protocol.name) * call.protocol.wire_factor
+    if system.nodes == 1:
+        return block
+    # Between two nodes all goes over once; of more, a node within both trees sends up one and down the other.
+    times = 1 if system.nodes == 2 else 2
+    return min(block, node_rate(machine, parameters)[0] / (times * call.split.channels))
 
 
 def _passing(system: System, machine: Machine, channels: int) -> int:

@@ -6,6 +6,10 @@ NCCL_IB_AR_THRESHOLD, 8 KiB), which must not overtake it. From that size on, whe
 queue pair's next message leaves when the one before is acknowledged. Networks that send the packets of every message
 over many paths by themselves (EFA, GPUDirect-TCPX and -TCPXO) are measured to do the same.
 
+Which fabrics do is said by the topology (`FabricSpec.adaptive_routing`): by the subnet manager's default those of NDR
+and later (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing). Rings were measured on five fabrics of NDR,
+on three of which it shows, and on eight of HDR, on one.
+
 Rings are what shows it, whose ranks send a message every step, and they alone are charged: of trees as many curves
 speak against it as for it, of broadcast and reduce none is known, and messages of LL seldom are so large. Rings of
 LL128 and Simple over 10 nodes of 8 H100 take 6 to 8 us and their bytes a message, of 2 and 64 nodes of 8 B200 8 to 10,
@@ -37,13 +41,6 @@ IB_TRANSPORT = ("infiniband", "roce")
 THRESHOLD = 8192
 """NCCL_IB_AR_THRESHOLD where it is not set: bytes on the wire."""
 
-_ADAPTIVE_BANDWIDTH = 50e9
-"""Bytes/s of an InfiniBand port from which on its fabric is taken to route adaptively.
-
-That is the subnet manager's default (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing). Rings were
-measured on five fabrics of NDR (400 Gb/s), on three of which it shows, and on eight of HDR, on one.
-"""
-
 _MANY_PATHS = ("efa", "efa_v1", "tcpx")
 """Networks that send the packets of every message over many paths."""
 
@@ -73,7 +70,7 @@ def ordering(topology: Topology, version: Version, env: Mapping[str, str]) -> Or
         return NO_ORDERING
     if topology.network in _MANY_PATHS:
         return Ordering(THRESHOLD)
-    adaptive = topology.network == "infiniband" and topology.nic_bandwidth >= _ADAPTIVE_BANDWIDTH
+    adaptive = topology.network == "infiniband" and topology.adaptive_routing
     if said is not None:
         adaptive = said != 0 and topology.network in IB_TRANSPORT
     if not adaptive:

@@ -18,7 +18,8 @@ HOSTS_SINCE = (2, 23, 0)
 """From here on not through any host, but for two GPUs of an AMD one: 2.25.1 says so, and the notes of 2.23 quoted in
 pytorch/pytorch#142179 name it as new."""
 
-_BROADWELL = re.compile(r"broadwell|E[57]-\d+ ?v4", re.I)
+BROADWELL = re.compile(r"broadwell|E[57]-\d+ ?v4|family 6 model (?:[1-7]?\d|8[0-4])\b", re.I)
+"""Intel's before Skylake, by name or number."""
 
 
 def peer_level(topology: Topology, version: Version, env: dict[str, str]) -> int:
@@ -39,5 +40,5 @@ def _default(topology: Topology, version: Version) -> str:
     if cpu.arch == "x86_64" and cpu.vendor == "amd":
         return "SYS" if version < HOSTS_SINCE or topology.ranks_per_node <= 2 else "PXB"
     if cpu.arch == "x86_64" and cpu.vendor == "intel" and version < INTEL_SINCE:
-        return "PXB" if _BROADWELL.search(cpu.model) else "PHB"
+        return "PXB" if BROADWELL.search(cpu.model) else "PHB"
     return "PXB" if version >= HOSTS_SINCE or cpu.arch == "arm64" or cpu.vendor == "intel" else "SYS"

@@ -109,6 +109,8 @@ class Predictor:
                 f"Slingshot over more than {MATCHED_BY_NIC} nodes: messages are taken to be matched by the processor "
                 f"({MATCH_MODE}: hardware in library.env says otherwise)"
             )
+        if options.graphs is not None and options.graphs.lacks:
+            self._warn(options.graphs.lacks)
         self.system: System = discover(topology, self.version, self.options.env, options.graphs)
         self.machine: Machine = survey(
             self.system, self.topology, self._peer_level(), ordering(topology, self.version, self.options.env)
@@ -247,8 +249,8 @@ class Predictor:
         kernel, busy, limit_name, level = self._chain(call)
         if limit_name == MESSAGES and name != "LL" and self._assumed_adaptive:
             self._warn(
-                "InfiniBand of 400 Gb/s and more is taken to route adaptively, and messages of a ring to wait for each "
-                f"other ({ADAPTIVE}: 0 in library.env says otherwise)"
+                "the fabric is said to route adaptively (fabric.adaptive_routing), so that messages of a ring wait for "
+                f"each other ({ADAPTIVE}: 0 in library.env says otherwise)"
             )
         kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
         by_nvls = algorithm.startswith("nvls")  # never takes channels away, so that its latency holds them all

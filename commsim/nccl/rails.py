@@ -11,7 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from commsim.nccl.environment import whole
-from commsim.nccl.view import NVL, P2C, PIX, PXB, view_of
+from commsim.nccl.paths import NVL, P2C, PIX, PXB
+from commsim.nccl.view import view_of
 
 if TYPE_CHECKING:
     from commsim.nccl.version import Version

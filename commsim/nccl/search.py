@@ -10,17 +10,20 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import MOST_NVLS_HEADS
+from commsim.nccl.paths import DIS, LOC, NO_PATH, NVL, PIX, PXN, SYS, Path
 from commsim.nccl.speeds import speeds
-from commsim.nccl.view import LOC, NVL, PIX, PXN, SYS, NodeView, Path
+from commsim.nccl.version import Version
+from commsim.nccl.view import NodeView, farthest, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commsim.nccl.version import Version
+_SLOWEST = 0.49
+"""Of the best one's speed: slower channels are not tried once there are some."""
 
 _MOST_STEPS = 1 << 18
 """Of all searches for one pattern together, once there is a solution; NCCL allows twice as many."""
@@ -31,6 +34,17 @@ _MOST_HEADS = {"NVLS": MOST_NVLS_HEADS, "COLLNET_DIRECT": 8}
 
 _TREES = ("TREE", "BALANCED_TREE", "SPLIT_TREE")
 _IN_ORDER, _REPLAY = 1, 2
+
+_CROSSING_SINCE: Version = (2, 23, 0)
+"""From then on only rings that cross NICs do so in pairs of channels, each the way of the other; trees as they like."""
+
+_BOUNDED_SINCE: Version = (2, 25, 0)
+_UNBOUNDED_SINCE: Version = (2, 29, 0)
+_SPLIT_SINCE: Version = (2, 26, 0)
+
+_LOCAL_GPUS_SINCE: Version = (2, 27, 0)
+_LOCAL_GPU_FIRST_SINCE: Version = (2, 27, 5)
+"""How a version picks the GPU at which a channel enters from a NIC (ncclTopoSearchRecNet)."""
 
 
 @dataclass
@@ -82,6 +96,44 @@ def _deep_enough(view: NodeView, most: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
+class _Budget:
+    """What is left of all searches' budget, between two bounds.
+
+    NCCL runs searches that cannot win too, and stops when all are spent. How much of its own budget such a search
+    leaves is looked up only where the bounds do not tell whether NCCL goes on.
+    """
+
+    def __init__(self, search: _Search) -> None:
+        self.search = search
+        self.least = self.most = _GLOBAL_BUDGET
+        self.skipped: list[Found] = []
+
+    def spend(self, steps: int) -> None:
+        """For one search."""
+        self.least -= steps
+        self.most -= steps
+
+    def back(self, steps: int) -> None:
+        """What it left."""
+        self.spend(-steps)
+
+    def unknown(self, settings: Found) -> None:
+        """What it left, were it run."""
+        self.skipped.append(settings.copy())
+        self.most += _BUDGET_SAME if settings.same else _BUDGET
+
+    def over(self) -> bool:
+        """Whether all is spent."""
+        while self.least < 0 <= self.most:
+            settings = self.skipped.pop()
+            kept, self.search.now = self.search.now, settings
+            left = self.search._try()
+            self.search.now = kept
+            self.least += left
+            self.most += left - (_BUDGET_SAME if settings.same else _BUDGET)
+        return self.most < 0
+
+
 class _Search:
     def __init__(self, view: NodeView, version: Version, cross_nic: int) -> None:
         self.v, self.version, self.may_cross = view, version, cross_nic
@@ -90,10 +142,17 @@ class _Search:
         self.used = [0] * view.gpus
         self.time = [0]
         self.order_of_nets: dict[tuple[int, int], list[int]] = {}
-        self.steps = _MOST_STEPS * 8 // max(8, view.gpus)
+        self.steps = _MOST_STEPS * 8 // max(8, view.gpus) if view.gpus > 8 else 2 * _GLOBAL_BUDGET
         self.tried: dict[tuple[object, ...], int] = {}
         self.gpu_types = sorted({p.type for row in view.gpu_gpu for p in row})
-        self.net_types = sorted({p.type for rows in (view.gpu_net, view.net_gpu) for row in rows for p in row if p})
+        self.net_types = sorted({p.type for rows in (view.gpu_net, view.net_gpu) for row in rows for p in row})
+        self.local_gpu = [view.local_gpu(n) for n in range(view.nets)]
+        self.left = [round(1000 * gbps) for gbps in view.left]  # MB/s, as NCCL rounds what is left
+        self.net_left = list(view.net_left)
+        self.costs: dict[tuple[int, float], tuple[tuple[int, int], ...]] = {}
+        self.cuts: dict[int, list[list[float]]] = {}
+        self.ahead: dict[tuple[int, int], list[tuple[int, tuple[int, int], int]]] = {}
+        self.outs: dict[int, float] = {}
 
     # -- settings ---------------------------------
 
@@ -108,18 +167,45 @@ class _Search:
             pattern = "TREE"
         if pattern == "NVLS" and not view.nets:
             least = most
+        if pattern == "RING" and self.version >= _SPLIT_SINCE and view.split_nvlink() and most >= 2:
+            least = max(least, 2)  # the tree between two groups of GPUs needs two channels, and has as many as the ring
         crosses = view.nets > 1 and pattern in ("RING", "BALANCED_TREE", "SPLIT_TREE")
         cross = self.may_cross if crosses else 0
-        nearest = LOC if gpus == 1 else NVL
-        self.best = Found(pattern, least, most, cross == 1, pattern != "NVLS", 0.0, 0.0, nearest, PIX)
-        self._first_pass(pattern, cross, nearest, pattern != "NVLS")
+        self._types()
+        self.best = Found(
+            pattern, least, most, int(cross == 1), pattern != "NVLS", 0.0, 0.0, self.nearest[0], self.nearest[1]
+        )
+        self._first_pass(pattern, cross, pattern != "NVLS")
         self._duplicate()
         self._second_pass()
         if not self.best.channels and pattern not in switches:
             self.best = Found(pattern, 1, most, 0, True, 0.1, 0.1, SYS, SYS, 1, 0, [list(range(gpus))], [(0, 0)])
         return self.best
 
-    def _first_pass(self, pattern: str, cross: int, nearest: int, try_same: bool) -> None:
+    def _types(self) -> None:
+        """The nearest and farthest path types tried, inside the node and to NICs.
+
+        From 2.25 on those of the paths there are, of GPUs to NICs only, up to 2.28 on every GPU. So a tree that comes
+        back from a NIC through the host, where PXN leads there, is not found (NVIDIA/nccl issue 1876).
+        """
+        view = self.v
+        self.nearest, self.farthest = (LOC if view.gpus == 1 else NVL, PIX), (SYS, SYS)
+        if self.version < _BOUNDED_SINCE:
+            return
+        intra, inter = (view.nearest_gpu_type(), view.worst_gpu_type()), (PIX, SYS)
+        if view.gpus == 1:
+            intra = (LOC, SYS)
+        if view.nets:
+            inter = (min(SYS, nearest(view.gpu_net)), farthest(view.gpu_net))
+            if self.version >= _UNBOUNDED_SINCE and view.sm < 90:
+                inter = (inter[0], SYS)
+        self.nearest, self.farthest = (intra[0], inter[0]), (intra[1], inter[1])
+
+    def _after(self, kind: int) -> int:
+        """The next path type that the version knows."""
+        return next((k for k in self.v.types if k > kind), DIS)
+
+    def _first_pass(self, pattern: str, cross: int, try_same: bool) -> None:
         """Strict and fast first; relaxed step by step until there is a solution that slower ones cannot beat."""
         view, best = self.v, self.best
         table = speeds(view.sm, bool(view.nets), self.version)
@@ -131,39 +217,46 @@ class _Search:
             index += 1
         now = self.now = best.copy()
         now.intra = now.inter = table[index]
-        budget = _GLOBAL_BUDGET
+        budget = _Budget(self)
+        free = 2 if self.version >= _CROSSING_SINCE else 1
         while True:
-            time = self._try()
-            budget -= _BUDGET_SAME if now.same else _BUDGET
+            hopeless = self._hopeless()
+            budget.spend(_BUDGET_SAME if now.same else _BUDGET)
+            time = 0 if hopeless else self._try()
             best = self.best
             if time == -1 or best.channels * best.inter >= view.total_gbps or (self.steps <= 0 and best.channels):
+                return
+            if best.channels and self._settled(table, index, cross, free):
                 return
             if now.same and try_same and not (view.amd and now.type_intra == SYS):
                 now.same = False
                 continue
+            if hopeless:
+                budget.unknown(now)
+            else:
+                budget.back(time)
             now.same = try_same
-            budget += time
-            if budget < 0 and best.channels:
+            if best.channels and budget.over():
                 return
             if view.sm >= 90 and now.pattern == "BALANCED_TREE":
                 now.pattern = "TREE"
                 continue
             now.pattern = pattern
-            farthest = now.type_inter if view.nets else SYS
-            if now.type_intra < farthest and (not best.channels or now.type_intra < best.type_intra):
-                now.type_intra += 1
+            most_intra = now.type_inter if view.nets else self.farthest[0]
+            if now.type_intra < most_intra and (not best.channels or now.type_intra < best.type_intra):
+                now.type_intra = self._after(now.type_intra)
                 continue
-            now.type_intra = nearest
+            now.type_intra = self.nearest[0]
             nearer = not best.channels or now.type_inter < best.type_inter or now.type_inter < PXN
-            if view.nets and now.type_inter < SYS and nearer:
-                now.type_inter += 1
+            if view.nets and now.type_inter < self.farthest[1] and nearer:
+                now.type_inter = self._after(now.type_inter)
                 continue
-            now.type_inter = PIX
-            if cross == 2 and not now.cross_nic:
-                now.cross_nic = 1
+            now.type_inter = self.nearest[1]
+            if cross == 2 and not now.cross_nic and (free == 1 or pattern in ("RING", "BALANCED_TREE")):
+                now.cross_nic = free
                 continue
             now.cross_nic = int(cross == 1)
-            if index < len(table) - 1 and (not best.channels or table[index + 1] / best.inter > 0.49):
+            if index < len(table) - 1 and (not best.channels or table[index + 1] / best.inter > _SLOWEST):
                 index += 1
                 now.inter = now.intra = table[index]
                 continue
@@ -208,13 +301,11 @@ class _Search:
                 now.intra = table[index]
             else:
                 return
-            time = self._try()
+            time = 0 if self._hopeless() else self._try()
 
     def _try(self) -> int:
         """One search with the settings in force; what is left of its budget, -1 where it found all it could."""
         self.time = [_BUDGET_SAME if self.now.same else _BUDGET]
-        if self._hopeless():
-            return self.time[0]
         now = self.now
         # A farther limit that no path has changes nothing: the same search would end in the same way.
         key = (
@@ -239,63 +330,108 @@ class _Search:
         ours, theirs = most * now.intra, best.channels * best.intra
         if ours != theirs:
             return ours < theirs
-        # Equal bandwidth wins by fewer hops only, which farther paths do not have, nor more channels than the best ones
-        # where these take the shortest paths there are.
+        # Equal bandwidth wins by fewer hops only, and by none but of the same pattern.
         alike = (now.pattern, now.cross_nic) == (best.pattern, best.cross_nic)
-        nearer = alike and now.type_intra <= best.type_intra and now.type_inter <= best.type_inter
-        return not nearer or (not self.v.nets and most * self._fewest_hops() >= best.hops)
+        return not alike or most * self._fewest_hops() >= best.hops
+
+    def _settled(self, table: tuple[float, ...], index: int, cross: int, free: int) -> bool:
+        """Whether no settings that are still to come can replace the best."""
+        kept = self.now
+        patterns = {self.best.pattern, kept.pattern} | ({"TREE"} if kept.pattern == "BALANCED_TREE" else set())
+        crossings = {int(cross == 1), kept.cross_nic} | ({free} if cross == 2 else set())
+        last = index
+        while last + 1 < len(table) and table[last + 1] / self.best.inter > _SLOWEST:
+            last += 1
+        try:
+            for pattern in patterns:
+                for crossing in crossings:
+                    for gbps in table[index : last + 1]:
+                        self.now = replace(
+                            kept, pattern=pattern, cross_nic=crossing, type_intra=SYS, type_inter=SYS, intra=gbps,
+                            inter=gbps, orders=[], nets=[],
+                        )  # fmt: skip
+                        if not self._hopeless():
+                            return False
+        finally:
+            self.now = kept
+        return True
 
     def _fewest_hops(self) -> int:
-        """Links that one channel inside a node takes at the least."""
-        paths = self.v.gpus - (0 if self.now.pattern == "RING" else 1)
-        return paths * min((len(p.links) for row in self.v.gpu_gpu for p in row if p.links), default=0)
+        """Links that one channel takes at the least."""
+
+        def least(rows: list[list[Path]], farthest: int) -> int:
+            return min((len(p.links) for row in rows for p in row if p.links and p.type <= farthest), default=0)
+
+        view, now = self.v, self.now
+        steps = view.gpus - (1 if view.nets or now.pattern != "RING" else 0)
+        inside = steps * least(view.gpu_gpu, now.type_intra)
+        if not view.nets:
+            return inside
+        return inside + least(view.net_gpu, now.type_inter) + least(view.gpu_net, now.type_inter)
 
     def _most_channels(self) -> int:
         """More channels than this cannot fit: every one leaves a NIC, and every GPU but the last of a chain."""
         now, view = self.now, self.v
         bounds = [now.most]
-        if view.nets:
-            gbps = now.inter if self.version >= (2, 23, 0) else float(int(now.inter))
-            bounds.append(sum(int(left / gbps + 1e-6) if gbps else now.most for left in view.net_left))
+        if view.nets and now.inter:
+            bounds += [sum(int(left / now.inter + 1e-6) for left in cut) for cut in self._cuts(now.type_inter)]
         if view.gpus > 1 and now.intra:
             leaves = view.gpus - (1 if view.nets or now.pattern != "RING" else 0)
-            bounds.append(int(view.out_gbps[now.type_intra] / (leaves * now.intra) + 1e-6))
+            bounds.append(int(self._out_gbps(now.type_intra) / (leaves * now.intra) + 1e-6))
         return min(bounds)
+
+    def _cuts(self, farthest: int) -> list[list[float]]:
+        """Sets of links (GB/s) of which every path from a NIC up to a type takes one: the NICs' own, and the GPUs'."""
+        if farthest not in self.cuts:
+            view = self.v
+            paths = [p.links for row in view.net_gpu for p in row if p.type <= farthest]
+            ends = [[links[at] for links in paths] for at in (0, 1, -1) if all(len(links) > 1 for links in paths)]
+            self.cuts[farthest] = [[view.left[link] for link in dict.fromkeys(cut)] for cut in ends]
+        return self.cuts[farthest]
+
+    def _out_gbps(self, farthest: int) -> float:
+        """What all links together carry on which GPUs go to others on paths up to a type."""
+        if farthest not in self.outs:
+            first = {p.links[0] for row in self.v.gpu_gpu for p in row if p.links and p.type <= farthest}
+            self.outs[farthest] = sum(self.v.left[link] for link in first)
+        return self.outs[farthest]
 
     # -- links ---------------------------------
 
-    def _take(self, path: Path, gbps: float) -> bool:
-        """Takes bandwidth of every link of a path, or of none."""
-        view = self.v
-        pci = gbps * 6 / 5 if path.through_intel else gbps
-        for position, link in enumerate(path.links):
-            forward = pci if view.is_pci[link] else gbps
-            back = forward / 8 if view.into_old_gpu[link] and not path.through_intel and path.type > NVL else 0.0
-            if view.left[link] < forward or (back and view.left[view.reverse[link]] < back):
-                for done in path.links[:position]:
-                    self._give(path, done, gbps, pci)
+    def _take(self, path: Path, gbps: float, *, to_gpu: bool = False) -> bool:
+        """Takes bandwidth of every link of a path, or of none; `to_gpu`: of one that begins at a NIC or a switch."""
+        left, costs = self.left, self._costs(path, gbps, to_gpu)
+        for position, (link, cost) in enumerate(costs):
+            if left[link] < cost:
+                for done, given in costs[:position]:
+                    left[done] += given
                 return False
-            view.left[link] = round(view.left[link] - forward, 3)
-            if back:
-                view.left[view.reverse[link]] = round(view.left[view.reverse[link]] - back, 3)
+            left[link] -= cost
         self.now.hops += len(path.links)
         return True
 
-    def _give(self, path: Path, link: int, gbps: float, pci: float) -> None:
-        view = self.v
-        forward = pci if view.is_pci[link] else gbps
-        view.left[link] = round(view.left[link] + forward, 3)
-        if view.into_old_gpu[link] and not path.through_intel and path.type > NVL:
-            view.left[view.reverse[link]] = round(view.left[view.reverse[link]] + forward / 8, 3)
-
-    def _return(self, path: Path, gbps: float) -> None:
-        pci = gbps * 6 / 5 if path.through_intel else gbps
-        for link in path.links:
-            self._give(path, link, gbps, pci)
+    def _return(self, path: Path, gbps: float, *, to_gpu: bool = False) -> None:
+        left = self.left
+        for link, cost in self._costs(path, gbps, to_gpu):
+            left[link] += cost
         self.now.hops -= len(path.links)
 
-    def _fits(self, path: Path | None, back: Path | None, limit: int) -> bool:
-        if path is None or path.type > limit:
+    def _costs(self, path: Path, gbps: float, to_gpu: bool) -> tuple[tuple[int, int], ...]:
+        """What a channel takes of the links of a path: (link, MB/s)."""
+        key = (id(path), gbps)
+        found = self.costs.get(key)
+        if found is None:
+            view, costs = self.v, list[tuple[int, int]]()
+            for link in path.links:
+                cost = gbps * 6 / 5 if path.through_intel and view.is_pci[link] else gbps
+                costs.append((link, round(1000 * cost)))
+                if to_gpu and view.into_old_gpu[link]:  # writes into a GPU before Ampere cost reads
+                    costs.append((view.reverse[link], round(1000 * cost / 8)))
+            found = self.costs[key] = tuple(costs)
+        return found
+
+    def _fits(self, path: Path, back: Path | None, limit: int) -> bool:
+        if path.type > limit:
             return False
         return self.now.pattern not in _TREES or back is None or back.type <= limit
 
@@ -328,19 +464,19 @@ class _Search:
         self.used[gpu] ^= flag
 
     def _go(
-        self, path: Path | None, back: Path | None, intra: bool, gpu: int, step: int, to_net: int, to_first: int,
+        self, path: Path, back: Path | None, intra: bool, gpu: int, step: int, to_net: int, to_first: int,
         forced: int, time: list[int],
     ) -> None:  # fmt: skip
         now = self.now
         gbps = now.intra if intra else now.inter
-        if path is None or not self._fits(path, back, now.type_intra if intra else now.type_inter):
+        if not self._fits(path, back, now.type_intra if intra else now.type_inter):
             return
-        if self._take(path, gbps):
+        if self._take(path, gbps, to_gpu=not intra):
             flag = 1 << now.channels
             self.used[gpu] ^= flag
             self._at(gpu, step, to_net, to_first, forced, time)
             self.used[gpu] ^= flag
-            self._return(path, gbps)
+            self._return(path, gbps, to_gpu=not intra)
 
     def _at(self, gpu: int, step: int, to_net: int, to_first: int, forced: int, time: list[int]) -> None:
         """At a GPU of the channel: on to the NIC, the next GPU, or back to the first."""
@@ -413,25 +549,34 @@ class _Search:
             return [step + 1]
         if forced == _REPLAY:
             return [now.orders[now.channels - 1][step + 1]]
-        flag, count = 1 << now.channels, view.gpus
+        flag = 1 << now.channels
         if view.nvswitch:
             return self._neighbours(gpu, flag)
         net = now.nets[now.channels][0] if to_net != -1 else -1
-        scores = []
-        for ahead in range(1, count):
-            there = (gpu + ahead) % count
-            path = view.gpu_gpu[gpu][there]
-            if self.used[there] & flag or not path.links:
-                continue
-            outside = (0, 0, 0)
-            towards = view.net_gpu[net][there] if net >= 0 else None
-            if towards is not None:
-                outside = (-int(towards.gbps), -int(view.gpu_pci[there]), len(towards.links))
-            scores.append((*outside, -int(path.gbps), len(path.links), ahead, there))
-        scores.sort()
-        if to_net not in (-1, step + 1) and len({s[3:5] for s in scores}) <= 1:
-            scores.reverse()
-        return [s[-1] for s in scores]
+        ahead = [one for one in self._ahead(gpu, net) if not self.used[one[0]] & flag]
+        if net >= 0:
+            port = self._port
+            ahead.sort(key=lambda one: (one[2], -port(one[0])))
+        if to_net not in (-1, step + 1) and all(one[1] == ahead[0][1] for one in ahead):
+            ahead.reverse()
+        return [one[0] for one in ahead]
+
+    def _ahead(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int], int]]:
+        """All GPUs that can follow one: (GPU, its score inside the node, its score to a NIC), by all but the second."""
+        if (gpu, net) not in self.ahead:
+            view, scores = self.v, []
+            for i in range(1, view.gpus):
+                there = (gpu + i) % view.gpus
+                path, towards = view.gpu_gpu[gpu][there], view.net_gpu[net][there] if net >= 0 else NO_PATH
+                if path.links:
+                    inside = (-int(path.gbps), len(path.links))
+                    scores.append((-int(towards.gbps), len(towards.links), inside, i, there))
+            self.ahead[gpu, net] = [(there, inside, wide) for wide, _, inside, _, there in sorted(scores)]
+        return self.ahead[gpu, net]
+
+    def _port(self, gpu: int) -> int:
+        """What the PCIe port of a GPU has left, in whole GB/s."""
+        return min(self.left[link] for link in self.v.gpu_ports[gpu]) // 1000 if self.v.gpu_ports[gpu] else -1
 
     def _neighbours(self, gpu: int, flag: int) -> list[int]:
         """Behind an NVSwitch only the next and the previous GPU are tried, as it prefers few peers."""
@@ -466,7 +611,7 @@ class _Search:
             for kind in range(self.now.type_inter + 1):
                 for g in gpus:
                     for n, path in enumerate(view.gpu_net[g]):
-                        if path is not None and path.type == kind and n not in found:
+                        if path.type == kind and n not in found:
                             found.append(n)
             self.order_of_nets[key] = found
         return self.order_of_nets[key]
@@ -475,46 +620,53 @@ class _Search:
         view, now = self.v, self.now
         nets = self._nets(-1)
         heads_only = now.pattern in ("NVLS", "COLLNET_DIRECT")
-        gbps = now.inter if self.version >= (2, 23, 0) else float(int(now.inter))
+        gbps = int(now.inter)  # of the port in whole GB/s; the link behind it counts exactly
+        paired = now.cross_nic and now.channels & 1 and self._paired()
         for i in range(len(nets)):
             net = nets[(now.channels + i) % len(nets)]
-            if view.net_left[net] < gbps or self.time[0] <= 0:
+            # The order of the PCI bus is tried from every NIC, whatever is left of the budget.
+            if self.net_left[net] < gbps or (self.time[0] <= 0 and (now.channels or view.nvswitch)):
                 continue
-            if now.cross_nic and now.channels & 1 and net != now.nets[now.channels - 1][1]:
+            if paired and net != now.nets[now.channels - 1][1]:
                 continue
             while len(now.nets) <= now.channels:
                 now.nets.append((-1, -1))
                 now.orders.append([0] * view.gpus)
             now.nets[now.channels] = (net, now.nets[now.channels][1])
-            view.net_left[net] = round(view.net_left[net] - gbps, 3)
+            self.net_left[net] -= gbps
             if heads_only:
                 found = self._head(net, to_net, len(nets))
             else:
                 found = False
                 self._gpus_of(net, to_net, gbps)
-            view.net_left[net] = round(view.net_left[net] + gbps, 3)
+            self.net_left[net] += gbps
             if found:
                 return
+
+    def _paired(self) -> bool:
+        """Whether an odd channel goes the way of the one before, the other way round."""
+        now = self.now
+        return now.cross_nic == 2 and now.pattern == "RING" if self.version >= _CROSSING_SINCE else bool(now.cross_nic)
 
     def _head(self, net: int, to_net: int, nets: int) -> bool:
         """Reductions in a switch only look for the GPU beside each NIC; whether one was tried."""
         view, now = self.v, self.now
         if now.channels >= nets:
             return False
-        gpu = next((g for g in range(view.gpus) for c in range(view.nets) if view.local_net(g, c) == net), None)
+        gpu = self.local_gpu[net]
         if gpu is None or any(now.orders[c][0] == gpu for c in range(now.channels)):
             return False
         self._go(view.net_gpu[net][gpu], None, False, gpu, 0, to_net, -1, 0, self.time)
         return True
 
-    def _gpus_of(self, net: int, to_net: int, gbps: float) -> None:
+    def _gpus_of(self, net: int, to_net: int, gbps: int) -> None:
         view, now = self.v, self.now
-        paths = view.net_gpu[net]
 
         def start(gpu: int, forced: int, time: list[int]) -> None:
-            self._go(paths[gpu], view.gpu_net[gpu][net], False, gpu, 0, to_net, -1, forced, time)
+            self._go(view.net_gpu[net][gpu], view.gpu_net[gpu][net], False, gpu, 0, to_net, -1, forced, time)
 
-        if now.channels > 0:
+        once = self.version >= _LOCAL_GPU_FIRST_SINCE  # an order is either that of the channel before, or a new one
+        if now.channels > 0 and (now.same or not once):
             start(now.orders[now.channels - 1][0], _REPLAY, self.time)
         if now.channels and now.same:
             return
@@ -523,34 +675,43 @@ class _Search:
             start(0, _IN_ORDER, own)
             if own[0] == -1:
                 self.time[0] = -1
-        known = [(p.gbps, -len(p.links)) for p in paths if p is not None]
-        best = max(known, default=(0.0, 0))
-        if best[0] < gbps:
-            return
-        for i in range(view.gpus):
-            gpu = (now.channels + i) % view.gpus
-            path = paths[gpu]
-            if path is not None and (path.gbps, -len(path.links)) == best and self.time[0] > 0:
+        for gpu in self._entries(net, gbps):
+            if self.time[0] > 0:
                 start(gpu, 0, self.time)
+
+    def _entries(self, net: int, gbps: int) -> list[int]:
+        """The GPUs at which a channel may enter from a NIC."""
+        view, paths = self.v, self.v.net_gpu[net]
+        if self.version >= _LOCAL_GPUS_SINCE:
+            near = view.nearest(paths)
+            own = self.local_gpu[net]
+            if self.version < _LOCAL_GPU_FIRST_SINCE or own is None:
+                return near
+            return [own, *(g for g in near if g != own)]
+        widest = max(p.gbps for p in paths)
+        hops = min(len(p.links) for p in paths if p.gbps == widest)
+        turned = ((self.now.channels + i) % view.gpus for i in range(view.gpus))
+        return [g for g in turned if (paths[g].gbps, len(paths[g].links)) == (widest, hops)] if widest >= gbps else []
 
     def _to_net(self, gpu: int, step: int, to_first: int, forced: int, time: list[int]) -> None:
         view, now = self.v, self.now
         entered, left = now.nets[now.channels]
         balanced = now.pattern == "BALANCED_TREE"
         gbps = now.inter / 2 if balanced else now.inter
+        paired = now.cross_nic and now.channels & 1 and self._paired()
         for net in self._nets(gpu):
             if time[0] <= 0:
                 return
             if now.pattern == "TREE" and net != entered:
                 continue
-            if now.cross_nic != 1 and net != entered:
+            if now.cross_nic == 0 and net != entered:
                 continue
-            if now.cross_nic and now.channels & 1 and net != now.nets[now.channels - 1][0]:
+            if paired and net != now.nets[now.channels - 1][0]:
                 continue
             if balanced and step > 0 and net != left:
                 continue
             path = view.gpu_net[gpu][net]
-            if path is None or not self._fits(path, view.net_gpu[net][gpu], now.type_inter):
+            if not self._fits(path, view.net_gpu[net][gpu], now.type_inter):
                 continue
             if self._take(path, gbps):
                 now.nets[now.channels] = (entered, net)

@@ -31,7 +31,6 @@ from commsim.nccl.lower import (
     Call,
     Machine,
     intra_bandwidth,
-    intra_efficiency,
     message_turn,
     network_hop,
     nic_efficiency,
@@ -217,10 +216,8 @@ class TreeTimer:
             bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, copied[0]), bandwidth)
         if self.machine.intra_kind == "nvlink_direct":
             # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
-            used, pieces = call.split.channels, ceil(nbytes / piece_bytes(call))
-            mesh = max(_PAIR, used) * tree_share(self.system, self.machine, used, pieces)
-            mesh *= intra_efficiency(self.machine, parameters, call.protocol)
-            bandwidth = np.where(kind == LinkKind.NVLINK, mesh, bandwidth)
+            mesh = tree_share(self.system, self.machine, parameters, call, ceil(nbytes / piece_bytes(call)))
+            bandwidth = np.where(kind == LinkKind.NVLINK, mesh * max(_PAIR, call.split.channels), bandwidth)
         share = bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor
         more = nbytes / message - 1  # messages after the first, whose turn is in the hop
         if more <= 0:

@@ -1,39 +1,54 @@
 """One node as NCCL sees it: links with the bandwidth it counts, and its paths between GPUs, NICs and the NVSwitch.
 
-After src/graph/topo.cc and src/graph/paths.cc: breadth-first paths, nearest type first, then diversions where a GPU
-or NIC cannot be reached directly (through host memory, or through the GPU beside a NIC: PXN). Bandwidths in GB/s.
+After src/graph/topo.cc and src/graph/paths.cc (ncclTopoComputePaths): the paths of `commsim.nccl.paths`, then
+diversions where a GPU or NIC cannot be reached directly (through host memory, or through the GPU beside a NIC: PXN).
+A NIC and its port on the network are two devices, with a link of the port's rate between them. Bandwidths in GB/s.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.nccl.environment import PATHS, THROUGH_HOST, path_level, whole
-from commsim.nccl.peer import peer_level
+from commsim.nccl.environment import THROUGH_HOST, path_level, whole
+from commsim.nccl.paths import C2C, DIS, LOC, LOCAL_GBPS, NET, NO_PATH, NVL, P2C, PHB, PIX, PXB, PXN, SYS, Path, Wiring
+from commsim.nccl.peer import BROADWELL, peer_level
 from commsim.nccl.version import Version
 from commsim.topology.graph import LinkKind, VertexKind
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
-LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = range(10)
+__all__ = ["C2C", "LOC", "NVL", "P2C", "PHB", "PIX", "PXB", "PXN", "SYS", "NodeView", "Path", "view_of"]
 
-_CPU_LINK_GBPS = {"intel": 10.0, "amd": 16.0, "ibm": 32.0, "arm": 6.0, "zhaoxin": 6.0}
-"""src/graph/topo.h LINK_SYS, where the CPU model says no more."""
+_CPU_LINK_GBPS = {"amd": 16.0, "ibm": 32.0, "arm": 6.0, "zhaoxin": 6.0}
+"""src/graph/topo.h LINK_SYS, of processors that are not Intel's."""
 
-_INTEL_LINK_GBPS = (
-    ("emerald", 40.0),
-    ("8592", 40.0),
-    ("8558", 40.0),
-    ("sapphire", 22.0),
-    ("84", 22.0),
-    ("broadwell", 6.0),
+_INTEL_LINK_GBPS = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
+"""From a model number of family 6 on: Emerald Rapids, Sapphire Rapids, Skylake, older. Up to 2.25 NCCL told only
+Skylake from older ones (src/graph/topo.cc, ncclTopoAddCpu and ncclTopoGetInterCpuBw)."""
+
+_NEW_INTEL_SINCE: Version = (2, 26, 0)
+_SKYLAKE = 0x55
+_YONGFENG = (7, 0x5B), 9.0
+
+_WORDS = (
+    (re.compile(r"emerald|8592|8558", re.I), 0xCF),
+    (re.compile(r"sapphire|84", re.I), 0x8F),
+    (BROADWELL, 0x4F),
 )
-"""From 2.26 NCCL tells newer Intel CPUs apart, by words of the model's name."""
+"""Model numbers of family 6 by words of a model's name."""
+
+_NUMBERS = re.compile(r"family (\d+) model (\d+)")
+
+_MOST_CHANNELS = 64
+"""MAXCHANNELS: as many channels are asked for the NIC of a GPU."""
+
+_TYPES_SINCE: dict[int, Version] = {C2C: (2, 25, 0), P2C: (2, 27, 0)}
+"""Path types that earlier versions do not know (src/graph/topo.h; not in 2.24.3, not in 2.26.6)."""
 
 
 def nvlink_gbps(topology: Topology, version: Version) -> float:
@@ -50,22 +65,21 @@ def nvlink_gbps(topology: Topology, version: Version) -> float:
 
 def cpu_link_gbps(topology: Topology, version: Version) -> float:
     """The link between two sockets as NCCL counts it."""
-    if topology.cpu.vendor == "intel" and version >= (2, 26, 0):
-        model = topology.cpu.model.lower()
-        for word, bandwidth in _INTEL_LINK_GBPS:
-            if word in model:
-                return bandwidth
-    return _CPU_LINK_GBPS.get(topology.cpu.vendor, 10.0)
+    if topology.cpu.vendor != "intel":
+        return _CPU_LINK_GBPS.get(topology.cpu.vendor, 10.0)
+    family, model = _intel_model(topology.cpu.model)
+    if (family, model) == _YONGFENG[0]:
+        return _YONGFENG[1]
+    number = model if family == 6 else 0
+    number = number if version >= _NEW_INTEL_SINCE else min(number, _SKYLAKE)
+    return next(gbps for least, gbps in _INTEL_LINK_GBPS if number >= least)
 
 
-@dataclass
-class Path:
-    """A path: link ids in order, its farthest type and its narrowest link."""
-
-    links: tuple[int, ...]
-    type: int
-    gbps: float
-    through_intel: bool = False  # from a GPU through an Intel root complex, which takes 6/5 of PCIe
+def _intel_model(text: str) -> tuple[int, int]:
+    """Family and model number of a processor, of numbers or a name: Skylake where it says neither."""
+    if numbers := _NUMBERS.search(text):
+        return int(numbers[1]), int(numbers[2])
+    return 6, next((number for word, number in _WORDS if word.search(text)), _SKYLAKE)
 
 
 @dataclass
@@ -77,245 +91,250 @@ class NodeView:
     sm: int
     nvswitch: bool
     amd: bool
+    types: tuple[int, ...] = ()  # that the version knows, nearest first
     left: list[float] = field(default_factory=list)
     net_left: list[float] = field(default_factory=list)
     is_pci: list[bool] = field(default_factory=list)
     reverse: list[int] = field(default_factory=list)
     into_old_gpu: list[bool] = field(default_factory=list)  # ends at a GPU before Ampere, where writes cost reads
     gpu_gpu: list[list[Path]] = field(default_factory=list)
-    gpu_net: list[list[Path | None]] = field(default_factory=list)
-    net_gpu: list[list[Path | None]] = field(default_factory=list)  # by net, then by GPU
+    gpu_net: list[list[Path]] = field(default_factory=list)
+    net_gpu: list[list[Path]] = field(default_factory=list)  # by net, then by GPU
     gpu_switch: list[Path] = field(default_factory=list)
     switch_gpu: list[Path] = field(default_factory=list)
-    gpu_pci: list[float] = field(default_factory=list)
-    out_gbps: list[float] = field(default_factory=list)  # by type: all first links of GPU paths up to it, together
+    gpu_ports: list[tuple[int, ...]] = field(default_factory=list)  # PCIe out of and into each GPU
     max_gbps: float = 0.0
     total_gbps: float = 0.0
-    nearest: list[list[int]] = field(default_factory=list)  # the NICs nearest to each GPU
-    sharing: list[int] = field(default_factory=list)  # how many GPUs have the same nearest NICs
 
     def worst_gpu_type(self) -> int:
         """The farthest type among the paths between two GPUs; LOC for one GPU."""
         return max((p.type for a, row in enumerate(self.gpu_gpu) for b, p in enumerate(row) if a != b), default=LOC)
 
-    def settle(self) -> None:
-        """Notes the NICs nearest to each GPU, once the paths stand."""
-        self.nearest = []
-        for row in self.gpu_net:
-            found = [(p.type, -p.gbps, n) for n, p in enumerate(row) if p is not None]
-            best = min(found, default=(0, 0.0, 0))[:2]
-            self.nearest.append([n for kind, gbps, n in found if (kind, gbps) == best])
-        self.sharing = [sum(own == other for other in self.nearest) for own in self.nearest]
+    def nearest_gpu_type(self) -> int:
+        """The nearest type among the paths between two GPUs; LOC for one GPU."""
+        return min((p.type for a, row in enumerate(self.gpu_gpu) for b, p in enumerate(row) if a != b), default=LOC)
+
+    def split_nvlink(self) -> bool:
+        """Whether NVLink joins the GPUs into two groups of more than one (src/graph/paths.cc, ncclTopoSplitNvLink)."""
+        group = list(range(self.gpus))
+        for a in range(self.gpus):
+            for b in range(a + 1, self.gpus):
+                if self.gpu_gpu[a][b].type == NVL:
+                    group[b] = group[a]
+        return sum(group.count(g) > 1 for g in set(group)) == 2
+
+    def nearest(self, paths: list[Path]) -> list[int]:
+        """Which ends of some paths are nearest: the widest paths, and of those the shortest type."""
+        best = min(((-p.gbps, p.type) for p in paths if p.gbps > 0), default=None)
+        return [n for n, p in enumerate(paths) if (-p.gbps, p.type) == best]
 
     def local_net(self, gpu: int, channel: int) -> int | None:
         """The NIC that NCCL gives a GPU for a channel: neighbours start at different NICs."""
-        nets = self.nearest[gpu]
+        nets = self.nearest(self.gpu_net[gpu])
         if not nets:
             return None
         first = gpu
         if len(nets) & (len(nets) - 1) == 0:
             bits = len(nets).bit_length() - 1
             first = int(f"{gpu % len(nets):0{bits}b}"[::-1], 2) if bits else 0
-        return nets[(first + channel % -(-len(nets) // self.sharing[gpu])) % len(nets)]
+        sharing = max(1, len(self.nearest(self.net_gpu[nets[0]])))
+        return nets[(first + channel % -(-len(nets) // sharing)) % len(nets)]
+
+    def local_gpu(self, net: int) -> int | None:
+        """The GPU that is given a NIC first; None where it is nobody's own (src/graph/topo.cc, ncclTopoGetLocalGpu)."""
+        near = self.nearest(self.net_gpu[net])
+        turns = {g: len(self.nearest(self.gpu_net[g])) for g in near}
+        for channel in range(min(_MOST_CHANNELS, max(turns.values(), default=0))):
+            for gpu in near:
+                if self.local_net(gpu, channel) == net:
+                    return gpu
+        return None
 
 
 def view_of(topology: Topology, version: Version, env: dict[str, str]) -> NodeView:
     """NCCL's view of the first node; NICs are left out of a communicator that has no other node."""
-    builder = _Builder(topology, version, env)
-    return builder.view()
+    return _Builder(topology, version, env).view()
 
 
 class _Builder:
     def __init__(self, topology: Topology, version: Version, env: dict[str, str]) -> None:
         self.topology, self.version, self.env = topology, version, env
         t = topology
-        vertices = np.flatnonzero(t.vertex_node == 0)
-        self.kind = {int(v): VertexKind(int(t.vertex_kind[v])) for v in vertices}
-        self.gpu_vertices = [int(v) for v in t.rank_vertex[: t.ranks_per_node]]
-        self.nic_vertices = [v for v, kind in self.kind.items() if kind is VertexKind.NIC] if t.nodes > 1 else []
-        self.src: list[int] = []
-        self.dst: list[int] = []
-        self.gbps: list[float] = []
-        self.type: list[int] = []
-        self.out: dict[int, list[int]] = {v: [] for v in self.kind}
+        vertices = [int(v) for v in np.flatnonzero(t.vertex_node == 0)]
+        kinds: dict[int, VertexKind | None] = {v: VertexKind(int(t.vertex_kind[v])) for v in vertices}
+        self.gpus = [int(v) for v in t.rank_vertex[: t.ranks_per_node]]
+        nics = [v for v, kind in kinds.items() if kind is VertexKind.NIC] if t.nodes > 1 else []
+        self.hosts = [v for v, kind in kinds.items() if kind is VertexKind.HOST]
+        self.nets = [-1 - v for v in nics]  # a number for the port of each NIC
+        self.wiring = Wiring(kinds | dict.fromkeys(self.nets))
         self.peer_level = peer_level(t, version, env)
-        self._links()
+        self._join()
+        for nic, net in zip(nics, self.nets, strict=True):
+            self.wiring.join(self._device(nic), net, NET, t.nic_bandwidth / 1e9)
+        self.wiring.sort()
 
-    def _links(self) -> None:
+    def _join(self) -> None:
         t = self.topology
-        per_link = nvlink_gbps(t, self.version)
-        hosts = cpu_link_gbps(t, self.version)
+        per_link, sockets = nvlink_gbps(t, self.version), cpu_link_gbps(t, self.version)
+        types = {LinkKind.NVLINK: NVL, LinkKind.C2C: C2C, LinkKind.PCIE: PIX, LinkKind.HOST: SYS}
         here = (t.vertex_node[t.link_src] == 0) & (t.vertex_node[t.link_dst] == 0)
+        pairs: set[tuple[int, int]] = set()
         for i in np.flatnonzero(here if t.link_failed is None else here & ~t.link_failed):
+            ends = int(t.link_src[i]), int(t.link_dst[i])
             kind, gbps = LinkKind(int(t.link_kind[i])), float(t.link_bandwidth[i]) / 1e9
-            kind_type = {LinkKind.NVLINK: NVL, LinkKind.C2C: C2C, LinkKind.PCIE: PIX, LinkKind.HOST: SYS}.get(kind)
-            if kind_type is None or (kind is LinkKind.NVLINK and self.peer_level < NVL):
+            if kind not in types or ends[::-1] in pairs or (kind is LinkKind.NVLINK and self.peer_level < NVL):
                 continue
             if kind is LinkKind.NVLINK and t.nvlink_link_bandwidth:
                 gbps = round(float(t.link_bandwidth[i]) / t.nvlink_link_bandwidth) * per_link
             elif kind is LinkKind.HOST:
-                gbps = hosts
-            link = len(self.src)
-            self.src.append(int(t.link_src[i]))
-            self.dst.append(int(t.link_dst[i]))
-            self.gbps.append(gbps)
-            self.type.append(kind_type)
-            self.out[self.src[-1]].append(link)
-        for links in self.out.values():  # wide links first, as NCCL sorts them
-            links.sort(key=lambda i: (-self.gbps[i], i))
+                gbps = sockets
+            pairs.add(ends)
+            self.wiring.join(*ends, types[kind], gbps)
+
+    def _device(self, nic: int) -> int:
+        """The PCI device of a NIC: itself, or the card whose port it is."""
+        w = self.wiring
+        return next((w.dst[i] for i in w.out.get(nic, []) if w.kind[w.dst[i]] is VertexKind.CARD), nic)
 
     def view(self) -> NodeView:
-        t = self.topology
-        gpus, nics = self.gpu_vertices, self.nic_vertices
-        from_gpu = [self._paths(v) for v in gpus]
-        from_nic = [self._paths(v) for v in nics]
-        switches = [v for v, kind in self.kind.items() if kind is VertexKind.NVSWITCH and self.peer_level >= NVL]
-        switches = [v for v in switches if all(v in found for found in from_gpu)]  # faults may cut GPUs off
-        view = NodeView(len(gpus), len(nics), t.gpu.sm, bool(switches), t.cpu.vendor == "amd")
+        t, w = self.topology, self.wiring
+        self.to_host = {v: w.paths_to(v) for v in self.hosts}
+        to_gpu, to_net = [w.paths_to(v) for v in self.gpus], [w.paths_to(v) for v in self.nets]
+        switches = [v for v, kind in w.kind.items() if kind is VertexKind.NVSWITCH and self.peer_level >= NVL]
+        switches = [v for v in switches if all(v in found for found in to_gpu)]  # faults may cut GPUs off
         old = t.gpu.sm < 80
-        view.left = list(self.gbps)
-        view.is_pci = [kind == PIX for kind in self.type]
-        ends = {(s, d): i for i, (s, d) in enumerate(zip(self.src, self.dst, strict=True))}
-        view.reverse = [ends.get((d, s), i) for i, (s, d) in enumerate(zip(self.src, self.dst, strict=True))]
-        view.into_old_gpu = [old and self.kind[d] is VertexKind.GPU for d in self.dst]
-        view.net_left = [t.nic_bandwidth / 1e9] * len(nics)
-        view.gpu_pci = [
-            max((self.gbps[i] for i in self.out[v] if self.type[i] in (PIX, C2C)), default=-1.0) for v in gpus
-        ]
-        view.gpu_gpu = [[self._gpu_pair(from_gpu, a, b) for b in range(len(gpus))] for a in range(len(gpus))]
-        view.gpu_net = [[self._limited(from_gpu[g].get(v)) for v in nics] for g in range(len(gpus))]
-        view.net_gpu = [[self._limited(from_nic[n].get(v)) for v in gpus] for n in range(len(nics))]
-        for kind in range(SYS + 1):
-            first = {p.links[0] for row in view.gpu_gpu for p in row if p.links and p.type <= kind}
-            view.out_gbps.append(sum(self.gbps[i] for i in first))
-        if switches:
-            to = self._paths(switches[0])
-            view.gpu_switch = [from_gpu[g][switches[0]] for g in range(len(gpus))]
-            view.switch_gpu = [to[v] for v in gpus]
-        self._reach_nics(view)
-        view.settle()
-        pairs: list[Path | None] = (
-            [p for row in view.gpu_net for p in row]
-            if nics
-            else [p for a, row in enumerate(view.gpu_gpu) for b, p in enumerate(row) if a != b]
+        view = NodeView(
+            gpus=len(self.gpus),
+            nets=len(self.nets),
+            sm=t.gpu.sm,
+            nvswitch=bool(switches),
+            amd=t.cpu.vendor == "amd",
+            types=tuple(k for k in range(SYS + 1) if self.version >= _TYPES_SINCE.get(k, (0, 0, 0))),
+            left=list(w.gbps),
+            net_left=[t.nic_bandwidth / 1e9] * len(self.nets),
+            is_pci=[kind == PIX for kind in w.type],
+            reverse=list(w.reverse),
+            into_old_gpu=[old and w.kind[d] is VertexKind.GPU for d in w.dst],
+            gpu_ports=[self._port(v) for v in self.gpus],
         )
-        view.max_gbps = max((p.gbps for p in pairs if p is not None), default=5000.0)
-        view.total_gbps = max((self._total(v) for v in gpus), default=5000.0)
-        if len(gpus) == 1 and not nics:
-            view.max_gbps = view.total_gbps = 5000.0
+        view.gpu_gpu = [[self._peer(to_gpu[b], a, b) for b in range(view.gpus)] for a in range(view.gpus)]
+        view.gpu_net = [[found.get(v, NO_PATH) for found in to_net] for v in self.gpus]
+        view.net_gpu = [[found.get(v, NO_PATH) for found in to_gpu] for v in self.nets]
+        if switches:
+            to = w.paths_to(switches[0])
+            view.gpu_switch = [to[v] for v in self.gpus]
+            view.switch_gpu = [found[switches[0]] for found in to_gpu]
+        self._reach_nics(view)
+        for rows in (view.gpu_gpu, view.gpu_net):
+            for row in rows:
+                row[:] = [replace(p, through_intel=p.type == PHB and self._intel()) for p in row]
+        if t.network in THROUGH_HOST:  # a plugin that reaches GPUs, but hands over by the host, counts as far
+            for row in [*view.gpu_net, *view.net_gpu]:
+                row[:] = [replace(p, type=max(p.type, PHB)) for p in row]
+        self._speeds(view)
         return view
 
-    def _total(self, gpu: int) -> float:
-        nvlink = sum(self.gbps[i] for i in self.out[gpu] if self.type[i] == NVL)
-        return max(nvlink, max((self.gbps[i] for i in self.out[gpu] if self.type[i] in (PIX, C2C)), default=0.0))
+    def _speeds(self, view: NodeView) -> None:
+        """The widest path of a GPU, and the most that its links carry (src/graph/search.cc, ncclTopoSearchInit)."""
+        if view.gpus == 1 and not view.nets:
+            view.max_gbps = view.total_gbps = LOCAL_GBPS
+            return
+        rows = view.gpu_net if view.nets else view.gpu_gpu
+        view.max_gbps = max((p.gbps for row in rows for p in row if p.links), default=0.0)
+        for v in self.gpus:
+            pcie = self._out(v, (PIX,)) or self._out(v, (C2C,))
+            view.total_gbps = max(view.total_gbps, sum(self._out(v, (NVL,))), pcie[-1] if pcie else 0.0)
 
-    def _limited(self, path: Path | None) -> Path | None:
-        if path is None:
-            return None
-        return Path(path.links, path.type, min(path.gbps, self.topology.nic_bandwidth / 1e9), path.through_intel)
+    def _out(self, vertex: int, types: tuple[int, ...]) -> list[float]:
+        """Bandwidths of the links of some types out of a device."""
+        return [self.wiring.gbps[i] for i in self.wiring.out.get(vertex, []) if self.wiring.type[i] in types]
 
-    def _paths(self, start: int) -> dict[int, Path]:
-        """Paths from a vertex to all others, fewest hops first and among those the widest."""
-        found = {start: Path((), LOC, 5000.0)}
-        waiting = deque([start])
-        while waiting:
-            here = waiting.popleft()
-            path = found[here]
-            for link in self.out[here]:
-                there, kind = self.dst[link], self.type[link]
-                through = here != start and self.kind[here] is VertexKind.GPU
-                if through and (kind != NVL or self.kind[there] is not VertexKind.GPU or len(path.links) > 1):
-                    continue
-                gbps = min(path.gbps, self.gbps[link])
-                known = found.get(there)
-                if known is not None and not (len(known.links) > len(path.links) and known.gbps < gbps):
-                    continue
-                found[there] = Path((*path.links, link), self._type(path, link, through), gbps)
-                if known is None:
-                    waiting.append(there)
-        for path in found.values():
-            if self.version >= (2, 27, 0) and sorted(self.type[i] for i in path.links) == [C2C, PIX]:
-                path.type = P2C  # a NIC at the host that a superchip's GPU reaches over C2C
-        if self.kind[start] is VertexKind.GPU:
-            for path in found.values():
-                path.through_intel = path.type == PHB and self._intel()
-        return found
+    def _port(self, gpu: int) -> tuple[int, ...]:
+        """The PCIe link out of a GPU and that into it."""
+        link = next((i for i in self.wiring.out.get(gpu, []) if self.wiring.type[i] == PIX), None)
+        return () if link is None else (link, self.wiring.reverse[link])
 
     def _intel(self) -> bool:
         return self.topology.cpu.vendor == "intel" and self.topology.cpu.arch == "x86_64"
 
-    def _type(self, path: Path, link: int, through: bool) -> int:
-        kind, ends = self.type[link], (self.kind[self.src[link]], self.kind[self.dst[link]])
-        if kind == PIX:
-            if VertexKind.HOST in ends:
-                kind = PHB
-            elif ends == (VertexKind.PCIE_SWITCH, VertexKind.PCIE_SWITCH):
-                kind = PXB
-        elif kind == NVL and through and path.type == NVL:
-            kind = NVB
-        return max(path.type, kind)
+    # -- diversions ---------------------------------
 
-    def _gpu_pair(self, from_gpu: list[dict[int, Path]], a: int, b: int) -> Path:
-        if a == b:
-            return Path((), LOC, 5000.0)
-        path = from_gpu[a].get(self.gpu_vertices[b])
-        if path is None:
-            return Path((), len(PATHS) - 1, 0.0)
-        if self.peer_level < path.type < PHB:
-            return self._through_host(from_gpu, a, b) or path
-        return path
+    def _local_host(self, gpu: int) -> int | None:
+        """The host in fewest links of a GPU; None without one."""
+        hops = [
+            (len(self.to_host[h][self.gpus[gpu]].links), h) for h in self.hosts if self.gpus[gpu] in self.to_host[h]
+        ]
+        return min(hops, key=lambda pair: pair[0])[1] if hops else None
 
-    def _through_host(self, from_gpu: list[dict[int, Path]], a: int, b: int) -> Path | None:
-        """Up to the nearest host and down again, as data passes through shared host memory."""
-        hosts = [v for v, kind in self.kind.items() if kind is VertexKind.HOST and v in from_gpu[a]]
-        if not hosts:
-            return None
-        host = min(hosts, key=lambda v: (from_gpu[a][v].type, len(from_gpu[a][v].links)))
-        up, down = from_gpu[a][host], self._paths(host).get(self.gpu_vertices[b])
-        if down is None:
-            return None
-        kind = max(PHB, up.type, down.type)
-        return Path((*up.links, *down.links), kind, min(up.gbps, down.gbps), kind == PHB and self._intel())
+    def _merged(self, first: Path, then: Path) -> Path:
+        """One path after another."""
+        kind = max(first.type, then.type)
+        if self.version >= (2, 27, 0) and {first.type, then.type} == {PHB, C2C}:
+            kind = P2C  # a NIC at the host that a superchip's GPU reaches over C2C
+        return Path(first.links + then.links, kind, min(first.gbps, then.gbps))
 
-    # -- network ---------------------------------
+    def _peer(self, to_b: dict[int, Path], a: int, b: int) -> Path:
+        """From one GPU to another: through host memory where they may not write to each other."""
+        path = to_b.get(self.gpus[a], NO_PATH)
+        host = self._local_host(b) if path.type > self.peer_level and a != b else None
+        if host is None or host not in to_b:
+            return path
+        return (
+            self._merged(self.to_host[host][self.gpus[a]], to_b[host]) if self.gpus[a] in self.to_host[host] else path
+        )
 
     def _reach_nics(self, view: NodeView) -> None:
-        near = PXB if whole(self.env, "NCCL_PXN_DISABLE") != 1 and self.version >= (2, 12, 0) else -1
-        for g in range(view.gpus):
-            for n in range(view.nets):
-                path = view.gpu_net[g][n]
-                if path is None or near < 0 or path.type <= PXN:
+        w = self.wiring
+        self._over_c2c(view)
+        pxn = whole(self.env, "NCCL_PXN_DISABLE") != 1 and self.version >= (2, 12, 0)
+        beside = PXN if self.version >= (2, 27, 0) else PXB  # a path no farther gains by PXN only if that is wider
+        reach = P2C if self.version >= (2, 28, 0) else PXB  # of the GPU beside the NIC
+        for n, net in enumerate(self.nets):
+            for g, gpu in enumerate(self.gpus):
+                other = view.local_gpu(n) if pxn else None
+                if other is not None and other != g:
+                    near, own = view.gpu_net[other][n], view.gpu_net[g][n]
+                    joined = near.type <= reach and view.gpu_gpu[other][g].type <= NVL
+                    if joined and (near.gbps > own.gbps or own.type > beside):
+                        via = self._merged(view.gpu_gpu[g][other], near)
+                        view.gpu_net[g][n] = replace(via, type=PXN)
+                host = self._local_host(g)
+                if host is None or view.gpu_net[g][n].type >= PHB or self._direct(view, g, n):
                     continue
-                beside = next(
-                    (
-                        other
-                        for other in range(view.gpus)
-                        if other != g
-                        and _kind(view.gpu_net[other][n]) in (PIX, PXB, P2C)
-                        and view.gpu_gpu[g][other].type <= NVL
-                    ),
-                    None,
-                )
-                if beside is not None:
-                    self._via(view, g, beside, n)
-        self._without_gdr(view)
+                to_gpu, to_net = w.paths_to(gpu), w.paths_to(net)
+                if net in self.to_host[host] and gpu in self.to_host[host] and host in to_gpu and host in to_net:
+                    view.net_gpu[n][g] = self._merged(self.to_host[host][net], to_gpu[host])
+                    view.gpu_net[g][n] = self._merged(self.to_host[host][gpu], to_net[host])
 
-    def _via(self, view: NodeView, g: int, beside: int, n: int) -> None:
-        first, last = view.gpu_gpu[g][beside], view.gpu_net[beside][n]
-        assert last is not None
-        view.gpu_net[g][n] = Path((*first.links, *last.links), PXN, min(first.gbps, last.gbps))
+    def _over_c2c(self, view: NodeView) -> None:
+        """From 2.27 on a superchip's GPU reads and writes the NICs of its host over C2C."""
+        if self.version < (2, 27, 0):
+            return
+        for g, gpu in enumerate(self.gpus):
+            host = self._local_host(g)
+            if host is None or self.to_host[host][gpu].type != C2C:
+                continue
+            for n, net in enumerate(self.nets):
+                if self.to_host[host].get(net, NO_PATH).type == PHB:
+                    for row, at in ((view.gpu_net[g], n), (view.net_gpu[n], g)):
+                        row[at] = replace(row[at], type=min(P2C, row[at].type))
 
-    def _without_gdr(self, view: NodeView) -> None:
-        """NICs that are too far for GPU memory (or sockets) go through the host: at least PHB."""
+    def _direct(self, view: NodeView, g: int, n: int) -> bool:
+        """Whether the NIC writes to the GPU's memory (GPUDirect RDMA), or to that of the GPU that stands in for it."""
+        if self.topology.network == "ethernet":
+            return False
         level = path_level(self.env, "NCCL_NET_GDR_LEVEL", "PXB")
-        level = max(level, PXN) if level >= PXB else level
-        sockets = self.topology.network in THROUGH_HOST
-        for rows in (view.gpu_net, view.net_gpu):
-            for row in rows:
-                for path in row:
-                    if path is not None and (sockets or path.type > level) and path.type < PHB:
-                        path.type = PHB
+        path = view.gpu_net[g][n]
+        if path.type == PXN and (other := view.local_gpu(n)) is not None:
+            path = view.gpu_net[other][n]
+        return path.type <= level or path.type == P2C
 
 
-def _kind(path: Path | None) -> int:
-    return len(PATHS) - 1 if path is None else path.type
+def farthest(paths: list[list[Path]]) -> int:
+    """The farthest type of some paths, LOC for none."""
+    return max((p.type for row in paths for p in row), default=LOC)
+
+
+def nearest(paths: list[list[Path]]) -> int:
+    """The nearest type of some paths, DIS for none."""
+    return min((p.type for row in paths for p in row), default=DIS)

@@ -198,6 +198,7 @@ _WIDTH = {
     VertexKind.HOST: 0.6,
     VertexKind.NIC: 0.52,
     VertexKind.SWITCH: 0.8,
+    VertexKind.CARD: 0.6,
 }
 
 

@@ -18,6 +18,7 @@ FILL = {
     VertexKind.HOST: "#f4b266",
     VertexKind.NIC: "#c6a5de",
     VertexKind.SWITCH: "#d9dee3",
+    VertexKind.CARD: "#e3d3ee",
 }
 LINE = {
     LinkKind.NVLINK: "#3f8f3a",

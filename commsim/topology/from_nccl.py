@@ -17,6 +17,7 @@ from commsim.topology.imported import (
     NVLINK_GB_PER_S,
     Given,
     Imported,
+    fabric_block,
     gb_per_s,
     generation_of,
     gpu_block,
@@ -40,6 +41,9 @@ _PCIE = {
     "64": 480,
     "64.0": 480,
 }
+_THIRD_GENERATION = 60
+"""100 Mb/s a lane where the speed is none of these (src/graph/topo.cc, kvDictPciGen)."""
+
 _VENDORS = {
     "GenuineIntel": "intel",
     "AuthenticAMD": "amd",
@@ -74,6 +78,7 @@ class _Nic:
     speed: float | None  # Mb/s, None where the file does not say
     label: str
     pcie: float  # GB/s, 0 without a PCI parent
+    card: int | None = None  # the device that it shares with other ports
 
 
 @dataclass
@@ -85,6 +90,7 @@ class _Found:
     hosts: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unknown_speeds: list[tuple[int, str]] = field(default_factory=list)  # (line, what it says) of PCI devices
 
 
 def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
@@ -107,6 +113,7 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     sm = _sm(found, given, file)
     vendor = _cpu(root, found, given, file)
     speed = _nics(found, given, file)
+    _note_speeds(found)
     _nvlink(found, given, sm, file)
     if found.faults:
         raise TopologyError(sorted(found.faults))
@@ -118,12 +125,12 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     data: dict[str, Any] = {
         "description": f"Imported from {path.name}",
         "gpu": gpu_block(sm, generation, given),
-        "cpu": {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor},
+        "cpu": {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor, **_model(root, found)},
         "node": node,
     }
     if speed is not None:
         node["nic"] = {"bandwidth": speed}
-        data["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
+        data["fabric"] = fabric_block(given.network or "infiniband", speed, found.notes)
     return Imported(data, [*found.notes, *peer_note(sm, given)])
 
 
@@ -163,12 +170,12 @@ def _pci(found: _Found, element: Element, vertex: str, file: str, host: str) -> 
             found.links.append(link(name, host, "c2c", gb_per_s(megabytes / 1000)))
             found.links[:] = [one for one in found.links if one["ends"] != [name, vertex] or one["kind"] != "pcie"]
     elif nics or kind.startswith("0x02"):
-        nets = [net for nic in nics for net in nic.each("net")]
-        for net in nets:
-            speed, label = _speed(found, net, file), net.attributes.get("name", "")
-            found.nics.append(_Nic(vertex, net.line, speed, label, bandwidth / len(nets)))
-        if not nets:
-            found.nics.append(_Nic(vertex, element.line, None, element.attributes.get("busid", ""), bandwidth))
+        ports = [net for nic in nics for net in nic.each("net")]
+        label = element.attributes.get("busid", "")
+        known = [(_speed(found, net, file), net.attributes.get("name", ""), net.line) for net in ports]
+        card = len(found.nics) if len(ports) > 1 else None
+        for speed, name, line in known or [(None, label, element.line)]:
+            found.nics.append(_Nic(vertex, line, speed, name, bandwidth, card))
     elif element.each("pci") or kind.startswith("0x0604"):
         name = f"pcie{sum(k == 'pcie_switch' for k in found.vertices.values())}"
         found.vertices[name] = "pcie_switch"
@@ -190,12 +197,28 @@ def _new_gpu(found: _Found, name: str, pci: Element, gpu: Element | None, file: 
 
 def _pcie_bandwidth(found: _Found, element: Element, file: str) -> float:
     """GB/s of a device's PCIe link as NCCL counts it: lanes times speed over 80, third generation where unknown."""
-    text = element.attributes.get("link_speed", "").split(" ")[0]
+    speed = element.attributes.get("link_speed", "")
+    text = speed.split(" ")[0]
     width = element.attributes.get("link_width", "") or "16"
     if not width.isdecimal() or int(width) > 64:
         found.faults.append(Fault(file, element.line, 1, "link_width", f"found {width[:20]!r}, expected lanes"))
         return 12.0
-    return (int(width) or 16) * _PCIE.get(text, 60) / 80
+    if text not in _PCIE:
+        found.unknown_speeds.append((element.line, speed[:20]))
+    return (int(width) or 16) * _PCIE.get(text, _THIRD_GENERATION) / 80
+
+
+def _note_speeds(found: _Found) -> None:
+    """Says where NCCL, and so this, takes a speed for want of one."""
+    if not found.unknown_speeds:
+        return
+    line, text = found.unknown_speeds[0]
+    more = f" and {len(found.unknown_speeds) - 1} more devices" if len(found.unknown_speeds) > 1 else ""
+    said = f"is {text!r}" if text.strip() else "is empty"
+    found.notes.append(
+        f"line {line}{more}: link_speed {said}, so 8 GT/s a lane is taken (third generation), as NCCL does; where the "
+        "machine has faster PCIe, write its link_speed into the file"
+    )
 
 
 def _number(found: _Found, element: Element, name: str, file: str) -> float:
@@ -260,6 +283,16 @@ def _cpu(root: Element, found: _Found, given: Given, file: str) -> str:
     return vendor or "intel"
 
 
+def _model(root: Element, found: _Found) -> dict[str, str]:
+    """Family and model number of the processor, by which NCCL rates the links between sockets; nothing where unsaid."""
+    numbers = [(cpu.attributes.get("familyid", ""), cpu.attributes.get("modelid", "")) for cpu in root.each("cpu")]
+    if not all(text.isdecimal() for pair in numbers for text in pair):
+        return {}
+    if len(set(numbers)) > 1:
+        found.notes.append("processors of several models: the first is taken for all")
+    return {"model": "family {} model {}".format(*numbers[0])}
+
+
 def _nics(found: _Found, given: Given, file: str) -> str | None:
     """Adds the NICs worth having and returns the bandwidth of one; None without NICs."""
     real = [nic for nic in found.nics if not _VIRTUAL.match(nic.label)]
@@ -279,10 +312,17 @@ def _nics(found: _Found, given: Given, file: str) -> str | None:
         )
         found.faults.append(Fault(file, kept[0].line, 1, "net", message))
         return None
+    cards: dict[int, str] = {}
     for i, nic in enumerate(kept):
         found.vertices[f"nic{i}"] = "nic"
-        bandwidth = nic.pcie or max(12.0, fastest / 8000)
-        found.links.append(link(f"nic{i}", nic.parent, "pcie", gb_per_s(bandwidth)))
+        bandwidth, parent = nic.pcie or max(12.0, fastest / 8000), nic.parent
+        if nic.card is not None and sum(other.card == nic.card for other in kept) > 1:
+            if nic.card not in cards:
+                cards[nic.card] = f"card{len(cards)}"
+                found.vertices[cards[nic.card]] = "card"
+                found.links.append(link(cards[nic.card], parent, "pcie", gb_per_s(bandwidth)))
+            parent = cards[nic.card]
+        found.links.append(link(f"nic{i}", parent, "pcie", gb_per_s(bandwidth)))
     return given.nic_bandwidth or f"{fastest / 1000:g} Gb/s"
 
 

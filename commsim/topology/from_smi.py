@@ -18,6 +18,7 @@ from commsim.topology.imported import (
     NVLINK_MOST,
     Given,
     Imported,
+    fabric_block,
     gb_per_s,
     generation_of,
     gpu_block,
@@ -103,7 +104,7 @@ def read_topology_matrix(path: Path, given: Given | None = None) -> Imported:
     }
     if nics:
         node["nic"] = {"bandwidth": given.nic_bandwidth}
-        data["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
+        data["fabric"] = fabric_block(given.network or "infiniband", given.nic_bandwidth or "", notes)
     return Imported(data, [*notes, *peer_note(given.sm, given)])
 
 

@@ -73,7 +73,8 @@ class Topology:
     belongs to. Figures of a node (`gpu`, `ranks_per_node`, ...) are those that all nodes share; where nodes differ,
     TopologyError says so, and `group_of` has the figures of one rank's node. Links that have failed keep their
     number: they are marked in ``link_failed`` (L,), and no route takes them. ``in_network_reduction``: whether the
-    switches of the fabric add (SHARP). ``plugin``: NCCL's network plugin on the machine (`FabricSpec.plugin`).
+    switches of the fabric add (SHARP); ``adaptive_routing``: whether they route packets adaptively.
+    ``plugin``: NCCL's network plugin on the machine (`FabricSpec.plugin`).
     """
 
     name: str
@@ -82,6 +83,7 @@ class Topology:
     network: str
     plugin: str
     in_network_reduction: bool
+    adaptive_routing: bool
     kind: str
     routing: str
     oversubscription: float
@@ -313,11 +315,11 @@ class Topology:
     # -- figures ---------------------------------
 
     def bisection_bandwidth(self) -> float:
-        """Bytes/s, one direction, between two halves of the machine: of its nodes, or of one node's GPUs.
+        """Bytes/s, one direction, that the GPUs of one half of the machine can send to those of the other at once.
 
         For several nodes the halves are the first and the second half of the nodes (the cut that shares the
-        fewest leaves); for one node the worst halving of the GPUs. Infinite for a single rank, which no cut
-        divides.
+        fewest leaves); for one node the worst halving of the GPUs, beyond 8 that into first and second half, over
+        NVLink alone where it joins them all. Infinite for a single rank, which no cut divides.
         """
         return self._bisection
 

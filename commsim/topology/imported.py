@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from commsim.errors import UnitError
+from commsim.units import parse_bandwidth
 
 GENERATIONS = (
     (70, 74, "volta"),
@@ -90,6 +94,23 @@ def link(a: str, b: str, kind: str, bandwidth: str, count: int = 1) -> dict[str,
     """One written-out link."""
     found: dict[str, Any] = {"ends": [a, b], "kind": kind, "bandwidth": bandwidth}
     return found | ({"count": count} if count != 1 else {})
+
+
+NDR_BANDWIDTH = 50e9
+"""Bytes/s of an InfiniBand port of NDR: from this generation on the subnet manager has the switches route adaptively by
+default (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing)."""
+
+
+def fabric_block(network: str, nic_bandwidth: str, notes: list[str]) -> dict[str, Any]:
+    """The `fabric` of a description; what is assumed of its switches is added to `notes`."""
+    block: dict[str, Any] = {"kind": "single_switch", "network": network}
+    with suppress(UnitError):  # a flag that is no bandwidth is a fault of the description, found with all others
+        ndr = network == "infiniband" and parse_bandwidth(nic_bandwidth) >= NDR_BANDWIDTH
+        if not ndr:
+            return block
+        block["adaptive_routing"] = True
+        notes.append("the fabric is taken to route adaptively, as those of 400 Gb/s do by default: adaptive_routing")
+    return block
 
 
 def socket_links(hosts: list[str], vendor: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 class VertexKind(IntEnum):
-    """What a vertex is."""
+    """What a vertex is; CARD is a PCI device with several ports, each of which is a NIC."""
 
     GPU = 0
     NVSWITCH = 1
@@ -24,6 +24,7 @@ class VertexKind(IntEnum):
     HOST = 3
     NIC = 4
     SWITCH = 5
+    CARD = 6
 
 
 class LinkKind(IntEnum):

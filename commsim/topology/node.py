@@ -225,7 +225,7 @@ def _written(spec: NodeSpec, name: str) -> Any:
 _ENDS = {
     LinkKind.NVLINK: {VertexKind.GPU, VertexKind.NVSWITCH},
     LinkKind.C2C: {VertexKind.GPU, VertexKind.HOST},
-    LinkKind.PCIE: {VertexKind.GPU, VertexKind.PCIE_SWITCH, VertexKind.HOST, VertexKind.NIC},
+    LinkKind.PCIE: {VertexKind.GPU, VertexKind.PCIE_SWITCH, VertexKind.HOST, VertexKind.NIC, VertexKind.CARD},
     LinkKind.HOST: {VertexKind.HOST},
 }
 

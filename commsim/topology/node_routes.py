@@ -23,7 +23,7 @@ from commsim.topology.kinds import Int32, LinkKind, PathType, UInt8, VertexKind
 
 Path = list[str]  # vertex names, both ends included
 
-_PCIE_TRANSIT = {VertexKind.PCIE_SWITCH, VertexKind.HOST}
+_PCIE_TRANSIT = {VertexKind.PCIE_SWITCH, VertexKind.CARD, VertexKind.HOST}
 
 
 @dataclass(frozen=True, eq=False)

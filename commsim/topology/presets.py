@@ -197,6 +197,8 @@ def _merged(base: M, over: M) -> M:
     if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.network is not None:
         fits = PLUGIN_NETWORKS.get(base.plugin or "none", {over.network})
         base = base if over.network in fits else base.model_copy(update={"plugin": None})
+        if over.network != "infiniband":
+            base = base.model_copy(update={"adaptive_routing": None})  # of the base's InfiniBand switches
     update: dict[str, object] = {}
     for field in over.model_fields_set:
         new, old = getattr(over, field), getattr(base, field)

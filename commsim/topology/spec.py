@@ -181,8 +181,10 @@ class NodeSpec(_Block):
     pcie: PcieSpec | None = Field(default=None, description="the PCIe tree")
     c2c: C2cSpec | None = Field(default=None, description="NVLink-C2C to CPUs instead of PCIe (superchips)")
     nic: NicSpec | None = Field(default=None, description="network cards")
-    vertices: dict[Name, Literal["gpu", "nvswitch", "pcie_switch", "host", "nic"]] | None = Field(
-        default=None, max_length=2048, description="written out: name to kind of every part, with `links`"
+    vertices: dict[Name, Literal["gpu", "nvswitch", "pcie_switch", "host", "nic", "card"]] | None = Field(
+        default=None,
+        max_length=2048,
+        description="written out: name to kind of every part, with `links`; a card is a device whose ports are NICs",
     )
     links: Annotated[list[LinkSpec], Field(max_length=8192)] | None = Field(
         default=None, description="written out: every link, with `vertices`"
@@ -233,6 +235,10 @@ class FabricSpec(_Block):
     `in_network_reduction`: the switches add and multicast (SHARP on InfiniBand), and the jobs may have them do so; not
     taken for granted, as it needs an aggregation manager, licences and a plugin.
 
+    `adaptive_routing`: the switches of an InfiniBand fabric send the packets of a message over several paths, which is
+    the subnet manager's default from NDR (400 Gb/s) on. It decides in what order NCCL's messages may arrive, and is
+    not read off a rate: a faster card in the same fabric changes nothing of it.
+
     `routing`: `shortest` spreads over equal paths by place, `ecmp` by a hash, `spray` evenly (equal paths are merged),
     `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
     """
@@ -247,6 +253,9 @@ class FabricSpec(_Block):
     )
     in_network_reduction: Annotated[bool, Field(strict=True)] | None = Field(
         default=None, description="InfiniBand switches add for the job (SHARP); not taken for granted"
+    )
+    adaptive_routing: Annotated[bool, Field(strict=True)] | None = Field(
+        default=None, description="InfiniBand switches route packets adaptively, as those of NDR and XDR do by default"
     )
     routing: Routing | None = Field(
         default=None,

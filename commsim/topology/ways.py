@@ -18,7 +18,7 @@ from commsim.topology.routing import fabric_links
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
-_TRANSIT = frozenset({VertexKind.NVSWITCH, VertexKind.PCIE_SWITCH, VertexKind.HOST})
+_TRANSIT = frozenset({VertexKind.NVSWITCH, VertexKind.PCIE_SWITCH, VertexKind.CARD, VertexKind.HOST})
 
 
 class Ways:

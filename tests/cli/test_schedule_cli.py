@@ -168,10 +168,31 @@ def test_the_default_size_is_whole_chunks(name: str, ranks: str) -> None:
     assert 'proto="LL"' in result.stdout
 
 
-def test_export_warns_of_long_thread_blocks() -> None:
-    result = schedule("export", "ring", "-n", "132", "-f", "msccl")
+def test_export_refuses_what_the_runtime_does_not_take(tmp_path: Path) -> None:
+    out = tmp_path / "ring.xml"
+    result = schedule("export", "ring", "-c", "all_to_all", "-n", "17", "-o", str(out))
+    assert isinstance(result.exception, ScheduleError)
+    assert "has 272 steps, MSCCL's runtime takes 256" in str(result.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_import_warns_of_what_would_hang(tmp_path: Path) -> None:
+    """Both ranks send three chunks before they take one: room for two is too little, for three enough."""
+    gpu = (
+        '<gpu id="{0}" i_chunks="3" o_chunks="3" s_chunks="3"><tb id="0" send="{1}" recv="{1}" chan="0">{2}</tb></gpu>'
+    )
+    step = '<step s="{}" type="{}" srcbuf="{}" srcoff="{}" dstbuf="{}" dstoff="{}" cnt="1" depid="-1" deps="-1"/>'
+    kinds = [("s", "i", "s"), ("r", "s", "s"), ("re", "s", "i")]
+    steps = "".join(step.format(3 * k + c, kind, a, c, b, c) for k, (kind, a, b) in enumerate(kinds) for c in range(3))
+    head = 'coll="allreduce" proto="Simple" nchannels="1" nchunksperloop="3" ngpus="2" inplace="1" outofplace="0"'
+    path = tmp_path / "three.xml"
+    path.write_text(f"<algo {head}>{gpu.format(0, 1, steps)}{gpu.format(1, 0, steps)}</algo>", encoding="utf-8")
+    result = schedule("import", str(path), "-o", str(tmp_path / "three.json"))
     assert result.exit_code == 0
-    assert "a thread block has 263 steps, MSCCL's runtime takes 256" in result.stderr
+    assert f"warning: {path}: on a GPU it hangs with 2 messages on a connection" in result.stderr
+    assert "it needs room for 3" in result.stderr
+    clean = schedule("import", str(MSCCL / "ring_3.xml"), "-o", str(tmp_path / "ring.json"))
+    assert "warning" not in clean.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from commsim.cli import app
-from commsim.errors import CommsimError
+from commsim.engine import memory
+from commsim.engine.simulate import simulate
+from commsim.errors import CommsimError, InfeasibleError
+from commsim.gloo.lower import BYTES_PER_OP, SOCKET_BYTES, links_of, lower, ops_of_call, torch_copies
 from commsim.gloo.parameters import GlooParameters, shipped_parameters
-from commsim.gloo.predict import GlooPredictor
+from commsim.gloo.predict import EVEN, RUN_AHEAD, SETTLING, GlooPredictor
+from commsim.gloo.schedules import gloo_schedule, messages
 from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_preset
 
@@ -52,6 +59,107 @@ def test_in_a_loop_the_root_does_not_run_ahead_of_those_who_are_not_ready() -> N
     one, row = _two(mode="single").predict("broadcast", 8), _two().predict("broadcast", 8)
     assert one.bottleneck == "latency"
     assert row.time_s == pytest.approx(one.time_s, rel=0.05)
+
+
+SLOW = ONE.model_copy(update={"call": 1e-6, "message": 1e-6, "wake": 1e-6, "copy_rate": 1e12})
+
+
+@pytest.mark.parametrize("size", [64 << 10, 1 << 20, 4 << 20])
+@pytest.mark.parametrize(("preset", "nodes", "sent"), [("testbed-star", 4, 2), ("testbed-ring", 6, 3)])
+def test_broadcasts_in_a_row_keep_the_port_of_the_root_busy(preset: str, nodes: int, sent: int, size: int) -> None:
+    """The root sends to the ranks 1, 2, 4 before it returns; while those pass it on, it is in its next call."""
+    topology = load_preset(preset, nodes=nodes)
+    time = GlooPredictor(topology, SLOW).predict("broadcast", size).time_s
+    assert time == pytest.approx(sent * size / topology.nic_bandwidth, rel=0.02)
+
+
+def test_broadcasts_in_a_row_keep_the_narrowest_uplink_busy() -> None:
+    """Two hosts below a leaf: of the seven messages four leave the leaf of the root, 0 to 2 and 4, 1 to 3 and 5."""
+    topology = load_preset("testbed-tree", nodes=8)
+    uplink = 2 * topology.nic_bandwidth / 2  # two hosts, 2:1
+    time = GlooPredictor(topology, SLOW).predict("broadcast", 256 << 10).time_s
+    assert time == pytest.approx(4 * (256 << 10) / uplink, rel=0.02)
+
+
+ENDS = Path(__file__).resolve().parents[2] / "validation" / "runs" / "testbed" / "broadcast_ends.csv"
+
+
+def _paces() -> dict[tuple[str, int, int], float]:
+    """Seconds per broadcast, from the end of the third to that of the seventh of eight in a row, median of repeats."""
+    ends: dict[tuple[str, int, int], dict[str, list[list[float]]]] = {}
+    with ENDS.open() as stream:
+        for row in csv.DictReader(stream):
+            key = row["topology"], int(row["ranks"]), int(row["size_bytes"])
+            ends.setdefault(key, {}).setdefault(row["repeat"], []).append([float(row[f"call_{k}_s"]) for k in (3, 7)])
+    return {
+        key: float(np.median([(max(e for _, e in ranks) - max(b for b, _ in ranks)) / 4 for ranks in repeats.values()]))
+        for key, repeats in ends.items()
+    }
+
+
+def test_the_pace_of_broadcasts_is_as_measured() -> None:
+    """On three networks of known rates, whose bytes alone decide; the parameters of the processor hardly matter."""
+    errors = []
+    for (preset, nodes, size), measured in _paces().items():
+        model = GlooPredictor(load_preset(preset, nodes=nodes), shipped_parameters(), one_host=True)
+        errors.append(model.predict("broadcast", size).time_s / measured - 1)
+    assert len(errors) == 12
+    assert np.abs(errors).max() < 0.13
+    assert np.abs(errors).mean() < 0.08
+
+
+def test_a_socket_holds_what_was_measured() -> None:
+    """What is under way when rank 1 of the star returns arrives at rank 3 alone on its link, at the link's rate."""
+    rate = load_preset("testbed-star", nodes=4).nic_bandwidth
+    with ENDS.open() as stream:
+        rows = [row for row in csv.DictReader(stream) if row["topology"] == "testbed-star"]
+    held = []
+    for row in rows:
+        if row["rank"] == "1" and int(row["size_bytes"]) >= 1 << 20:
+            same = [r for r in rows if (r["size_bytes"], r["repeat"]) == (row["size_bytes"], row["repeat"])]
+            last = next(r for r in same if r["rank"] == "3")
+            held += [rate * (float(last[f"call_{k}_s"]) - float(row[f"call_{k}_s"])) for k in range(1, 8)]
+    assert len(held) == 63
+    assert pytest.approx(float(np.median(held)), rel=0.2) == SOCKET_BYTES
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "all_to_all", "all_reduce", "all_gather", "reduce", "gather"])
+def test_the_pace_is_that_of_a_long_row(collective: str) -> None:
+    """Calls 5 to 17 of 20: twelve, a multiple of the periods in which paces repeat."""
+    topology, n, size = load_preset("testbed-star", nodes=4), 4, 1 << 20
+    links = links_of(topology, ONE, one_host=False)
+    schedule = gloo_schedule(collective, n, size)
+    ends = simulate(lower(schedule, topology, ONE, links, torch_copies(collective, size, n), 20)).end_s.reshape(20, -1)
+    long = float(ends[16].max() - ends[4].max()) / 12
+    assert GlooPredictor(topology, ONE).predict(collective, size).time_s == pytest.approx(long, rel=0.02)
+
+
+@pytest.mark.parametrize("size", [256 << 30, 1 << 50])
+def test_what_does_not_fit_is_refused_before_it_is_built(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 16 << 30)
+    tracemalloc.start()
+    with pytest.raises(
+        InfeasibleError, match=r"3 calls of gloo's all_reduce of .*: take a smaller size, or fewer ranks"
+    ):
+        GlooPredictor(load_preset("testbed-star", nodes=4), ONE).predict("all_reduce", size)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("collective", "n", "size"),
+    [("all_reduce", 4, 1 << 29), ("reduce", 6, 1 << 28), ("all_gather", 24, 1 << 28), ("all_to_all", 16, 1 << 28)],
+)
+def test_a_prediction_takes_no_more_memory_than_estimated(collective: str, n: int, size: int) -> None:
+    model = GlooPredictor(load_preset("testbed-star", nodes=n), ONE)
+    model.predict(collective, 1 << 10)  # what is loaded and compiled once
+    row = SETTLING if collective in RUN_AHEAD else EVEN
+    ops = row.calls * ops_of_call(n, *messages(collective, n, size))
+    tracemalloc.start()
+    model.predict(collective, size)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0.2 * BYTES_PER_OP * ops < peak < BYTES_PER_OP * ops
 
 
 def test_few_cores_are_the_bottleneck() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsim.collectives.check import check
 from commsim.errors import ScheduleError
-from commsim.gloo.schedules import gloo_schedule, segments
+from commsim.gloo.schedules import gloo_schedule, messages, segments
 
 COLLECTIVES = (
     "all_reduce",
@@ -89,3 +89,30 @@ def test_two_ranks_exchange_blocks_one_after_the_other(collective: str, n: int) 
     assert len(waits) == n * (n - 1) // 2  # every pair of ranks once
     assert all(first == second[::-1] for first, second in waits)
     assert all(a > b for (a, b), _ in waits)  # who calls last sends first
+
+
+@given(
+    st.sampled_from(
+        [
+            "all_reduce",
+            "reduce_scatter",
+            "reduce",
+            "all_gather",
+            "broadcast",
+            "all_to_all",
+            "all_to_all_v",
+            "gather",
+            "scatter",
+            "send_recv",
+        ]
+    ),
+    st.integers(2, 8),
+    st.integers(0, 1 << 20),
+)
+def test_messages_are_counted_without_being_built(collective: str, n: int, elements: int) -> None:
+    """At least as many and as large as there are, and no more than a few times as many."""
+    nbytes = 4 * n * n * elements
+    schedule = gloo_schedule(collective, n, nbytes)
+    rows, largest = messages(collective, n, nbytes)
+    assert schedule.rows <= rows <= 2 * schedule.rows + 2 * n * n
+    assert schedule.payload_bytes().max(initial=0) <= largest <= nbytes + 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,6 +96,45 @@ def test_nvls_of_a_file_is_off_where_the_job_turns_it_off(xml: Path) -> None:
     assert discover(topology, VERSION, {"NCCL_NVLS_ENABLE": "0"}, given).nvls is None
 
 
+RINGS = """\
+host:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+host:1:2 [0] NCCL INFO Channel 00/04 :    0   1   2   3   4   5   6   7   8   9  10  11  12  13  14  15
+host:1:2 [0] NCCL INFO Channel 01/04 :    0   3   2   9  15  14  13  12   8  11  10   1   7   6   5   4
+host:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+"""
+
+
+@pytest.mark.parametrize(("more", "channels"), [("", 4), ("host:1:2 [0] NCCL INFO 6 coll channels, 8 p2p channels", 6)])
+def test_channels_of_a_log_without_graphs_hold_and_their_speeds_are_searched(
+    tmp_path: Path, more: str, channels: int
+) -> None:
+    path = tmp_path / "rings.log"
+    path.write_text(RINGS + more)
+    given = read_graph_file(path)
+    assert (given.found, given.coll_channels, given.gpus, given.several_nodes) == ((), channels, 8, True)
+    topology = load_preset("hgx-h100-ndr400", nodes=2)
+    system, searched = discover(topology, VERSION, {}, given), discover(topology, VERSION)
+    assert (system.coll_channels, searched.coll_channels) == (channels, 16)
+    assert (system.ring, system.tree, system.nvls) == (searched.ring, searched.tree, searched.nvls)
+    model = Predictor(topology, Options(VERSION, graphs=given))
+    assert [text for text in model.warnings if "their speeds are searched" in text]
+    assert "no ring and no tree graph" in model.warnings[0]
+
+
+@pytest.mark.skipif(not (SHARED / "nccl_debug").is_dir(), reason="the published logs are not at hand")
+def test_published_logs_that_print_channels_are_taken() -> None:
+    files = sorted((SHARED / "nccl_debug").glob("*.log"))
+    with_channels = [
+        path
+        for path in files
+        if re.search(
+            r"INFO (\d+ coll channels|Channel \d+/\d+ :(\s+\d+)+\s*$)", path.read_text("utf-8", "replace"), re.M
+        )
+    ]
+    assert len(with_channels) >= 12
+    assert all(read_graph_file(path).coll_channels or read_graph_file(path).found for path in with_channels)
+
+
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
@@ -111,7 +151,10 @@ def test_graphs_of_other_nodes_are_refused(log: Path, xml: Path, knobs: dict[str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("host:1:2 [0] NCCL INFO hello", "holds no ring and no tree graph; set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS"),
+        (
+            "host:1:2 [0] NCCL INFO hello",
+            "holds no ring and no tree graph and no channels; set NCCL_DEBUG=INFO and NCCL",
+        ),
         ("hello", "no line of NCCL_DEBUG=INFO"),
         ("<graphs>", "not well-formed"),
         (XML.format(channels="").replace('nchannels="2"', 'nchannels="0"'), "found no channels of <graph id=.0"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.errors import ScenarioError
+from commsim.errors import ScenarioError, TopologyError
 from commsim.nccl.channels import Split
 from commsim.nccl.lower import Call, Turn, message_turn, ordered_turn
 from commsim.nccl.ordering import NO_ORDERING, Ordering, ordering
@@ -48,6 +48,19 @@ def test_the_rule(
     preset: str, nodes: int, version: tuple[int, int, int], env: dict[str, str], expected: Ordering
 ) -> None:  # fmt: skip
     assert ordering(load_preset(preset, nodes=nodes), version, env) == expected
+
+
+@pytest.mark.parametrize("rate", ["100 Gb/s", "399 Gb/s", "400 Gb/s", "800 Gb/s"])
+@pytest.mark.parametrize(("preset", "adaptive"), [("hgx-h100-ndr400", True), ("hgx-a100-4-hdr200", False)])
+def test_the_rate_of_a_card_does_not_decide_how_the_fabric_routes(preset: str, adaptive: bool, rate: str) -> None:
+    made = ordering(load_preset(preset, nodes=2, nic_bandwidth=rate), NEW, {})
+    assert made == (Ordering(8192, 1, True) if adaptive else NO_ORDERING)
+
+
+def test_another_network_over_a_machine_has_switches_of_its_own() -> None:
+    assert not load_preset("hgx-h100-ndr400", nodes=2, fabric={"network": "roce"}).adaptive_routing
+    with pytest.raises(TopologyError, match="adaptive_routing is of InfiniBand switches; found network roce"):
+        load_preset("hgx-h100-ndr400", nodes=2, fabric={"network": "roce", "adaptive_routing": True})
 
 
 @pytest.mark.parametrize("name", [ADAPTIVE, PAIRS, SPLIT, FROM])

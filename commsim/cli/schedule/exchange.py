@@ -48,7 +48,20 @@ def import_command(
         except ScheduleError as error:
             raise ScheduleError(f"{source}: {error}") from None
     write_atomically(out, json_text(schedule))
+    if source.suffix.lower() == ".xml":
+        _warn_of_the_runtime(source, schedule.root)
     typer.echo("\n".join([*heading(schedule), f"wrote {out}"]), err=True)
+
+
+def _warn_of_the_runtime(source: Path, root: int) -> None:
+    """Say what keeps MSCCL's own runtime from running the file, if anything does."""
+    from commsim.collectives.msccl_interpreter import faults, fewest_slots
+    from commsim.collectives.msccl_xml import read_algo
+
+    algo = read_algo(source)
+    for fault in faults(algo, root):
+        needs = f"; it needs room for {fewest_slots(algo)}" if fault.startswith("it hangs") else ""
+        typer.echo(f"warning: {source}: on a GPU {fault}{needs}", err=True)
 
 
 def export(
@@ -96,10 +109,6 @@ def _text(schedule: Schedule, form: str, protocol: str) -> str:
         from commsim.collectives.json_table import json_text
 
         return json_text(schedule)
-    from commsim.collectives.msccl_export import MOST_STEPS, msccl_text
+    from commsim.collectives.msccl_export import msccl_text
 
-    text = msccl_text(schedule, protocol)
-    longest = max((block.count("<step") for block in text.split("<tb ")), default=0)
-    if longest > MOST_STEPS:
-        typer.echo(f"warning: a thread block has {longest} steps, MSCCL's runtime takes {MOST_STEPS}", err=True)
-    return text
+    return msccl_text(schedule, protocol)
