@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from rehearsal.settings import Failure, Settings, environment
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ("--largest", "64 KiB", "--only", "collectives,forced")
+OPTIONS = ("--largest", "16 KiB", "--only", "collectives")
 
 
 def gpu(tmp_path: Path, settings: dict[str, object], *options: str) -> subprocess.CompletedProcess[str]:
@@ -32,38 +31,37 @@ def rows(lab: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def test_eight_ranks_on_two_nodes_leave_a_whole_folder(tmp_path: Path) -> None:
-    machine = Settings(folder="", gpus=4, ranks_per_node=4)
-    done = gpu(tmp_path, {"gpus": 4, "ranks_per_node": 4}, *OPTIONS, "--nproc", "8", "--minutes", "20")
-    lab = tmp_path / "lab"
-    # One computer has four GPUs: the launcher says so, and nothing is begun.
+def test_more_ranks_than_gpus_are_not_begun(tmp_path: Path) -> None:
+    done = gpu(tmp_path, {"gpus": 4, "ranks_per_node": 4}, *OPTIONS, "--nproc", "8")
     assert done.returncode == 1
     assert "found 4 GPUs here, expected 8" in done.stderr
-    done = gpu(tmp_path, {"gpus": 8, "ranks_per_node": 4}, *OPTIONS, "--minutes", "20")
+    assert not (tmp_path / "lab").exists()
+
+
+def test_four_ranks_on_two_nodes_leave_a_whole_folder(tmp_path: Path) -> None:
+    done = gpu(tmp_path, {"gpus": 4, "ranks_per_node": 2}, *OPTIONS, "--minutes", "8")
     assert done.returncode == 0, done.stdout + done.stderr
+    lab, machine = tmp_path / "lab", Settings(folder="")
     for name in ("scenario.yaml", "topology.yaml", "params.yaml", "report.html", "nccl_choices.json"):
         assert (lab / name).is_file(), name
     names = zipfile.ZipFile(tmp_path / "lab.zip").namelist()
     assert "lab/report.html" in names
     assert not [name for name in names if name.endswith(".log")]  # they name hosts
     measured = [row for row in rows(lab) if row["collective"] == "all_reduce"]
+    assert len(measured) == 12  # 8 B .. 16 KiB
     for row in measured:
         size = int(row["size_bytes"])
-        law = machine.net_alpha_s + 2 * 7 / 8 * size / (machine.net_bandwidth * 4)
+        law = machine.net_alpha_s + 2 * 3 / 4 * size / (machine.net_bandwidth * 2)
         assert float(row["oop_time_us"]) == pytest.approx(1e6 * law, rel=0.05)
         assert row["oop_wrong"] == "0"
     counted = [row for row in measured if row["sent_bytes"]]
     assert counted
     for row in counted:
         total = sum(float(part) for part in row["sent_bytes"].split())
-        assert total == pytest.approx(8 * 2 * 7 / 8 * int(row["size_bytes"]), rel=1e-3)
-    calibrated = next(line for line in done.stdout.splitlines() if line.startswith("calibrated: "))
-    assert float(calibrated.split()[1]) < 5
-    assert (lab / "forced" / "ring-simple" / "measured.csv").is_file()
-    again = gpu(tmp_path, {"gpus": 8, "ranks_per_node": 4}, *OPTIONS, "--minutes", "5")
+        assert total == pytest.approx(4 * 2 * 3 / 4 * int(row["size_bytes"]), rel=1e-3)
+    again = gpu(tmp_path, {"gpus": 4, "ranks_per_node": 2}, *OPTIONS, "--minutes", "5")
     assert again.returncode == 0
-    assert rows(lab) == rows(lab)
-    assert "all_reduce of float32" not in again.stdout  # nothing is measured twice
+    assert "# all_reduce of float32" not in again.stdout  # nothing is measured twice
 
 
 @pytest.mark.parametrize(
@@ -85,8 +83,6 @@ def test_what_goes_wrong_is_one_line_and_what_was_measured_stays(tmp_path: Path,
 def test_no_time_still_writes_the_report_of_what_is_there(tmp_path: Path) -> None:
     done = gpu(tmp_path, {"gpus": 2, "ranks_per_node": 2}, *OPTIONS, "--minutes", "0.2")
     assert done.returncode == 0, done.stderr
-    before = json.loads((tmp_path / "lab" / "collectives" / "run.json").read_text())
-    assert before["finished"] is False
     done = gpu(tmp_path, {"gpus": 2, "ranks_per_node": 2}, "--minutes", "0")
     assert done.returncode == 0
     assert "report.html" in done.stdout
