@@ -135,6 +135,7 @@ class NcclModel:
     def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
         from commsim.nccl.parameters import load_parameters, network_of
         from commsim.nccl.version import parse_version
+        from commsim.scenario.params import nccl_graphs
 
         self.fields = space()
         self._generation = topology.gpu.generation
@@ -151,6 +152,7 @@ class NcclModel:
         if isinstance(machine.get("path"), str):
             machine["path"] = str((scenario.base_dir / machine["path"]).resolve())
         stated = "version" in scenario.library.model_fields_set
+        graphs = nccl_graphs(scenario, topology)
         self._curves = curves
         self._cases = [
             Case(
@@ -165,7 +167,8 @@ class NcclModel:
                 machine=machine,
                 version=parse_version(scenario.library.version) if stated else None,
                 launch=scenario.library.launch_mode,
-                env=dict(scenario.library.env),
+                env=scenario.library.env | curve.env,
+                graphs=graphs,
                 operation=Operation.named(curve.dtype, curve.redop),
             )
             for curve in curves

@@ -51,6 +51,7 @@ from commsim.nccl.version import ASSUMED, Version, parse_version
 from commsim.resources import data_root
 
 if TYPE_CHECKING:
+    from commsim.nccl.graph_file import GraphFile
     from commsim.topology.graph import Topology
 
 CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
@@ -141,6 +142,7 @@ class Case:
     env: dict[str, str]
     notes: tuple[str, ...] = ()
     iterations: int = NCCL_TESTS_ITERATIONS  # calls timed together
+    graphs: GraphFile | None = None  # that NCCL itself found on the machine; None: they are searched
     operation: Operation = SUM
     fault: str = ""  # why no machine could be found
     row: dict[str, str] = field(default_factory=dict, compare=False)

@@ -62,7 +62,13 @@ class FitPredictor(Predictor):
     def __init__(self, case: Case, parameters: Parameters | None = None) -> None:
         topology = case.topology()
         options = Options(
-            case.version, case.env, case.launch, iterations=case.iterations, operation=case.operation, exact=True
+            case.version,
+            case.env,
+            case.launch,
+            iterations=case.iterations,
+            operation=case.operation,
+            exact=True,
+            graphs=case.graphs,
         )
         super().__init__(topology, options, parameters)
         self.generation = topology.gpu.generation
@@ -225,7 +231,7 @@ def _or_why(
 def jobs_key(case: Case) -> tuple[object, ...]:
     """Cases with equal keys are predicted alike at equal sizes."""
     return (str(sorted(case.machine.items(), key=str)), case.version, case.launch, tuple(sorted(case.env.items())),
-            case.collective, case.operation)  # fmt: skip
+            case.collective, case.operation, "" if case.graphs is None else case.graphs.path)  # fmt: skip
 
 
 def unique(cases: Sequence[Case]) -> Iterator[tuple[Case, list[int]]]:

@@ -12,6 +12,7 @@ import typer
 from commsim.cli import calibrate as calibrate_command
 from commsim.cli import compare as compare_command
 from commsim.cli import explain as explain_command
+from commsim.cli import gpu as gpu_command
 from commsim.cli import measure as measure_command
 from commsim.cli import plan as plan_command
 from commsim.cli import plot as plot_command
@@ -56,6 +57,7 @@ def _root(
 app.command("run")(run_command.run)
 app.command("explain")(explain_command.explain)
 app.command("measure")(measure_command.measure)
+app.command("gpu")(gpu_command.gpu)
 app.command("rates")(rates_command.rates)
 app.command("calibrate")(calibrate_command.calibrate)
 app.command("compare")(compare_command.compare)

@@ -53,9 +53,6 @@ def calibrate(
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
     one = scenarios[0]
-    if one.library.graph is not None:
-        text = "found a graph file, but what is calibrated is used where graphs are searched; expected none"
-        raise ScenarioError([one.document.fault(("library", "graph"), text)])
     if files and all(is_table_of_rows(file) for file in files):
         _steps(one, files, out, json_output)
         return

@@ -16,10 +16,16 @@ def rates(
     threads: Annotated[
         int, typer.Option("--threads", min=1, help="Threads on a CPU: a rank of `commsim measure` has one.")
     ] = 1,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", min=0, help="After these no further shape is begun.", show_default=False),
+    ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed repeats of each shape.")] = 9,
 ) -> None:
     """Measure rates of matrix products, attention and memory copies, and the time of a launch, on one device."""
+    import math
     import os
+    import time
 
     from commsim.errors import CommsimError, MeasurementError
     from commsim.files import write_atomically
@@ -42,21 +48,23 @@ def rates(
     gpu = gpus() if has_gpu else None
     if gpu is not None:
         gpu.use(0)
-    found = compute_rates(torch.device("cpu") if gpu is None else gpu.torch_device(0), repeats, gpu)
+    where = torch.device("cpu") if gpu is None else gpu.torch_device(0)
+    found = compute_rates(where, repeats, gpu, until_s=math.inf if seconds is None else time.monotonic() + seconds)
     written = [write_atomically(out / "rates.csv", rates_csv(found))]
-    if gpu is not None:
-        board = gpu.properties(0)
-        text = parameter_yaml(found, board.name, board.memory_bytes)
-        if text is not None:
-            written.append(write_atomically(out / "compute.yaml", text))
+    try:
+        if gpu is not None:
+            board = gpu.properties(0)
+            name, sheet = "compute.yaml", parameter_yaml(found, board.name, board.memory_bytes)
+            if sheet is None:
+                raise MeasurementError(f"there is no datasheet of {board.name} to take shares of")
         else:
-            typer.echo(f"# no compute.yaml: there is no datasheet of {board.name} to take shares of", err=True)
-        if reasons := slowed(gpu_state(gpu, 0)):
-            typer.echo(f"# warning: the GPU is slowed down: {', '.join(reasons)}", err=True)
-    else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        sheet = processor_yaml(found, cpu_model(), memory, torch.get_num_threads())
-        written.append(write_atomically(out / "processor.yaml", sheet))
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            name, sheet = "processor.yaml", processor_yaml(found, cpu_model(), memory, torch.get_num_threads())
+        written.append(write_atomically(out / name, sheet))
+    except MeasurementError as error:
+        typer.echo(f"# no parameters: {error}", err=True)
+    if gpu is not None and (reasons := slowed(gpu_state(gpu, 0))):
+        typer.echo(f"# warning: the GPU is slowed down: {', '.join(reasons)}", err=True)
     for rate in found:
         unit = {"copy": "GB/s", "launch": "million launches/s"}.get(rate.kind, "GFLOP/s")
         scale = 1e6 if rate.kind == "launch" else 1e9

@@ -127,6 +127,7 @@ def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: i
         low_s=low_s if len(size) < len(kept) else None,
         high_s=high_s if len(size) < len(kept) else None,
         conditions=conditions,
+        env=dict(table.env),
         source=str(path),
         skipped_lines=skipped + len(rows) - len(kept),
         time_from=origins.pop() if len(origins) == 1 else "mixed",

@@ -6,6 +6,7 @@ For the closed form of a training step (`commsim.training.parameters`). One devi
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from commsim.errors import MeasurementError
 from commsim.measure.gpu import Gpus
 
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (2048, 4096, 1024), (8192, 8192, 8192))
@@ -26,6 +28,11 @@ ATTENTIONS = ((1, 8, 512, 64), (1, 8, 1024, 128), (2, 32, 4096, 128))
 
 COPY_BYTES = (1 << 20, 64 << 20, 512 << 20)
 LAUNCHES = 1000
+
+ENOUGH_S, LONGEST_S = 5.0, 10.0
+"""Seconds after which a shape is not repeated any more, and that one call may take at most."""
+
+_WARMUP = 2
 
 
 @dataclass(frozen=True)
@@ -45,41 +52,86 @@ class Rate:
         return self.amount / self.seconds
 
 
-def compute_rates(device: Any, repeats: int = 9, gpu: Gpus | None = None, index: int = 0) -> list[Rate]:
+def compute_rates(
+    device: Any, repeats: int = 9, gpu: Gpus | None = None, index: int = 0, until_s: float = math.inf
+) -> list[Rate]:
     """Rates by shape and type; a product of m x k and k x n has 2mnk FLOP, causal attention half of 4 b h s s d.
 
-    `gpu` and `index`: the layer and the number of the GPU that `device` is, None on a CPU.
+    `gpu` and `index`: the layer and the number of the GPU that `device` is, None on a CPU. After `until_s` of
+    time.monotonic no further shape is begun. A shape that would take longer than `LONGEST_S` by the rate of the last
+    one of its kind is left out: products of bfloat16 on a processor without units for it.
     """
-    rates = []
+    rates: list[Rate] = []
+    last: dict[tuple[str, str], float] = {}
+    for job in _jobs(device, gpu, index):
+        if rates and time.monotonic() > until_s:
+            break
+        per_second = last.get((job.kind, job.dtype))
+        if per_second is not None and job.amount / per_second > LONGEST_S:
+            continue
+        call = job.prepare()
+        rate = Rate(job.kind, job.shape, job.dtype, job.amount, *_timed(call, gpu, repeats))
+        last[job.kind, job.dtype] = rate.per_second
+        rates.append(rate)
+        del call  # and its operands
+    return rates
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A measurement to make: as `Rate`, and what gets the operands ready and returns the call."""
+
+    kind: str
+    shape: str
+    dtype: str
+    amount: float
+    prepare: Callable[[], Callable[[], Any]]
+
+
+def _jobs(device: Any, gpu: Gpus | None, index: int) -> Iterator[_Job]:
+    """What is measured, the quickest first."""
+    on_gpu = gpu is not None
+    yield _Job("launch", f"{LAUNCHES} small additions", "float32", LAUNCHES, partial(_launches, device))
+    for size in COPY_BYTES if on_gpu else COPY_BYTES[:-1]:
+        yield _Job("copy", f"{size}", "uint8", 2.0 * size, partial(_copy, size, device))
     for name, dtype, products in _types(gpu, index):
-        for m, n, k in PRODUCTS if gpu is not None else PRODUCTS[:-1]:
-            a, b = random_operand((m, k), dtype, device), random_operand((k, n), dtype, device)
-            out = torch.empty(m, n, dtype=dtype, device=device)
-            with _float32_products(products):
-                seconds = _timed(partial(torch.mm, a, b, out=out), gpu, repeats)
-            rates.append(Rate("matmul", f"{m}x{n}x{k}", name, 2.0 * m * n * k, *seconds))
+        for m, n, k in PRODUCTS if on_gpu else PRODUCTS[:-1]:
+            prepare = partial(_product, (m, n, k), dtype, products, device)
+            yield _Job("matmul", f"{m}x{n}x{k}", name, 2.0 * m * n * k, prepare)
         if name == "tf32":
             continue  # the fused kernels of attention have no such type
-        for batch, heads, length, width in ATTENTIONS if gpu is not None else ATTENTIONS[:-1]:
-            shape, flop = f"{batch}x{heads}x{length}x{width}", 2.0 * batch * heads * length * length * width
-            q, k_, v = (random_operand((batch, heads, length, width), dtype, device).requires_grad_() for _ in range(3))
-            forward = _attention(q, k_, v)
-            rates.append(Rate("attention", shape, name, flop, *_timed(forward, gpu, repeats)))
-            both = _timed(partial(_both_ways, forward), gpu, repeats)
-            rates.append(Rate("attention_backward", shape, name, 3.5 * flop, *both))
-    for size in COPY_BYTES if gpu is not None else COPY_BYTES[:-1]:
-        source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        seconds = _timed(partial(target.copy_, source), gpu, repeats)
-        rates.append(Rate("copy", f"{size}", "uint8", 2.0 * size, *seconds))
+        for shape in ATTENTIONS if on_gpu else ATTENTIONS[:-1]:
+            batch, heads, length, width = shape
+            text, flop = "x".join(map(str, shape)), 2.0 * batch * heads * length * length * width
+            yield _Job("attention", text, name, flop, partial(_attention, shape, dtype, device))
+            yield _Job("attention_backward", text, name, 3.5 * flop, partial(_both_ways, shape, dtype, device))
+
+
+def _launches(device: Any) -> Callable[[], Any]:
     small = torch.zeros(1, device=device)
 
-    def launches() -> None:
+    def call() -> None:
         for _ in range(LAUNCHES):
             small.add_(1.0)
 
-    rates.append(Rate("launch", f"{LAUNCHES} small additions", "float32", LAUNCHES, *_timed(launches, gpu, repeats)))
-    return rates
+    return call
+
+
+def _copy(size: int, device: Any) -> Callable[[], Any]:
+    source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
+    return partial(torch.empty_like(source).copy_, source)
+
+
+def _product(shape: tuple[int, int, int], dtype: torch.dtype, products: str, device: Any) -> Callable[[], Any]:
+    m, n, k = shape
+    a, b = random_operand((m, k), dtype, device), random_operand((k, n), dtype, device)
+    out = torch.empty(m, n, dtype=dtype, device=device)
+
+    def call() -> None:
+        with _float32_products(products):
+            torch.mm(a, b, out=out)
+
+    return call
 
 
 _BFLOAT16_SINCE = 80  # of tensor cores, and tf32: older GPUs compute bfloat16 by detours, 10 times as slow as float16
@@ -118,28 +170,30 @@ def random_operand(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> A
     return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
-def _attention(q: Any, k: Any, v: Any) -> Callable[[], Any]:
+def _attention(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> Callable[[], Any]:
+    q, k, v = (random_operand(shape, dtype, device).requires_grad_() for _ in range(3))
     return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def _both_ways(forward: Callable[[], Any]) -> None:
-    forward().sum().backward()
+def _both_ways(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> Callable[[], Any]:
+    forward = _attention(shape, dtype, device)
+    return lambda: forward().sum().backward()
 
 
 def _timed(call: Callable[[], Any], gpu: Gpus | None, repeats: int) -> tuple[float, float]:
-    """Median and least seconds of a call, after two to warm up."""
-    clock = time.perf_counter if gpu is None else gpu.clock
-    seconds = []
-    for i in range(repeats + 2):
+    """Median and least seconds of a call, after two to warm up; of what fits into `ENOUGH_S` where a call is slow."""
+    seconds: list[float] = []
+    begun = time.perf_counter()
+    while len(seconds) < repeats + _WARMUP and (not seconds or time.perf_counter() - begun < ENOUGH_S):
         if gpu is not None:
             gpu.synchronize()
-        start = clock()
+        start = time.perf_counter()
         call()
         if gpu is not None:
             gpu.synchronize()
-        if i >= 2:
-            seconds.append(clock() - start)
-    return sorted(seconds)[len(seconds) // 2], min(seconds)
+        seconds.append(time.perf_counter() - start)
+    warm = seconds[_WARMUP:] or seconds[-1:]
+    return sorted(warm)[len(warm) // 2], min(warm)
 
 
 def rates_csv(rates: list[Rate]) -> str:
@@ -152,11 +206,12 @@ def rates_csv(rates: list[Rate]) -> str:
 
 
 def processor_yaml(rates: list[Rate], processor: str, memory_bytes: int, threads: int) -> str:
-    """A processor's rates for `commsim.training.accelerator.read_processor`: the best product, the largest copy."""
+    """A processor's rates for `commsim.training.accelerator.read_processor`: the best product, the largest copy.
 
-    def best(kind: str, dtype: str) -> float:
-        return max(r.per_second for r in rates if (r.kind, r.dtype) == (kind, dtype))
+    MeasurementError where time was too short for one of them.
+    """
 
+    best = partial(_best, rates)
     copies = [r for r in rates if r.kind == "copy"]
     noun = "thread" if threads == 1 else "threads"
     return (
@@ -170,10 +225,18 @@ def processor_yaml(rates: list[Rate], processor: str, memory_bytes: int, threads
     )
 
 
+def _best(rates: list[Rate], kind: str, dtype: str) -> float:
+    of_kind = [r.per_second for r in rates if (r.kind, r.dtype) == (kind, dtype)]
+    if not of_kind:
+        raise MeasurementError(f"no {kind} of {dtype} was measured in the time given")
+    return max(of_kind)
+
+
 def parameter_yaml(rates: list[Rate], gpu: str, memory_bytes: int = 0) -> str | None:
     """The parameters of the training model that the rates determine, as shares of the datasheet's peaks.
 
-    None where the board has no datasheet among the presets of `commsim.training.accelerator`.
+    None where the board has no datasheet among the presets of `commsim.training.accelerator`; MeasurementError where
+    time was too short for one of them.
     """
     from commsim.training.accelerator import accelerator_of_board
 
@@ -182,9 +245,7 @@ def parameter_yaml(rates: list[Rate], gpu: str, memory_bytes: int = 0) -> str | 
         return None
     measured, short = ("bfloat16", "bf16") if board.supports("bf16") else ("float16", "fp16")
 
-    def best(kind: str, dtype: str) -> float:
-        return max(r.per_second for r in rates if (r.kind, r.dtype) == (kind, dtype))
-
+    best = partial(_best, rates)
     values = {
         f"gemm.{board.generation}": best("matmul", measured) / board.peak(short),
         f"attention.{board.generation}": best("attention", measured) / board.peak(short),

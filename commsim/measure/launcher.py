@@ -153,26 +153,33 @@ def capture_here(run: Run, show: Callable[[str], None], **where: Any) -> None:
 
 
 def capture_beside(run: Run, place: Place, show: Callable[[str], None]) -> None:
-    """The same as one rank of torchrun or srun: a process beside this one is the rank of the pass.
+    """The same as one rank of torchrun or srun: a process beside this one is the rank of the pass."""
+    fault = ""
+    for graphs in (True, False):
+        name = "capture" if graphs else "capture again"
+        if not (fault := beside(replace(run.capturing(), capture_graphs=graphs), place, name)):
+            return
+    if place.rank == 0:
+        show(f"# warning: NCCL's choices are not captured: {fault}")
 
-    It meets the others at the next port, or in a corner of its own of the store that torchrun keeps.
+
+def beside(run: Run, place: Place, name: str) -> str:
+    """Measures a run as one rank of torchrun or srun, in a process beside this one; returns the fault, empty if none.
+
+    The processes of a `name` meet at the next port, or in a corner of their own of the store that torchrun keeps.
+    Rows are printed as they come.
     """
-    env = os.environ | {PASS: "capture", "COMMSIM_LAUNCHER": str(os.getpid())}
+    env = os.environ | {PASS: name, "COMMSIM_LAUNCHER": str(os.getpid())}
     if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         env["MASTER_PORT"] = str(place.port + 1)
     env.setdefault("TORCH_CPP_LOG_LEVEL", log_level(run))
-    said = ""
-    for graphs in (True, False):
-        env[PASS] = "capture" if graphs else "capture again"
-        text = replace(run.capturing(), capture_graphs=graphs).to_json()
-        words = [sys.executable, "-m", "commsim.measure.torch_runner"]
-        done = subprocess.run(words, input=text, env=env, stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode == 0:
-            return
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        said = next((line for line in lines if line.startswith("commsim: ")), lines[-1] if lines else "")
-    if place.rank == 0:
-        show(f"# warning: NCCL's choices are not captured: {said.removeprefix('commsim: ')}")
+    words = [sys.executable, "-m", "commsim.measure.torch_runner"]
+    done = subprocess.run(words, input=run.to_json(), env=env, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    said = next((line for line in lines if line.startswith("commsim: ")), lines[-1] if lines else "")
+    return said.removeprefix("commsim: ") or f"{place}: ended with status {done.returncode}"
 
 
 def _start(run: Run, rank: int, host: Host, address: str, port: int) -> _Child:

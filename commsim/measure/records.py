@@ -84,6 +84,7 @@ class Curve:
     high_s: FloatArray | None = None
     lower_bound_s: FloatArray | None = None  # no algorithm can be faster on that topology
     conditions: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)  # NCCL's variables that this curve alone was measured under
     source: str = ""
     skipped_lines: int = 0
     time_from: str = "out_of_place"  # | in_place | busbw | in_place_busbw | mixed

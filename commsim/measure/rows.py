@@ -71,6 +71,7 @@ class Table:
     has_redop: bool = True
     has_root: bool = True
     conditions: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)  # NCCL's variables that the rows were measured under
     skipped_lines: int = 0
     notes: list[str] = field(default_factory=list)
 

@@ -15,6 +15,9 @@ from commsim.errors import MeasurementError
 from commsim.measure.records import ROOTED
 from commsim.measure.splits import group_size
 
+ARRIVAL_S = 300.0
+"""For how long ranks wait for each other to come: a cold cluster loads its libraries from a shared disk."""
+
 Backend = Literal["gloo", "nccl"]
 Runner = Literal["torch", "libnccl", "nccl-tests"]
 REGISTRATIONS = ("none", "buffer", "window")
@@ -204,7 +207,7 @@ class Run:
     repeats: int = 1
     check: bool = True
     mode: str = "back_to_back"
-    arrival_s: float = 300.0
+    arrival_s: float = ARRIVAL_S
     timeout_s: float = 15.0
     ranks_per_gpu: int = 1
     capture_choices: bool = False
@@ -216,6 +219,7 @@ class Run:
     capture: str = ""
     capture_graphs: bool = True
     conditions: dict[str, Any] = field(default_factory=dict)
+    seconds: float | None = None  # after which no further row is begun; None: all are measured
 
     def points(self) -> Iterator[Point]:
         """The rows in the order in which they are measured; sizes below one element per block are left out."""
@@ -254,7 +258,7 @@ class Run:
         What the machine adds to it, such as versions and GPUs, is in `run_folder.SAME`.
         """
         said = dataclasses.asdict(self)
-        for name in ("out", "arrival_s", "timeout_s", "repeats", "capture_choices", "conditions"):
+        for name in ("out", "arrival_s", "timeout_s", "repeats", "capture_choices", "conditions", "seconds"):
             del said[name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 

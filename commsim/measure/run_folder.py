@@ -200,6 +200,7 @@ def read_run(stream: TextIO, path: Path) -> list[Table]:
     """The rows of a ``measured.csv``, one table per collective, ranks and algorithm; repeats follow each other."""
     said = read_conditions(path.parent)
     conditions = {name: str(said[name]) for name in _SHOWN if said.get(name) not in (None, "")}
+    env = said.get("library_env")
     tables: dict[tuple[str, str, str], Table] = {}
     reader = csv.DictReader(stream, restval="")
     try:
@@ -213,6 +214,7 @@ def read_run(stream: TextIO, path: Path) -> list[Table]:
                     collective=key[0],
                     n_ranks=int(key[1]),
                     conditions=conditions | ({"algorithm": key[2]} if key[2] else {}),
+                    env={str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {},
                 )
             tables[key].rows.append(_row(record, reader.line_num))
     except (ValueError, KeyError, csv.Error) as fault:

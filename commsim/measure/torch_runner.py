@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -114,6 +115,9 @@ class _Rank:
         self.slowed: set[str] = set()
         self.sent_share: dict[str, tuple[int, float]] = {}
         self.loop: NcclLoop | None = None
+        self.start = time.monotonic()
+        self.cut_short = False
+        self.named = ""
 
     def measure(self) -> None:
         """Measures what is missing."""
@@ -124,10 +128,14 @@ class _Rank:
             self._agree(self._open_folder() if self.place.rank == 0 else None)
             self._agree(self._write_conditions(finished=False))
             for point in self._remaining():
+                if self._time_is_up():
+                    break
                 self.what = f"{point.task.collective} of {format_bytes(point.size)}"
                 self._agree(self._measure(point))
             self._end_loop()
             for task in self._remaining_training():
+                if self._time_is_up():
+                    break
                 self.what = f"training {task.name}"
                 self._agree(self._train(task))
             self._agree(self._finish())
@@ -216,6 +224,15 @@ class _Rank:
             # A rank that hears nothing over gloo waits until NCCL's watchdog has named what hangs.
             gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
             gloo._set_default_timeout(timedelta(seconds=run.timeout_s + _WATCHDOG_FIRST_S))
+
+    def _time_is_up(self) -> bool:
+        """Whether the run's seconds are over, by the clock of rank 0; the same on every rank."""
+        if self.run.seconds is None:
+            return False
+        over = torch.tensor([int(time.monotonic() - self.start > self.run.seconds)])
+        dist.broadcast(over, 0)
+        self.cut_short = bool(over)
+        return self.cut_short
 
     def _learn_conditions(self) -> None:
         """What all ranks run on; on every rank, as all say it to each other."""
@@ -308,6 +325,7 @@ class _Rank:
             **({"graph_launches": run.graph} if run.graph else {}),
             **({"register": run.register} if run.register != "none" else {}),
             **({"split": run.split} if run.split else {}),
+            **({"library_env": run.env} if run.env else {}),
             "iterations": run.iterations,
             "warmup": run.warmup,
             "repeats": run.repeats,
@@ -467,7 +485,7 @@ class _Rank:
                     print(f"# warning: the GPU of rank {rank} was slowed down: {', '.join(reasons)}", flush=True)
             if any(reasons for _, reasons in every):
                 self.conditions["slowed"] = {str(r): reasons for r, (_, reasons) in enumerate(every) if reasons}
-        return self._write_conditions(finished=True)
+        return self._write_conditions(finished=not self.cut_short)
 
 
 def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:

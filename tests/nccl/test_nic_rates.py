@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
@@ -47,7 +48,7 @@ def unexplained(preset: str, nodes: int, rates: tuple[int, ...], env: dict[str, 
     steps = [step(preset, nodes, rate, env) for rate in dict.fromkeys(rates)]
     return [
         f"{preset} x {nodes}: {a.rate} to {b.rate} Gb/s, {1e6 * a.time_s:.0f} to {1e6 * b.time_s:.0f} us"
-        for a, b in zip(steps, steps[1:], strict=False)
+        for a, b in pairwise(steps)
         if b.time_s > 1.01 * a.time_s and a.choice == b.choice
     ]
 

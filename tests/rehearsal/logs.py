@@ -39,7 +39,13 @@ def write_logs(s: Settings, communicator: Communicator) -> None:
         )
     _log(s, f"{channels} coll channels, {channels} collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p "
             "channels per peer")  # fmt: skip
-    for name, text in (("NCCL_TOPO_DUMP_FILE", _system(s)), ("NCCL_GRAPH_DUMP_FILE", _graphs(s, channels))):
+    _log(s, "  Algorithm   |      Tree      |      Ring      |", subsystem="TUNING")
+    cells = ((8.0, 30.0), (16.5, 100.0), (60.0, 110.0), (7.2, 60.0), (15.9, 170.0), (11.8, 180.0))
+    for kind in _NAMES.values():
+        row = [(0.0, 0.0)] * 3 + list(cells[3:]) if kind != "AllReduce" else cells
+        text = " | ".join(f"{latency:8.1f}/{bandwidth:6.1f}" for latency, bandwidth in row)
+        _log(s, f"{kind:>13} | {text} |", subsystem="TUNING")
+    for name, text in (("NCCL_TOPO_DUMP_FILE", _system(s)), ("NCCL_GRAPH_DUMP_FILE", _graphs(s, channels, nodes))):
         path = os.environ.get(name)
         if path and (communicator.rank == 0):
             Path(path).write_text(text)
@@ -102,8 +108,8 @@ def _system(s: Settings) -> str:
     return "\n".join([*lines, "</system>"]) + "\n"
 
 
-def _graphs(s: Settings, channels: int) -> str:
-    """Ring and tree of one node, the GPUs in order in every channel."""
+def _graphs(s: Settings, channels: int, nodes: int) -> str:
+    """Ring and tree of a node, the GPUs in order in every channel, between NICs where there are several nodes."""
     lines = ['<graphs version="1">']
     for number, pattern in ((0, 4), (1, 1)):
         lines.append(
@@ -113,7 +119,8 @@ def _graphs(s: Settings, channels: int) -> str:
         for channel in range(channels):
             order = [(channel + i) % s.gpus for i in range(s.gpus)]
             lines.append("    <channel>")
-            lines += [f'      <gpu dev="{gpu}"/>' for gpu in order]
+            net = [f'      <net dev="{channel % max(1, s.nics)}"/>'] * (nodes > 1)
+            lines += [*net, *(f'      <gpu dev="{gpu}"/>' for gpu in order), *net]
             lines.append("    </channel>")
         lines.append("  </graph>")
     return "\n".join([*lines, "</graphs>"]) + "\n"

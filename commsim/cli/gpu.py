@@ -1,0 +1,192 @@
+"""``commsim gpu``: everything worth measuring of the GPUs at hand, in one folder, by one command."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commsim.lab.clock import Clock
+    from commsim.lab.ranks import Ranks
+    from commsim.measure.rendezvous import Place
+
+
+def gpu(
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0, help="How long to measure; 0 writes the report of what is there.")
+    ] = 10.0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of it; the zip lies beside it.")] = Path(
+        "lab"
+    ),
+    nproc: Annotated[
+        int | None,
+        typer.Option("--nproc", "-n", min=1, help="Ranks to start here (default: one per GPU).", show_default=False),
+    ] = None,
+    ranks_per_gpu: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-gpu",
+            min=1,
+            help="Ranks that share each GPU (default: 4 where there is only one GPU, so that NCCL has peers; else 1).",
+            show_default=False,
+        ),
+    ] = None,
+    largest: Annotated[
+        str | None,
+        typer.Option(
+            "--largest",
+            help="Largest message, such as '1 GiB' (default: what fits, 8 GiB at most).",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only", help="Parts to keep to, with commas: collectives, rates, steps, forced.", show_default=False
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Drop what an earlier run left in the folder; without it that is kept.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Measure the GPUs here, or those of torchrun or srun: curve, choices, rates, steps, calibration and a report."""
+    import os
+
+    from commsim.measure.gpu import gpus
+    from commsim.measure.launcher import require_torch
+    from commsim.measure.rendezvous import place_from
+    from commsim.units import parse_bytes
+
+    require_torch()
+    most = None if largest is None else parse_bytes(largest)
+    parts = _parts(only)
+    place = place_from(os.environ)
+    if place is not None and place.rank:
+        _follow(place)
+        return
+    if minutes and not gpus().available():
+        from commsim.errors import MeasurementError
+
+        raise MeasurementError("torch sees no GPU here; `commsim measure --backend gloo` needs none")
+    if fresh:
+        from commsim.lab.folder import discard
+
+        discard(out)
+    _lead(out, 60 * minutes, most, parts, _ranks(nproc, ranks_per_gpu, place, port) if minutes else None, port)
+
+
+def _follow(place: Place) -> None:
+    """A rank of torchrun or srun other than 0."""
+    from commsim.lab.ranks import follow
+    from commsim.measure.run import ARRIVAL_S
+    from commsim.measure.torch_runner import end_process
+
+    follow(place, ARRIVAL_S)
+    end_process(0)
+
+
+def _parts(only: str | None) -> tuple[str, ...]:
+    """What to measure; a CommsimError names what is no part."""
+    from commsim.errors import CommsimError
+    from commsim.lab.session import PARTS
+
+    asked = PARTS if only is None else tuple(part.strip() for part in only.split(","))
+    if unknown := [part for part in asked if part not in PARTS]:
+        raise CommsimError(f"--only: found {', '.join(map(repr, unknown))}, expected some of {', '.join(PARTS)}")
+    return asked
+
+
+def _lead(
+    folder: Path,
+    seconds: float,
+    largest: int | None,
+    parts: Sequence[str],
+    ranks: Ranks | None,
+    port: int | None,
+) -> None:
+    """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
+    from commsim.errors import MeasurementError
+    from commsim.lab.clock import Clock
+    from commsim.lab.session import Session
+
+    interrupted = False
+    faults: list[str] = []
+    notes: list[str] = []
+    if ranks is not None:
+        say = partial(_say, Clock(seconds))
+        session = Session(folder, ranks, _alone(ranks, port), Clock(seconds), say, largest, parts)
+        faults, notes = session.faults, session.notes
+        try:
+            session.measure()
+        except KeyboardInterrupt:
+            interrupted = True
+            typer.echo("# interrupted: what is measured is kept, and the report is written of it", err=True)
+        except MeasurementError as error:
+            faults.append(str(error).splitlines()[0])
+        finally:
+            ranks.end()
+    _report(folder, faults, notes)
+    if interrupted:
+        raise typer.Exit(130)
+    if faults:
+        raise MeasurementError("\n".join([*faults, "what was measured is kept; run the same command again to go on"]))
+
+
+def _say(clock: Clock, text: str) -> None:
+    typer.echo(f"# {clock.spent:5.0f} s  {text}")
+
+
+def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, port: int | None) -> Ranks:
+    """Those of torchrun or srun, else one per GPU; several on a single GPU, or NCCL would have no peers."""
+    from commsim.errors import MeasurementError
+    from commsim.lab.ranks import SHARING, Joined, StartedHere
+    from commsim.measure.gpu import gpus
+    from commsim.measure.run import ARRIVAL_S
+
+    if place is not None:
+        return Joined(place, ranks_per_gpu or 1, typer.echo, ARRIVAL_S)
+    count = gpus().count()
+    each = ranks_per_gpu or (SHARING if count == 1 and nproc in (None, SHARING) else 1)
+    if nproc is not None and nproc > count * each:
+        raise MeasurementError(
+            f"found {count} GPU{'s' * (count != 1)} here, expected {-(-nproc // each)} for {nproc} ranks; start fewer "
+            "with --nproc, or share GPUs with --ranks-per-gpu"
+        )
+    return StartedHere(nproc or count * each, each, typer.echo, port)
+
+
+def _alone(ranks: Ranks, port: int | None) -> Ranks | None:
+    """One rank, where those of the job share a GPU: rates of a GPU and steps need it whole."""
+    from commsim.lab.ranks import StartedHere
+
+    return StartedHere(1, 1, typer.echo, port) if ranks.ranks_per_gpu > 1 else None
+
+
+def _report(folder: Path, faults: list[str], notes: list[str]) -> None:
+    """Judges what is in the folder and writes the report and the zip."""
+    from commsim.files import write_atomically
+    from commsim.lab.findings import conclude
+    from commsim.lab.folder import REPORT, pack
+    from commsim.lab.page import lab_page, summary
+    from commsim.report.page import html
+
+    if not folder.is_dir():
+        return
+    findings = conclude(folder, lambda text: typer.echo(f"# {text}"))
+    write_atomically(folder / REPORT, html(lab_page(findings, findings.machine, faults, notes)))
+    for line in summary(findings):
+        typer.echo(line)
+    for gap in findings.gaps:
+        typer.echo(f"# not in the report: {gap}", err=True)
+    typer.echo(f"# wrote {folder / REPORT} and {pack(folder)}")

@@ -1,0 +1,221 @@
+"""What a laboratory's folder says: measured against predicted, calibrated, and NCCL's choices beside the model's."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsim.errors import CommsimError
+from commsim.files import write_atomically
+from commsim.lab.machine import SCENARIO
+from commsim.measure.capture import CHOICES
+from commsim.measure.run_folder import TABLE, TRAINING
+
+if TYPE_CHECKING:
+    from commsim.accuracy.calibration import Calibration
+    from commsim.accuracy.verdict import Verdict
+    from commsim.accuracy.whatif import Tried
+    from commsim.measure.records import Curve
+    from commsim.nccl.predict import Predictor
+    from commsim.scenario.schema import Scenario
+
+COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "steps", "rates"
+"""Folders of a laboratory."""
+
+PARAMS = "params.yaml"
+
+_PER_RANK = ("all_gather", "reduce_scatter")
+"""Collectives of which NCCL logs the bytes of one rank (src/enqueue.cc: count times element)."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One call: what NCCL logged that it took, and what the model takes; channels are None where the log has none."""
+
+    collective: str
+    nbytes: int
+    logged: str  # algorithm/protocol
+    predicted: str
+    logged_channels: int | None
+    predicted_channels: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether algorithm and protocol are the same."""
+        return self.logged == self.predicted
+
+
+@dataclass
+class Findings:
+    """All that the folder says; `gaps` are the parts that could not be had, with the reason."""
+
+    machine: str = "this machine"
+    judged: list[tuple[Verdict, list[Tried]]] = field(default_factory=list)
+    calibration: Calibration | None = None
+    choices: list[Choice] = field(default_factory=list)
+    traffic: list[tuple[str, int, float, float]] = field(default_factory=list)  # collective, size, measured, predicted
+    steps: list[Mapping[str, Any]] = field(default_factory=list)
+    rates: list[Mapping[str, str]] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+
+def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) -> Findings:
+    """What is in the folder, judged; writes ``params.yaml`` and its picture where there is enough to fit.
+
+    A part that fails is named in `gaps` and does not keep the others from the report.
+    """
+    findings = Findings()
+    scenario = _scenario(folder, findings)
+    curves = _curves(folder / COLLECTIVES, findings)
+    forced = [curve for one in sorted((folder / FORCED).glob("*/")) for curve in _curves(one, findings)]
+    if scenario is not None:
+        findings.machine = scenario.name
+        parts: dict[str, Callable[[], None]] = {
+            "comparing with the shipped prediction": partial(_judge, scenario, curves, findings),
+            "calibrating": partial(_calibrate, scenario, [*curves, *forced], folder, findings, progress),
+            "reading NCCL's choices": partial(_choices, scenario, folder / CHOICES, findings),
+        }
+        for name, part in parts.items():
+            progress(name)
+            try:
+                part()
+            except CommsimError as error:
+                findings.gaps.append(f"{name}: {error}")
+    _traffic(folder / COLLECTIVES, findings)
+    findings.steps = _items(folder / STEPS / TRAINING)
+    findings.rates = _table(folder / RATES / "rates.csv")
+    return findings
+
+
+def _scenario(folder: Path, findings: Findings) -> Scenario | None:
+    from commsim.scenario.load import load_scenarios
+
+    path = folder / SCENARIO
+    if not path.exists():
+        findings.gaps.append("the machine could not be described: nothing is predicted for it")
+        return None
+    try:
+        return load_scenarios(path)[0]
+    except CommsimError as error:
+        findings.gaps.append(f"{path.name}: {error}")
+        return None
+
+
+def _curves(folder: Path, findings: Findings) -> list[Curve]:
+    from commsim.measure.parsers import read_measured
+
+    if not (folder / TABLE).exists():
+        return []
+    try:
+        return [curve for curve in read_measured(folder) if len(curve)]
+    except CommsimError as error:
+        findings.gaps.append(str(error))
+        return []
+
+
+def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
+    """Each curve against the prediction that commsim ships with, before any calibration."""
+    from commsim.accuracy.compare import compare
+    from commsim.accuracy.judge import Source, judged
+    from commsim.accuracy.verdict import verdict
+    from commsim.accuracy.whatif import predicted_curve
+
+    why: dict[str, list[str]] = {}
+    source = Source(Path(scenario.source), Path(scenario.source).parent, None, scenario)
+    for curve in curves:
+        try:
+            line = predicted_curve(scenario, curve.collective, [int(n) for n in curve.size_bytes])
+            findings.judged.append(judged(source, verdict(compare(line, curve)), what_if=True))
+        except CommsimError as error:
+            why.setdefault(str(error), []).append(curve.collective)
+    findings.gaps += [f"{', '.join(names)}: {text}" for text, names in why.items()]
+
+
+def _calibrate(
+    scenario: Scenario, curves: list[Curve], folder: Path, findings: Findings, progress: Callable[[str], None]
+) -> None:
+    from commsim.accuracy.calibration import calibrate
+    from commsim.accuracy.calibration_models import model_of
+    from commsim.report.calibration import params_yaml, plot_residuals
+    from commsim.report.plots import figure_bytes
+    from commsim.scenario.load import build_topology
+
+    if not curves:
+        findings.gaps.append("calibrating: no curve has been measured")
+        return
+    topology = build_topology(scenario)
+    found = calibrate(model_of(scenario, topology, curves), curves, progress)
+    write_atomically(folder / PARAMS, params_yaml(found, scenario, topology))
+    figure = plot_residuals(found, f"{scenario.name}: calibration")
+    write_atomically(folder / "calibration.png", figure_bytes(figure, "png"))
+    findings.calibration = found
+
+
+def _choices(scenario: Scenario, path: Path, findings: Findings) -> None:
+    """NCCL's logged choices beside those of the model, each call once."""
+    if not path.exists():
+        findings.gaps.append("NCCL's own choices were not captured")
+        return
+    model = _predictor(scenario)
+    for said in json.loads(path.read_text(encoding="utf-8"))["choices"]:
+        channels, nbytes = said.get("channels"), int(said["nbytes"])
+        if said["collective"] in _PER_RANK:
+            nbytes *= model.system.ranks
+        ours = model.predict(said["collective"], nbytes)
+        choice = Choice(
+            said["collective"],
+            nbytes,
+            f"{said['algorithm']}/{said['protocol']}",
+            f"{ours.algorithm}/{ours.protocol}",
+            channels,
+            ours.channels,
+        )
+        if choice not in findings.choices:
+            findings.choices.append(choice)
+
+
+def _predictor(scenario: Scenario) -> Predictor:
+    from commsim.nccl.predict import Options, Predictor
+    from commsim.nccl.version import parse_version
+    from commsim.scenario.load import build_topology
+    from commsim.scenario.params import nccl_graphs
+
+    topology = build_topology(scenario)
+    options = Options(
+        parse_version(scenario.library.version),
+        dict(scenario.library.env),
+        scenario.library.launch_mode,
+        exact=True,
+        graphs=nccl_graphs(scenario, topology),
+    )
+    return Predictor(topology, options)
+
+
+def _traffic(folder: Path, findings: Findings) -> None:
+    """Bytes of the busiest rank in one call, counted and by the schedule, of every row that has both."""
+    for row in _table(folder / TABLE):
+        counted, expected = (
+            [float(part) for part in row.get(name, "").split()] for name in ("sent_bytes", "expected_sent_bytes")
+        )
+        if counted and expected:
+            findings.traffic.append((row["collective"], int(row["size_bytes"]), max(counted), max(expected)))
+
+
+def _items(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))["items"])
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _table(path: Path) -> list[Mapping[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            return list(csv.DictReader(stream))
+    except (OSError, ValueError):
+        return []

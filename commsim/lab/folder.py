@@ -1,0 +1,66 @@
+"""The folder of a laboratory, and the zip that can be mailed."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+from commsim.errors import MeasurementError
+from commsim.lab.findings import COLLECTIVES, FORCED, PARAMS, RATES, SINGLE, STEPS
+from commsim.lab.machine import SCENARIO, TOPOLOGY
+from commsim.measure.capture import CHOICES
+from commsim.measure.capture import FOLDER as CAPTURE
+
+REPORT = "report.html"
+
+_OWN = (
+    CAPTURE,
+    CHOICES,
+    COLLECTIVES,
+    SINGLE,
+    FORCED,
+    STEPS,
+    RATES,
+    SCENARIO,
+    TOPOLOGY,
+    PARAMS,
+    "calibration.png",
+    REPORT,
+)
+_NOT_MAILED = (".log", ".lock", ".part")
+"""Raw logs of NCCL name hosts and addresses."""
+
+
+def discard(folder: Path) -> None:
+    """Removes what a laboratory wrote, and nothing else; MeasurementError where that is not allowed."""
+    try:
+        for name in _OWN:
+            path = folder / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as fault:
+        raise MeasurementError(f"{folder}: cannot be emptied: {fault.strerror}") from None
+
+
+def pack(folder: Path) -> Path:
+    """Writes ``<folder>.zip`` with everything but raw logs; returns its path."""
+    target = folder.with_name(f"{folder.name}.zip")
+    temporary = target.with_name(f".{target.name}.part")
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(p for name in _OWN for p in _files(folder / name)):
+                archive.write(path, Path(folder.name) / path.relative_to(folder))
+        temporary.replace(target)
+    except OSError as fault:
+        raise MeasurementError(f"{target}: cannot be written: {fault.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _files(path: Path) -> list[Path]:
+    inside = path.rglob("*") if path.is_dir() else [path]
+    return [one for one in inside if one.is_file() and one.suffix not in _NOT_MAILED]

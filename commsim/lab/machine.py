@@ -1,0 +1,162 @@
+"""The machine at hand as a topology and a scenario: what NCCL itself wrote of it in the capture pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from commsim.errors import CommsimError, MeasurementError
+from commsim.files import write_atomically
+from commsim.lab.stages import MEASURED
+from commsim.topology.imported import Given, Imported
+
+if TYPE_CHECKING:
+    from commsim.measure.gpu import Gpus
+
+TOPOLOGY, SCENARIO = "topology.yaml", "scenario.yaml"
+
+_SOCKET_GBIT = 10
+"""Of an interface whose speed the kernel does not tell, such as loopback (NCCL src/misc/socket.cc and net_socket.cc,
+ncclNetSocketGetSpeed: 10000 Mb/s)."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is known of the job before anything is predicted: its size, its GPUs, its library."""
+
+    ranks: int
+    nodes: int  # of NCCL: several ranks that share a GPU over sockets are a node each
+    gpu: str
+    sm: int
+    memory_bytes: int  # of one GPU
+    nccl_version: str
+    network: str = "none"  # infiniband, roce, ethernet ...: as `topo import --network` takes it
+    env: Mapping[str, str] | None = None  # of NCCL, as the user has set it
+    shared: bool = False  # whether ranks share a GPU
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Ranks of a node."""
+        return self.ranks // self.nodes
+
+    def __str__(self) -> str:
+        where = f"{self.nodes} nodes of {self.gpus_per_node}" if self.nodes > 1 else f"{self.ranks}"
+        shared = ", ranks sharing a GPU" if self.shared else ""
+        return f"{where} x {self.gpu}, NCCL {self.nccl_version}, network {self.network}{shared}"
+
+
+def site_of(gpus: Gpus, ranks: int, ranks_per_gpu: int, choices: Mapping[str, Any]) -> Site:
+    """The site of a job: what this process sees of its GPU and its NICs, and what NCCL said (`nccl_choices.json`).
+
+    Raises MeasurementError where there is no libnccl.
+    """
+    first, version = gpus.properties(0), gpus.nccl_version()
+    if version is None:
+        raise MeasurementError("no libnccl can be loaded; name one in COMMSIM_NCCL_LIBRARY")
+    nodes = int(choices.get("nodes") or 1)
+    return Site(
+        ranks=ranks,
+        nodes=nodes,
+        gpu=first.name.removeprefix("NVIDIA "),
+        sm=first.sm,
+        memory_bytes=first.memory_bytes // ranks_per_gpu,
+        nccl_version=".".join(map(str, version)),
+        network=_network(nodes, ranks_per_gpu, gpus.sysfs),
+        env={name: value for name, value in os.environ.items() if _is_a_setting(name)},
+        shared=ranks_per_gpu > 1,
+    )
+
+
+def _is_a_setting(name: str) -> bool:
+    """Whether a variable says how NCCL works, not what it logs or where."""
+    return name.startswith("NCCL_") and not name.startswith(("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_HOSTID"))
+
+
+def _network(nodes: int, ranks_per_gpu: int, sysfs: Path) -> str:
+    """The network between nodes by the devices that the kernel lists, as `topo import --network` names it."""
+    if nodes == 1:
+        return "none"
+    if ranks_per_gpu > 1:
+        return "ethernet"  # sockets (`commsim.measure.nccl_sharing`)
+    if any((sysfs / "class" / "cxi").glob("*")):
+        return "slingshot"
+    layers = set()
+    for layer in sorted((sysfs / "class" / "infiniband").glob("*/ports/*/link_layer")):
+        device = layer.parts[-4]
+        layers.add("efa" if device.startswith(("efa", "rdmap")) else layer.read_text(encoding="utf-8").strip())
+    if "efa" in layers:
+        return "efa"
+    if "InfiniBand" in layers:
+        return "infiniband"
+    return "roce" if "Ethernet" in layers else "ethernet"
+
+
+def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list[str]:
+    """Writes ``topology.yaml`` and ``scenario.yaml``; returns what the reader should know.
+
+    The graph file is named by the scenario as `library.graph`, so that predictions begin with what NCCL found here.
+    Raises TopologyError where the description of the machine is not whole.
+    """
+    from commsim.topology.importing import checked, import_file
+
+    imported = import_file(topology_xml, Given(sm=site.sm, network=_given_network(site)))
+    notes = list(imported.notes)
+    if site.nodes > 1 and "nic" not in imported.data["node"]:
+        notes.append(_with_a_socket(imported))
+    checked(imported, topology_xml, site.nodes)
+    text = yaml.safe_dump(imported.data, sort_keys=False, default_flow_style=None, width=110)
+    write_atomically(folder / TOPOLOGY, text)
+    graph, note = _graph(site, graphs)
+    write_atomically(folder / SCENARIO, scenario_text(site, str(graph.relative_to(folder)) if graph else None))
+    return [*notes, *([note] if note else [])]
+
+
+def _graph(site: Site, graphs: Path) -> tuple[Path | None, str]:
+    """The file of NCCL's graphs, or None and the reason why predictions search them anew."""
+    from commsim.nccl.graph_file import read_graph_file
+
+    try:
+        misfit = read_graph_file(graphs).misfit(site.gpus_per_node, site.nodes)
+    except (CommsimError, OSError) as error:
+        misfit = str(error)
+    return (None, f"NCCL's own graphs are not used: {misfit}") if misfit else (graphs, "")
+
+
+def scenario_text(site: Site, graph: str | None) -> str:
+    """The scenario of the machine: its topology file, NCCL's version and environment, its graphs, its collectives."""
+    library: dict[str, Any] = {"name": "nccl", "version": site.nccl_version}
+    if graph is not None:
+        library["graph"] = graph
+    if site.env:
+        library["env"] = dict(site.env)
+    document = {
+        "name": f"{site.ranks} {site.gpu}",
+        "topology": {"path": TOPOLOGY, "nodes": site.nodes},
+        "library": library,
+        "workload": [{"collective": name, "sizes": "8 B .. 8 GiB x2"} for name in MEASURED],
+    }
+    head = "# Written by `commsim gpu` from what NCCL said of this machine.\n"
+    return head + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
+
+
+def _given_network(site: Site) -> str | None:
+    return None if site.network == "none" else site.network
+
+
+def _with_a_socket(imported: Imported) -> str:
+    """Gives a machine without a NIC the interface that NCCL's sockets use; returns a note that says so."""
+    data = imported.data
+    host = next(name for name, kind in data["node"]["vertices"].items() if kind == "host")
+    data["node"]["vertices"]["nic0"] = "nic"
+    data["node"]["links"].append({"ends": ["nic0", host], "kind": "pcie", "bandwidth": "12 GB/s"})
+    data["node"]["nic"] = {"bandwidth": f"{_SOCKET_GBIT} Gb/s"}
+    data["fabric"] = {"kind": "single_switch", "network": "ethernet"}
+    return (
+        f"no NIC is a device of its own here: the nodes are taken to talk through sockets at {_SOCKET_GBIT} Gb/s, "
+        "which is what NCCL assumes of an interface that does not tell its speed"
+    )

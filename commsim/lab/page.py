@@ -1,0 +1,120 @@
+"""The report of a laboratory: is this machine as it should be, what was fitted, and what NCCL chose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import commsim
+from commsim.lab.findings import Choice, Findings
+from commsim.report.calibration import calibration_table, plot_residuals
+from commsim.report.compare_page import compare_page
+from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, table
+from commsim.report.verdict import answer_line
+from commsim.units import format_bytes, gb_per_s
+
+
+def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes: Iterable[str] = ()) -> Page:
+    """The whole page; parts without data are left out and named among the warnings."""
+    answers = [answer_line(verdict, tried) for verdict, tried in findings.judged]
+    sections: list[Section] = []
+    if findings.judged:
+        compared = compare_page(findings.judged, machine)
+        sections += compared.sections
+        warnings = list(compared.warnings)
+    else:
+        warnings = []
+    if findings.calibration is not None:
+        c = findings.calibration
+        answers.append(
+            f"Calibrated, the model is {100 * c.error(c.held_out_s):.1f} % off at sizes that the fit had not seen; "
+            f"as shipped it was {100 * c.error(c.before_s):.1f} % off."
+        )
+        caption = "Error of the predicted time; filled: by a fit that had not seen the size, hollow: as shipped."
+        sections.append(
+            Section("Calibration", (picture(plot_residuals(c, machine), caption), Code(calibration_table(c))))
+        )
+    if findings.choices:
+        answers.append(_agreement(findings.choices))
+        sections.append(Section("What NCCL chose", (_choices(findings.choices),)))
+    if findings.traffic:
+        sections.append(Section("Bytes on the wire", (_traffic(findings),)))
+    if findings.steps:
+        sections.append(Section("Training steps", (_steps(findings),)))
+    if findings.rates:
+        sections.append(Section("Rates of one GPU", (_rates(findings),)))
+    return Page(
+        title=machine,
+        question="Is this machine as it should be?",
+        answer=tuple(answers) or ("Nothing was measured that could be judged.",),
+        sections=tuple(sections),
+        warnings=tuple(dict.fromkeys([*faults, *findings.gaps, *notes, *warnings])),
+        provenance=f"commsim gpu, commsim {commsim.__version__}.",
+    )
+
+
+def _agreement(choices: list[Choice]) -> str:
+    same = sum(choice.agrees for choice in choices)
+    return f"NCCL's logged algorithms and protocols are those of the model in {same} of {len(choices)} calls."
+
+
+def _choices(choices: list[Choice]) -> Part:
+    rows = [
+        (
+            c.collective, Cell(format_bytes(c.nbytes), float(c.nbytes)), c.logged, c.predicted,
+            "" if c.logged_channels is None else c.logged_channels, c.predicted_channels,
+            "" if c.agrees else "differs",
+        )
+        for c in choices
+    ]  # fmt: skip
+    head: list[str | Column] = [
+        "collective", Column("size", number=True), "NCCL's log", "the model", "channels logged", "of the model", "",
+    ]  # fmt: skip
+    return table(head, rows, "Algorithm/protocol of each call, and how many channels it was spread over.")
+
+
+def _traffic(findings: Findings) -> Part:
+    rows = [
+        (name, Cell(format_bytes(size), float(size)), measured, predicted, 100 * (measured / predicted - 1))
+        for name, size, measured, predicted in findings.traffic
+        if predicted
+    ]
+    head: list[str | Column] = [
+        "collective", Column("size", number=True), "counted (B)", "of the schedule (B)", "difference (%)",
+    ]  # fmt: skip
+    return table(head, rows, "Bytes that the busiest rank sent in one call.")
+
+
+def _steps(findings: Findings) -> Part:
+    rows = [
+        (
+            str(step["name"]), 1e3 * step["step_s"], 1e3 * step["compute_s"], 1e3 * step["exposed_comm_s"],
+            float(step["tokens_per_s"]), max(step["peak_memory_bytes"]) / (1 << 30), step["wrong"],
+        )
+        for step in findings.steps
+    ]  # fmt: skip
+    head: list[str | Column] = [
+        "step", "time (ms)", "computing (ms)", "exposed communication (ms)", "tokens/s", "peak memory (GiB)", "#wrong",
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def _rates(findings: Findings) -> Part:
+    rows = [
+        (row["kind"], row["shape"], row["dtype"], float(gb_per_s(float(row["per_second"])))) for row in findings.rates
+    ]
+    note = "Matrix products and attention in GFLOP/s, copies in GB/s (read and written), launches in 10^9/s."
+    return table(["what", "shape", "type", "rate"], rows, note)
+
+
+def summary(findings: Findings) -> list[str]:
+    """What the command prints at its end, a line each."""
+    lines = [answer_line(verdict, tried) for verdict, tried in findings.judged]
+    if findings.calibration is not None:
+        c = findings.calibration
+        lines.append(
+            f"calibrated: {100 * c.error(c.held_out_s):.1f} % error on sizes left out "
+            f"(as shipped {100 * c.error(c.before_s):.1f} %)"
+        )
+    if findings.choices:
+        lines.append(_agreement(findings.choices))
+    return lines

@@ -1,0 +1,114 @@
+"""The ranks of a laboratory: started anew for every stage, here or beside each process of torchrun or srun.
+
+A rank that is lost, or a GPU that has faulted, so takes one stage with it and not the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from commsim.errors import MeasurementError
+from commsim.measure.launcher import beside, capture_beside, capture_here, launch
+from commsim.measure.rendezvous import Meeting, Place
+from commsim.measure.run import Run
+
+SHARING = 4
+"""Ranks that share the only GPU of a computer: the fewest with which rings and trees differ."""
+
+_POLL_S = 0.2
+_IDLE_S = 3600.0
+"""For how long a rank waits for the next stage: rank 0 measures rates or describes the machine meanwhile."""
+
+
+class Ranks(Protocol):
+    """Who measures."""
+
+    world_size: int
+    ranks_per_gpu: int
+
+    def capture(self, run: Run) -> None:
+        """Has NCCL say what it chooses for a run, untimed; what is missing afterwards could not be had."""
+
+    def measure(self, run: Run) -> None:
+        """Measures a run into its folder; MeasurementError where it cannot go on."""
+
+    def end(self) -> None:
+        """Lets the ranks go; nothing is measured afterwards."""
+
+
+class StartedHere:
+    """Ranks of this computer."""
+
+    def __init__(self, world_size: int, ranks_per_gpu: int, show: Callable[[str], None], port: int | None) -> None:
+        self.world_size, self.ranks_per_gpu = world_size, ranks_per_gpu
+        self._show, self._port = show, port
+
+    def capture(self, run: Run) -> None:
+        capture_here(run, self._show, port=self._port)
+
+    def measure(self, run: Run) -> None:
+        launch(run, self._show, port=self._port)
+
+    def end(self) -> None:
+        return
+
+
+class Joined:
+    """A rank beside each process of torchrun or srun, led by the process of rank 0, which says what comes next."""
+
+    def __init__(self, place: Place, ranks_per_gpu: int, show: Callable[[str], None], arrival_s: float) -> None:
+        self.world_size, self.ranks_per_gpu = place.world_size, ranks_per_gpu
+        self._place, self._show = place, show
+        self._meeting = Meeting(place, "lab", arrival_s)
+        self._number = 0
+
+    def capture(self, run: Run) -> None:
+        self._say(run.to_json())
+        capture_beside(run, self._place, self._show)
+
+    def measure(self, run: Run) -> None:
+        self._say(run.to_json())
+        if fault := beside(run, self._place, f"stage {self._number}"):
+            raise MeasurementError(fault)
+
+    def end(self) -> None:
+        self._say("")
+
+    def _say(self, text: str) -> None:
+        self._meeting.store.set(_key(self._number), text)
+        self._number += 1
+
+
+def follow(place: Place, arrival_s: float) -> None:
+    """What a process of torchrun or srun other than that of rank 0 does: what rank 0 says, until it says no more.
+
+    A stage that fails ends here as everywhere, and rank 0 says why; the next one is tried.
+    """
+    meeting = Meeting(place, "lab", arrival_s)
+    number = 0
+    while text := _next(meeting, number):
+        number += 1
+        run = Run.from_json(text)
+        if run.capture_choices:
+            capture_beside(run, place, lambda line: None)
+        else:
+            beside(run, place, f"stage {number}")
+
+
+def _next(meeting: Meeting, number: int) -> str:
+    """What to measure next, as JSON; empty when nothing is left. Raises MeasurementError when rank 0 is gone."""
+    until = time.monotonic() + _IDLE_S
+    try:
+        while not meeting.store.check([_key(number)]):
+            if time.monotonic() > until:
+                raise MeasurementError(f"{meeting.place}: rank 0 has said nothing for {_IDLE_S:.0f} s")
+            time.sleep(_POLL_S)
+        return str(meeting.store.get(_key(number)).decode())
+    except RuntimeError:  # of torch, when the store is gone
+        raise MeasurementError(f"{meeting.place}: rank 0 has stopped") from None
+
+
+def _key(number: int) -> str:
+    return f"lab/{number}"
