@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, cycle, islice, pairwise
+from itertools import chain, compress, cycle, islice, pairwise, permutations
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commsim.nccl.environment import PATHS
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
@@ -96,15 +96,43 @@ def shared(topology: Topology, pairs: Sequence[Pair], peer_level: int) -> Shared
 
 def _by_host(topology: Topology, pairs: Sequence[Pair]) -> Iterator[list[int]]:
     """For each pair of GPUs of node 0 the links up to the first one's nearest host (if any), and down to the other."""
-    import networkx as nx
-
     graph = topology.to_networkx([0])
     for a, b in pairs:
         gpu, other = (topology.vertex_name[topology.rank_vertex[rank]] for rank in (a, b))
-        up = nx.single_source_shortest_path(graph, gpu)
-        hosts = [v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST]
-        host = min(hosts, key=lambda v: len(up[v]), default=gpu)
-        vertices = [*up[host], *nx.shortest_path(graph, host, other)[1:]]
-        links = [graph.edges[ends] for ends in pairwise(vertices)]
-        # Sockets share memory at several times what a GPU's port carries.
-        yield [int(link["link"]) for link in links if link["kind"] is not LinkKind.HOST]
+        host = _nearest_host(graph, gpu)
+        yield [*_shortest(graph, gpu, host), *_shortest(graph, host, other)]
+
+
+def staged_rate(topology: Topology) -> float:
+    """PCIe bytes/s that each NIC of a node sends and takes at once without GPUDirect RDMA; infinite without PCIe.
+
+    GPU and NIC then meet in a buffer in the memory of the GPU's host, which one writes and the other reads
+    (src/transport/net.cc, sendConnect): a port that both stand below carries every byte up and down again.
+    """
+    graph = topology.to_networkx([0])
+    gpu_of = {topology.nearest_nic(rank): rank for rank in reversed(range(topology.ranks_per_node))}
+    nics = [v for v, kind in graph.nodes(data="kind") if kind is VertexKind.NIC]
+    uses: Counter[int] = Counter()
+    for nic, rank in gpu_of.items():
+        gpu = topology.vertex_name[topology.rank_vertex[rank]]
+        host = _nearest_host(graph, gpu)
+        for ends in permutations((gpu, host)), permutations((host, nics[nic])):
+            uses.update(chain.from_iterable(_shortest(graph, *pair) for pair in ends))
+    pcie = (link for link in uses if topology.link_kind[link] == LinkKind.PCIE)
+    return min((float(topology.link_bandwidth[link]) / uses[link] for link in pcie), default=inf)
+
+
+def _nearest_host(graph: Any, gpu: str) -> str:
+    """The host that a GPU reaches over the fewest links; the GPU itself where it reaches none."""
+    import networkx as nx
+
+    up = nx.single_source_shortest_path_length(graph, gpu)
+    return min((v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST), key=lambda v: up[v], default=gpu)
+
+
+def _shortest(graph: Any, a: str, b: str) -> list[int]:
+    """The links of the shortest way but those between sockets, which carry several times what a GPU's port does."""
+    import networkx as nx
+
+    links = [graph.edges[ends] for ends in pairwise(nx.shortest_path(graph, a, b))]
+    return [int(link["link"]) for link in links if link["kind"] is not LinkKind.HOST]

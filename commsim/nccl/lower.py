@@ -26,7 +26,7 @@ from commsim.nccl.channels import Split
 from commsim.nccl.chunks import step_bytes
 from commsim.nccl.environment import THROUGH_HOST
 from commsim.nccl.graph import System
-from commsim.nccl.inside import Shared, Ways, ring_ways, shared, tree_ways
+from commsim.nccl.inside import Shared, Ways, ring_ways, shared, staged_rate, tree_ways
 from commsim.nccl.ordering import NO_ORDERING, Ordering
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
@@ -76,7 +76,7 @@ class Machine:
     all_pairs: Shared | None = None  # what each pair of GPUs of a node gets over PCIe while all pairs send
     pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
     nic_gbps: float = 0.0
-    through_host: bool = False  # GPU and NIC meet in the PCIe root of the host
+    through_host: bool = False  # GPU and NIC meet in the PCIe root of the host, or in its memory
     leaf_nodes: int = 0  # nodes under one leaf
     oversubscription: float = 1.0  # of the leaves' uplinks
     cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
@@ -237,14 +237,16 @@ _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
 
 
-def survey(system: System, topology: Topology, peer_level: int, order: Ordering = NO_ORDERING) -> Machine:
+def survey(
+    system: System, topology: Topology, peer_level: int, order: Ordering = NO_ORDERING, *, staged: bool = False
+) -> Machine:
     """Reads from the topology, once, what the lowering needs of it.
 
-    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host. `order` is what
-    orders the job's messages, if anything.
+    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host; where `staged`,
+    so do GPU and NIC. `order` is what orders the job's messages, if anything.
     """
     intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
-    across = _nic_path(topology) if system.nodes > 1 else ()
+    across = _nic_path(topology, staged=staged) if system.nodes > 1 else ()
     every = [*permutations(range(topology.ranks_per_node), 2)]
     pairs = shared(topology, every, peer_level) if kind in ("pcie", "host") else None
     mesh = kind == "nvlink_direct"
@@ -253,7 +255,7 @@ def survey(system: System, topology: Topology, peer_level: int, order: Ordering 
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
     gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
-    host, thin = _through_host(topology), topology.oversubscription
+    host, thin = staged or _through_host(topology), topology.oversubscription
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
@@ -279,11 +281,14 @@ def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float,
     return ring.rate, "host" if ring.by_host else "pcie"
 
 
-def _nic_path(topology: Topology) -> tuple[tuple[str, float, int], ...]:
+def _nic_path(topology: Topology, *, staged: bool) -> tuple[tuple[str, float, int], ...]:
     """Narrowest links between the GPUs of two neighbouring nodes, through one NIC each, as `Machine.nic_path`."""
     nics = _fed_nics(topology)
     ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
-    path = [(kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(_narrowest(topology).items())]
+    narrowest = _narrowest(topology)
+    if staged:
+        narrowest["PCIe"] = min(narrowest.get("PCIe", inf), staged_rate(topology))
+    path = [(kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(narrowest.items())]
     # Sockets copy in the kernel; the first EFA without GPUDirect RDMA in libfabric, which knew no remote read then.
     if topology.network == "ethernet" or (topology.network == "efa_v1" and _through_host(topology)):
         path.append((COPY, inf, topology.ranks_per_node))

@@ -28,6 +28,7 @@ from commsim.nccl.peer import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.rails import busiest_rail
+from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.tuner import Candidate, Rules, candidates, left_out, max_threads
 from commsim.nccl.tuner_ofi import own_choice, why_not
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
@@ -113,7 +114,11 @@ class Predictor:
             self._warn(options.graphs.lacks)
         self.system: System = discover(topology, self.version, self.options.env, options.graphs)
         self.machine: Machine = survey(
-            self.system, self.topology, self._peer_level(), ordering(topology, self.version, self.options.env)
+            self.system,
+            self.topology,
+            self._peer_level(),
+            ordering(topology, self.version, self.options.env),
+            staged=self._far_nics(),
         )
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
@@ -153,10 +158,15 @@ class Predictor:
         for name in unmodelled(self.options.env):
             instead = ": name the file as library.graph" if name == "NCCL_GRAPH_FILE" else ""
             self._warn(f"{name} is not modelled and has no effect{instead}")
+        if self.system.nodes > 1 and self.system.tree.inter_gbps <= SIMPLE_ORDER_GBPS:
+            self._warn(
+                f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "
+                "for pattern 1) and has one channel, rings too; another version may find them"
+            )
         if self._far_nics():
             self._warn(
-                f"{_GDR}={self.options.env[_GDR]} keeps the NICs from the memory of the GPUs: NCCL's choice follows, "
-                "but copies through the host's memory are not in the times, which are too short"
+                f"{_GDR}={self.options.env[_GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
+                "through the host's memory, whose own rate is not in the times"
             )
         if self.topology.nodes > 1 and self.topology.network not in IB_TRANSPORT:
             for name in sorted({*IB_VARIABLES} & self.options.env.keys()):

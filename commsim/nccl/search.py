@@ -32,6 +32,9 @@ _GLOBAL_BUDGET, _BUDGET, _BUDGET_SAME, _BUDGET_IN_ORDER = 1 << 19, 1 << 14, 1 <<
 _MOST_HEADS = {"NVLS": MOST_NVLS_HEADS, "COLLNET_DIRECT": 8}
 """Heads of a pattern, whatever the number of GPUs: NCCL_MAX_DIRECT_ARITY + 1 for CollNetDirect."""
 
+SIMPLE_ORDER_GBPS = 0.1
+"""What NCCL counts for the simple order of the GPUs, which it takes where a search ends with nothing."""
+
 _TREES = ("TREE", "BALANCED_TREE", "SPLIT_TREE")
 _IN_ORDER, _REPLAY = 1, 2
 
@@ -179,7 +182,8 @@ class _Search:
         self._duplicate()
         self._second_pass()
         if not self.best.channels and pattern not in switches:
-            self.best = Found(pattern, 1, most, 0, True, 0.1, 0.1, SYS, SYS, 1, 0, [list(range(gpus))], [(0, 0)])
+            least, gbps = 1, SIMPLE_ORDER_GBPS
+            self.best = Found(pattern, least, most, 0, True, gbps, gbps, SYS, SYS, 1, 0, [list(range(gpus))], [(0, 0)])
         return self.best
 
     def _types(self) -> None:

@@ -27,14 +27,13 @@ from commsim.engine.simulate import simulate
 from commsim.nccl.chunks import Part, chunk_bytes, step_bytes
 from commsim.nccl.graph import System
 from commsim.nccl.lower import (
-    COPY,
     Call,
     Machine,
     intra_bandwidth,
     message_turn,
     network_hop,
     nic_efficiency,
-    nic_rates,
+    node_rate,
     tree_share,
 )
 from commsim.nccl.protocols import WARP
@@ -211,9 +210,9 @@ class TreeTimer:
             [efficiency.inside("nvlink_switch", call.protocol), nic_efficiency(self.machine, parameters) * nics],
             efficiency.pcie * min(nics, self.system.ranks_per_node),
         )
-        copied = [all_of_node for kind_, _, all_of_node in nic_rates(self.machine, parameters) if kind_ == COPY]
-        if copied:
-            bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, copied[0]), bandwidth)
+        if self.system.nodes > 1:  # what a host copies, or GPU and NIC leave in its memory, lies on no route
+            node = node_rate(self.machine, parameters)[0]
+            bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, node), bandwidth)
         if self.machine.intra_kind == "nvlink_direct":
             # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
             mesh = tree_share(self.system, self.machine, parameters, call, ceil(nbytes / piece_bytes(call)))

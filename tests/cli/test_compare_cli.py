@@ -155,12 +155,7 @@ def test_a_launch_mode_that_the_log_states_is_no_cause(scenario: Path) -> None:
         "Ring",
         "only Simple",
         "only LL ",
-        pytest.param(
-            "no GPUDirect",
-            marks=pytest.mark.xfail(
-                reason="not told from the prediction on two nodes since the search was mended: open"
-            ),
-        ),
+        "no GPUDirect",
         "half their rate",
         "TCP sockets",
         "PCIe instead",

@@ -11,7 +11,7 @@ import pytest
 from commsim.collectives.tree import along_trees
 from commsim.engine.evaluate import evaluate
 from commsim.nccl.channels import Split
-from commsim.nccl.inside import Ways
+from commsim.nccl.inside import Ways, staged_rate
 from commsim.nccl.lower import Call, tree_share
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import PROTOCOLS
@@ -160,3 +160,26 @@ def test_an_exchange_takes_longer_than_over_the_best_ways_there_are(preset: str)
     best = _exchange_s(topology, nbytes / topology.world_size)
     assert lower_bound_s("all_to_all", nbytes, topology).bisection_s <= best * (1 + 1e-6)
     assert predictor.predict("all_to_all", nbytes).time_s > best
+
+
+@pytest.mark.parametrize(
+    ("preset", "gbps"),
+    [
+        ("hgx-h100-ndr400", 24),  # 48 GB/s of the port that a switch shares between its GPU and its NIC
+        ("hgx-a100-4-hdr200", 12),
+        ("dgx-1v-edr100", 6),
+        ("polaris", 24),  # GPU and NIC have ports of their own on the host
+    ],
+)
+def test_what_a_nic_gets_through_the_host(preset: str, gbps: float) -> None:
+    assert staged_rate(load_preset(preset, nodes=2)) == pytest.approx(gbps * 1e9)
+
+
+@pytest.mark.parametrize("preset", ["hgx-h100-ndr400", "hgx-a100-4-hdr200", "dgx-1v-edr100"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_without_gpudirect_nothing_passes_faster_than_the_ports_carry(preset: str, algorithm: str) -> None:
+    topology, nbytes = load_preset(preset, nodes=2), 1 << 30
+    options = Options(VERSION, {"NCCL_NET_GDR_LEVEL": "LOC"}, algorithm=algorithm, protocol="Simple")
+    # Every byte leaves each of two nodes once at least.
+    least = nbytes / (topology.nics_per_node * staged_rate(topology))
+    assert Predictor(topology, options).predict("all_reduce", nbytes).time_s > least

@@ -16,7 +16,7 @@ from commsim.nccl.lower import Call, Loop, intra_bandwidth, lower_ring, misalign
 from commsim.nccl.parameters import GENERATIONS, load_parameters, network_of
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
-from commsim.nccl.version import format_version, parse_version
+from commsim.nccl.version import Version, format_version, parse_version
 from commsim.network.bounds import lower_bound_s
 from commsim.topology.faults import without_nvlink
 from commsim.topology.graph import Topology
@@ -731,9 +731,17 @@ def test_copies_of_a100_as_measured(collective: str, ranks: int, nbytes: int, me
         ("gcp-a3-high", {"NCCL_NET_GDR_LEVEL": "LOC"}, False),
     ],
 )
-def test_times_without_gpudirect_are_said_to_be_too_short(preset: str, env: dict[str, str], told: bool) -> None:
+def test_a_job_without_gpudirect_is_said_to_pass_the_host(preset: str, env: dict[str, str], told: bool) -> None:
     model = Predictor(load_preset(preset, nodes=2), Options((2, 22, 3), env))
     assert any("keeps the NICs from the memory of the GPUs" in text for text in model.warnings) == told
+
+
+@pytest.mark.parametrize(("version", "warned"), [((2, 24, 3), False), ((2, 26, 2), True), ((2, 29, 2), False)])
+def test_a_version_that_finds_no_trees_is_named(version: Version, warned: bool) -> None:
+    # NVIDIA/nccl issue 1876: 2.25 to 2.28 do not come back from a NIC through the host on nodes such as these.
+    model = Predictor(load_preset("hgx-a100-4-hdr200", nodes=2), Options(version))
+    assert any("finds no trees on these nodes" in text for text in model.warnings) == warned
+    assert model.predict("all_reduce", 1 << 30).channels == (2 if warned else 8)
 
 
 def test_a_graph_file_of_the_environment_is_named_elsewhere() -> None:
