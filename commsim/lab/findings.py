@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsim.errors import CommsimError
+from commsim.errors import CommsimError, MeasurementError
 from commsim.files import write_atomically
 from commsim.lab.machine import SCENARIO
 from commsim.measure.capture import CHOICES
@@ -78,7 +78,7 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
         parts: dict[str, Callable[[], None]] = {
             "comparing with the shipped prediction": partial(_judge, scenario, curves, findings),
             "calibrating": partial(_calibrate, scenario, [*curves, *forced], folder, findings, progress),
-            "reading NCCL's choices": partial(_choices, scenario, folder / CHOICES, findings),
+            "reading NCCL's choices": partial(_choices, scenario, folder, findings),
         }
         for name, part in parts.items():
             progress(name)
@@ -156,12 +156,26 @@ def _calibrate(
     findings.calibration = found
 
 
-def _choices(scenario: Scenario, path: Path, findings: Findings) -> None:
-    """NCCL's logged choices beside those of the model, each call once."""
-    if not path.exists():
+def _choices(scenario: Scenario, folder: Path, findings: Findings) -> None:
+    if not (folder / CHOICES).exists():
         findings.gaps.append("NCCL's own choices were not captured")
         return
+    findings.choices = _compared(scenario, folder / CHOICES)
+
+
+def logged_choices(folder: Path) -> list[Choice]:
+    """NCCL's logged choices beside those of the model, each call once; a CommsimError where the folder has none."""
+    from commsim.scenario.load import load_scenarios
+
+    for name in (SCENARIO, CHOICES):
+        if not (folder / name).exists():
+            raise MeasurementError(f"{folder} holds no {name}")
+    return _compared(load_scenarios(folder / SCENARIO)[0], folder / CHOICES)
+
+
+def _compared(scenario: Scenario, path: Path) -> list[Choice]:
     model = _predictor(scenario)
+    choices: dict[Choice, None] = {}
     for said in json.loads(path.read_text(encoding="utf-8"))["choices"]:
         channels, nbytes = said.get("channels"), int(said["nbytes"])
         if said["collective"] in _PER_RANK:
@@ -175,8 +189,8 @@ def _choices(scenario: Scenario, path: Path, findings: Findings) -> None:
             channels,
             ours.channels,
         )
-        if choice not in findings.choices:
-            findings.choices.append(choice)
+        choices[choice] = None
+    return list(choices)
 
 
 def _predictor(scenario: Scenario) -> Predictor:
