@@ -6,7 +6,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from commsim.errors import MeasurementError
+from commsim.errors import CommsimError, MeasurementError
 from commsim.lab.findings import COLLECTIVES, FORCED, PARAMS, RATES, SINGLE, STEPS
 from commsim.lab.machine import SCENARIO, TOPOLOGY
 from commsim.measure.capture import CHOICES
@@ -30,6 +30,23 @@ _OWN = (
 )
 _NOT_MAILED = (".log", ".lock", ".part")
 """Raw logs of NCCL name hosts and addresses."""
+
+
+def begin(folder: Path) -> None:
+    """Makes the folder, and sees that it can be written to before minutes are spent; CommsimError where it cannot."""
+    probe = folder / ".writable.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as fault:
+        raise CommsimError(f"--out {folder}: cannot be written: {fault.strerror}") from None
+
+
+def expect(folder: Path) -> None:
+    """Returns if an earlier laboratory has left something in the folder, else a CommsimError."""
+    if not any((folder / name).exists() for name in _OWN):
+        raise CommsimError(f"--out {folder}: found nothing that was measured, expected a folder of `commsim gpu`")
 
 
 def discard(folder: Path) -> None:
