@@ -90,6 +90,7 @@ def test_a_machine_with_one_gpu_from_a_plain_checkout(tmp_path: Path) -> None:
     assert subprocess.run([venv / "bin" / "python", "-c", "import brought_along"], check=False).returncode == 0
     assert {"report.html", "comparison.md", "scenario.yaml"} <= {path.name for path in lab.iterdir()}
     assert (tmp_path / "lab.zip").is_file()
+    assert str(tmp_path) not in (lab / "report.html").read_text()  # the folder above may name a user
     text = (lab / "comparison.md").read_text()
     assert f"| 1 | all_reduce | 8 B | {1e6 * (machine.alpha_s) + 0.2:.2f} |" in text
     assert "| all_gather | " in text.split("## What NCCL chose")[1].split("##")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,7 @@ class Findings:
     calibration: Calibration | None = None
     choices: list[Choice] = field(default_factory=list)
     traffic: list[tuple[str, int, float, float]] = field(default_factory=list)  # collective, size, measured, predicted
+    calls: list[Mapping[str, str]] = field(default_factory=list)  # rows of one rank with a GPU for itself
     steps: list[Mapping[str, Any]] = field(default_factory=list)
     rates: list[Mapping[str, str]] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
@@ -71,8 +72,12 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
     """
     findings = Findings()
     scenario = _scenario(folder, findings)
-    curves = _curves(folder / COLLECTIVES, findings)
-    forced = [curve for one in sorted((folder / FORCED).glob("*/")) for curve in _curves(one, findings)]
+    curves = _curves(folder, COLLECTIVES, findings)
+    forced = [
+        replace(curve, name=f"{curve.collective}, {one.name} forced")
+        for one in sorted((folder / FORCED).glob("*/"))
+        for curve in _curves(folder, f"{FORCED}/{one.name}", findings)
+    ]
     if scenario is not None:
         findings.machine = scenario.name
         parts: dict[str, Callable[[], None]] = {
@@ -87,6 +92,7 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
             except CommsimError as error:
                 findings.gaps.append(f"{name}: {error}")
     _traffic(folder / COLLECTIVES, findings)
+    findings.calls = _table(folder / SINGLE / TABLE)
     findings.steps = _items(folder / STEPS / TRAINING)
     findings.rates = _table(folder / RATES / "rates.csv")
     return findings
@@ -106,9 +112,11 @@ def _scenario(folder: Path, findings: Findings) -> Scenario | None:
         return None
 
 
-def _curves(folder: Path, findings: Findings) -> list[Curve]:
+def _curves(laboratory: Path, name: str, findings: Findings) -> list[Curve]:
+    """The curves of a stage."""
     from commsim.measure.parsers import read_measured
 
+    folder = laboratory / name
     if not (folder / TABLE).exists():
         return []
     try:
@@ -127,7 +135,8 @@ def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
 
     why: dict[str, list[str]] = {}
     source = Source(Path(scenario.source), Path(scenario.source).parent, None, scenario)
-    for curve in curves:
+    nameless = [replace(curve, source=f"{COLLECTIVES}/{TABLE}") for curve in curves]  # a whole path may name a user
+    for curve in nameless:
         try:
             line = predicted_curve(scenario, curve.collective, [int(n) for n in curve.size_bytes])
             findings.judged.append(judged(source, verdict(compare(line, curve)), what_if=True))
@@ -211,13 +220,16 @@ def _predictor(scenario: Scenario) -> Predictor:
 
 
 def _traffic(folder: Path, findings: Findings) -> None:
-    """Bytes of the busiest rank in one call, counted and by the schedule, of every row that has both."""
+    """Bytes of all ranks in one call, counted and by the schedule, of every row that has both.
+
+    In sum: of an adapter that ranks of a node share, nobody knows whose the bytes were.
+    """
     for row in _table(folder / TABLE):
         counted, expected = (
             [float(part) for part in row.get(name, "").split()] for name in ("sent_bytes", "expected_sent_bytes")
         )
         if counted and expected:
-            findings.traffic.append((row["collective"], int(row["size_bytes"]), max(counted), max(expected)))
+            findings.traffic.append((row["collective"], int(row["size_bytes"]), sum(counted), sum(expected)))
 
 
 def _items(path: Path) -> list[Mapping[str, Any]]:
