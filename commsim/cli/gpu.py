@@ -64,7 +64,7 @@ def gpu(
     import os
 
     from commsim.errors import CommsimError, MeasurementError
-    from commsim.lab.folder import begin, discard, expect
+    from commsim.lab.folder import begin, discard, expect, expect_same
     from commsim.lab.stages import SMALLEST_BYTES
     from commsim.measure.gpu import gpus
     from commsim.measure.launcher import require_torch
@@ -89,8 +89,9 @@ def gpu(
         expect(out)
     else:
         begin(out)
-    if fresh:
-        discard(out)
+        if fresh:
+            discard(out)
+        expect_same(out, _of_this_machine(ranks))
     _lead(out, 60 * minutes, most, parts, ranks, port)
 
 
@@ -172,6 +173,19 @@ def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, po
             "with --nproc, or share GPUs with --ranks-per-gpu"
         )
     return StartedHere(nproc or count * each, each, typer.echo, port)
+
+
+def _of_this_machine(ranks: Ranks) -> dict[str, object]:
+    """What is the same all through a laboratory, by the names of ``run.json``."""
+    from commsim.measure.gpu import gpus
+
+    found = {
+        "world_size": ranks.world_size,
+        "ranks_per_gpu": ranks.ranks_per_gpu,
+        "gpu": gpus().properties(0).name,
+    }
+    version = gpus().nccl_version()
+    return found if version is None else found | {"nccl": ".".join(map(str, version))}
 
 
 def _alone(ranks: Ranks, port: int | None) -> Ranks | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,27 @@ def test_what_cannot_begin_is_refused_at_once(
     assert status == 2
     assert fault in text
     assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "fault"),
+    [
+        ({"world_size": 8}, "world_size was 8, is 2"),
+        ({"gpu": "NVIDIA H200"}, "gpu was NVIDIA H200, is NVIDIA H100 80GB HBM3"),
+        ({"nccl": "2.21.5"}, "nccl was 2.21.5, is 2.27.7"),
+    ],
+)
+def test_a_folder_of_another_machine_stays_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    earlier: dict[str, object],
+    fault: str,
+) -> None:
+    same = {"world_size": 2, "ranks_per_gpu": 1, "gpu": "NVIDIA H100 80GB HBM3", "nccl": "2.27.7"}
+    (tmp_path / "collectives").mkdir()
+    (tmp_path / "collectives" / "run.json").write_text(json.dumps(same | earlier))
+    status, text = said(capsys, monkeypatch, "--out", str(tmp_path))
+    assert status == 2
+    assert f"holds measurements of another machine ({fault}); use another --out, or --fresh" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["collectives"]
