@@ -140,8 +140,10 @@ prepare() {
   if ! "$venv/bin/python" -c 'import torch' 2>/dev/null && compgen -G "$wheels/torch-*.whl" >/dev/null; then
     "$venv/bin/python" "${pip[@]}" install --quiet --disable-pip-version-check --no-index --find-links "$wheels" torch
   fi
-  "$venv/bin/python" -c 'import torch; print("# torch", torch.__version__, "of this machine")' \
-    || refuse "there is no torch here that can be imported; name the Python that has one (--python), or --pack torch"
+  local said
+  said=$("$venv/bin/python" -c 'import torch; print(torch.__version__)' 2>&1) \
+    || refuse "torch cannot be imported (${said##*$'\n'}); name the Python that has one (--python), or --pack torch"
+  say "torch $said of this machine"
 }
 
 measure() {
