@@ -63,6 +63,9 @@ def gpu(
     """Measure the GPUs here, or those of torchrun or srun: curve, choices, rates, steps, calibration and a report."""
     import os
 
+    from commsim.errors import CommsimError, MeasurementError
+    from commsim.lab.folder import begin, discard, expect, expect_same
+    from commsim.lab.stages import SMALLEST_BYTES
     from commsim.measure.gpu import gpus
     from commsim.measure.launcher import require_torch
     from commsim.measure.rendezvous import place_from
@@ -70,20 +73,26 @@ def gpu(
 
     require_torch()
     most = None if largest is None else parse_bytes(largest)
+    if most is not None and most < SMALLEST_BYTES:
+        raise CommsimError(f"--largest: found {largest}, expected at least {SMALLEST_BYTES} B")
+    if fresh and not minutes:
+        raise CommsimError("--fresh drops what is measured, and --minutes 0 measures nothing: leave out one of them")
     parts = _parts(only)
     place = place_from(os.environ)
     if place is not None and place.rank:
         _follow(place)
         return
     if minutes and not gpus().available():
-        from commsim.errors import MeasurementError
-
         raise MeasurementError("torch sees no GPU here; `commsim measure --backend gloo` needs none")
-    if fresh:
-        from commsim.lab.folder import discard
-
-        discard(out)
-    _lead(out, 60 * minutes, most, parts, _ranks(nproc, ranks_per_gpu, place, port) if minutes else None, port)
+    ranks = _ranks(nproc, ranks_per_gpu, place, port) if minutes else None
+    if ranks is None:
+        expect(out)
+    else:
+        begin(out)
+        if fresh:
+            discard(out)
+        expect_same(out, _of_this_machine(ranks))
+    _lead(out, 60 * minutes, most, parts, ranks, port)
 
 
 def _follow(place: Place) -> None:
@@ -164,6 +173,19 @@ def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, po
             "with --nproc, or share GPUs with --ranks-per-gpu"
         )
     return StartedHere(nproc or count * each, each, typer.echo, port)
+
+
+def _of_this_machine(ranks: Ranks) -> dict[str, object]:
+    """What is the same all through a laboratory, by the names of ``run.json``."""
+    from commsim.measure.gpu import gpus
+
+    found = {
+        "world_size": ranks.world_size,
+        "ranks_per_gpu": ranks.ranks_per_gpu,
+        "gpu": gpus().properties(0).name,
+    }
+    version = gpus().nccl_version()
+    return found if version is None else found | {"nccl": ".".join(map(str, version))}
 
 
 def _alone(ranks: Ranks, port: int | None) -> Ranks | None:

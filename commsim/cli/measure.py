@@ -152,6 +152,7 @@ def measure(
     from commsim.cli.find import find_scenario
     from commsim.errors import CommsimError
     from commsim.measure.rendezvous import place_from
+    from commsim.measure.run import ARRIVAL_S
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.measured import Wish, run_of
 
@@ -175,6 +176,10 @@ def measure(
     )
     if nccl_tests is not None and runner != "nccl-tests":
         raise CommsimError("--nccl-tests has no effect without --runner nccl-tests")
+    if runner == "nccl-tests":
+        _refuse_of_ranks(
+            {"--port": port is not None, "--testbed": testbed is not None, "--arrival": arrival != ARRIVAL_S}
+        )
     scenarios = _chosen(load_scenarios(find_scenario(scenario), overrides or []), only, place is not None, backend)
     if emit_sbatch:
         _print_sbatch(scenarios[0], wish)
@@ -197,6 +202,16 @@ def measure(
             _by_nccl_tests(run, folder, fresh, nccl_tests)
         else:
             _one(run, folder, fresh, port, bed)
+
+
+def _refuse_of_ranks(given: dict[str, bool]) -> None:
+    """CommsimError for options of ranks of ours, where nccl-tests starts its own."""
+    from commsim.errors import CommsimError
+
+    if names := [name for name, asked in given.items() if asked]:
+        raise CommsimError(
+            f"{', '.join(names)} has no effect with --runner nccl-tests, which starts threads of its own"
+        )
 
 
 def _by_nccl_tests(run: Run, folder: Path, fresh: bool, programs: Path | None) -> None:

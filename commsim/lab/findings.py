@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsim.errors import CommsimError
+from commsim.errors import CommsimError, MeasurementError
 from commsim.files import write_atomically
 from commsim.lab.machine import SCENARIO
 from commsim.measure.capture import CHOICES
@@ -59,6 +59,7 @@ class Findings:
     calibration: Calibration | None = None
     choices: list[Choice] = field(default_factory=list)
     traffic: list[tuple[str, int, float, float]] = field(default_factory=list)  # collective, size, measured, predicted
+    calls: list[Mapping[str, str]] = field(default_factory=list)  # rows of one rank with a GPU for itself
     steps: list[Mapping[str, Any]] = field(default_factory=list)
     rates: list[Mapping[str, str]] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
@@ -71,14 +72,18 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
     """
     findings = Findings()
     scenario = _scenario(folder, findings)
-    curves = _curves(folder / COLLECTIVES, findings)
-    forced = [curve for one in sorted((folder / FORCED).glob("*/")) for curve in _curves(one, findings)]
+    curves = _curves(folder, COLLECTIVES, findings)
+    forced = [
+        replace(curve, name=f"{curve.collective}, {one.name} forced")
+        for one in sorted((folder / FORCED).glob("*/"))
+        for curve in _curves(folder, f"{FORCED}/{one.name}", findings)
+    ]
     if scenario is not None:
         findings.machine = scenario.name
         parts: dict[str, Callable[[], None]] = {
             "comparing with the shipped prediction": partial(_judge, scenario, curves, findings),
             "calibrating": partial(_calibrate, scenario, [*curves, *forced], folder, findings, progress),
-            "reading NCCL's choices": partial(_choices, scenario, folder / CHOICES, findings),
+            "reading NCCL's choices": partial(_choices, scenario, folder, findings),
         }
         for name, part in parts.items():
             progress(name)
@@ -87,6 +92,7 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
             except CommsimError as error:
                 findings.gaps.append(f"{name}: {error}")
     _traffic(folder / COLLECTIVES, findings)
+    findings.calls = _table(folder / SINGLE / TABLE)
     findings.steps = _items(folder / STEPS / TRAINING)
     findings.rates = _table(folder / RATES / "rates.csv")
     return findings
@@ -106,9 +112,11 @@ def _scenario(folder: Path, findings: Findings) -> Scenario | None:
         return None
 
 
-def _curves(folder: Path, findings: Findings) -> list[Curve]:
+def _curves(laboratory: Path, name: str, findings: Findings) -> list[Curve]:
+    """The curves of a stage."""
     from commsim.measure.parsers import read_measured
 
+    folder = laboratory / name
     if not (folder / TABLE).exists():
         return []
     try:
@@ -127,7 +135,8 @@ def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
 
     why: dict[str, list[str]] = {}
     source = Source(Path(scenario.source), Path(scenario.source).parent, None, scenario)
-    for curve in curves:
+    nameless = [replace(curve, source=f"{COLLECTIVES}/{TABLE}") for curve in curves]  # a whole path may name a user
+    for curve in nameless:
         try:
             line = predicted_curve(scenario, curve.collective, [int(n) for n in curve.size_bytes])
             findings.judged.append(judged(source, verdict(compare(line, curve)), what_if=True))
@@ -156,12 +165,26 @@ def _calibrate(
     findings.calibration = found
 
 
-def _choices(scenario: Scenario, path: Path, findings: Findings) -> None:
-    """NCCL's logged choices beside those of the model, each call once."""
-    if not path.exists():
+def _choices(scenario: Scenario, folder: Path, findings: Findings) -> None:
+    if not (folder / CHOICES).exists():
         findings.gaps.append("NCCL's own choices were not captured")
         return
+    findings.choices = _compared(scenario, folder / CHOICES)
+
+
+def logged_choices(folder: Path) -> list[Choice]:
+    """NCCL's logged choices beside those of the model, each call once; a CommsimError where the folder has none."""
+    from commsim.scenario.load import load_scenarios
+
+    for name in (SCENARIO, CHOICES):
+        if not (folder / name).exists():
+            raise MeasurementError(f"{folder} holds no {name}")
+    return _compared(load_scenarios(folder / SCENARIO)[0], folder / CHOICES)
+
+
+def _compared(scenario: Scenario, path: Path) -> list[Choice]:
     model = _predictor(scenario)
+    choices: dict[Choice, None] = {}
     for said in json.loads(path.read_text(encoding="utf-8"))["choices"]:
         channels, nbytes = said.get("channels"), int(said["nbytes"])
         if said["collective"] in _PER_RANK:
@@ -175,8 +198,8 @@ def _choices(scenario: Scenario, path: Path, findings: Findings) -> None:
             channels,
             ours.channels,
         )
-        if choice not in findings.choices:
-            findings.choices.append(choice)
+        choices[choice] = None
+    return list(choices)
 
 
 def _predictor(scenario: Scenario) -> Predictor:
@@ -197,13 +220,16 @@ def _predictor(scenario: Scenario) -> Predictor:
 
 
 def _traffic(folder: Path, findings: Findings) -> None:
-    """Bytes of the busiest rank in one call, counted and by the schedule, of every row that has both."""
+    """Bytes of all ranks in one call, counted and by the schedule, of every row that has both.
+
+    In sum: of an adapter that ranks of a node share, nobody knows whose the bytes were.
+    """
     for row in _table(folder / TABLE):
         counted, expected = (
             [float(part) for part in row.get(name, "").split()] for name in ("sent_bytes", "expected_sent_bytes")
         )
         if counted and expected:
-            findings.traffic.append((row["collective"], int(row["size_bytes"]), max(counted), max(expected)))
+            findings.traffic.append((row["collective"], int(row["size_bytes"]), sum(counted), sum(expected)))
 
 
 def _items(path: Path) -> list[Mapping[str, Any]]:

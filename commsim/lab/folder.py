@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from commsim.errors import MeasurementError
+from commsim.errors import CommsimError, MeasurementError
 from commsim.lab.findings import COLLECTIVES, FORCED, PARAMS, RATES, SINGLE, STEPS
 from commsim.lab.machine import SCENARIO, TOPOLOGY
 from commsim.measure.capture import CHOICES
 from commsim.measure.capture import FOLDER as CAPTURE
+from commsim.measure.run_folder import read_conditions
 
 REPORT = "report.html"
 
@@ -30,6 +32,38 @@ _OWN = (
 )
 _NOT_MAILED = (".log", ".lock", ".part")
 """Raw logs of NCCL name hosts and addresses."""
+
+
+def begin(folder: Path) -> None:
+    """Makes the folder, and sees that it can be written to before minutes are spent; CommsimError where it cannot."""
+    probe = folder / ".writable.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as fault:
+        raise CommsimError(f"--out {folder}: cannot be written: {fault.strerror}") from None
+
+
+def expect(folder: Path) -> None:
+    """Returns if an earlier laboratory has left something in the folder, else a CommsimError."""
+    if not any((folder / name).exists() for name in _OWN):
+        raise CommsimError(f"--out {folder}: found nothing that was measured, expected a folder of `commsim gpu`")
+
+
+def expect_same(folder: Path, found: Mapping[str, object]) -> None:
+    """Returns if the folder's collectives were measured on such a machine, or not at all; else a CommsimError.
+
+    `found` has what is the same all through a laboratory, by the names of ``run.json``. Asked before anything is
+    captured, as that would take the place of what an earlier machine's NCCL said.
+    """
+    said = read_conditions(folder / COLLECTIVES)
+    other = [f"{name} was {said[name]}, is {value}" for name, value in found.items() if said.get(name, value) != value]
+    if other:
+        raise CommsimError(
+            f"--out {folder}: holds measurements of another machine ({'; '.join(other)}); use another --out, "
+            "or --fresh to start over"
+        )
 
 
 def discard(folder: Path) -> None:

@@ -10,7 +10,7 @@ from commsim.report.calibration import calibration_table, plot_residuals
 from commsim.report.compare_page import compare_page
 from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, table
 from commsim.report.verdict import answer_line
-from commsim.units import format_bytes, gb_per_s
+from commsim.units import format_bytes
 
 
 def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes: Iterable[str] = ()) -> Page:
@@ -38,6 +38,8 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
         sections.append(Section("What NCCL chose", (_choices(findings.choices),)))
     if findings.traffic:
         sections.append(Section("Bytes on the wire", (_traffic(findings),)))
+    if findings.calls:
+        sections.append(Section("What a call costs", (_calls(findings),)))
     if findings.steps:
         sections.append(Section("Training steps", (_steps(findings),)))
     if findings.rates:
@@ -81,29 +83,55 @@ def _traffic(findings: Findings) -> Part:
     head: list[str | Column] = [
         "collective", Column("size", number=True), "counted (B)", "of the schedule (B)", "difference (%)",
     ]  # fmt: skip
-    return table(head, rows, "Bytes that the busiest rank sent in one call.")
+    note = "Bytes that all ranks together sent in one call: ranks of a node that share an adapter are not told apart."
+    return table(head, rows, note)
+
+
+def _calls(findings: Findings) -> Part:
+    rows = [
+        (
+            row["collective"], Cell(format_bytes(int(row["size_bytes"])), float(row["size_bytes"])),
+            *(float(row[name]) if row.get(name) else "" for name in ("oop_time_us", "ip_time_us")),
+        )
+        for row in findings.calls
+    ]  # fmt: skip
+    head: list[str | Column] = [
+        "collective", Column("size", number=True), Column("out of place (us)", number=True),
+        Column("in place (us)", number=True),
+    ]  # fmt: skip
+    return table(head, rows, "One rank with a GPU for itself sends nothing: what calling and launching costs.")
 
 
 def _steps(findings: Findings) -> Part:
     rows = [
         (
-            str(step["name"]), 1e3 * step["step_s"], 1e3 * step["compute_s"], 1e3 * step["exposed_comm_s"],
+            str(step["name"]), 1e3 * step["step_s"], _ms(step["compute_s"]), _ms(step["exposed_comm_s"]),
             float(step["tokens_per_s"]), max(step["peak_memory_bytes"]) / (1 << 30), step["wrong"],
         )
         for step in findings.steps
     ]  # fmt: skip
-    head: list[str | Column] = [
-        "step", "time (ms)", "computing (ms)", "exposed communication (ms)", "tokens/s", "peak memory (GiB)", "#wrong",
-    ]  # fmt: skip
-    return table(head, rows)
+    numbers = ["time (ms)", "computing (ms)", "exposed communication (ms)", "tokens/s", "peak memory (GiB)", "#wrong"]
+    head: list[str | Column] = ["step", *(Column(name, number=True) for name in numbers)]
+    return table(head, rows, "Computing alone is blank where the model without its shards has no room on a GPU.")
+
+
+def _ms(seconds: float | None) -> float | str:
+    return "" if seconds is None else 1e3 * seconds
+
+
+_RATE_UNITS = {"copy": (1e9, "GB/s"), "launch": (1e6, "million/s")}
 
 
 def _rates(findings: Findings) -> Part:
-    rows = [
-        (row["kind"], row["shape"], row["dtype"], float(gb_per_s(float(row["per_second"])))) for row in findings.rates
-    ]
-    note = "Matrix products and attention in GFLOP/s, copies in GB/s (read and written), launches in 10^9/s."
-    return table(["what", "shape", "type", "rate"], rows, note)
+    rows = []
+    for row in findings.rates:
+        scale, unit = _RATE_UNITS.get(row["kind"], (1e12, "TFLOP/s"))
+        rate = float(row["per_second"])
+        rows.append(
+            (row["kind"].replace("_", ", "), row["shape"], row["dtype"], Cell(f"{rate / scale:.4g} {unit}", rate))
+        )
+    head: list[str | Column] = ["what", "shape", "type", Column("rate", number=True)]
+    return table(head, rows, "Copies count what is read and what is written.")
 
 
 def summary(findings: Findings) -> list[str]:

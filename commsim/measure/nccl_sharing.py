@@ -23,7 +23,7 @@ def sharing(ranks_per_gpu: int, rank: int, version: tuple[int, ...], env: Mappin
     """The variables that let a rank share its GPU, for an NCCL version; those that `env` sets stay as they are."""
     if ranks_per_gpu == 1:
         return {}
-    if version >= _MULTI_RANK_SINCE and env.get("NCCL_MULTI_RANK_GPU_ENABLE", "1") != "0":
+    if _within_the_gpu(version, env):
         wanted = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": str(max(1, _CTAS // ranks_per_gpu))}
     else:
         wanted = {
@@ -35,8 +35,13 @@ def sharing(ranks_per_gpu: int, rank: int, version: tuple[int, ...], env: Mappin
     return {name: value for name, value in wanted.items() if name not in env}
 
 
-def meaning(ranks_per_gpu: int, version: tuple[int, ...]) -> str:
+def meaning(ranks_per_gpu: int, version: tuple[int, ...], env: Mapping[str, str]) -> str:
     """What times of ranks that share a GPU mean; empty where none do."""
     if ranks_per_gpu == 1:
         return ""
-    return MEANING.format(how="copies within it" if version >= _MULTI_RANK_SINCE else "sockets through the host")
+    return MEANING.format(how="copies within it" if _within_the_gpu(version, env) else "sockets through the host")
+
+
+def _within_the_gpu(version: tuple[int, ...], env: Mapping[str, str]) -> bool:
+    """Whether NCCL takes ranks of one GPU for ranks of one host."""
+    return version >= _MULTI_RANK_SINCE and env.get("NCCL_MULTI_RANK_GPU_ENABLE", "1") != "0"

@@ -312,6 +312,7 @@ class _Rank:
         run = self.run
         found = run_conditions(ranks)
         version = self.seat.gpu.nccl_version() if self.seat.gpu is not None else None
+        shared = run.ranks_per_gpu > 1
         return {
             "name": run.name,
             "fingerprint": run.fingerprint(),
@@ -334,7 +335,7 @@ class _Rank:
             "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             **found,
             **({"differs": differ} if (differ := differences(run.expects, found, run.world_size)) else {}),
-            **({"meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0))} if run.ranks_per_gpu > 1 else {}),
+            **({"meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ)} if shared else {}),
             **run.conditions,
         }
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from commsim.cli import app
 from commsim.errors import ScenarioError
 from commsim.measure import gpu
-from commsim.scenario.load import load_scenarios
+from commsim.scenario.load import build_topology, load_scenarios
 from commsim.scenario.measured import Wish, run_of
 
 
@@ -43,6 +43,39 @@ def test_a_rank_has_one_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     status, text = said("quickstart", "--backend", "gloo", "--out", str(tmp_path))
     assert status != 0
     assert "found 3 scenarios, expected one for a rank: name it with --only" in text
+
+
+def test_the_guide_starts_as_many_ranks_as_its_scenarios_have(checkout: Path) -> None:
+    """On GPUs: one machine's scenarios, on one machine those of one node, under torchrun nodes times ranks of one."""
+    text = (checkout / "docs" / "guides" / "measure.md").read_text(encoding="utf-8")
+    section = text.split("## On GPUs: NCCL")[1].split("\n## ")[0]
+    on_gpus = [line.split() for line in section.splitlines() if line.startswith(("commsim measure ", "torchrun --"))]
+    assert len(on_gpus) >= 3
+    for words in on_gpus:
+        path = next(word for word in words if word.startswith("scenarios/"))
+        sizes = {build_topology(one).world_size for one in load_scenarios(checkout / path)}
+        assert len(sizes) == 1, words
+        given = {name: int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node") if name in words}
+        if "torchrun" in words:
+            assert given.get("--nnodes", 1) * given["--nproc-per-node"] == sizes.pop(), words
+        elif "--emit-sbatch" not in words:
+            assert sizes.pop() <= 8, words
+
+
+@pytest.mark.parametrize("words", [("--arrival", "9"), ("--port", "29500"), ("--testbed", "testbed-star")])
+def test_what_nccl_tests_cannot_be_told_is_refused(tmp_path: Path, words: tuple[str, str]) -> None:
+    status, text = said(
+        "allreduce-8-h100", "--backend", "nccl", "--runner", "nccl-tests", "--out", str(tmp_path / "out"), *words
+    )
+    assert status != 0
+    assert f"{words[0]} has no effect with --runner nccl-tests" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_environment_of_the_scenario_is_handed_to_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(STEP.replace("TEXT", "precision: bf16, framework: ddp"))
+    (scenario,) = load_scenarios(tmp_path / "one.yaml")
+    assert '"NCCL_ALGO":"Ring"' in run_of(scenario, Wish(backend="nccl")).to_json()
 
 
 STEP = """

@@ -157,3 +157,21 @@ def test_a_v100_is_rated_in_its_own_type(tmp_path: Path) -> None:
     )
     assert [name for name, _, _ in module._types(FakeGpus(1, sm=70), 0)] == ["float32", "float16"]
     assert [name for name, _, _ in module._types(FakeGpus(1, sm=90), 0)] == ["float32", "bfloat16", "float16", "tf32"]
+
+
+def test_a_board_is_told_by_its_name_alone() -> None:
+    """The PCIe board of the H100 has a peak of 756 TFLOP/s (datasheet), the module 989."""
+    shares = [
+        float(text.split("gemm.hopper: ")[1].split()[0])
+        for text in (parameter_yaml(RATES, "NVIDIA H100 PCIe"), parameter_yaml(RATES, "NVIDIA H100 80GB HBM3"))
+        if text is not None
+    ]
+    assert shares[0] / shares[1] == pytest.approx(989 / 756, rel=0.01)
+
+
+def test_a_v100_does_not_fail_after_the_measurement() -> None:
+    """It has no bfloat16; the name alone says which board it is."""
+    measured = [*RATES, *(replace(rate, dtype="float16") for rate in RATES if rate.dtype == "bfloat16")]
+    text = parameter_yaml(measured, "Tesla V100-SXM2-16GB")
+    assert text is not None
+    assert "gemm.volta: " in text

@@ -18,7 +18,7 @@ from commsim.measure.sbatch import sbatch
 
 def test_one_rank_per_gpu_needs_nothing() -> None:
     assert sharing(1, 0, (2, 28, 9), {}) == {}
-    assert meaning(1, (2, 28, 9)) == ""
+    assert meaning(1, (2, 28, 9), {}) == ""
 
 
 def test_before_2_30_3_every_rank_is_a_host() -> None:
@@ -29,13 +29,14 @@ def test_before_2_30_3_every_rank_is_a_host() -> None:
         "NCCL_P2P_DISABLE": "1",
         "NCCL_SHM_DISABLE": "1",
     }
-    assert "sockets through the host" in meaning(2, (2, 30, 2))
+    assert "sockets through the host" in meaning(2, (2, 30, 2), {})
 
 
 def test_from_2_30_3_it_is_allowed() -> None:
     assert sharing(4, 1, (2, 30, 3), {}) == {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}
     assert "NCCL_HOSTID" in sharing(4, 1, (2, 31, 0), {"NCCL_MULTI_RANK_GPU_ENABLE": "0"})
-    assert "copies within it" in meaning(4, (2, 30, 3))
+    assert "copies within it" in meaning(4, (2, 30, 3), {})
+    assert "sockets through the host" in meaning(4, (2, 31, 0), {"NCCL_MULTI_RANK_GPU_ENABLE": "0"})
 
 
 def test_what_the_user_has_set_stays() -> None:

@@ -150,6 +150,16 @@ def test_a_check_of_8_gib_holds_a_few_chunks_on_the_device_and_nothing_of_the_ho
     assert 0 < held.most["cpu"] <= 1 << 20
 
 
+def test_a_check_takes_less_than_half_a_buffer() -> None:
+    """What a copy in doubles of what is there and of what should be would take: four times a buffer of float32."""
+    size = 64 << 20
+    pattern = Pattern("all_reduce", 2, size // 4, torch.float32)
+    received = pattern.tile(pattern.reduced(), 0, pattern.elements)
+    with _Held() as held:
+        assert pattern.wrong(0, received) == 0
+    assert held.most["cpu"] - size < size / 2  # the buffer itself is counted as soon as it is looked at
+
+
 def test_the_count_of_bytes_sees_a_copy() -> None:
     with _Held() as held:
         buffer = torch.empty(1 << 20, dtype=torch.uint8, device="meta")
