@@ -25,11 +25,12 @@ class Node:
     """A node, its fields as the table's columns have them.
 
     `cpu` is vendor-family-model; GPUs are spread evenly over `sockets`. `switches` GPUs share a PCIe switch, "2/4" of
-    them a lower and an upper one, "0" none. `pcie` is GT/s x lanes, no GT/s standing for an empty ``link_speed``.
-    `nvlink` is a pattern and the links of one pair (or of a GPU with the NVSwitch): switch, mesh, ring, pairs, cube
-    (its own numbers), power (pairs or triples of a socket, and as many to the CPU), c2c (MB/s to the CPU).
-    `nics` are cards x Gb/s of one port, "*2" for two ports each, kinds of cards joined by "+"; card i stands at GPU
-    i * gpus // cards, `place` being switch (beside that GPU), host (under its socket) or first (all under the first).
+    them a lower and an upper one, "0" none. `pcie` is GT/s x lanes, no GT/s standing for an empty ``link_speed``; after
+    "/" that of cards, and of switches. `nvlink` is a pattern and the links of one pair (or of a GPU with the NVSwitch):
+    switch, mesh, ring, pairs, cube (its own numbers), power (all of a socket, and as many to the CPU), c2c (MB/s to the
+    CPU, then the links of a pair). `nics` are cards x Gb/s of one port, "*2" for two ports each, kinds of cards joined
+    by "+"; card i stands at GPU i * gpus // cards, `place` being switch (beside that GPU), host (under its
+    socket) or first (all under the first).
     `ranks` are the ranks of the GPUs in the file, "-" one that is not in use; none: as in the file.
     """
 
@@ -82,7 +83,8 @@ class Node:
             inside = self._below(group, sizes[1:])
             if self.place == "switch" and len(sizes) == 1:
                 inside += self._cards(group)
-            lines += [self._device(0x100 * (1 + len(sizes)) + group[0], "0x060400", _SWITCH), *inside, "</pci>"]
+            bus = 0x100 * (1 + len(sizes)) + group[0]
+            lines += [self._device(bus, "0x060400", _SWITCH, part=2), *inside, "</pci>"]
         return lines
 
     def _cards(self, gpus: list[int] | range) -> list[str]:
@@ -106,10 +108,11 @@ class Node:
             f' maxconn="131072" gdr="{self.gdr}"/>'
             for port, dev in enumerate(devs)
         )
-        return f"{self._device(0x600 + card, '0x020000')}<nic>{nets}</nic></pci>"
+        return f"{self._device(0x600 + card, '0x020000', part=1)}<nic>{nets}</nic></pci>"
 
-    def _device(self, bus: int, kind: str, more: str = "") -> str:
-        rate, _, lanes = self.pcie.partition("x")
+    def _device(self, bus: int, kind: str, more: str = "", part: int = 0) -> str:
+        parts = self.pcie.split("/")
+        rate, _, lanes = parts[min(part, len(parts) - 1)].partition("x")
         speed = f"{float(rate):.1f} GT/s PCIe" if rate else ""
         return f'<pci busid="{_bus(bus)}" class="{kind}" link_speed="{speed}" link_width="{lanes}" {more}>'
 
@@ -121,10 +124,8 @@ class Node:
             links += f'<c2c bw="{self.nvlink.split(":")[1]}" count="1"/>'
         rank = (self.ranks.split() or [str(g) for g in range(self.gpus)])[gpu]
         named = "" if rank == "-" else f' rank="{rank}"'
-        return (
-            f"{self._device(gpu, '0x030200')}"
-            f'<gpu dev="{gpu}" sm="{self.sm}"{named} gdr="{self.gdr}">{links}</gpu></pci>'
-        )
+        inside = f'<gpu dev="{gpu}" sm="{self.sm}"{named} gdr="{self.gdr}">{links if named else ""}</gpu>'
+        return f"{self._device(gpu, '0x030200')}{inside}</pci>"
 
     def _nvlinks(self, gpu: int) -> list[tuple[str, int, str]]:
         """(target, links, class of the target) of one GPU."""

@@ -121,9 +121,11 @@ def test_channels_are_clipped_by_the_environment() -> None:
 @pytest.mark.parametrize(
     ("preset", "nics", "version", "channels"),
     [  # src/graph/connect.cc, ncclTopoPostset: 2.17, 2.18 to 2.19, 2.20 on; newer than Hopper from 2.25 on
-        ("hgx-h100-ndr400", 6, (2, 17, 1), 12), ("hgx-h100-ndr400", 6, (2, 18, 5), 24), ("hgx-h100-ndr400", 6, (2, 20, 5), 24),
-        ("hgx-h100-ndr400", 8, (2, 17, 1), 16), ("hgx-h100-ndr400", 8, (2, 19, 3), 32), ("hgx-h100-ndr400", 8, (2, 20, 5), 16),
-        ("hgx-b200-ndr400", 6, (2, 24, 3), 12), ("hgx-b200-ndr400", 6, (2, 25, 1), 24), ("hgx-b200-ndr400", 8, (2, 26, 2), 16),
+        ("hgx-h100-ndr400", 6, (2, 17, 1), 12), ("hgx-h100-ndr400", 6, (2, 18, 5), 24),
+        ("hgx-h100-ndr400", 6, (2, 20, 5), 24), ("hgx-h100-ndr400", 8, (2, 17, 1), 16),
+        ("hgx-h100-ndr400", 8, (2, 19, 3), 32), ("hgx-h100-ndr400", 8, (2, 20, 5), 16),
+        ("hgx-b200-ndr400", 6, (2, 24, 3), 12), ("hgx-b200-ndr400", 6, (2, 25, 1), 24),
+        ("hgx-b200-ndr400", 8, (2, 26, 2), 16),
     ],
 )  # fmt: skip
 def test_few_channels_are_doubled_on_hopper_and_from_2_25_on_on_newer_gpus(
