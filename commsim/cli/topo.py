@@ -146,7 +146,7 @@ def import_command(
         str | None, typer.Option("--pcie-bandwidth", help="Of one GPU: '24 GB/s'.", show_default=False)
     ] = None,
     cpu_vendor: Annotated[
-        str | None, typer.Option("--cpu-vendor", help="intel, amd, arm or ibm.", show_default=False)
+        str | None, typer.Option("--cpu-vendor", help="intel, amd, arm, ibm or zhaoxin.", show_default=False)
     ] = None,
     network: Annotated[
         str | None,

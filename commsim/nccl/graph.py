@@ -129,7 +129,7 @@ def discover(
         ring=ring,
         tree=tree,
         nvls=found.get("nvls"),
-        coll_channels=_coll_channels(found, channels, sm, nodes, topology.ranks_per_node, version, env),
+        coll_channels=_coll_channels(found, channels, topology, version, env),
         nvls_chunk=whole(env, "NCCL_NVLS_CHUNKSIZE") or NVLS_CHUNK,
         nvls_tree_chunk=whole(env, "NCCL_NVLSTREE_MAX_CHUNKSIZE") or None,
         collnet_direct=found.get("collnet_direct"),
@@ -240,20 +240,14 @@ def _without_nvls(topology: Topology, version: Version, env: dict[str, str]) -> 
 
 
 def _coll_channels(
-    found: dict[str, Graph | None],
-    logged: int | None,
-    sm: int,
-    nodes: int,
-    per_node: int,
-    version: Version,
-    env: dict[str, str],
+    found: dict[str, Graph | None], logged: int | None, topology: Topology, version: Version, env: dict[str, str]
 ) -> int:
-    """The number of collective channels (src/graph/connect.cc): twice those searched, more for SHARP and for Hopper.
+    """The number of collective channels (src/graph/connect.cc, ncclTopoPostset); what a log says of them holds.
 
-    What a log says of them holds, unless this job's variables bound them otherwise.
+    This job's variables bound it either way.
     """
     limit = max_channels(version)
-    channels = logged or _channels_of(found, sm, nodes, per_node, version)
+    channels = logged or _channels_of(found, topology, version)
     most = whole(env, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
     least = whole(env, "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
     if most:
@@ -263,13 +257,27 @@ def _coll_channels(
     return max(1, min(channels, limit))
 
 
-def _channels_of(found: dict[str, Graph | None], sm: int, nodes: int, per_node: int, version: Version) -> int:
+_FEW_CHANNELS = 16
+"""Fewer than so many are doubled on Hopper and for networks that unpack on the GPU."""
+
+_DOUBLED_SINCE: Version = (2, 18, 0)
+_FEW_ONLY_SINCE: Version = (2, 20, 0)
+_NEWER_THAN_HOPPER_SINCE: Version = (2, 25, 0)
+_UNPACKED_SINCE: Version = (2, 22, 0)
+
+
+def _channels_of(found: dict[str, Graph | None], topology: Topology, version: Version) -> int:
+    """Twice those searched, half as many again for SHARP, and twice those for Hopper and for GPUDirect-TCPX."""
     ring, chain = found["ring"], found.get("collnet_chain")
     assert ring is not None
-    channels = min(max_channels(version), 2 * ring.channels)
-    if chain is not None and chain.intra_gbps > chain.inter_gbps and per_node > 1:
-        channels += channels // 2
-    hopper = (sm == 90 and version >= (2, 21, 0)) or (sm > 90 and version >= (2, 28, 0))
-    if hopper and nodes > 1 and ring.intra_gbps > 45.0 and channels < 16:
+    limit, sm, several = max_channels(version), topology.gpu.sm, topology.nodes > 1
+    channels = min(limit, 2 * ring.channels)
+    if chain is not None and chain.intra_gbps > chain.inter_gbps and topology.ranks_per_node > 1:
+        channels = min(limit, channels + channels // 2)
+    hopper = sm == 90 or (sm > 90 and version >= _NEWER_THAN_HOPPER_SINCE)
+    if several and hopper and version >= _DOUBLED_SINCE and ring.intra_gbps > 45.0:
+        few = channels < _FEW_CHANNELS if version >= _FEW_ONLY_SINCE else 2 * channels <= limit
+        channels *= 2 if few else 1
+    if several and topology.network == "tcpx" and version >= _UNPACKED_SINCE and channels < _FEW_CHANNELS:
         channels *= 2
     return channels

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from commsim.nccl.environment import PATHS, path_level, whole
+from commsim.topology.sockets import BROADWELL
 
 if TYPE_CHECKING:
     from commsim.nccl.version import Version
@@ -17,9 +17,6 @@ INTEL_SINCE = (2, 9, 0)
 HOSTS_SINCE = (2, 23, 0)
 """From here on not through any host, but for two GPUs of an AMD one: 2.25.1 says so, and the notes of 2.23 quoted in
 pytorch/pytorch#142179 name it as new."""
-
-BROADWELL = re.compile(r"broadwell|E[57]-\d+ ?v4|family 6 model (?:[1-7]?\d|8[0-4])\b", re.I)
-"""Intel's before Skylake, by name or number."""
 
 
 def peer_level(topology: Topology, version: Version, env: dict[str, str]) -> int:
@@ -41,4 +38,5 @@ def _default(topology: Topology, version: Version) -> str:
         return "SYS" if version < HOSTS_SINCE or topology.ranks_per_node <= 2 else "PXB"
     if cpu.arch == "x86_64" and cpu.vendor == "intel" and version < INTEL_SINCE:
         return "PXB" if BROADWELL.search(cpu.model) else "PHB"
-    return "PXB" if version >= HOSTS_SINCE or cpu.arch == "arm64" or cpu.vendor == "intel" else "SYS"
+    near = cpu.arch == "arm64" or cpu.vendor in ("intel", "zhaoxin")
+    return "PXB" if version >= HOSTS_SINCE or near else "SYS"

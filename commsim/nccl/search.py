@@ -166,14 +166,14 @@ class _Search:
             return Found(pattern, least, most)
         if pattern in switches:
             most = min(_MOST_HEADS[pattern], gpus)
+        crosses = view.nets > 1 and pattern in ("RING", "BALANCED_TREE", "SPLIT_TREE")
+        cross = self.may_cross if crosses else 0
         if gpus == 1 and pattern != "RING":
             pattern = "TREE"
         if pattern == "NVLS" and not view.nets:
             least = most
         if pattern == "RING" and self.version >= _SPLIT_SINCE and view.split_nvlink() and most >= 2:
             least = max(least, 2)  # the tree between two groups of GPUs needs two channels, and has as many as the ring
-        crosses = view.nets > 1 and pattern in ("RING", "BALANCED_TREE", "SPLIT_TREE")
-        cross = self.may_cross if crosses else 0
         self._types()
         self.best = Found(
             pattern, least, most, int(cross == 1), pattern != "NVLS", 0.0, 0.0, self.nearest[0], self.nearest[1]
@@ -182,8 +182,8 @@ class _Search:
         self._duplicate()
         self._second_pass()
         if not self.best.channels and pattern not in switches:
-            least, gbps = 1, SIMPLE_ORDER_GBPS
-            self.best = Found(pattern, least, most, 0, True, gbps, gbps, SYS, SYS, 1, 0, [list(range(gpus))], [(0, 0)])
+            crossing, order, gbps = self.best.cross_nic, list(range(gpus)), SIMPLE_ORDER_GBPS
+            self.best = Found(pattern, 1, most, crossing, True, gbps, gbps, SYS, SYS, 1, 0, [order], [(0, 0)])
         return self.best
 
     def _types(self) -> None:

@@ -7,7 +7,6 @@ A NIC and its port on the network are two devices, with a link of the port's rat
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,34 +14,18 @@ import numpy as np
 
 from commsim.nccl.environment import THROUGH_HOST, path_level, whole
 from commsim.nccl.paths import C2C, DIS, LOC, LOCAL_GBPS, NET, NO_PATH, NVL, P2C, PHB, PIX, PXB, PXN, SYS, Path, Wiring
-from commsim.nccl.peer import BROADWELL, peer_level
+from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 from commsim.topology.graph import LinkKind, VertexKind
+from commsim.topology.sockets import SKYLAKE, socket_gb_per_s
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 __all__ = ["C2C", "LOC", "NVL", "P2C", "PHB", "PIX", "PXB", "PXN", "SYS", "NodeView", "Path", "view_of"]
 
-_CPU_LINK_GBPS = {"amd": 16.0, "ibm": 32.0, "arm": 6.0, "zhaoxin": 6.0}
-"""src/graph/topo.h LINK_SYS, of processors that are not Intel's."""
-
-_INTEL_LINK_GBPS = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
-"""From a model number of family 6 on: Emerald Rapids, Sapphire Rapids, Skylake, older. Up to 2.25 NCCL told only
-Skylake from older ones (src/graph/topo.cc, ncclTopoAddCpu and ncclTopoGetInterCpuBw)."""
-
 _NEW_INTEL_SINCE: Version = (2, 26, 0)
-_SKYLAKE = 0x55
-_YONGFENG = (7, 0x5B), 9.0
-
-_WORDS = (
-    (re.compile(r"emerald|8592|8558", re.I), 0xCF),
-    (re.compile(r"sapphire|84", re.I), 0x8F),
-    (BROADWELL, 0x4F),
-)
-"""Model numbers of family 6 by words of a model's name."""
-
-_NUMBERS = re.compile(r"family (\d+) model (\d+)")
+"""Up to 2.25 NCCL tells only Skylake from older models (src/graph/topo.cc, ncclTopoAddCpu)."""
 
 _MOST_CHANNELS = 64
 """MAXCHANNELS: as many channels are asked for the NIC of a GPU."""
@@ -65,21 +48,8 @@ def nvlink_gbps(topology: Topology, version: Version) -> float:
 
 def cpu_link_gbps(topology: Topology, version: Version) -> float:
     """The link between two sockets as NCCL counts it."""
-    if topology.cpu.vendor != "intel":
-        return _CPU_LINK_GBPS.get(topology.cpu.vendor, 10.0)
-    family, model = _intel_model(topology.cpu.model)
-    if (family, model) == _YONGFENG[0]:
-        return _YONGFENG[1]
-    number = model if family == 6 else 0
-    number = number if version >= _NEW_INTEL_SINCE else min(number, _SKYLAKE)
-    return next(gbps for least, gbps in _INTEL_LINK_GBPS if number >= least)
-
-
-def _intel_model(text: str) -> tuple[int, int]:
-    """Family and model number of a processor, of numbers or a name: Skylake where it says neither."""
-    if numbers := _NUMBERS.search(text):
-        return int(numbers[1]), int(numbers[2])
-    return 6, next((number for word, number in _WORDS if word.search(text)), _SKYLAKE)
+    newest = 0xFFFF if version >= _NEW_INTEL_SINCE else SKYLAKE
+    return socket_gb_per_s(topology.cpu.vendor, topology.cpu.model, newest=newest)
 
 
 @dataclass
@@ -189,6 +159,8 @@ class _Builder:
             elif kind is LinkKind.HOST:
                 gbps = sockets
             pairs.add(ends)
+            if kind is LinkKind.C2C and t.cpu.vendor == "ibm":  # NVLinks to a POWER9
+                kind, gbps = LinkKind.NVLINK, round(gbps / (t.nvlink_link_bandwidth / 1e9 or 25.0)) * per_link
             self.wiring.join(*ends, types[kind], gbps)
 
     def _device(self, nic: int) -> int:

@@ -26,6 +26,7 @@ from commsim.topology.imported import (
     peer_note,
     socket_links,
 )
+from commsim.topology.sockets import model_text
 from commsim.xml_tree import Element, read_xml
 
 _PCIE = {
@@ -48,9 +49,12 @@ _VENDORS = {
     "GenuineIntel": "intel",
     "AuthenticAMD": "amd",
     "IBM": "ibm",
-    "CentaurHauls": "intel",
-    "  Shanghai  ": "intel",
+    "CentaurHauls": "zhaoxin",
+    "  Shanghai  ": "zhaoxin",
 }
+_NVSWITCH, _CPU = "0x068000", "0x068001"
+"""PCI classes at the far end of NVLinks (src/graph/topo.cc, kvDictPciClass)."""
+
 _VIRTUAL = re.compile(r"^(br-|veth|docker|cali|tunl|flannel|virbr|tailscale|wl|vxlan|cni|lo$)")
 _SM_OF_DEVICE = {
     "0x1db1": 70, "0x1db4": 70, "0x1db5": 70, "0x1db6": 70, "0x20b0": 80, "0x20b2": 80, "0x20b5": 80, "0x20f1": 80,
@@ -120,12 +124,13 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     generation = generation_of(sm)
     if generation is None:
         raise TopologyError([Fault(file, 0, 0, "", f"found compute capability {sm / 10:g}, expected 7.0 or later")])
-    found.links += socket_links(found.hosts, vendor)
+    model = _model(root, found)
+    found.links += socket_links(found.hosts, vendor, model.get("model", ""))
     node: dict[str, Any] = {"vertices": found.vertices, "links": found.links}
     data: dict[str, Any] = {
         "description": f"Imported from {path.name}",
         "gpu": gpu_block(sm, generation, given),
-        "cpu": {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor, **_model(root, found)},
+        "cpu": {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor, **model},
         "node": node,
     }
     if speed is not None:
@@ -167,8 +172,11 @@ def _pci(found: _Found, element: Element, vertex: str, file: str, host: str) -> 
         found.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
         for c2c in gpu.each("c2c") if gpu is not None else []:
             megabytes = _number(found, c2c, "bw", file) * _number(found, c2c, "count", file)
-            found.links.append(link(name, host, "c2c", gb_per_s(megabytes / 1000)))
-            found.links[:] = [one for one in found.links if one["ends"] != [name, vertex] or one["kind"] != "pcie"]
+            _to_host(found, name, host, gb_per_s(megabytes / 1000))
+        for nvlink in gpu.each("nvlink") if gpu is not None else []:
+            if nvlink.attributes.get("tclass", "") == _CPU:
+                count, sm = int(_number(found, nvlink, "count", file)), found.gpus[-1].sm or 70
+                _to_host(found, name, host, gb_per_s(count * NVLINK_GB_PER_S.get(sm, 25.0)))
     elif nics or kind.startswith("0x02"):
         ports = [net for nic in nics for net in nic.each("net")]
         label = element.attributes.get("busid", "")
@@ -184,6 +192,12 @@ def _pci(found: _Found, element: Element, vertex: str, file: str, host: str) -> 
     elif not kind:
         message = "is missing, so nothing says whether this device is a GPU, a NIC or a switch; complete the file"
         found.faults.append(Fault(file, element.line, 1, "class", message))
+
+
+def _to_host(found: _Found, gpu: str, host: str, bandwidth: str) -> None:
+    """Joins a GPU to its host by C2C, or POWER9's NVLinks to the CPU; PCIe of the same two ends gives way."""
+    found.links[:] = [one for one in found.links if one["ends"] != [gpu, host]]
+    found.links.append(link(gpu, host, "c2c", bandwidth))
 
 
 def _new_gpu(found: _Found, name: str, pci: Element, gpu: Element | None, file: str, vertex: str) -> _Gpu:
@@ -290,7 +304,7 @@ def _model(root: Element, found: _Found) -> dict[str, str]:
         return {}
     if len(set(numbers)) > 1:
         found.notes.append("processors of several models: the first is taken for all")
-    return {"model": "family {} model {}".format(*numbers[0])}
+    return {"model": model_text(*map(int, numbers[0]))}
 
 
 def _nics(found: _Found, given: Given, file: str) -> str | None:
@@ -334,7 +348,7 @@ def _nvlink(found: _Found, given: Given, sm: int, file: str) -> None:
     for gpu in found.gpus:
         for element in gpu.element.each("nvlink") if gpu.element is not None else []:
             count, target = int(_number(found, element, "count", file)), element.attributes.get("target", "")
-            if element.attributes.get("tclass", "").startswith("0x0680"):
+            if element.attributes.get("tclass", "").startswith(_NVSWITCH):
                 to_switch[gpu.name] = to_switch.get(gpu.name, 0) + count
             elif target == gpu.bus:
                 found.notes.append(f"line {element.line}: the NVLinks of {gpu.name} lead to itself and are left out")

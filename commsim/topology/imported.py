@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commsim.errors import UnitError
+from commsim.topology.sockets import socket_gb_per_s
 from commsim.units import parse_bandwidth
 
 GENERATIONS = (
@@ -28,9 +29,9 @@ _GEFORCE = (75, 86, 89, 120)
 NVLINK_MOST = {70: 6, 75: 2, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
 """NVLinks of one GPU."""
 
-SOCKET_GB_PER_S = {"intel": 10.0, "amd": 96.0, "ibm": 32.0, "arm": 6.0}
-"""Between two sockets, for what devices send each other: as NCCL counts it (src/graph/topo.h), but three xGMI links of
-16 lanes at 16 GT/s for AMD's 16, which published runs of 4 and 8 GPUs exceed. NCCL's search goes by its own figures."""
+AMD_SOCKET_GB_PER_S = 96.0
+"""Between two sockets of AMD's, for what devices send each other: three xGMI links of 16 lanes at 16 GT/s. Published
+runs of 4 and 8 GPUs exceed the 16 GB/s that NCCL counts, by which its search goes all the same."""
 
 MODEL_OF_SM = {
     70: "V100",
@@ -113,9 +114,9 @@ def fabric_block(network: str, nic_bandwidth: str, notes: list[str]) -> dict[str
     return block
 
 
-def socket_links(hosts: list[str], vendor: str) -> list[dict[str, Any]]:
-    """All sockets joined with each other."""
-    bandwidth = gb_per_s(SOCKET_GB_PER_S.get(vendor, 10.0))
+def socket_links(hosts: list[str], vendor: str, model: str = "") -> list[dict[str, Any]]:
+    """All sockets joined with each other, as NCCL rates them but for AMD's."""
+    bandwidth = gb_per_s(AMD_SOCKET_GB_PER_S if vendor == "amd" else socket_gb_per_s(vendor, model))
     return [link(a, b, "host", bandwidth) for i, a in enumerate(hosts) for b in hosts[i + 1 :]]
 
 

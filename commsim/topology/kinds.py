@@ -82,8 +82,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cpu:
-    """A host CPU: arch "x86_64", "arm64" or "ppc64"; vendor "intel", "amd", "arm" or "ibm"; model; cores of a node.
+    """A host CPU: arch "x86_64", "arm64" or "ppc64"; vendor, model; cores of a node.
 
+    The vendor is "intel", "amd", "arm", "ibm" or "zhaoxin", the model its name or "family 6 model 143".
     `cores` is 0 where nobody has said, which is taken as enough for all ranks.
     """
 

@@ -84,7 +84,7 @@ class CpuSpec(_Block):
     """The host CPU; NCCL's tuner reads architecture and vendor, gloo's model the `cores` that a node's ranks share."""
 
     arch: Literal["x86_64", "arm64", "ppc64"] | None = Field(default=None, description="NCCL's choice depends on it")
-    vendor: Literal["intel", "amd", "arm", "ibm"] | None = Field(
+    vendor: Literal["intel", "amd", "arm", "ibm", "zhaoxin"] | None = Field(
         default=None, description="NCCL's choice depends on it"
     )
     model: Text | None = Field(default=None, description="NCCL's choice depends on it")

@@ -118,6 +118,30 @@ def test_channels_are_clipped_by_the_environment() -> None:
     assert discover(topology, (2, 20, 0), {"NCCL_MIN_CTAS": "64"}).coll_channels == 32
 
 
+@pytest.mark.parametrize(
+    ("preset", "nics", "version", "channels"),
+    [  # src/graph/connect.cc, ncclTopoPostset: 2.17, 2.18 to 2.19, 2.20 on; newer than Hopper from 2.25 on
+        ("hgx-h100-ndr400", 6, (2, 17, 1), 12), ("hgx-h100-ndr400", 6, (2, 18, 5), 24),
+        ("hgx-h100-ndr400", 6, (2, 20, 5), 24), ("hgx-h100-ndr400", 8, (2, 17, 1), 16),
+        ("hgx-h100-ndr400", 8, (2, 19, 3), 32), ("hgx-h100-ndr400", 8, (2, 20, 5), 16),
+        ("hgx-b200-ndr400", 6, (2, 24, 3), 12), ("hgx-b200-ndr400", 6, (2, 25, 1), 24),
+        ("hgx-b200-ndr400", 8, (2, 26, 2), 16),
+    ],
+)  # fmt: skip
+def test_few_channels_are_doubled_on_hopper_and_from_2_25_on_on_newer_gpus(
+    preset: str, nics: int, version: tuple[int, int, int], channels: int
+) -> None:
+    assert discover(load_preset(preset, nodes=2, nics_per_node=nics), version).coll_channels == channels
+
+
+@pytest.mark.parametrize(("version", "doubled"), [((2, 21, 5), 1), ((2, 22, 3), 2), ((2, 26, 2), 2)])
+def test_gpudirect_tcpx_doubles_few_channels(version: tuple[int, int, int], doubled: int) -> None:
+    topology = load_preset("gcp-a3-high", nodes=2)
+    system = discover(topology, version)
+    assert 2 * system.ring.channels < 16
+    assert system.coll_channels == doubled * 2 * system.ring.channels
+
+
 def test_a_pcie_box_gets_one_ring_and_no_ll128() -> None:
     system = discover(load_preset("rtx4090"), (2, 26, 2))
     assert (system.ring.channels, system.coll_channels) == (1, 2)

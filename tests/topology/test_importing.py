@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from nccl_machines import Node
 
 from commsim.errors import TopologyError
+from commsim.nccl.graph import discover
+from commsim.nccl.view import cpu_link_gbps
+from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.imported import Given
 from commsim.topology.importing import checked, import_file
 
@@ -193,3 +198,114 @@ def test_published_files_are_refused_with_the_reason(name: str) -> None:
 @shared
 def test_no_published_file_is_forgotten() -> None:
     assert {p.name for p in SHARED.iterdir()} - {"INDEX.csv"} == LOADED.keys() | REFUSED.keys()
+
+
+TWO_SOCKETS = """<system version="1">
+  <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="{model}">
+    <pci busid="0:1" class="0x030200" link_speed="{speed}" link_width="16"><gpu dev="0" sm="80" rank="0"/></pci>
+    <pci busid="0:3" class="0x020700" link_speed="16.0 GT/s PCIe" link_width="16">
+      <nic><net name="mlx5_0" port="1" speed="100000"/><net name="mlx5_1" port="2" speed="100000"/></nic>
+    </pci>
+  </cpu>
+  <cpu numaid="1" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="{model}">
+    <pci busid="0:2" class="0x030200" link_speed="{speed}" link_width="16"><gpu dev="1" sm="80" rank="1"/></pci>
+  </cpu>
+</system>
+"""
+
+
+def _two_sockets(tmp_path: Path, model: int = 143, speed: str = "16.0 GT/s PCIe", nodes: int = 1) -> Topology:
+    path = tmp_path / "two.xml"
+    path.write_text(TWO_SOCKETS.format(model=model, speed=speed))
+    return checked(import_file(path), path, nodes)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "gbps"),
+    [  # src/graph/topo.h and topo.cc: Emerald Rapids, Sapphire Rapids, Ice Lake, Broadwell
+        (207, (2, 26, 2), 40.0), (143, (2, 26, 2), 22.0), (106, (2, 26, 2), 10.0), (79, (2, 26, 2), 6.0),
+        (207, (2, 24, 3), 10.0), (143, (2, 24, 3), 10.0), (79, (2, 24, 3), 6.0),
+    ],
+)  # fmt: skip
+def test_the_processor_model_is_kept_and_rates_the_sockets(
+    tmp_path: Path, model: int, version: tuple[int, int, int], gbps: float
+) -> None:
+    topology = _two_sockets(tmp_path, model)
+    assert topology.cpu.model == f"family 6 model {model}"
+    assert cpu_link_gbps(topology, version) == gbps
+    if version >= (2, 26, 0):  # rings at the fastest speed of NCCL's table that 16 lanes and the sockets carry
+        ring = discover(topology, version).ring
+        assert ring.channels * ring.intra_gbps == {40.0: 24.0, 22.0: 20.0, 10.0: 10.0, 6.0: 6.0}[gbps]
+
+
+def test_ports_of_one_device_are_nics_of_full_speed_that_share_its_link(tmp_path: Path) -> None:
+    topology = _two_sockets(tmp_path, nodes=2)
+    assert (topology.nics_per_node, topology.nic_bandwidth) == (2, 12.5e9)
+    names = [topology.vertex_name[int(v)] for v in np.flatnonzero(topology.vertex_kind == VertexKind.CARD)]
+    assert names == ["node0.card0", "node1.card0"]
+    links = {
+        (topology.vertex_name[int(a)], topology.vertex_name[int(b)]): float(rate)
+        for a, b, rate in zip(topology.link_src, topology.link_dst, topology.link_bandwidth, strict=True)
+    }
+    assert {links["node0.card0", f"node0.nic{i}"] for i in range(2)} == {24e9}
+    assert links["node0.cpu0", "node0.card0"] == 24e9
+    assert topology.nic_path_type(0, 0) == topology.nic_path_type(0, 1) == "PHB"  # a card is no switch
+
+
+@pytest.mark.parametrize(("speed", "said"), [("", "is empty"), ("Unknown speed", "is 'Unknown speed'")])
+def test_a_link_speed_that_says_nothing_is_told(tmp_path: Path, speed: str, said: str) -> None:
+    path = tmp_path / "two.xml"
+    path.write_text(TWO_SOCKETS.format(model=143, speed=speed))
+    (note,) = (note for note in import_file(path).notes if "link_speed" in note)
+    assert note.startswith(f"line 3 and 1 more devices: link_speed {said}, so 8 GT/s a lane is taken")
+    assert float(checked(import_file(path), path).link_bandwidth.min()) == 12e9  # 22e9 between the sockets
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "gbps"),
+    [  # src/graph/topo.cc, kvDictCpuVendor and ncclTopoGetInterCpuBw: KH-50000 and older ones
+        ("  Shanghai  ", 7, 91, 9.0),
+        ("  Shanghai  ", 7, 59, 6.0),
+        ("CentaurHauls", 7, 91, 9.0),
+    ],
+)
+def test_zhaoxins_processors_are_no_intels(tmp_path: Path, vendor: str, family: int, model: int, gbps: float) -> None:
+    path = tmp_path / "two.xml"
+    text = TWO_SOCKETS.format(model=model, speed="16.0 GT/s PCIe").replace("GenuineIntel", vendor)
+    path.write_text(text.replace('familyid="6"', f'familyid="{family}"'))
+    topology = checked(import_file(path), path)
+    assert topology.cpu.vendor == "zhaoxin"
+    assert cpu_link_gbps(topology, (2, 26, 2)) == gbps
+    assert discover(topology, (2, 26, 2)).ring.intra_gbps == {9.0: 9.0, 6.0: 6.0}[gbps]
+
+
+def _links(topology: Topology) -> dict[tuple[str, str], tuple[str, float]]:
+    """(kind, GB/s) of the links between vertices, by the names inside the first node."""
+    names = [name.removeprefix("node0.") for name in topology.vertex_name]
+    columns = (topology.link_src, topology.link_dst, topology.link_kind, topology.link_bandwidth)
+    return {
+        (names[int(a)], names[int(b)]): (LinkKind(int(kind)).name, float(rate) / 1e9)
+        for a, b, kind, rate in zip(*columns, strict=True)
+    }
+
+
+def test_nvlinks_to_the_cpu_are_no_nvswitch(tmp_path: Path) -> None:
+    # A half of a POWER9 node: two GPUs, three links between them, three of each to the processor.
+    path = tmp_path / "power.xml"
+    path.write_text(Node(70, 4, "ibm", 2, "1", "8x16", "power:3", "", "host").xml())
+    topology = checked(import_file(path), path)
+    links = _links(topology)
+    assert not topology.has_nvswitch
+    assert links["gpu0", "gpu1"] == ("NVLINK", 75.0)
+    assert links["gpu0", "cpu0"] == ("C2C", 75.0)
+    assert links["gpu0", "pcie0"] == ("PCIE", 12.0)
+
+
+def test_a_superchip_keeps_the_pcie_to_a_switch_with_a_nic(tmp_path: Path) -> None:
+    path = tmp_path / "chip.xml"
+    path.write_text(Node(90, 2, "arm", 2, "1", "32x16", "c2c:450000:18", "2x400", "switch").xml())
+    topology = checked(import_file(path, Given(network="infiniband")), path, 2)
+    links = _links(topology)
+    assert links["gpu1", "cpu1"] == ("C2C", 450.0)
+    assert links["gpu1", "pcie1"] == ("PCIE", 48.0)
+    assert topology.nic_path_type(1, 1) == "PIX"
