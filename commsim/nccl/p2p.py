@@ -13,9 +13,9 @@ from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.lower import inside_name, nic_efficiency, nic_rates
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
     from commsim.nccl.lower import Machine
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.system import System
     from commsim.nccl.version import Version
 
 COLLECTIVES = ("send_recv", "all_to_all", "gather", "scatter")
