@@ -27,7 +27,6 @@ from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
-from commsim.nccl.rails import busiest_rail
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.system import System
 from commsim.nccl.tuner import Candidate, Rules, candidates, left_out, max_threads
@@ -295,7 +294,7 @@ class Predictor:
 
     @cached_property
     def _busiest_rail(self) -> float:
-        return busiest_rail(self.topology, self.version, self.options.env)
+        return p2p.busiest_rail(self.topology, self.version, self.options.env)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
         if self.options.engine not in ("auto", "closed_form"):
