@@ -38,7 +38,7 @@ format: $(VENV)/.installed-dev ## rewrite the files as ruff wants them
 types: $(VENV)/.installed-dev ## mypy, strict
 	$(BIN)/mypy
 
-imports: $(VENV)/.installed-dev ## the import direction between the parts of the package
+imports: $(VENV)/.installed-dev ## the import direction between the parts of the package, and no circles inside them
 	$(BIN)/lint-imports --no-cache
 
 docs: $(VENV)/.installed-dev ## build the documentation into site/; a warning is an error

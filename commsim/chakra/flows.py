@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.chakra.program import Key, Operation, Program
+from commsim.engine.template import Template
 from commsim.training.flows import MOST_ROWS, Flow, held_links, rings
 
 if TYPE_CHECKING:
-    from commsim.engine.cosim import Template
     from commsim.topology.graph import Topology
 
 Int64 = npt.NDArray[np.int64]
@@ -79,8 +79,6 @@ class SharedLinks:
 
     def _template(self, key: Key) -> tuple[Template, tuple[int, ...], float, float]:
         """Messages of one byte, their ranks, seconds per byte of a hop on the fullest link, most latency."""
-        from commsim.engine.cosim import Template
-
         src, dst = self._hops(key)
         load = np.bincount(held_links(self.topology, src, dst), minlength=self.topology.link_bandwidth.size)
         template, ranks = Template.at_once(src, dst)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,102 +28,16 @@ import numpy as np
 import simpy
 
 from commsim.collectives.schedule import Schedule
-from commsim.engine.program import Int32, Int64, dense_ids
-from commsim.errors import ScheduleError
+from commsim.engine.program import Int32
+from commsim.engine.template import Template
 
 if TYPE_CHECKING:
     from commsim.engine.cosim_fair import FairNetwork
     from commsim.topology.graph import Topology
 
+__all__ = ["Environment", "Network", "Template"]
 
 _STEP = simpy.Environment.step  # looked up once: it is called for every event
-
-
-@dataclass(frozen=True, eq=False)
-class Template:
-    """A schedule made ready to be started often: its messages between local ranks 0..n-1, and their order."""
-
-    ranks: int
-    total_bytes: int
-    nbytes: Int64
-    pair: Int64
-    line: Int32
-    succ_ptr: Int64
-    succ_idx: Int32
-    indeg: Int32
-
-    @staticmethod
-    def of(schedule: Schedule) -> Template:
-        """The template of a schedule whose endpoints are all ranks; a ScheduleError otherwise."""
-        if schedule.endpoints > schedule.world_size:
-            raise ScheduleError("a schedule that reduces in switches cannot be started on ranks alone")
-        ptr, idx = schedule.dependencies()
-        n = schedule.endpoints
-        pair = schedule.src.astype(np.int64) * n + schedule.dst
-        channels = int(schedule.channel.max(initial=0)) + 1
-        return Template(
-            ranks=n,
-            total_bytes=schedule.nbytes,
-            nbytes=schedule.payload_bytes() if schedule.wire_bytes is None else schedule.wire_bytes,
-            pair=pair,
-            line=dense_ids(pair * channels + schedule.channel, n * n * channels)[1],
-            succ_ptr=ptr,
-            succ_idx=idx,
-            indeg=np.bincount(idx, minlength=schedule.rows).astype(np.int32),
-        )
-
-    @staticmethod
-    def send(nbytes: int) -> Template:
-        """One message from local rank 0 to local rank 1."""
-        none = np.zeros(0, np.int32)
-        return Template(
-            2,
-            nbytes,
-            np.array([nbytes]),
-            np.array([1]),
-            np.zeros(1, np.int32),
-            np.zeros(2, np.int64),
-            none,
-            np.zeros(1, np.int32),
-        )
-
-    @staticmethod
-    def at_once(src: Int64, dst: Int64) -> tuple[Template, tuple[int, ...]]:
-        """(template, its ranks): one byte from each source to each destination, all started together."""
-        group, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
-        first, second = np.split(place.reshape(-1).astype(np.int64), 2)
-        rows = src.size
-        template = Template(
-            ranks=group.size,
-            total_bytes=rows,
-            nbytes=np.ones(rows, np.int64),
-            pair=first * group.size + second,
-            line=np.arange(rows, dtype=np.int32),
-            succ_ptr=np.zeros(rows + 1, np.int64),
-            succ_idx=np.zeros(0, np.int32),
-            indeg=np.zeros(rows, np.int32),
-        )
-        return template, tuple(group.tolist())
-
-    def require_group(self, group: Sequence[int]) -> None:
-        """Raise a ScheduleError unless the template has messages and one local rank per rank of the group."""
-        if len(group) != self.ranks:
-            raise ScheduleError(f"found a group of {len(group)} ranks for a template of {self.ranks}")
-        if not self.nbytes.size:
-            raise ScheduleError("a template without messages ends as it starts; nothing need be waited for")
-
-    def scaled(self, nbytes: int) -> Int64:
-        """Bytes of each message when the whole has ``nbytes``; a ScheduleError when they are not whole numbers."""
-        if nbytes == self.total_bytes:
-            return self.nbytes
-        if not self.total_bytes:
-            raise ScheduleError(f"a template without bytes cannot be scaled to {nbytes} bytes")
-        share = math.gcd(nbytes, self.total_bytes)
-        if (self.nbytes % (self.total_bytes // share)).any():
-            raise ScheduleError(
-                f"{nbytes} bytes do not divide into the chunks of a template of {self.total_bytes} bytes"
-            )
-        return np.asarray(self.nbytes // (self.total_bytes // share) * (nbytes // share), np.int64)
 
 
 class Network:

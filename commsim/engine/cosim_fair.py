@@ -15,10 +15,10 @@ import numpy as np
 
 from commsim.engine.fair import QUANTUM, lines_of, links_of, ways_of
 from commsim.engine.program import Float64, Int32, Int64, Program
+from commsim.engine.template import Template
 from commsim.errors import CommsimError
 
 if TYPE_CHECKING:
-    from commsim.engine.cosim import Template
     from commsim.topology.graph import Topology
 
 _MOST_CONNECTIONS = 1 << 20

@@ -25,8 +25,8 @@ from commsim.nccl.lower import Call, Machine, message_turn, network_hop, nic_rat
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.system import System
 
 _LATENCY_OF_PASS = 0.5
 """Part of the time of a full block's pass of LL that a pass of fewer threads takes too: a thread takes its next 8 bytes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from commsim.nccl.protocols import RING_CHUNK_STEPS, STEPS, Protocol
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
+    from commsim.nccl.system import System
 
 KIB = 1024
 

@@ -12,9 +12,9 @@ from commsim.nccl.chunks import Part, chunk_bytes, loops
 from commsim.nccl.lower import inside_name, intra_bandwidth, node_rate
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
     from commsim.nccl.lower import Call, Machine
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.system import System
 
 _NETWORK_S = {"collnet_direct": 31e-6, "collnet_chain": 30e-6, "nvls": 18e-6}
 """Up to the switch that reduces and down again, with the plugin (NCCL 2.30.7 src/graph/tuning.cc, hwLat NET)."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, PROTOCOL_NAMES
-from commsim.nccl.graph import Graph, System
+from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner import Entry
 from commsim.nccl.version import Version, parse_version
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.debug_log import read_debug_log
-from commsim.nccl.graph import Found, Graph
 from commsim.nccl.graph_xml import graphs_of
+from commsim.nccl.system import Graph, NamedGraphs
 from commsim.xml_tree import read_xml
 
 _HOW = "set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH in that job"
@@ -22,7 +22,7 @@ class GraphFile:
     """
 
     path: str
-    found: Found
+    found: NamedGraphs
     coll_channels: int | None = None
     gpus: int | None = None  # of a node
     several_nodes: bool | None = None

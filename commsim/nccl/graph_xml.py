@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.environment import PATHS
-from commsim.nccl.graph import Graph
+from commsim.nccl.system import Graph
 from commsim.xml_tree import Element, read_xml
 
 _NAMES = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}

@@ -17,7 +17,7 @@ from commsim.nccl.environment import PATHS
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import Graph, System
+    from commsim.nccl.system import Graph, System
     from commsim.topology.graph import Topology
 
 Pair = tuple[int, int]

@@ -25,10 +25,10 @@ import numpy.typing as npt
 from commsim.nccl.channels import Split
 from commsim.nccl.chunks import step_bytes
 from commsim.nccl.environment import THROUGH_HOST
-from commsim.nccl.graph import System
 from commsim.nccl.inside import Shared, Ways, ring_ways, shared, staged_rate, tree_ways
 from commsim.nccl.ordering import NO_ORDERING, Ordering
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
+from commsim.nccl.system import System
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 
 if TYPE_CHECKING:

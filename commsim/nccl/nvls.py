@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commsim.nccl.chunks import Part, chunk_bytes, heads, loops
-from commsim.nccl.graph import NVLS_CHUNK
 from commsim.nccl.lower import MESSAGES, node_rate
+from commsim.nccl.system import NVLS_CHUNK
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
     from commsim.nccl.lower import Call, Machine
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.system import System
 
 NODE_TRAFFIC = {2: 1.0, 3: 1.5}
 """Bytes that the busiest node sends (and receives) per byte of the call over the double tree (src/graph/trees.cc): over

@@ -15,7 +15,7 @@ from commsim.nccl.channels import MOST_NVLS_HEADS
 from commsim.nccl.version import Version, format_version
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
+    from commsim.nccl.system import System
 
 _DTYPES = {
     "char": "int8",

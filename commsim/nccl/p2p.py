@@ -6,17 +6,22 @@ channels, all pairs together as fast as the links of a GPU or the NICs of a node
 
 from __future__ import annotations
 
+from collections import Counter
 from math import ceil
 from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import p2p_channels, p2p_start
+from commsim.nccl.environment import whole
 from commsim.nccl.lower import inside_name, nic_efficiency, nic_rates
+from commsim.nccl.paths import NVL, P2C, PIX, PXB
+from commsim.nccl.view import view_of
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
     from commsim.nccl.lower import Machine
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.system import System
     from commsim.nccl.version import Version
+    from commsim.topology.graph import Topology
 
 COLLECTIVES = ("send_recv", "all_to_all", "gather", "scatter")
 
@@ -32,6 +37,8 @@ ncclP2pChannelBaseForRound)."""
 
 _NO_FLUSH_SM = 90
 """From this compute capability on nothing that a NIC wrote is flushed (src/graph/paths.cc, ncclTopoNeedFlush)."""
+
+_PXN_SINCE: Version = (2, 12, 0)
 
 _RATE_SINCE = (2, 29, 0)
 _RATE_RATIO = 2
@@ -82,6 +89,28 @@ def _net_chunk(each: float) -> int:
     return _CHUNK // 4 if each < _CHUNK else _CHUNK // 2
 
 
+def busiest_rail(topology: Topology, version: Version, env: dict[str, str]) -> float:
+    """The share of what the first GPU of a node sends to all ranks of another that the busiest NIC carries.
+
+    Since 2.12 a send leaves by the NIC beside the GPU that has the receiver's place in the sender's node, through that
+    GPU (PXN): on a fabric of rails nothing changes its rail on the way (src/graph/topo.cc, ncclTopoGetNetDev,
+    NCCL_P2P_PXN_LEVEL). So a root that sends to all ranks of a node does so by all NICs of its own. It sends by its own
+    NIC where it has no NVLink to that GPU, or where that GPU's NIC is farther than PCIe switches or does not read from
+    GPUs; always, so that the share is 1, before 2.12 and with NCCL_PXN_DISABLE=1 or NCCL_P2P_PXN_LEVEL=0.
+    """
+    off = version < _PXN_SINCE or whole(env, "NCCL_PXN_DISABLE") == 1 or whole(env, "NCCL_P2P_PXN_LEVEL") == 0
+    if off or topology.nodes == 1:
+        return 1.0
+    view = view_of(topology, version, env)
+    own, carried = view.local_net(0, 0), Counter[int | None]()
+    for gpu in range(view.gpus):
+        nic = view.local_net(gpu, 0)
+        path = None if nic is None else view.gpu_net[gpu][nic]
+        reached = path is not None and path.type in (PIX, PXB, P2C) and view.gpu_gpu[0][gpu].type <= NVL
+        carried[nic if reached else own] += 1
+    return max(carried.values()) / view.gpus
+
+
 def p2p_time(
     system: System,
     machine: Machine,
@@ -104,7 +133,7 @@ def p2p_time(
     port does of what goes through the memory of a host: two RTX 2080 Ti below a switch send 8 of its 12 GB/s.
 
     `rail` is the share of what the root of a scatter sends to other nodes that the busiest NIC of its node carries, and
-    the proxy there posts (`commsim.nccl.rails.busiest_rail`).
+    the proxy there posts (`busiest_rail`).
 
     In an all_to_all over nodes one block serves the peers of a node together, from 2.22 on: parts of before are as long
     as measured without it. What it hands over first takes it as long for all of them, before the NIC can begin, and as

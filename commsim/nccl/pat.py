@@ -15,9 +15,9 @@ from commsim.nccl.lower import message_turn, network_hop, shares
 from commsim.nccl.protocols import STEPS
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
     from commsim.nccl.lower import Call, Machine
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.system import System
 
 
 def transfers(ranks: int, block_bytes: int, slot_bytes: int) -> list[int]:

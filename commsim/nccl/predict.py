@@ -18,7 +18,7 @@ from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Split, nvls_channels, split
 from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, THROUGH_HOST, path_level, unmodelled, whole
-from commsim.nccl.graph import System, discover
+from commsim.nccl.graph import discover
 from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, NO_ORDERING, ordering
@@ -27,8 +27,8 @@ from commsim.nccl.pat import pat_time
 from commsim.nccl.peer import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
-from commsim.nccl.rails import busiest_rail
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
+from commsim.nccl.system import System
 from commsim.nccl.tuner import Candidate, Rules, candidates, left_out, max_threads
 from commsim.nccl.tuner_ofi import own_choice, why_not
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
@@ -294,7 +294,7 @@ class Predictor:
 
     @cached_property
     def _busiest_rail(self) -> float:
-        return busiest_rail(self.topology, self.version, self.options.env)
+        return p2p.busiest_rail(self.topology, self.version, self.options.env)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
         if self.options.engine not in ("auto", "closed_form"):

@@ -25,7 +25,6 @@ from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.chunks import Part, chunk_bytes, step_bytes
-from commsim.nccl.graph import System
 from commsim.nccl.lower import (
     Call,
     Machine,
@@ -37,6 +36,7 @@ from commsim.nccl.lower import (
     tree_share,
 )
 from commsim.nccl.protocols import WARP
+from commsim.nccl.system import System
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 if TYPE_CHECKING:

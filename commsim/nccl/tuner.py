@@ -13,9 +13,9 @@ from math import ceil
 
 from commsim.nccl import tuner_tables as tables
 from commsim.nccl.environment import PATHS, PROTOCOL_NAMES, Allowed, ring_always, ring_backup, whole
-from commsim.nccl.graph import System
 from commsim.nccl.operation import SUM, Operation, passed_over, ring_factor
 from commsim.nccl.protocols import PROTOCOLS
+from commsim.nccl.system import System
 from commsim.nccl.tuner_bandwidth import bandwidth
 from commsim.nccl.tuner_inputs import graph_of
 from commsim.nccl.tuner_latency import latency

@@ -10,7 +10,7 @@ from commsim.nccl.tuner_latency import steps
 from commsim.nccl.tuner_switch import collnet_direct_bandwidth, nvls_bandwidth
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import Graph, System
+    from commsim.nccl.system import Graph, System
     from commsim.nccl.version import Version
 
 _LL, _LL128, _SIMPLE = range(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import Graph, System
+    from commsim.nccl.system import Graph, System
     from commsim.nccl.version import Version
 
 

@@ -9,7 +9,7 @@ from commsim.nccl import tuner_tables as tables
 from commsim.nccl.tuner_inputs import graph_of
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import System
+    from commsim.nccl.system import System
     from commsim.nccl.version import Version
 
 _SIMPLE = 2

@@ -8,7 +8,7 @@ from commsim.nccl import tuner_tables as tables
 from commsim.nccl.tuner_inputs import column, generation
 
 if TYPE_CHECKING:
-    from commsim.nccl.graph import Graph, System
+    from commsim.nccl.system import Graph, System
     from commsim.nccl.version import Version
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.collectives import registry
 from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
 from commsim.nccl.version import parse_version
-from commsim.scenario.run import Pace
+from commsim.scenario.rows import Pace
 from commsim.topology.kinds import LinkKind
 from commsim.training.pipeline_schedules import SCHEDULES
 

@@ -11,7 +11,7 @@ from commsim.planner.sweep import Point, Sweep
 from commsim.processes import follow_parent
 
 if TYPE_CHECKING:
-    from commsim.scenario.run import Cache
+    from commsim.scenario.predictors import Cache
 
 ERROR_CHARACTERS = 500
 
@@ -73,7 +73,7 @@ def in_worker(points: list[Point]) -> list[Answer]:
 
 def on_cluster(sweep: Sweep, points: list[Point]) -> list[Answer]:
     """`evaluate` with the cache of this process, which a dask worker keeps from call to call."""
-    from commsim.scenario.run import Cache
+    from commsim.scenario.predictors import Cache
 
     if _worker.cache is None:
         _worker.cache = Cache()

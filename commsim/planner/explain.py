@@ -11,7 +11,9 @@ from commsim.document import Document, raise_faults, with_values
 from commsim.errors import CommsimError
 from commsim.planner.changes import ITEM, Change, collective_changes, machine_changes, step_changes
 from commsim.scenario.load import check_document
-from commsim.scenario.run import Cache, Pace, Prepared, prepare, row_predictor
+from commsim.scenario.predictors import Cache, row_predictor
+from commsim.scenario.rows import Pace
+from commsim.scenario.run import Prepared, prepare
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ def chunks(points: list[Point], workers: int) -> Iterator[list[Point]]:
 def run_local(sweep: Sweep, points: list[Point], workers: int) -> Iterator[list[Answer]]:
     """Answers as they finish, from so many processes. A point whose process dies twice is an error, not the end."""
     if workers == 1 or len(points) == 1:
-        from commsim.scenario.run import Cache
+        from commsim.scenario.predictors import Cache
 
         cache = Cache()
         for point in points:

@@ -18,7 +18,7 @@ from commsim.nccl.version import parse_version
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from commsim.nccl.graph import Graph, System
+    from commsim.nccl.system import Graph, System
     from commsim.nccl.version import Version
     from commsim.scenario.run import Prepared
     from commsim.topology.graph import Topology

@@ -185,7 +185,8 @@ DEFAULT_NODES = (1, 2, 4, 8, 16, 32)
 def _winners(saved: Saved, place: int, nodes: tuple[int, ...]) -> list[Winner]:
     """The choices of a scenario on other numbers of nodes: NCCL's own, or the quickest of `algorithm: auto`."""
     from commsim.report.crossover_map import Winner
-    from commsim.scenario.run import Cache, prepare, row_predictor
+    from commsim.scenario.predictors import Cache, row_predictor
+    from commsim.scenario.run import prepare
 
     assert saved.scenario is not None
     scenario, found, cache = saved.scenario, [], Cache()

@@ -26,7 +26,7 @@ from commsim.engine.simulate import Outcome
 from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
 from commsim.engine.variation import Spread, Variation, repeated
 from commsim.errors import InfeasibleError, ScheduleError, TopologyError
-from commsim.scenario.run import RowPredictor
+from commsim.scenario.rows import RowPredictor
 from commsim.topology.aggregation import SwitchTree
 from commsim.units import format_bytes
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commsim.topology.columns import TopologyColumns
 from commsim.topology.flow import fills_nics, halves_flow, inside, maximum_flow
 from commsim.topology.kinds import Float64, Int64, LinkKind, PathType, VertexKind
 from commsim.topology.tree import Shape, TreeRoutes
 
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
-
 _ENUMERATED_GPUS = 8  # 35 halvings of 8 GPUs; beyond, only the halving into first and second half is tried
 
 
-def fabric_bisection(topology: Topology) -> float:
+def fabric_bisection(topology: TopologyColumns) -> float:
     """Maximum flow (bytes/s) from the GPUs of the first half of the nodes to those of the second.
 
     Where the GPUs of each node can fill all its NICs at once, what the NICs carry decides: a NIC no more than its PCIe
@@ -45,7 +42,7 @@ def fabric_bisection(topology: Topology) -> float:
     return _switch_flow(topology, a, b)
 
 
-def nic_pcie_bandwidth(topology: Topology) -> Float64:
+def nic_pcie_bandwidth(topology: TopologyColumns) -> Float64:
     """Bytes/s that a node's own links carry to each of its NICs, (nodes, most NICs)."""
     out = np.zeros((topology.nodes, topology.most_nics))
     for i, group in enumerate(topology.groups):
@@ -59,7 +56,7 @@ def nic_pcie_bandwidth(topology: Topology) -> Float64:
     return out
 
 
-def _tree_flow(topology: Topology, fabric: TreeRoutes, a: Float64, b: Float64) -> float:
+def _tree_flow(topology: TopologyColumns, fabric: TreeRoutes, a: Float64, b: Float64) -> float:
     """From sources `a` to sinks `b` at the leaves, level by level."""
     s, bandwidth = fabric.shape, topology.link_bandwidth
     a, b = a[: s.leaves], b[: s.leaves]
@@ -86,7 +83,7 @@ def _sum_at(plane: Int64, pod: Int64, values: Float64, s: Shape) -> Float64:
     return out
 
 
-def _switch_flow(topology: Topology, a: Float64, b: Float64) -> float:
+def _switch_flow(topology: TopologyColumns, a: Float64, b: Float64) -> float:
     """From sources `a` to sinks `b` at the switches, over the links between them."""
     first = int(topology.node_first_vertex[-1])
     wires = topology.link_kind == LinkKind.FABRIC
@@ -94,7 +91,7 @@ def _switch_flow(topology: Topology, a: Float64, b: Float64) -> float:
     return maximum_flow(*ends, topology.link_bandwidth[wires], a, b)
 
 
-def node_bisection(topology: Topology) -> float:
+def node_bisection(topology: TopologyColumns) -> float:
     """The worst halving of one node's GPUs, beyond 8 that into first and second half.
 
     Over NVLink alone where it joins them all, else over every link.
@@ -111,7 +108,7 @@ def _halvings(gpus: int, half: int) -> list[tuple[int, ...]]:
     return [side for side in sides if 2 * half != gpus or 0 in side]
 
 
-def _flow(topology: Topology, side: set[int], nvlink: bool) -> float:
+def _flow(topology: TopologyColumns, side: set[int], nvlink: bool) -> float:
     """Maximum flow from the GPUs of `side` to the others of node 0, over its NVLinks or over all its links."""
     src, dst, capacity = inside(topology, 0, LinkKind.NVLINK if nvlink else None)
     vertices = int(topology.node_first_vertex[1])

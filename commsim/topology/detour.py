@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.errors import TopologyError
+from commsim.topology.columns import TopologyColumns
 from commsim.topology.fabric_routes import UNREACHABLE
-from commsim.topology.kinds import Bool, Int32, Int64, LinkKind
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.kinds import Bool, Int32, Int64
+from commsim.topology.switch_search import SwitchSearch
 
 _MOST_ATTEMPTS = 64
 
 
 def rerouted(
-    topology: Topology, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, bad: Bool
+    topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, bad: Bool
 ) -> tuple[Int64, Int64, Int32]:
     """The same pairs of nodes with the bad ones led over other NICs, equal paths or any surviving links.
 
@@ -54,7 +51,7 @@ def rerouted(
 
 
 def _by_search(
-    topology: Topology, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, left: Int64
+    topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, left: Int64
 ) -> tuple[Int64, Int64, Int32]:
     """The fewest hops over surviving links between any two working NICs, same index first."""
     fabric = topology.fabric_routes
@@ -77,7 +74,7 @@ def _by_search(
 
 
 def _way(
-    topology: Topology, search: SwitchSearch, up: Bool, node: int, to_node: int, rail: int
+    topology: TopologyColumns, search: SwitchSearch, up: Bool, node: int, to_node: int, rail: int
 ) -> tuple[int, int, list[int]]:
     fabric = topology.fabric_routes
     assert fabric is not None
@@ -92,49 +89,7 @@ def _way(
     raise TopologyError(f"{topology.name}: no way from node{node} to node{to_node}; {cut_of(topology, node)}")
 
 
-class SwitchSearch:
-    """Breadth-first trees over the surviving links between switches, one per switch, kept once grown."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._first = int(topology.node_first_vertex[-1])
-        wires = topology.link_kind == LinkKind.FABRIC
-        if topology.link_failed is not None:
-            wires = wires & ~topology.link_failed
-        self._onward: dict[int, list[tuple[int, int]]] = {}
-        for i in np.flatnonzero(wires).tolist():
-            tail, head = int(topology.link_src[i]) - self._first, int(topology.link_dst[i]) - self._first
-            self._onward.setdefault(tail, []).append((head, i))
-        self._trees: dict[int, dict[int, tuple[int, int]]] = {}
-
-    def tree(self, switch: int) -> dict[int, tuple[int, int]]:
-        """(switch before, link) of every switch reached from one; equal ways are taken in turn by switch number."""
-        if switch not in self._trees:
-            before = {switch: (switch, -1)}
-            queue = deque([switch])
-            while queue:
-                at = queue.popleft()
-                onward = self._onward.get(at, [])
-                turn = switch % max(len(onward), 1)
-                for head, link in onward[turn:] + onward[:turn]:
-                    if head not in before:
-                        before[head] = (at, link)
-                        queue.append(head)
-            self._trees[switch] = before
-        return self._trees[switch]
-
-    def path(self, switch: int, to: int) -> list[int] | None:
-        """Links from one switch to another, or None."""
-        before = self.tree(switch)
-        if to not in before:
-            return None
-        path, at = list[int](), to
-        while at != switch:
-            at, link = before[at]
-            path.append(link)
-        return path[::-1]
-
-
-def cut_of(topology: Topology, node: int) -> str:
+def cut_of(topology: TopologyColumns, node: int) -> str:
     """What cuts a node off, in words: its failed NICs, and the failed links around the part it can reach."""
     fabric = topology.fabric_routes
     assert fabric is not None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from commsim.topology.columns import TopologyColumns
 from commsim.topology.kinds import Float64, Int64, LinkKind, VertexKind
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
 
 Ends = npt.NDArray[np.integer]
 
@@ -83,7 +80,7 @@ def _unit(capacity: Float64, most: float) -> float:
     return max(float(np.gcd.reduce(whole[whole > 0], initial=0)), least)
 
 
-def fills_nics(topology: Topology, nic: Float64) -> bool:
+def fills_nics(topology: TopologyColumns, nic: Float64) -> bool:
     """Whether the GPUs of every node can send through, and receive from, all its NICs at once at `nic` bytes/s each.
 
     Without faults; `nic` is (nodes, most NICs).
@@ -106,7 +103,7 @@ def fills_nics(topology: Topology, nic: Float64) -> bool:
     return True
 
 
-def inside(topology: Topology, node: int, kind: LinkKind | None = None) -> tuple[Int64, Int64, Float64]:
+def inside(topology: TopologyColumns, node: int, kind: LinkKind | None = None) -> tuple[Int64, Int64, Float64]:
     """Ends and bytes/s of the links within a node that work, of one kind or of all."""
     links = np.arange(*topology.node_first_link[[node, node + 1]])
     if topology.link_failed is not None:
@@ -117,7 +114,7 @@ def inside(topology: Topology, node: int, kind: LinkKind | None = None) -> tuple
     return src, dst, topology.link_bandwidth[links]
 
 
-def halves_flow(topology: Topology) -> float:
+def halves_flow(topology: TopologyColumns) -> float:
     """Bytes/s from the GPUs of the first half of the nodes to those of the second, over every link that works.
 
     Nodes of one half that are alike, with NICs on the same switches, share what they can do, so k of them are one node
@@ -144,7 +141,7 @@ def halves_flow(topology: Topology) -> float:
     return maximum_flow(src, dst, capacity, give, take)
 
 
-def _alike(topology: Topology, works: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
+def _alike(topology: TopologyColumns, works: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
     """One node of each sort, and how many there are of it."""
     fabric = topology.fabric_routes
     assert fabric is not None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.columns import TopologyColumns
 
 
-def held_bytes(topology: Topology) -> int:
+def held_bytes(topology: TopologyColumns) -> int:
     """Bytes of the arrays and names of a topology and its route tables; an array held twice counts once."""
     arrays: dict[int, int] = {}
     _collect(topology, arrays)

@@ -15,16 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.errors import TopologyError
+from commsim.topology.columns import TopologyColumns
+from commsim.topology.detour import rerouted
 from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.kinds import Bool, Int32, Int64, RouteTable
 
 if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
     from commsim.topology.node_routes import NodeRoutes
 
 
 def route_table(
-    topology: Topology, src: npt.ArrayLike, dst: npt.ArrayLike, nic: npt.ArrayLike | None = None
+    topology: TopologyColumns, src: npt.ArrayLike, dst: npt.ArrayLike, nic: npt.ArrayLike | None = None
 ) -> RouteTable:
     """The deduplicated routes of the pairs (src[k], dst[k]); see `Topology.routes`."""
     a, b = np.broadcast_arrays(np.asarray(src, dtype=np.int64).ravel(), np.asarray(dst, dtype=np.int64).ravel())
@@ -41,12 +42,12 @@ def route_table(
     return RouteTable(ptr, links[used], index.reshape(-1).astype(np.int32))
 
 
-def _local(topology: Topology, rank: Int64) -> Int64:
+def _local(topology: TopologyColumns, rank: Int64) -> Int64:
     return np.asarray(rank - topology.node_first_rank[topology.rank_node[rank]])
 
 
 def _looked_up(
-    topology: Topology, node: Int64, table: Callable[[NodeRoutes], Int32], *index: Int64
+    topology: TopologyColumns, node: Int64, table: Callable[[NodeRoutes], Int32], *index: Int64
 ) -> npt.NDArray[np.int32]:
     """Rows ``table(routes of the node)[index]``, padded with -1 where tables of different nodes differ in width."""
     tables = [table(g.node_routes) for g in topology.groups]
@@ -65,7 +66,7 @@ def _looked_up(
     return out
 
 
-def _rails(topology: Topology, src: Int64, dst: Int64, nic: npt.ArrayLike | None) -> Int64:
+def _rails(topology: TopologyColumns, src: Int64, dst: Int64, nic: npt.ArrayLike | None) -> Int64:
     """The NIC index at which each pair leaves its node."""
     at = dst if topology.keeps_rails else src
     node = topology.rank_node[at].astype(np.int64)
@@ -83,7 +84,7 @@ def _rails(topology: Topology, src: Int64, dst: Int64, nic: npt.ArrayLike | None
     return np.where(asked < 0, nearest, asked)
 
 
-def _links(topology: Topology, src: Int64, dst: Int64, rail: Int64, same_node: Bool) -> Int32:
+def _links(topology: TopologyColumns, src: Int64, dst: Int64, rail: Int64, same_node: Bool) -> Int32:
     """Link ids (pairs, most hops), -1 where a pair has no link in that column."""
     node, to_node = (topology.rank_node[r].astype(np.int64) for r in (src, dst))
     local, to_local = _local(topology, src), _local(topology, dst)
@@ -114,7 +115,7 @@ def _links(topology: Topology, src: Int64, dst: Int64, rail: Int64, same_node: B
     return out
 
 
-def fabric_links(topology: Topology, node: Int64, to_node: Int64, rail: Int64) -> tuple[Int64, Int64, Int32]:
+def fabric_links(topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64) -> tuple[Int64, Int64, Int32]:
     """(NIC at the source, NIC at the destination, links between their switches) of pairs of nodes."""
     fabric = topology.fabric_routes
     assert fabric is not None  # pairs of different nodes
@@ -123,12 +124,10 @@ def fabric_links(topology: Topology, node: Int64, to_node: Int64, rail: Int64) -
     bad = ~_works(topology, node, rail, to_node, to_rail, links)
     if not bad.any():
         return rail, to_rail, links
-    from commsim.topology.detour import rerouted
-
     return rerouted(topology, node, to_node, rail, to_rail, links, bad)
 
 
-def _works(topology: Topology, node: Int64, rail: Int64, to_node: Int64, to_rail: Int64, links: Int32) -> Bool:
+def _works(topology: TopologyColumns, node: Int64, rail: Int64, to_node: Int64, to_rail: Int64, links: Int32) -> Bool:
     """Whether both NICs and all links of a path are up."""
     joined = np.asarray(links[:, 0] != UNREACHABLE) if links.shape[1] else np.ones(len(links), dtype=bool)
     if topology.link_failed is None:

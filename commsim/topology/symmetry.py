@@ -6,18 +6,16 @@ repeats; here every multiple is checked against the links: kind, bandwidth, late
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from commsim.topology.columns import TopologyColumns
 from commsim.topology.kinds import Int32, Int64
 
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
 
-
-def smallest_period(topology: Topology) -> int | None:
+def smallest_period(topology: TopologyColumns) -> int | None:
     """See `Topology.period_ranks`."""
     t = topology
     if t.nodes == 1:
@@ -32,7 +30,7 @@ def smallest_period(topology: Topology) -> int | None:
     return None
 
 
-def link_image(topology: Topology, shift: int) -> Int32:
+def link_image(topology: TopologyColumns, shift: int) -> Int32:
     """See `Topology.link_image`."""
     shift %= topology.world_size
     if topology.nodes == 1:
@@ -48,7 +46,7 @@ def _divisors(n: int) -> list[int]:
     return [d for d in range(1, n) if n % d == 0]
 
 
-def _image_inside(t: Topology, shift: int) -> Int32 | None:
+def _image_inside(t: TopologyColumns, shift: int) -> Int32 | None:
     """The image of the links between the GPUs of one node; links that no route takes stay where they are."""
     routes = t.node_routes.gpu_gpu
     moved = np.roll(routes, (-shift, -shift), axis=(0, 1))
@@ -63,7 +61,7 @@ def _image_inside(t: Topology, shift: int) -> Int32 | None:
     return image if _alike(t, image) else None
 
 
-def _image_between(t: Topology, shift: int) -> Int32 | None:
+def _image_between(t: TopologyColumns, shift: int) -> Int32 | None:
     """The image of all links when nodes shift cyclically."""
     assert t.fabric_routes is not None
     if (t.node_group != np.roll(t.node_group, -shift)).any():
@@ -81,7 +79,7 @@ def _image_between(t: Topology, shift: int) -> Int32 | None:
     return image.astype(np.int32) if _alike(t, image) else None
 
 
-def _vertex_image(t: Topology, shift: int) -> Int64:
+def _vertex_image(t: TopologyColumns, shift: int) -> Int64:
     assert t.fabric_routes is not None
     first = int(t.node_first_vertex[-1])
     node = t.vertex_node[:first].astype(np.int64)
@@ -89,7 +87,7 @@ def _vertex_image(t: Topology, shift: int) -> Int64:
     return np.concatenate([inside, first + t.fabric_routes.switch_image(shift)])
 
 
-def _fabric_image(t: Topology, vertex: Int64, first: int) -> Int64 | None:
+def _fabric_image(t: TopologyColumns, vertex: Int64, first: int) -> Int64 | None:
     """The image of the links after `first`, looked up by their ends; the k-th of parallel links is the k-th."""
     vertices = len(t.vertex_name)
     src, dst = t.link_src[first:].astype(np.int64), t.link_dst[first:].astype(np.int64)
@@ -102,7 +100,7 @@ def _fabric_image(t: Topology, vertex: Int64, first: int) -> Int64 | None:
     return image
 
 
-def _alike(t: Topology, image: Int64 | Int32) -> bool:
+def _alike(t: TopologyColumns, image: Int64 | Int32) -> bool:
     """Whether every link is of the same kind, bandwidth, latency and state as its image."""
     columns: list[npt.NDArray[Any]] = [t.link_kind, t.link_bandwidth, t.link_latency]
     if t.link_failed is not None:

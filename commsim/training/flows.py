@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from commsim.engine.template import Template
 from commsim.training.communicators import CommTime
 from commsim.training.mesh import Mesh
 
 if TYPE_CHECKING:
-    from commsim.engine.cosim import Template
     from commsim.topology.graph import Topology
 
 Int64 = npt.NDArray[np.int64]
@@ -225,8 +225,6 @@ class FlowBuilder:
     def _template(self, key: tuple[Any, ...]) -> tuple[Template, tuple[int, ...], float]:
         """A stream's messages of one byte each, its ranks, and seconds per byte of the transfer on its fullest link."""
         if key not in self._templates:
-            from commsim.engine.cosim import Template
-
             assert self.topology is not None
             hops = self._hops(key)
             load = np.bincount(self._links(hops), minlength=self.topology.link_bandwidth.size)

@@ -12,8 +12,9 @@ import pytest
 from commsim.errors import LogFormatError
 from commsim.nccl.channels import split, traffic
 from commsim.nccl.debug_log import DebugLog, read_debug_log
-from commsim.nccl.graph import Graph, System, discover
+from commsim.nccl.graph import discover
 from commsim.nccl.protocols import PROTOCOLS
+from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner import Entry, candidates, choose, max_threads, table
 from commsim.nccl.version import Version
 from commsim.topology.importing import checked, import_file

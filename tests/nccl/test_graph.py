@@ -6,7 +6,8 @@ import pytest
 
 from commsim.errors import TopologyError
 from commsim.nccl import tuner
-from commsim.nccl.graph import Graph, discover
+from commsim.nccl.graph import discover
+from commsim.nccl.system import Graph
 from commsim.topology.presets import load_preset
 
 # Channels and speeds that public logs print, or that follow from the links (nccl-model notes, 4.2):

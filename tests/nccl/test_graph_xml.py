@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import LogFormatError
-from commsim.nccl.graph import Graph
 from commsim.nccl.graph_xml import read_graphs
+from commsim.nccl.system import Graph
 
 SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")) / "topo"
 

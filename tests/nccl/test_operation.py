@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from commsim.errors import ScenarioError
-from commsim.nccl.graph import Graph, System
 from commsim.nccl.operation import Operation, passed_over, unknown_to
 from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner import candidates, choose, expected
 from commsim.nccl.version import parse_version
 from commsim.topology.presets import load_preset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from commsim.nccl.lower import nic_rates
+from commsim.nccl.p2p import busiest_rail
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.rails import busiest_rail
 from commsim.topology.presets import load_preset
 
 VERSION = (2, 22, 3)

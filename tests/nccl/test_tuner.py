@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commsim.nccl.graph import Graph, System
+from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner import candidates, choose
 
 VERSION = (2, 30, 7)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from commsim.nccl.graph import Graph, System
+from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner import expected, table
 from commsim.nccl.version import parse_version
 

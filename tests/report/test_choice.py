@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commsim.nccl.debug_log import parse_debug_log
-from commsim.nccl.graph import Graph, System
 from commsim.nccl.operation import Operation
+from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner import COLLECTIVES, table
 from commsim.report.choice import choice_lines, graph_lines, operation_lines, table_lines
 

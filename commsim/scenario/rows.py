@@ -1,0 +1,87 @@
+"""A row of the result for a size: what the predictors of all libraries share, and a pace beside the machine's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commsim.collectives.semantics import REDUCING
+from commsim.measure.records import ROOTED, busbw_factor
+from commsim.scenario.result import Row
+
+if TYPE_CHECKING:
+    from commsim.engine.usage import Use
+    from commsim.scenario.schema import CollectiveWork
+    from commsim.topology.graph import Topology
+
+WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
+"""Where nccl-tests counts the elements of the whole array; else those of one rank's block."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many times as long as on the machine itself hops (links, proxies) and launches take."""
+
+    latency: float = 1.0
+    launch: float = 1.0
+
+
+class RowPredictor:
+    """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
+
+    def __init__(self, work: CollectiveWork, topology: Topology, *, in_network: bool = False) -> None:
+        from commsim.network.bounds import lower_bound_s
+
+        self.work, self.topology = work, topology
+        self._in_network = in_network
+        self.warnings: list[str] = []
+        self.provenance = ""
+        self.use: Use | None = None  # of the network by the largest size, where links are simulated
+        self._bound = lower_bound_s
+
+    def at_pace(self, pace: Pace) -> None:
+        """From now on hops and launches take as much longer."""
+        self.topology = replace(self.topology, link_latency=pace.latency * self.topology.link_latency)
+
+    def row(
+        self,
+        size: int,
+        *,
+        time_s: float,
+        kernel_s: float,
+        launch_s: float,
+        algorithm: str,
+        protocol: str,
+        channels: int,
+        bottleneck: str,
+        level: str,
+    ) -> Row:
+        """A Row of this item's type, with its lower bound."""
+        work = self.work
+        return Row(
+            size_bytes=size,
+            count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.topology.world_size)),
+            dtype=work.dtype,
+            redop=work.redop if work.collective in REDUCING else "none",
+            root=(work.root or 0) if work.collective in ROOTED else -1,
+            time_s=time_s,
+            algbw=size / time_s if time_s else 0.0,
+            busbw=(size / time_s if time_s else 0.0) * busbw_factor(work.collective, self.topology.world_size),
+            algorithm=algorithm,
+            protocol=protocol,
+            channels=channels,
+            bottleneck=bottleneck,
+            lower_bound_s=self._bound(work.collective, size, self.topology, in_network=self._in_network).seconds,
+            launch_s=launch_s,
+            kernel_s=kernel_s,
+            level=level,
+        )
+
+    def choose(self, size: int) -> tuple[str, ...]:
+        """What runs at one size: the algorithm, and the protocol where there is one."""
+        row = self(size)
+        return (row.algorithm, row.protocol) if row.protocol else (row.algorithm,)
+
+    def __call__(self, size: int) -> Row:
+        """The prediction for one size in bytes."""
+        raise NotImplementedError
