@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from commsim.chakra.trace import Node
+from commsim.collectives.semantics import NCCL_TESTS, ROOTED
 from commsim.errors import InfeasibleError
 from commsim.training.pipeline import Action
 from commsim.training.simulate import StepRun, completes_gradients, last_of
@@ -21,7 +22,7 @@ from commsim.training.step_run import Program, message_bytes
 from commsim.training.work import chunk_calls
 
 MOST_NODES = 2_000_000
-_CALLS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+_CALLS = frozenset(NCCL_TESTS) - ROOTED - {"send_recv"}
 NORM_BYTES = 4
 
 Axes = tuple[tuple[str, ...], int]

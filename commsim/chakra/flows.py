@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.chakra.program import Key, Operation, Program
+from commsim.collectives.semantics import CHAINED
 from commsim.training.flows import MOST_ROWS, Flow, held_links, rings
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class SharedLinks:
         if key[0] == "send":
             return 1.0
         ways = rings(np.array([self._places[list(key[1])]]), self.topology.ranks_per_node)[2]
-        whole = 1.0 if name in ("broadcast", "reduce") else (n - 1) / n
+        whole = 1.0 if name in CHAINED else (n - 1) / n
         return _SHARE.get(name, 1.0) * whole / ways
 
     def _hops(self, key: Key) -> tuple[Int64, Int64]:

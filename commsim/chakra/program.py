@@ -13,6 +13,7 @@ import numpy as np
 
 from commsim.chakra.groups import Groups, Members
 from commsim.chakra.trace import Kind, Node, Trace
+from commsim.collectives.semantics import GATHERING
 from commsim.errors import Fault, ScenarioError
 from commsim.training.communicators import CommTime
 
@@ -21,9 +22,6 @@ Message = tuple[int, int, int]
 
 MOST_OPERATIONS = 4_000_000
 MOST_FAULTS = 20
-
-WHOLE = frozenset({"all_gather", "gather"})
-"""Where our size is that of the whole array and a trace's that of one rank's part."""
 
 Key = tuple[str, Members, str]
 """A line of transfers that follow one another: what, between whom, and the group's name."""
@@ -147,7 +145,8 @@ class _Builder:
         line = self._line(key, key)
         count = self._came.get((key, rank), 0)
         self._came[key, rank] = count + 1
-        nbytes = node.nbytes * (len(members) if node.collective in WHOLE else 1)
+        # A trace has the size of one rank's part where ours is that of the whole array.
+        nbytes = node.nbytes * (len(members) if node.collective in GATHERING else 1)
         if count == len(self.order[line]):
             seconds = self.comm(node.collective, nbytes, self.places[list(members)])
             self.order[line].append(

@@ -71,8 +71,10 @@ def torch_copies(collective: str, nbytes: int, world_size: int) -> Copies:
         return Copies(block, nbytes, at_root=True)
     if collective == "all_to_all_v":
         return Copies(block // world_size, 0)
-    if collective in ("all_to_all", "scatter"):
-        return Copies(block, 0, at_root=collective == "scatter")
+    if collective == "all_to_all":
+        return Copies(block, 0)
+    if collective == "scatter":
+        return Copies(block, 0, at_root=True)
     return Copies()
 
 

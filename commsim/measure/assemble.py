@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from commsim.collectives.semantics import ONE_RATE, RING_PASSES
 from commsim.errors import Fault, LogFormatError
 from commsim.measure.records import Curve, FloatArray, IntArray, busbw_factor
 from commsim.measure.rows import Group, Row, Table, deduce_collective, deduce_ranks, print_rounding
@@ -96,7 +97,7 @@ def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: i
         notes.append(f"the rank lines name {n_ranks} ranks, the bandwidth columns show {deduced}, taken here")
         n_ranks = deduced
     conditions = dict(table.conditions)
-    if collective in ("all_gather", "reduce_scatter") and n_ranks is not None and _old_convention(rows, n_ranks):
+    if collective in RING_PASSES and n_ranks is not None and _old_convention(rows, n_ranks):
         conditions["old_convention"] = "yes"
         notes.append("algbw column already holds (n-1)/n (old nccl-tests); times are unaffected")
     times = [_time(row, collective, n_ranks) for row in rows]
@@ -159,7 +160,7 @@ def _wrong(kept: list[tuple[Row, float, str]]) -> list[str]:
 
 def _from_bandwidth(size: int, group: Group, collective: str, n_ranks: int | None) -> float:
     if group.busbw > 0:
-        if n_ranks is not None or collective in ("broadcast", "reduce", "send_recv"):
+        if n_ranks is not None or collective in ONE_RATE:
             return size * busbw_factor(collective, n_ranks or 1) / (group.busbw * 1e9)
         return math.nan
     return size / (group.algbw * 1e9) if group.algbw > 0 else math.nan

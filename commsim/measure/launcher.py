@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from commsim.collectives.semantics import DIVIDED, ROOTED
 from commsim.errors import MeasurementError
 from commsim.measure.capture import is_captured
 from commsim.measure.rank_environment import library_environment, log_level
@@ -93,7 +94,7 @@ def check_memory(run: Run, memory_bytes: int | None = None) -> None:
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for point in run.points():
-        ranks = 1 if point.task.collective in ("gather", "scatter") else run.world_size  # others hold a block each
+        ranks = 1 if point.task.collective in ROOTED & DIVIDED else run.world_size  # others hold a block each
         if (least := ranks * point.size) > memory_bytes:
             raise MeasurementError(
                 f"{point.task.collective} of {format_bytes(point.size)} on {run.world_size} ranks holds at least "

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from commsim.measure.pattern import TORCH_TYPES, Pattern
-from commsim.measure.run import Task
+from commsim.measure.run import IN_PLACE_ONLY, Task
 
 # torch 2.13 renamed the two and warns of the old names, which are the only ones before.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -56,7 +56,7 @@ def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> 
     first, last = p.block(rank)
     op = _reduce_op(task.redop) if task.reduces else None
     name = p.collective
-    if name in ("all_reduce", "reduce", "broadcast"):
+    if name in IN_PLACE_ONLY:
         array = new(total)
         call = {
             "all_reduce": lambda: dist.all_reduce(array, op),

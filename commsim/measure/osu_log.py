@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import TextIO
 
+from commsim.collectives.semantics import DIVIDED
 from commsim.measure.assemble import error
 from commsim.measure.records import collective_name
 from commsim.measure.rows import NOTHING, Group, Row, Table, group_is_sound
@@ -22,7 +23,6 @@ _TITLE = re.compile(r"#?\s*OSU\s+(?:MPI|NCCL|XCCL)(?:-\w+)?\s+([\w -]+?)\s+(?:La
 _HEADER = re.compile(r"#\s*Size\s+(Avg Latency|Latency|Bandwidth)\s*\((us|MB/s)\)", re.IGNORECASE)
 _ROW = re.compile(r"\s*(\d{1,18})\s+(\d{1,12}(?:\.\d+)?)\b(.*)")
 _PARAM_ROW = re.compile(r"COMMS-RES\S*\s+(.*)")
-_PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _NP = re.compile(r"\b(?:mpirun|mpiexec|srun)\b.*?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,7})\b")
 _WORLD = re.compile(r"\b(?:world_size|world size|numRanks|num_ranks)\s*[:=]\s*(\d{1,7})\b", re.IGNORECASE)
 
@@ -76,7 +76,7 @@ def _osu(line: str, number: int, unit: str, table: Table) -> Row | None:
         return None
     time_us = size / value if unit == "mb/s" else value
     whole = size
-    if table.collective in _PER_RANK:
+    if table.collective in DIVIDED:
         if table.n_ranks is None:
             return None
         whole = size * table.n_ranks

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ONE_RATE, PAIRWISE, REDUCING, ROOTED
 from commsim.measure.records import COLLECTIVES, busbw_factor
 
 # Bytes per element by the names nccl-tests and its relatives print.
@@ -134,9 +135,9 @@ def deduce_ranks(collective: str, rows: Sequence[Row]) -> int | None:
     8
     """
     k = blocks(rows)
-    if collective in ("all_gather", "reduce_scatter", "all_to_all") and k is not None and k > 1:
+    if collective in DIVIDED - ROOTED and k is not None and k > 1:
         return k  # count is per rank there
-    if collective in ("broadcast", "reduce", "send_recv"):
+    if collective in ONE_RATE:
         return None
     low, high = _ratio_bounds(rows)
     scale = 2.0 if collective == "all_reduce" else 1.0
@@ -153,25 +154,20 @@ def deduce_collective(table: Table, rows: Sequence[Row], n_ranks: int | None, fi
     reduces = table.has_redop and sample.redop not in ("", "none")
     rooted = table.has_root and sample.root is not None and sample.root >= 0
     several = k is not None and k > 1
-    if reduces and rooted:
-        left = ["reduce"]
-    elif reduces:
-        left = ["reduce_scatter"] if several else ["all_reduce", "send_recv"]
-    elif rooted:
-        left = ["gather", "scatter"] if several else ["broadcast"]
-    elif k == 1 and table.has_redop:
-        left = ["send_recv"]
-    else:
-        left = ["all_gather", "all_to_all"]
+    # sendrecv prints an operation, or none.
+    left = [c for c in NCCL_TESTS if (c in ROOTED) == rooted and (c == "send_recv" or (c in REDUCING) == reduces)]
+    if not (reduces and rooted):
+        divided = several if reduces or rooted else not (k == 1 and table.has_redop)
+        left = [name for name in left if (name in DIVIDED) == divided]
     left = [name for name in left if _ratio_fits(name, rows, n_ranks or (k if several else None))]
     if len(left) > 1:
         # alltoall and sendrecv cannot be verified in place: they print N/A there, the others a count.
         in_place = {row.in_place.checked for row in rows}
         out_of_place = {row.out_of_place.checked for row in rows}
         if in_place == {True}:
-            left = [name for name in left if name not in ("all_to_all", "send_recv")]
+            left = [name for name in left if name not in PAIRWISE]
         elif in_place == {False} and out_of_place == {True}:
-            left = [name for name in left if name in ("all_to_all", "send_recv")]
+            left = [name for name in left if name in PAIRWISE]
     if len(left) == 1:
         return left[0], "columns of the table"
     named = _name_hint(file_name)

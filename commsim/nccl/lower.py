@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.semantics import CHAINED
 from commsim.nccl.channels import Split
 from commsim.nccl.chunks import step_bytes
 from commsim.nccl.environment import THROUGH_HOST
@@ -516,7 +517,7 @@ def spread_s(system: System, machine: Machine, network: Network, call: Call, lim
     are of one way; those of LL128 and Simple, which as a rule have all channels, of all NICs, be they many or one: a
     call of fewer gains by it, and this is negative. A chain of calls hides what its hops take.
     """
-    if call.nbytes == 0 or system.nodes == 1 or call.collective in ("broadcast", "reduce"):
+    if call.nbytes == 0 or system.nodes == 1 or call.collective in CHAINED:
         return 0.0
     most = min(system.ranks_per_node, max(1, machine.nics))
     stated = 1 if call.protocol.name == "LL" else min(most, limit)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import NCCL_TESTS
 from commsim.nccl.channels import p2p_channels, p2p_start
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.lower import inside_name, nic_efficiency, nic_rates
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from commsim.nccl.parameters import Parameters
     from commsim.nccl.version import Version
 
-COLLECTIVES = ("send_recv", "all_to_all", "gather", "scatter")
+COLLECTIVES = tuple(name for name in NCCL_TESTS if name not in FUNCTIONS)
 
 _PART_BEFORE_2_22 = 2 << 20
 _CHUNK_ONE_NODE = 512 << 10
@@ -167,7 +169,7 @@ def p2p_time(
         latency += network.ring_hop.Simple * (2 if flushed else 1)
         sends = ceil(remote * rail) if collective == "scatter" else remote
         latency += network.peer_cost * (sends if many else 0)
-        posted = sends if collective in ("all_to_all", "scatter") else 1
+        posted = sends if many and collective != "gather" else 1
         latency += network.inline_cost * posted if each <= network.inline else 0.0
     busy, limit, waits = max(parts, key=lambda timed: (timed[0] + timed[2], timed[1]))
     latency += waits

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from commsim.collectives.semantics import CHAINED
 from commsim.nccl import tuner_tables as tables
 from commsim.nccl.environment import PATHS, PROTOCOL_NAMES, Allowed, ring_always, ring_backup, whole
 from commsim.nccl.graph import System
@@ -23,9 +24,6 @@ from commsim.nccl.version import Version
 
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 """In NCCL's order: the first of equals wins."""
-
-COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
-"""The collectives with a choice, in the order in which NCCL prints them."""
 
 Rules = Allowed
 """What NCCL_ALGO and NCCL_PROTO allow (`commsim.nccl.environment`)."""
@@ -202,7 +200,7 @@ def _of_collective(collective: str, version: Version) -> tuple[str, ...]:
     """The algorithms that a version has for a collective."""
     if collective == "all_reduce":
         return tuple(a for a in ALGORITHMS if a != "pat")
-    if collective in ("broadcast", "reduce") or version < (2, 17, 0) or (2, 18, 0) <= version < (2, 19, 0):
+    if collective in CHAINED or version < (2, 17, 0) or (2, 18, 0) <= version < (2, 19, 0):
         return ("ring",)
     return ("ring", "nvls") if version < (2, 20, 0) else ("ring", "nvls", "collnet_direct", "pat")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commsim.collectives import registry
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
 from commsim.nccl.version import parse_version
 from commsim.scenario.run import Pace
@@ -113,7 +114,7 @@ _NCCL_ALGORITHMS = {"Ring": "ring", "Tree": "tree", "NVLS": "nvls", "NVLSTree": 
 
 def _nccl_changes(scenario: Scenario, work: CollectiveWork) -> Iterator[Change]:
     """Every algorithm with every protocol, and other numbers of channels."""
-    if work.collective in ("all_to_all", "all_to_all_v", "send_recv", "gather", "scatter"):
+    if work.collective not in FUNCTIONS:
         return
     for algorithm, name in _NCCL_ALGORITHMS.items():
         protocols = ("Simple",) if algorithm.startswith("NVLS") else ("LL", "LL128", "Simple")

@@ -15,6 +15,7 @@ import numpy as np
 
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
+from commsim.collectives.semantics import RING_PASSES
 from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_contention
 from commsim.engine.family import Family, ring_family
 from commsim.engine.least import Least, least
@@ -58,7 +59,7 @@ _LARGE = 2048
 _MOST_KEPT = 10_000_000
 """Messages whose routes and dependences are kept from one size to the next, all algorithms together: 0.4 GB."""
 
-_RINGS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
+_RINGS = RING_PASSES | {"all_reduce"}
 _PIPELINED = frozenset(
     {"tree", "chain", "double_binary_tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "sharp"}
 )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 import commsim
-from commsim.collectives.semantics import REDUCING
+from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE
 from commsim.document import KeyPath, raise_faults
 from commsim.errors import CommsimError, ScenarioError
-from commsim.measure.records import ROOTED, Curve, busbw_factor
+from commsim.measure.records import Curve, busbw_factor
 from commsim.nccl import p2p
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from commsim.nccl.parameters import Parameters
     from commsim.scenario.schema import CollectiveWork, Scenario
     from commsim.topology.graph import Topology
-
-WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
-"""Where nccl-tests counts the elements of the whole array; else those of one rank's block."""
 
 T = TypeVar("T")
 K = TypeVar("K")
