@@ -22,6 +22,7 @@ from commsim.training.columns import Links, links_of
 from commsim.training.model import Model, model
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
+from commsim.units import GIGA
 
 MAX_BYTES = 16 * 2**20
 """A table of rows may be this large: ten times all that is published."""
@@ -233,7 +234,7 @@ class _Cells:
         if layers or not hidden or not billions or self.count("ffn_hidden") not in (None, 4 * hidden):
             return layers
         vocab = self.count("vocab") or self.source.vocab
-        return max(round((billions * 1e9 - vocab * hidden) / (12 * hidden**2)), 1)
+        return max(round((billions * GIGA - vocab * hidden) / (12 * hidden**2)), 1)
 
     def _heads(self, hidden: int | None) -> int | None:
         """The printed heads; where blank, those nearest to a width of 128 that tp divides."""
@@ -313,8 +314,8 @@ class _Cells:
         if rate is None:
             gbits = {"volta": 100 * 4 / node if node < 16 else 50, "ampere": 200, "ada": 200, "hopper": 400}
             usual = 800 if gpu.name.startswith(("B300", "GB300")) else 400
-            return gbits.get(gpu.generation, usual) * 1e9 / 8
-        bits = float(rate[1]) * {"G": 1e9, "T": 1e12}[rate[2]]
+            return gbits.get(gpu.generation, usual) * GIGA / 8
+        bits = float(rate[1]) * {"G": GIGA, "T": 1e12}[rate[2]]
         many = re.search(r"(\d+)x\d|x(\d+) per node", text)
         if re.search(r"per GPU", text):
             return bits / 8

@@ -13,7 +13,7 @@ from commsim.collectives.semantics import ONE_RATE, RING_PASSES
 from commsim.errors import Fault, LogFormatError
 from commsim.measure.records import Curve, FloatArray, IntArray, busbw_factor
 from commsim.measure.rows import Group, Row, Table, deduce_collective, deduce_ranks, print_rounding
-from commsim.units import format_bytes
+from commsim.units import GIGA, format_bytes
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ def _wrong(kept: list[tuple[Row, float, str]]) -> list[str]:
 def _from_bandwidth(size: int, group: Group, collective: str, n_ranks: int | None) -> float:
     if group.busbw > 0:
         if n_ranks is not None or collective in ONE_RATE:
-            return size * busbw_factor(collective, n_ranks or 1) / (group.busbw * 1e9)
+            return size * busbw_factor(collective, n_ranks or 1) / (group.busbw * GIGA)
         return math.nan
-    return size / (group.algbw * 1e9) if group.algbw > 0 else math.nan
+    return size / (group.algbw * GIGA) if group.algbw > 0 else math.nan
 
 
 def _no_time(collective: str, n_ranks: int | None, rows: list[Row]) -> str:

@@ -25,7 +25,7 @@ from commsim.measure.capture import is_captured
 from commsim.measure.rank_environment import library_environment, log_level
 from commsim.measure.rendezvous import PASS, Place
 from commsim.measure.run import Run
-from commsim.units import format_bytes
+from commsim.units import GIB, format_bytes
 
 GRACE_S = 5.0
 """How long the others may take to say what they saw when a rank has stopped, before they are stopped too."""
@@ -98,7 +98,7 @@ def check_memory(run: Run, memory_bytes: int | None = None) -> None:
         if (least := ranks * point.size) > memory_bytes:
             raise MeasurementError(
                 f"{point.task.collective} of {format_bytes(point.size)} on {run.world_size} ranks holds at least "
-                f"{format_bytes(least)}, and this machine has {memory_bytes / 2**30:.1f} GiB; "
+                f"{format_bytes(least)}, and this machine has {memory_bytes / GIB:.1f} GiB; "
                 "take smaller sizes, such as workload.0.sizes='8 B .. 64 MiB x2'"
             )
 

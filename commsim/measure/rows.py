@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ONE_RATE, PAIRWISE, REDUCING, ROOTED
 from commsim.measure.records import COLLECTIVES, busbw_factor
+from commsim.units import GIGA
 
 # Bytes per element by the names nccl-tests and its relatives print.
 ITEMSIZE: dict[str, int] = {
@@ -88,7 +89,7 @@ def group_is_sound(size: int, group: Group, coarse_time: bool = False) -> bool:
     Old nccl-tests prints algbw = busbw = size / time * (n-1)/n for all_gather and reduce_scatter, so half the
     quotient is accepted where the two columns are equal. `coarse_time`: printed with two digits (1.0e+07).
     """
-    if not (0 < group.time_us < _MAX_TIME_US and 0 <= group.algbw < 1e9 and 0 <= group.busbw < 1e9):
+    if not (0 < group.time_us < _MAX_TIME_US and 0 <= group.algbw < GIGA and 0 <= group.busbw < GIGA):
         return False
     expected = size / group.time_us / 1e3
     slack = _PRINTED + 0.05 * coarse_time

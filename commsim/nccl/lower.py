@@ -31,6 +31,7 @@ from commsim.nccl.inside import Shared, Ways, ring_ways, shared, staged_rate, tr
 from commsim.nccl.ordering import NO_ORDERING, Ordering
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
+from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Network, Parameters, PerProtocol
@@ -255,7 +256,7 @@ def survey(
     links = 0
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
-    gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
+    gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
     host, thin = staged or _through_host(topology), topology.oversubscription
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf

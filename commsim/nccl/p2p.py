@@ -13,6 +13,7 @@ from commsim.collectives.semantics import NCCL_TESTS
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.lower import inside_name, nic_efficiency, nic_rates
+from commsim.units import GIGA
 
 if TYPE_CHECKING:
     from commsim.nccl.graph import System
@@ -161,7 +162,7 @@ def p2p_time(
         beyond = max(0, system.nodes - machine.leaf_nodes) * ppn if collective == "all_to_all" else 0
         if beyond and machine.oversubscription > 1:
             # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
-            uplink = machine.nic_gbps * 1e9 * machine.nics / machine.oversubscription
+            uplink = machine.nic_gbps * GIGA * machine.nics / machine.oversubscription
             uplink *= nic_efficiency(machine, parameters, all_to_all=True)
             parts.append((senders * beyond * each / uplink, "leaf uplinks", 2 * first))
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.

@@ -17,6 +17,7 @@ from commsim.nccl.version import parse_version
 from commsim.scenario.run import Pace
 from commsim.topology.kinds import LinkKind
 from commsim.training.pipeline_schedules import SCHEDULES
+from commsim.units import gb_per_s, gbit_per_s
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import CollectiveWork, Scenario
@@ -81,11 +82,11 @@ def _rate(topology: Topology, kind: LinkKind) -> float:
 
 
 def _gbps(bytes_per_s: float) -> str:
-    return f"{8 * bytes_per_s / 1e9:g} Gb/s"
+    return f"{gbit_per_s(bytes_per_s):g} Gb/s"
 
 
 def _gb_per_s(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:g} GB/s"
+    return f"{gb_per_s(bytes_per_s):g} GB/s"
 
 
 def collective_changes(scenario: Scenario, topology: Topology, work: CollectiveWork) -> Iterator[Change]:

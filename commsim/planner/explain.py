@@ -12,7 +12,7 @@ from commsim.errors import CommsimError
 from commsim.planner.changes import ITEM, Change, collective_changes, machine_changes, step_changes
 from commsim.scenario.load import check_document
 from commsim.scenario.run import Cache, Pace, Prepared, prepare, row_predictor
-from commsim.units import format_bytes
+from commsim.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Progress = Callable[[Sequence[Change], str], Iterable[Change]]
 """Wraps the changes that are about to be tried, to show how far it is."""
 
-GIB = 2.0**30
 
 NOTHING = 1e-3
 """Share of the time below which a change changes nothing."""

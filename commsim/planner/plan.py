@@ -28,11 +28,12 @@ from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.step_run import Plan, simulate_step
 from commsim.training.utilisation import model_flops, peak_flop_per_s
+from commsim.units import GIB, GIGA
 
 KEPT = 64
 """Configurations kept per eighth of a GPU's memory: many are near ties."""
 
-STORAGE_PER_NODE = 1e9
+STORAGE_PER_NODE = GIGA
 """Bytes per second of storage for each node, where the question does not say: see `Failures`."""
 
 LEAN = 1.5
@@ -169,7 +170,7 @@ def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
         gpu,
         topology.world_size,
         topology.ranks_per_node,
-        share or 1e9,
+        share or GIGA,
         formats,
         axes,
         {"stack": spec.stack, "flash_attention": spec.flash_attention, "overlap_tp": spec.overlap_tp},
@@ -331,7 +332,7 @@ def _neighbours(space: Space, ranker: Ranker, choice: Choice) -> Iterator[Neighb
             seconds = float((ranker.times(block).total * np.ones(1))[0])
             tokens = int(block.number("global_batch_size")[0] * block.number("seq_len")[0])
             fits = peak <= space.accelerator.memory_bytes
-            why = "" if fits else f"needs {peak / 2**30:.0f} GiB of {space.accelerator.memory_bytes / 2**30:.0f}"
+            why = "" if fits else f"needs {peak / GIB:.0f} GiB of {space.accelerator.memory_bytes / GIB:.0f}"
             yield Neighbour(axis, space.axes[axis][there], seconds / tokens / own, why, peak)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from commsim.planner.plan import Answer, Choice, Neighbour, Sensitivity
 from commsim.planner.space import REASONS
+from commsim.units import GIB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,7 +16,6 @@ _MESH = (
     ("tp", "tp"), ("pp", "pp"), ("virtual_stages", "v"), ("cp", "cp"), ("ep", "ep"), ("dp", "dp"),
     ("zero_stage", "zero"), ("micro_batch_size", "mb"),
 )  # fmt: skip
-GIB = 2.0**30
 
 
 def headline(choice: Choice) -> list[str]:

@@ -41,6 +41,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from commsim.fields import Bandwidth, Seconds
+from commsim.units import GIGA
 
 Text = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -325,7 +326,7 @@ class FaultSpec(_Block):
     bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = Field(
         default=None, description="on the bandwidth"
     )
-    latency_factor: Annotated[float, Field(strict=True, ge=1, le=1e9, allow_inf_nan=False)] | None = Field(
+    latency_factor: Annotated[float, Field(strict=True, ge=1, le=GIGA, allow_inf_nan=False)] | None = Field(
         default=None, description="on the latency"
     )
     failed: Annotated[bool, Field(strict=True)] = Field(default=False, description="the links are gone")

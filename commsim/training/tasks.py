@@ -13,6 +13,7 @@ from commsim.errors import InfeasibleError
 from commsim.training.accelerator import Accelerator
 from commsim.training.model import Model
 from commsim.training.utilisation import forward_flops
+from commsim.units import GIB
 
 DAY_S = 86400.0
 
@@ -101,8 +102,8 @@ def generation_seconds(
     at_once = min(each, int(room // longest)) if room > 0 else 0
     if at_once < 1:
         raise InfeasibleError(
-            f"generation with {model.name} needs {(weights + longest) / 2**30:.1f} GiB per replica of "
-            f"{rollout.gpus_per_replica} GPUs, found {(room + weights) / 2**30:.1f} GiB; use more GPUs per replica"
+            f"generation with {model.name} needs {(weights + longest) / GIB:.1f} GiB per replica of "
+            f"{rollout.gpus_per_replica} GPUs, found {(room + weights) / GIB:.1f} GiB; use more GPUs per replica"
         )
     peak = gpu.peak("bf16" if gpu.supports("bf16") else "fp16") * rollout.gpus_per_replica * rollout.compute_reach
     mean_cache = (rollout.prompt + rollout.answer / 2) * cache_bytes_per_token(model, rollout.cache_bytes)
