@@ -32,7 +32,7 @@ MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_p
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """A row: its step and links, or the reason why there are none; `apart` says why it is not in the figures."""
 
     id: str
@@ -51,7 +51,7 @@ class Row:
         return self.source.fit and not self.apart and not re.search(self.source.early, self.cells.get("table", ""))
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[TrainingRow]:
     """The rows of a file; LogFormatError where it is not such a table."""
     text = read_text(path, error=LogFormatError, limit=MAX_BYTES)
     table = csv.DictReader(io.StringIO(text))
@@ -77,11 +77,11 @@ def is_table_of_rows(path: Path) -> bool:
     return set(NEEDED) <= {name.strip().strip('"') for name in head.split(",")}
 
 
-def row_of(cells: Mapping[str, str]) -> Row:
+def row_of(cells: Mapping[str, str]) -> TrainingRow:
     """A row of the table as a step, or with the reason why not."""
     source = source_of(cells["source"])
     hidden = {k: v for k, v in cells.items() if k not in MEASURED}
-    row = Row(cells["id"], source, cells.get("model", ""), cells["gpu_model"], cells)
+    row = TrainingRow(cells["id"], source, cells.get("model", ""), cells["gpu_model"], cells)
     try:
         step, links = _Cells(hidden, source).step()
     except ScenarioError as exc:
@@ -89,7 +89,7 @@ def row_of(cells: Mapping[str, str]) -> Row:
     return replace(row, step=step, links=links, apart=_apart(row, step))
 
 
-def _apart(row: Row, step: Step) -> str:
+def _apart(row: TrainingRow, step: Step) -> str:
     return row.source.apart or (row.source.apart_zero3 if step.zero_stage == 3 else "")
 
 

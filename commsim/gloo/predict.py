@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 
-class Row(NamedTuple):
+class CallsInARow(NamedTuple):
     """Calls in a row, and the two (from 0) between whose ends their pace is taken."""
 
     calls: int
@@ -26,10 +26,10 @@ class Row(NamedTuple):
     last: int
 
 
-EVEN = Row(3, 0, 2)
+EVEN = CallsInARow(3, 0, 2)
 """Rings, and what one rank paces: as fast from the first call on."""
 
-SETTLING = Row(8, 2, 6)
+SETTLING = CallsInARow(8, 2, 6)
 """Ranks run ahead of each other for some calls until they have settled, and the last call has none beside it."""
 
 RUN_AHEAD = frozenset({"broadcast", "all_to_all", "all_to_all_v"})
@@ -72,7 +72,7 @@ class GlooPredictor:
             return GlooPrediction(nbytes, self.parameters.call, "copy", "call")
         unit = n * itemsize if collective in DIVIDED else itemsize
         whole = max(unit, nbytes // unit * unit)
-        row = Row(1, 0, 0) if self.mode == "single" else SETTLING if collective in RUN_AHEAD else EVEN
+        row = CallsInARow(1, 0, 0) if self.mode == "single" else SETTLING if collective in RUN_AHEAD else EVEN
         self._require_memory(collective, whole, itemsize, row.calls)
         schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
         copies = torch_copies(collective, whole, n)

@@ -121,12 +121,12 @@ def _curves(folder: Path, findings: Findings) -> list[Curve]:
 def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
     """Each curve against the prediction that commsim ships with, before any calibration."""
     from commsim.accuracy.compare import compare
-    from commsim.accuracy.judge import Source, judged
+    from commsim.accuracy.judge import CurveSource, judged
     from commsim.accuracy.verdict import verdict
     from commsim.accuracy.whatif import predicted_curve
 
     why: dict[str, list[str]] = {}
-    source = Source(Path(scenario.source), Path(scenario.source).parent, None, scenario)
+    source = CurveSource(Path(scenario.source), Path(scenario.source).parent, None, scenario)
     for curve in curves:
         try:
             line = predicted_curve(scenario, curve.collective, [int(n) for n in curve.size_bytes])

@@ -18,7 +18,7 @@ _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 @dataclass(frozen=True)
-class Operation:
+class ReadyCollective:
     """A collective that is ready to run: `fill` sets the buffers, `call` communicates, `wrong` counts faults."""
 
     fill: Callable[[], None]
@@ -26,7 +26,7 @@ class Operation:
     wrong: Callable[[], int]
 
 
-def operation(task: Task, size: int, place: str, rank: int, world_size: int, device: Any) -> Operation:
+def operation(task: Task, size: int, place: str, rank: int, world_size: int, device: Any) -> ReadyCollective:
     """The collective of a task at a size in bytes; `place` is ``oop`` or ``ip``.
 
     The buffers hold the pattern before every check; calls in a row work on what the last one left.
@@ -38,7 +38,7 @@ def operation(task: Task, size: int, place: str, rank: int, world_size: int, dev
         receive.view(torch.uint8).zero_()
         p.fill(rank, send)  # scatter has an input only at its root
 
-    return Operation(fill, call, lambda: p.wrong(rank, receive))
+    return ReadyCollective(fill, call, lambda: p.wrong(rank, receive))
 
 
 def _redop(task: Task) -> str:

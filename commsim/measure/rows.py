@@ -43,7 +43,7 @@ NOTHING = Group(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a table: size in bytes, count in elements (None where blank), both column groups."""
 
     line: int
@@ -62,11 +62,11 @@ class Row:
 
 
 @dataclass
-class Table:
+class LogTable:
     """Rows under one header, with what the file states about the run."""
 
     line: int
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
     collective: str | None = None  # as stated by the file, in our words
     n_ranks: int | None = None  # as stated by the file
     ranks_from_lines: bool = False  # counted from "Rank n" lines, which an edited log may have lost in part
@@ -110,13 +110,13 @@ def size_is_sound(size: int, count: int | None, dtype: str) -> bool:
     return size == 0 if block == 0 else size % block == 0 and size > 0
 
 
-def blocks(rows: Sequence[Row]) -> int | None:
+def blocks(rows: Sequence[TableRow]) -> int | None:
     """size / (count * itemsize) if it is the same in all rows: 1, or the number of ranks."""
     found = {r.size // (r.count * ITEMSIZE[r.dtype]) for r in rows if r.count and r.dtype in ITEMSIZE and r.size > 0}
     return found.pop() if len(found) == 1 else None
 
 
-def _ratio_bounds(rows: Iterable[Row]) -> tuple[float, float]:
+def _ratio_bounds(rows: Iterable[TableRow]) -> tuple[float, float]:
     """The interval that busbw / algbw must lie in, from the rounding of both, over all rows and groups."""
     low, high = 0.0, math.inf
     for row in rows:
@@ -128,7 +128,7 @@ def _ratio_bounds(rows: Iterable[Row]) -> tuple[float, float]:
     return low, high
 
 
-def deduce_ranks(collective: str, rows: Sequence[Row]) -> int | None:
+def deduce_ranks(collective: str, rows: Sequence[TableRow]) -> int | None:
     """The number of ranks that busbw / algbw allows, or None where it allows several or none.
 
     >>> one = Row(1, 8, 2, "float", "sum", -1, Group(1.0, 100.0, 175.0), NOTHING)
@@ -148,7 +148,9 @@ def deduce_ranks(collective: str, rows: Sequence[Row]) -> int | None:
     return first if first == last and first > 1 else None
 
 
-def deduce_collective(table: Table, rows: Sequence[Row], n_ranks: int | None, file_name: str) -> tuple[str | None, str]:
+def deduce_collective(
+    table: LogTable, rows: Sequence[TableRow], n_ranks: int | None, file_name: str
+) -> tuple[str | None, str]:
     """The collective that rows under this header come from, with the reason; None where several remain."""
     sample = rows[0]
     k = blocks(rows)
@@ -175,7 +177,7 @@ def deduce_collective(table: Table, rows: Sequence[Row], n_ranks: int | None, fi
     return (named, "name of the file") if named in left else (None, " or ".join(left))
 
 
-def _ratio_fits(collective: str, rows: Sequence[Row], n_ranks: int | None) -> bool:
+def _ratio_fits(collective: str, rows: Sequence[TableRow], n_ranks: int | None) -> bool:
     low, high = _ratio_bounds(rows)
     if collective == "send_recv":
         return low <= 1.001 and high >= 0.999

@@ -161,7 +161,7 @@ class TrainingTask:
 
 
 @dataclass(frozen=True)
-class Point:
+class Repeat:
     """One row to measure: a task at a size, the how-many-th repeat."""
 
     task: Task
@@ -218,12 +218,12 @@ class Run:
     conditions: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None  # after which no further row is begun; None: all are measured
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[Repeat]:
         """The rows in the order in which they are measured; sizes below one element per block are left out."""
         for repeat in range(self.repeats):
             for task in self.tasks:
                 sizes = dict.fromkeys(self.actual_size(task, size) for size in task.sizes)
-                yield from (Point(task, size, repeat) for size in sizes if size)
+                yield from (Repeat(task, size, repeat) for size in sizes if size)
 
     @property
     def group_size(self) -> int:

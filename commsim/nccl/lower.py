@@ -34,7 +34,7 @@ from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
-    from commsim.nccl.parameters import Network, Parameters, PerProtocol
+    from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
     from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
@@ -476,12 +476,12 @@ def channels_per_nic(machine: Machine, channels: int) -> int:
     return max(1, ceil(channels / max(1, machine.nics)))
 
 
-def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
+def network_hop(network: NetworkParameters, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
     """Seconds from a complete message at the sender to data that the receiver may use."""
     return hop.of(protocol.name) + message_wait(network, protocol).seconds(message_bytes)
 
 
-def message_wait(network: Network, protocol: Protocol) -> Wait:
+def message_wait(network: NetworkParameters, protocol: Protocol) -> Wait:
     """What messages of a protocol wait for. Only LL's hops were measured with and without the NIC's reading."""
     fetch = network.fetch if protocol.name == "LL" else 0.0
     return Wait(protocol.wire_factor, network.eager, network.rendezvous, network.inline, fetch)
@@ -510,7 +510,7 @@ def ordered_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     )
 
 
-def spread_s(system: System, machine: Machine, network: Network, call: Call, limit: int) -> float:
+def spread_s(system: System, machine: Machine, network: NetworkParameters, call: Call, limit: int) -> float:
     """Seconds by which the slowest way between nodes is later than in the calls that the hops are stated for.
 
     `limit` is the most channels of a call. Each doubling of the NICs at work adds the same time, as to the greatest of

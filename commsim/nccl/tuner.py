@@ -43,7 +43,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TuningEntry:
     """One entry of the printed table: us and GB/s; a bandwidth of 0 marks a candidate that cannot be chosen."""
 
     latency_us: float
@@ -52,15 +52,15 @@ class Entry:
 
 def table(
     system: System, collective: str, version: Version, env: dict[str, str] | None = None
-) -> dict[tuple[str, str], Entry]:
+) -> dict[tuple[str, str], TuningEntry]:
     """NCCL's table for one collective: an entry for every algorithm of the version and every protocol."""
     env = env or {}
     rules = Allowed.from_env(env, collective)
-    entries: dict[tuple[str, str], Entry] = {}
+    entries: dict[tuple[str, str], TuningEntry] = {}
     for algorithm in tables.algorithms(version):
         for protocol, name in enumerate(PROTOCOL_NAMES):
             if not _computed(system, collective, algorithm, protocol, version):
-                entries[algorithm, name] = Entry(0.0, 0.0)
+                entries[algorithm, name] = TuningEntry(0.0, 0.0)
                 continue
             rate = 0.0
             if (
@@ -70,16 +70,16 @@ def table(
                 and (protocol != 1 or rules.forced_ll128 or _whole_lines(system, algorithm, version))
             ):
                 rate = bandwidth(system, collective, algorithm, protocol, version)
-            entries[algorithm, name] = Entry(latency(system, collective, algorithm, protocol, version), rate)
+            entries[algorithm, name] = TuningEntry(latency(system, collective, algorithm, protocol, version), rate)
     if ring_always(version) and not any(e.algbw_gbps for e in entries.values()):
         entries |= _backup(system, collective, version, rules)
     return entries
 
 
-def _backup(system: System, collective: str, version: Version, rules: Rules) -> dict[tuple[str, str], Entry]:
+def _backup(system: System, collective: str, version: Version, rules: Rules) -> dict[tuple[str, str], TuningEntry]:
     """The ring's entries that stay although NCCL_ALGO leaves it out."""
     return {
-        ("ring", name): Entry(
+        ("ring", name): TuningEntry(
             latency(system, collective, "ring", protocol, version),
             bandwidth(system, collective, "ring", protocol, version),
         )
@@ -133,7 +133,7 @@ def _timed(
     collective: str,
     nbytes: int,
     version: Version,
-    entries: dict[tuple[str, str], Entry],
+    entries: dict[tuple[str, str], TuningEntry],
     pipe_ops: int,
 ) -> list[Candidate]:
     return [
@@ -245,7 +245,7 @@ def _time(
     algorithm: str,
     protocol: int,
     nbytes: int,
-    entry: Entry,
+    entry: TuningEntry,
     version: Version,
     pipe_ops: int,
 ) -> float:

@@ -86,7 +86,7 @@ def ring_time_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) ->
 def ring_traffic_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
     """Bytes of a ring all_reduce over all links with ``many`` ranks over those with ``few``: 2 (N-1) per byte."""
     few, many = round(_number(claim, "few")), round(_number(claim, "many"))
-    call = [n * traffic.Call("dp", "all_reduce", 1.0, n).sent_bytes for n in (few, many)]
+    call = [n * traffic.AxisCalls("dp", "all_reduce", 1.0, n).sent_bytes for n in (few, many)]
     return Finding(call[1] / call[0])
 
 

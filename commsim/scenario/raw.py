@@ -25,7 +25,7 @@ from commsim.engine.placement import place
 from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
 from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
-from commsim.engine.variation import Spread, Variation, repeated
+from commsim.engine.variation import RepeatedTimes, Variation, repeated
 from commsim.errors import InfeasibleError, ScheduleError, TopologyError
 from commsim.scenario.run import RowPredictor
 from commsim.topology.aggregation import SwitchTree
@@ -270,7 +270,7 @@ class RawRows(RowPredictor):
     def _repeated(self, variation: Variation, algorithm: str, size: int) -> Timed:
         schedule = self.schedule(algorithm, size)
         runs = repeated(schedule, self.topology, variation, self._contention)
-        spread = Spread(np.array([outcome.makespan_s for outcome in runs]))
+        spread = RepeatedTimes(np.array([outcome.makespan_s for outcome in runs]))
         # That run once more, rather than all of them kept.
         (typical,) = repeated(schedule, self.topology, variation, self._contention, [spread.typical])
         p99 = spread.p99_s if variation.repeats > 1 else None

@@ -27,7 +27,7 @@ from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.simulate import simulate
 from commsim.training.spec import Step
-from commsim.training.step_run import Plan, Program, step_program
+from commsim.training.step_run import StepPlan, StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
 from commsim.training.utilisation import model_flops
@@ -97,7 +97,7 @@ def _tune_notes(step: Step, tune: FineTune | None) -> tuple[str, ...]:
     return (f"{tune.trainable:,.0f} parameters are trained, {100 * share:.2g} % of the base's",)
 
 
-def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
+def _server_notes(step: Step, plan: StepPlan) -> tuple[str, ...]:
     if not plan.parameter_server:
         return ()
     each = step.model.parameters() * step.precision.gradient_bytes
@@ -105,12 +105,12 @@ def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
     return (f"the parameter server receives {received / GIGA:.3f} GB and sends {sent / GIGA:.3f} GB per step",)
 
 
-def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: CommTime) -> Program:
+def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: CommTime) -> StepProgram:
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
     offload, tune = offload_of(spec, topology), finetune_of(spec, step)
-    plan = Plan(
+    plan = StepPlan(
         layers=spec.stage_layers,
         context=spec.context_parallel,
         capacity_factor=spec.capacity_factor,

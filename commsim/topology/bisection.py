@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.topology.flow import fills_nics, halves_flow, inside, maximum_flow
 from commsim.topology.kinds import Float64, Int64, LinkKind, PathType, VertexKind
-from commsim.topology.tree import Shape, TreeRoutes
+from commsim.topology.tree import TreeRoutes, TreeShape
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -80,7 +80,7 @@ def _tree_flow(topology: Topology, fabric: TreeRoutes, a: Float64, b: Float64) -
     return flow + float(np.minimum(a, b).sum())
 
 
-def _sum_at(plane: Int64, pod: Int64, values: Float64, s: Shape) -> Float64:
+def _sum_at(plane: Int64, pod: Int64, values: Float64, s: TreeShape) -> Float64:
     out = np.zeros((s.pods, s.planes))
     np.add.at(out, (pod, plane), values)
     return out

@@ -342,7 +342,7 @@ class FaultSpec(_Block):
         return self
 
 
-class Machine(_Block):
+class MachineSpec(_Block):
     """The four blocks that describe a machine, all optional so that one description can extend another."""
 
     gpu: GpuSpec | None = Field(default=None, description="the GPU of every rank")
@@ -351,7 +351,7 @@ class Machine(_Block):
     fabric: FabricSpec | None = Field(default=None, description="the network between nodes")
 
 
-class GroupSpec(Machine):
+class GroupSpec(MachineSpec):
     """Some nodes of a cluster of different nodes: a preset, a path or a machine, and the knobs of its nodes."""
 
     preset: Text | None = Field(default=None, description="a shipped machine")
@@ -376,7 +376,7 @@ Groups = Annotated[list[GroupSpec], Field(min_length=1, max_length=64)]
 Faults = Annotated[list[FaultSpec], Field(max_length=4096)]
 
 
-class TopologyFile(Machine):
+class TopologyFile(MachineSpec):
     """A file of ``topologies/``: a machine, what it is, where its figures come from, and what it extends.
 
     Or a cluster: `groups` of nodes, and the `fabric` and `faults` of all.
@@ -397,7 +397,7 @@ class TopologyFile(Machine):
         return self
 
 
-class TopologySpec(Machine):
+class TopologySpec(MachineSpec):
     """What ``topology:`` in a scenario may hold: a preset, a path, a machine or `groups` of them, and the knobs."""
 
     preset: Text | None = Field(default=None, description="a shipped machine: `commsim topo list` prints them")
