@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from commsim.document.types import Document
-from commsim.planner.plan import Machine, _nccl_times, _simulated, machines
+from commsim.planner.plan import ClusterSpace, _nccl_times, _simulated, machines
 from commsim.planner.question import PlanFile
 from commsim.planner.ranking import Ranked, Ranker
 from commsim.training.parameters import shipped_values
@@ -48,7 +48,7 @@ def question(name: str) -> PlanFile:
     )
 
 
-def everything(machine: Machine, ranker: Ranker) -> list[Ranked]:
+def everything(machine: ClusterSpace, ranker: Ranker) -> list[Ranked]:
     """All configurations that fit, or an even choice of `MOST` of them, in the order of the ranking."""
     found: list[Ranked] = []
     for block in machine.space.blocks():

@@ -68,11 +68,11 @@ def compare(prediction: Result | str | Path, *measured: str | Path, what_if: boo
     A scenario is predicted at the measured sizes. With `what_if`, causes are looked for where a curve is not as
     expected, by simulating them. Raises LogFormatError where a file cannot be read or fits no prediction.
     """
-    from commsim.accuracy.judge import Source, judged, pairs, sort_files
+    from commsim.accuracy.judge import CurveSource, judged, pairs, sort_files
     from commsim.measure.parsers import read_measured
 
     if isinstance(prediction, Result):
-        sources = [Source(Path(prediction.name), Path(), None, prediction.scenario)]
+        sources = [CurveSource(Path(prediction.name), Path(), None, prediction.scenario)]
         curves = [curve for file in measured for curve in read_measured(Path(file))]
     else:
         place = Path(prediction) if Path(prediction).exists() else find_scenario(str(prediction))
@@ -95,7 +95,7 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     question, document = read_plan(path, overrides)
     spec = question.plan
     machines = planner.machines(spec, document, path.parent)
-    found = planner.Answer()
+    found = planner.PlanAnswer()
     begun = process_time()
     planner.rank(spec, machines, found)
     seconds = process_time() - begun

@@ -13,6 +13,12 @@ from decimal import Decimal
 
 from commsim.errors import UnitError
 
+GIGA = 1e9
+"""10**9: of bytes and bits per second, FLOP/s, parameters."""
+
+GIB = 2.0**30
+"""Bytes of a GiB."""
+
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _BYTES: dict[str, float] = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()}
@@ -125,12 +131,12 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
 
 def format_bytes(nbytes: float) -> str:
     """A size in powers of two: ``64 MiB``."""
-    return _scaled(nbytes, [(2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+    return _scaled(nbytes, [(2**40, "TiB"), (GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
     """A bandwidth in powers of ten: ``50 GB/s``."""
-    return _scaled(bytes_per_s, [(1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")])
+    return _scaled(bytes_per_s, [(1e12, "TB/s"), (GIGA, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")])
 
 
 def format_time(seconds: float) -> str:
@@ -139,8 +145,13 @@ def format_time(seconds: float) -> str:
 
 
 def gb_per_s(bytes_per_s: float) -> float:
-    """GB/s (1e9), the unit of nccl-tests' algbw and busbw columns."""
-    return bytes_per_s / 1e9
+    """GB/s, the unit of nccl-tests' algbw and busbw columns."""
+    return bytes_per_s / GIGA
+
+
+def gbit_per_s(bytes_per_s: float) -> float:
+    """Gb/s, the unit in which NICs are sold."""
+    return bytes_per_s * 8 / GIGA
 
 
 def microseconds(seconds: float) -> float:

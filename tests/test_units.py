@@ -12,6 +12,7 @@ from commsim.units import (
     format_bytes,
     format_time,
     gb_per_s,
+    gbit_per_s,
     microseconds,
     parse_bandwidth,
     parse_bytes,
@@ -145,4 +146,5 @@ def test_formats() -> None:
     assert format_bandwidth(50e9) == "50 GB/s"
     assert format_time(12.5e-6) == "12.5 us"
     assert gb_per_s(5e9) == 5
+    assert gbit_per_s(50e9) == 400
     assert microseconds(1e-6) == 1

@@ -53,7 +53,7 @@ def alpha_beta(predictor: Predictor, collective: str, nbytes: Sequence[int]) -> 
         hops = n - nodes, nodes if nodes > 1 else 0
     alpha = rounds * (hops[0] * _STEP_INSIDE + hops[1] * _STEP_ACROSS)
     rate = inside if nodes == 1 else min(inside, across) if per_node > 1 else across
-    if collective in ("all_to_all", "gather", "scatter") and nodes > 1:
+    if collective in p2p.COLLECTIVES and collective != "send_recv" and nodes > 1:
         rate = across / per_node
     factor = busbw_factor(collective, n) if n > 1 else 1.0
     return alpha + np.asarray(nbytes, np.float64) * factor / max(rate, 1.0)

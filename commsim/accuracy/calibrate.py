@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.cases import Case
-from commsim.accuracy.fields import Space, space
+from commsim.accuracy.fields import FieldSpace, space
 from commsim.accuracy.planes import Planes
 
 Float64 = npt.NDArray[np.float64]
@@ -97,7 +97,7 @@ def fit(
     begin: Float64 | None = None,
     prior: float = ADAPTED,
     steps: int = 60,
-    fields: Space | None = None,
+    fields: FieldSpace | None = None,
 ) -> Float64:
     """ln(value / start) of every field from some rows of given weights, drawn to `center` (default: the starts).
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.calibrate import ADAPTED, SCALE, Rows, fit
-from commsim.accuracy.calibration_models import Contact, Float64, Model
+from commsim.accuracy.calibration_models import Contact, CurveModel, Float64
 from commsim.accuracy.suspects import suspects
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
@@ -83,7 +83,7 @@ class Calibration:
 
 
 def calibrate(
-    model: Model, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
+    model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
 ) -> Calibration:
     """The calibration of a model to curves; CalibrationError where they are too few to fit anything."""
     measured = _measured(curves)
@@ -120,7 +120,7 @@ def calibrate(
 
 
 def _determined(
-    model: Model, rows: Rows, x: Float64, free: npt.NDArray[np.bool_]
+    model: CurveModel, rows: Rows, x: Float64, free: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.bool_], dict[str, str]]:
     """The fields that the data determine, and why not the others.
 
@@ -143,7 +143,7 @@ def _determined(
 
 
 def _settle(
-    model: Model,
+    model: CurveModel,
     curves: Sequence[Curve],
     contacts: list[Contact],
     free: npt.NDArray[np.bool_],
@@ -168,7 +168,7 @@ def _settle(
     return x, contacts
 
 
-def _rows(model: Model, curves: Sequence[Curve], contacts: Sequence[Contact], free: npt.NDArray[np.bool_]) -> Rows:
+def _rows(model: CurveModel, curves: Sequence[Curve], contacts: Sequence[Contact], free: npt.NDArray[np.bool_]) -> Rows:
     """All rows with the planes of all contacts; fields that are not free are part of the constant."""
     factor = np.exp(model.fields.sign * model.center)
     # A field that is kept stays where the planes touch: what it contributes there is part of the constant.
@@ -191,7 +191,7 @@ def _weight(rows: Rows) -> Float64:
     return np.asarray(1.0 / count[rows.log])
 
 
-def _predicted(model: Model, rows: Rows, x: Float64) -> tuple[Float64, Float64]:
+def _predicted(model: CurveModel, rows: Rows, x: Float64) -> tuple[Float64, Float64]:
     """Seconds of all rows from the planes at a point, and d ln(seconds) / dx, (rows, fields)."""
     sign = model.fields.sign
     factor = np.exp(sign * x)
@@ -202,7 +202,7 @@ def _predicted(model: Model, rows: Rows, x: Float64) -> tuple[Float64, Float64]:
     return seconds, rows.slope[top, at] * (sign * factor) / seconds[:, None]
 
 
-def _information(model: Model, rows: Rows, x: Float64) -> Float64:
+def _information(model: CurveModel, rows: Rows, x: Float64) -> Float64:
     """What rows and prior say of x: the inverse of its covariance, (fields, fields)."""
     seconds, jacobian = _predicted(model, rows, x)
     residual = np.log(seconds / rows.measured)
@@ -217,7 +217,7 @@ def _deviations(information: Float64, fields: npt.NDArray[np.int64]) -> Float64:
     return np.asarray(np.sqrt(np.diag(np.linalg.inv(information[np.ix_(fields, fields)]))))
 
 
-def _held_out(model: Model, curves: Sequence[Curve], rows: Rows, x: Float64) -> Float64:
+def _held_out(model: CurveModel, curves: Sequence[Curve], rows: Rows, x: Float64) -> Float64:
     """Every row predicted by a fit to the rows of the other folds."""
     place = np.concatenate([np.arange(len(c)) for c in curves])
     fold = (place + rows.log) % FOLDS  # not the same sizes of every curve
@@ -233,7 +233,7 @@ def _held_out(model: Model, curves: Sequence[Curve], rows: Rows, x: Float64) -> 
     return out
 
 
-def _value(model: Model, f: int, x: Float64, sd: float) -> Value:
+def _value(model: CurveModel, f: int, x: Float64, sd: float) -> Value:
     start = float(model.fields.start[f])
     value = start * float(np.exp(x[f]))
     spread = float(np.exp(1.96 * sd))

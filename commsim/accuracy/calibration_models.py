@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.cases import Case
-from commsim.accuracy.fields import Space, parameters_at, replaced, scope_of, space, walk
+from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, walk
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
 from commsim.nccl.operation import Operation
@@ -51,10 +51,10 @@ class Contact:
     slope: Float64
 
 
-class Model(Protocol):
+class CurveModel(Protocol):
     """A library's predictions of some curves as a function of x = ln(value / start) of its fields."""
 
-    fields: Space
+    fields: FieldSpace
     center: Float64  # x of the shipped parameters
 
     def contact(self, x: Float64) -> Contact:
@@ -82,7 +82,7 @@ class GlooModel:
         listed = [(path, value, is_time) for path, value, is_time in walk(self._shipped) if path in _WIDTH]
         width = np.array([_WIDTH[path] for path, _, _ in listed])
         names = tuple(("gloo", path) for path, _, _ in listed)
-        self.fields = Space(
+        self.fields = FieldSpace(
             fields=names,
             start=np.array([value for _, value, _ in listed]),
             is_time=np.array([is_time for _, _, is_time in listed]),
@@ -204,7 +204,7 @@ class NcclModel:
         return np.concatenate([times(case, [int(n) for n in c.size_bytes], values) for case, c in pairs])
 
 
-def model_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> Model:
+def model_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> CurveModel:
     """The model that a scenario's library has; CalibrationError where it has no parameters."""
     if scenario.library.name == "gloo":
         return GlooModel(scenario, topology, curves)

@@ -31,7 +31,7 @@ _SHARED = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
+class FieldSpace:
     """The fitted fields in a fixed order: start, whether a field is a time (else a rate), the prior."""
 
     fields: tuple[Field, ...]
@@ -109,7 +109,7 @@ def parameters_at(generation: str, network: str, values: Mapping[Field, float]) 
 
 
 @lru_cache(maxsize=1)
-def space() -> Space:
+def space() -> FieldSpace:
     """All fitted fields of all generations and networks."""
     listed: Any = _document().data["fields"]
     entries: dict[Field, tuple[float, bool, float, str]] = {}
@@ -127,7 +127,7 @@ def space() -> Space:
     same = np.array([[a == b for b in groups] for a in groups])
     covariance = np.where(same, _SHARED, 0.0) * np.outer(width, width)
     covariance[np.diag_indices(len(fields))] = width**2
-    return Space(
+    return FieldSpace(
         fields=fields,
         start=np.array([entries[f][0] for f in fields]),
         is_time=np.array([entries[f][1] for f in fields]),

@@ -16,7 +16,7 @@ from commsim.scenario.schema import Scenario
 
 
 @dataclass(frozen=True)
-class Source:
+class CurveSource:
     """A predicted curve, or a scenario that can predict one; and the folder it lies in."""
 
     path: Path
@@ -31,16 +31,16 @@ class Source:
         return {w.collective for w in self.scenario.collectives} if self.scenario else set()
 
 
-def sort_files(files: list[Path]) -> tuple[list[Source], list[Curve]]:
+def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
     """Predictions and measured curves; every file that cannot be read is a fault."""
-    predictions: list[Source] = []
+    predictions: list[CurveSource] = []
     measured: list[Curve] = []
     faults: list[str] = []
     for path in files:
         try:
             if path.suffix in (".yaml", ".yml"):
                 folder = Path("out") / path.stem
-                predictions += [Source(path, folder, None, s) for s in load_scenarios(path)]
+                predictions += [CurveSource(path, folder, None, s) for s in load_scenarios(path)]
                 continue
             folder = path if path.is_dir() else path.parent
             beside = folder / "scenario.yaml"
@@ -51,7 +51,7 @@ def sort_files(files: list[Path]) -> tuple[list[Source], list[Curve]]:
                     continue
                 if scenario is None and beside.is_file():
                     scenario = next((s for s in load_scenarios(beside) if s.name == curve.name), None)
-                predictions.append(Source(path, folder, curve, scenario))
+                predictions.append(CurveSource(path, folder, curve, scenario))
         except CommsimError as error:
             faults.append(str(error))
     if not faults and not predictions:
@@ -63,9 +63,9 @@ def sort_files(files: list[Path]) -> tuple[list[Source], list[Curve]]:
     return predictions, measured
 
 
-def pairs(predictions: list[Source], measured: list[Curve]) -> list[tuple[Source, Verdict]]:
+def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[CurveSource, Verdict]]:
     """Every measured curve with every prediction of its collective; a curve that fits none is a fault."""
-    found_pairs: list[tuple[Source, Verdict]] = []
+    found_pairs: list[tuple[CurveSource, Verdict]] = []
     faults: list[str] = []
     for curve in measured:
         matching = [p for p in predictions if curve.collective in p.collectives()]
@@ -91,7 +91,7 @@ def pairs(predictions: list[Source], measured: list[Curve]) -> list[tuple[Source
     return found_pairs
 
 
-def judged(source: Source, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:
+def judged(source: CurveSource, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:
     """The verdict with the what-ifs that fit, tried where the curve is not as expected or far from the middle."""
 
     # A wide band holds much: a curve within it, but far from its middle, is looked at as well.

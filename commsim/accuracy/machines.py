@@ -16,6 +16,7 @@ from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 from commsim.topology.imported import NDR_BANDWIDTH
+from commsim.units import GIGA
 
 _MESH = r"no (?:NV)?Switch|^(?!.*NVSwitch)(?!.*cube)(?!.*hybrid).*(\bdirect\b|\bmesh\b|all-to-all|\b4 ?x [AHV]\d00\b)"
 _BOARD = r"NVSwitch|SXM|HGX|DGX|\bNV\d|SHM"  # SHM: how NCCL went, not what there is
@@ -338,7 +339,7 @@ def wire(
     if network == "efa" and nics > gpus and nics % gpus == 0:  # its plugin joins the devices beside one GPU
         nics, rate = gpus, rate * nics // gpus
     far = apart or bool(_STAGED.search(f"{inter_link} {env}"))
-    return Wire(network, nics, rate * 1e9 / 8, tuple(assumed), far)
+    return Wire(network, nics, rate * GIGA / 8, tuple(assumed), far)
 
 
 def _usual_count(network: str, rate: int, usual: int, gpus: int, *, of_node: bool) -> tuple[int, str]:

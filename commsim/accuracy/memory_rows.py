@@ -30,10 +30,11 @@ from commsim.training.model import Model, model
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
+from commsim.units import GIB, GIGA
 
 Row = Mapping[str, str]
 
-_UNITS = {"GB": 1e9, "GiB": 2.0**30, "TB": 1e12, "MB": 1e6}
+_UNITS = {"GB": GIGA, "GiB": GIB, "TB": 1e12, "MB": 1e6}
 
 _FRAMEWORKS: tuple[tuple[str, Framework], ...] = (
     ("bloom", "deepspeed"),
@@ -195,7 +196,7 @@ def _zero_states(row: Row) -> float:
     one = Step(model("megatron-7.5b"), accelerator("V100"), precision("fp16"), 2048, 1, ranks, dp=ranks)
     one = replace(one, zero_stage=_number(row, "zero_stage"))
     soft = replace(software(one, "megatron"), gradient=2.0)
-    parts = states(one, soft, Weights(float(row["params_B"]) * 1e9, 0.0))
+    parts = states(one, soft, Weights(float(row["params_B"]) * GIGA, 0.0))
     return parts["weights"] + parts["gradients"] + parts["optimizer"]
 
 

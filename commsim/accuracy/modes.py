@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.calibrate import POOLED, Float64, Log, Rows, fit, weights
+from commsim.units import GIB
 
 MOST_NODES = 64
 """Logs of more nodes are fitted to by themselves only: their slopes cost minutes and say what those of fewer say."""
@@ -26,7 +27,7 @@ MOST_NODES = 64
 MODES = ("zero-shot", "few", "transfer", "calibrated")
 DRAWN = ("few", "calibrated")
 
-FEW = (256, 2**20, 2**30)
+FEW = (256, 2**20, int(GIB))
 """Sizes whose nearest neighbours in a curve are taken as measured."""
 
 

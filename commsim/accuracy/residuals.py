@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from commsim.accuracy.validate import Validation
-from commsim.nccl.uncertainty import ANY, SIZE_BANDS, Kind, Quantiles, band_of, of_sort, spread
+from commsim.nccl.uncertainty import ANY, SIZE_BANDS, MeasuredKind, Quantiles, band_of, of_sort, spread
 
 _SIDE = 0.1
 
 
 @dataclass(frozen=True)
-class Point:
+class Residual:
     """One measured size: its kind, its log and system, and measured / predicted."""
 
     generation: str
@@ -34,7 +34,7 @@ class Point:
     ratio: float
 
 
-def points(validation: Validation, mode: str = "zero-shot") -> list[Point]:
+def points(validation: Validation, mode: str = "zero-shot") -> list[Residual]:
     """Every scored size of every log that is not degraded."""
     _, seconds = validation.modes[mode]
     found = []
@@ -44,31 +44,31 @@ def points(validation: Validation, mode: str = "zero-shot") -> list[Point]:
         log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
         for n, measured, predicted in zip(log.nbytes, log.time_s.tolist(), seconds[entry.log].tolist(), strict=True):
             found.append(
-                Point(planes.generation, planes.link, band_of(n), entry.case.system, entry.log, log.case.nodes, n,
+                Residual(planes.generation, planes.link, band_of(n), entry.case.system, entry.log, log.case.nodes, n,
                       measured / predicted)
             )  # fmt: skip
     return found
 
 
-def kinds(found: Sequence[Point]) -> list[Kind]:
+def kinds(found: Sequence[Residual]) -> list[MeasuredKind]:
     """The kinds of some points: each generation on each link, each link, and links inside and between nodes."""
     out = []
-    sorts: list[Callable[[Point], tuple[str, str]]] = [
+    sorts: list[Callable[[Residual], tuple[str, str]]] = [
         lambda p: (p.generation, p.link),
         lambda p: (ANY, p.link),
         lambda p: (ANY, of_sort(p.link)),
     ]
     for sort in sorts:
-        groups: dict[tuple[str, str], list[Point]] = {}
+        groups: dict[tuple[str, str], list[Residual]] = {}
         for p in found:
             groups.setdefault(sort(p), []).append(p)
         out += [_kind(generation, link, groups[generation, link]) for generation, link in sorted(groups)]
     return out
 
 
-def _kind(generation: str, link: str, found: Sequence[Point]) -> Kind:
+def _kind(generation: str, link: str, found: Sequence[Residual]) -> MeasuredKind:
     bands = {name: [p for p in found if p.band == name] for name, _ in SIZE_BANDS}
-    return Kind(
+    return MeasuredKind(
         generation=generation,
         link=link,
         smallest=min(p.nbytes for p in found),
@@ -78,7 +78,7 @@ def _kind(generation: str, link: str, found: Sequence[Point]) -> Kind:
     )
 
 
-def _quantiles(found: Sequence[Point]) -> Quantiles:
+def _quantiles(found: Sequence[Residual]) -> Quantiles:
     sizes: dict[int, int] = {}
     logs: dict[str, set[int]] = {}
     for p in found:
@@ -99,7 +99,7 @@ def residual_record(validation: Validation) -> dict[str, Any]:
     return {"kinds": [kind.model_dump() for kind in kinds(points(validation))]}
 
 
-def coverage(found: Sequence[Point]) -> dict[str, dict[str, float]]:
+def coverage(found: Sequence[Residual]) -> dict[str, dict[str, float]]:
     """By link and over all: share of sizes inside the bands of the other systems, median width, how many systems.
 
     Systems weigh alike, and in them their sizes. The width is high / low of the band.

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.training_fit import Fit, Removal, Table, table_of, training_part
+from commsim.accuracy.training_fit import Fit, MeasuredRows, Removal, table_of, training_part
 from commsim.accuracy.training_null import null_seconds
-from commsim.accuracy.training_rows import Row, read_rows
+from commsim.accuracy.training_rows import TrainingRow, read_rows
 from commsim.errors import CalibrationError
 from commsim.resources import data_root
 from commsim.training.compute import Values
@@ -37,8 +37,8 @@ def training_steps() -> Path:
 class TrainingValidation:
     """Rows of a file with their predictions: seconds per row of `table`, and why others have none."""
 
-    rows: Sequence[Row]
-    table: Table
+    rows: Sequence[TrainingRow]
+    table: MeasuredRows
     mode: str
     predicted: Float64
     null: Float64
@@ -70,7 +70,7 @@ def one_row_scale(predicted_s: float, measured_s: float) -> float:
     return float((measured_s / predicted_s) ** share)
 
 
-def calibration_row(table: Table) -> int:
+def calibration_row(table: MeasuredRows) -> int:
     """The row to measure: the one that is most like all others in how it is cut, not looking at measured times.
 
     Distance in the logarithms of ranks per axis, batch, sequence, width, layers and peak, and in what is recomputed.
@@ -84,7 +84,7 @@ def calibration_row(table: Table) -> int:
     return int(distance.sum(axis=1).argmin())
 
 
-def with_one_row(table: Table, predicted: Float64) -> tuple[Float64, frozenset[str]]:
+def with_one_row(table: MeasuredRows, predicted: Float64) -> tuple[Float64, frozenset[str]]:
     """Seconds after scaling each source by what its calibration row suggests, and the ids of those rows."""
     out, used = predicted.copy(), set()
     for name in sorted(set(table.source)):
@@ -98,7 +98,7 @@ def with_one_row(table: Table, predicted: Float64) -> tuple[Float64, frozenset[s
     return out, frozenset(used)
 
 
-def errors(table: Table, predicted: Float64) -> Float64:
+def errors(table: MeasuredRows, predicted: Float64) -> Float64:
     """Signed error of every row in percent."""
     return 100.0 * (predicted - table.measured) / table.measured
 
@@ -118,7 +118,7 @@ def figures(error: Float64) -> dict[str, Any]:
     }
 
 
-def group_of(row: Row) -> str:
+def group_of(row: TrainingRow) -> str:
     """The source, with its models of experts and the second table of SC'21 apart: what the bars are stated for."""
     step = row.step
     if step is not None and step.model.moe is not None and row.source.name != "simumax":
@@ -128,7 +128,7 @@ def group_of(row: Row) -> str:
     return row.source.name
 
 
-def per_group(table: Table, predicted: Float64, used: frozenset[str] = frozenset()) -> dict[str, Any]:
+def per_group(table: MeasuredRows, predicted: Float64, used: frozenset[str] = frozenset()) -> dict[str, Any]:
     """`figures` by group, of the rows that are neither apart nor used; `apart` beside where there are such rows."""
     error = errors(table, predicted)
     groups: dict[str, list[int]] = {}
@@ -158,7 +158,7 @@ def document(found: TrainingValidation) -> dict[str, Any]:
     }
 
 
-def _row_record(found: TrainingValidation, row: Row, i: int | None, error: Float64) -> dict[str, Any]:
+def _row_record(found: TrainingValidation, row: TrainingRow, i: int | None, error: Float64) -> dict[str, Any]:
     record: dict[str, Any] = {"id": row.id, "source": row.source.name}
     if i is None:
         reason = row.reason or "missing: a measured time, rate, TFLOP/s or MFU"
@@ -180,7 +180,7 @@ def shipped_fit(path: Path | None = None) -> Values:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class TrainingCalibration:
     """What measured rows of one machine and stack change: the values with their scale, and errors before and after."""
 
     values: Values
@@ -197,7 +197,7 @@ class Calibration:
         return values_text(self.values, f"{what}\nscale on predicted times {self.scale:.4g}; error left {median:.1f} %")
 
 
-def calibrate_from_rows(rows: Sequence[Row], values: Values) -> Calibration:
+def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> TrainingCalibration:
     """The scale on predicted times that measured rows of one machine and software stack suggest; one row is enough.
 
     The more rows, the less the scale is drawn to 1: `SPREAD_OF_ROWS` averages out. CalibrationError without any row
@@ -214,7 +214,7 @@ def calibrate_from_rows(rows: Sequence[Row], values: Values) -> Calibration:
     scale = float(np.exp(share * np.median(log)))
     before, after = (errors(table, predicted * factor) for factor in (1.0, scale))
     names = [row.id for row in table.rows]
-    return Calibration(
+    return TrainingCalibration(
         dict(values) | {"scale": values["scale"] * scale},
         scale,
         dict(zip(names, before.tolist(), strict=True)),

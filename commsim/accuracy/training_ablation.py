@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from commsim.accuracy.training import per_group
-from commsim.accuracy.training_fit import Fit, Removal, Table, training_part
+from commsim.accuracy.training_fit import Fit, MeasuredRows, Removal, training_part
 
 _NEVER = 1e-9
 _ROWS = 40
@@ -39,7 +39,7 @@ REMOVALS = (
 Progress = Callable[[Iterable[Removal], str, int], Iterable[Removal]]
 
 
-def ablation(table: Table, progress: Progress) -> dict[str, dict[str, Any]]:
+def ablation(table: MeasuredRows, progress: Progress) -> dict[str, dict[str, Any]]:
     """`per_group` figures without each term, by the term's name; rows without their source, as always."""
     train = training_part(table, _ROWS)
     part = table.take(_some(table))
@@ -49,7 +49,7 @@ def ablation(table: Table, progress: Progress) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _some(table: Table) -> Any:
+def _some(table: MeasuredRows) -> Any:
     import numpy as np
 
     index = []

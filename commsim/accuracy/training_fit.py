@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.training_measured import measured
-from commsim.accuracy.training_rows import Row
+from commsim.accuracy.training_rows import TrainingRow
 from commsim.training.columns import Columns, columns
 from commsim.training.compute import Values
 from commsim.training.parameters import parameters
@@ -36,10 +36,10 @@ _STEP, _ROUNDS, _LEAST = 1e-3, 4, 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class MeasuredRows:
     """Rows that can be predicted, as columns, with what was measured."""
 
-    rows: Sequence[Row]
+    rows: Sequence[TrainingRow]
     columns: Columns
     measured: Float64  # seconds
     source: npt.NDArray[np.str_]
@@ -47,17 +47,19 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, index: npt.NDArray[np.int64]) -> Table:
+    def take(self, index: npt.NDArray[np.int64]) -> MeasuredRows:
         """Some of the rows."""
-        return Table([self.rows[i] for i in index], self.columns.take(index), self.measured[index], self.source[index])
+        return MeasuredRows(
+            [self.rows[i] for i in index], self.columns.take(index), self.measured[index], self.source[index]
+        )
 
 
-def table_of(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[TrainingRow]) -> MeasuredRows:
     """The rows that have a step and a measured time."""
     known = [(row, time) for row in rows if row.step is not None and (time := measured(row)) is not None]
     steps = [row.step for row, _ in known if row.step is not None]
     links = [row.links for row, _ in known if row.links is not None]
-    return Table(
+    return MeasuredRows(
         [row for row, _ in known],
         columns(steps, links),
         np.array([time for _, time in known], np.float64),
@@ -65,7 +67,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     )
 
 
-def training_part(table: Table, most: int = _MOST) -> Table:
+def training_part(table: MeasuredRows, most: int = _MOST) -> MeasuredRows:
     """The rows that fits use: those that the rules of their source allow, at most `most` of a source."""
     chosen: list[int] = []
     for name in sorted(set(table.source)):
@@ -85,7 +87,7 @@ class Removal:
     parts: frozenset[str] = frozenset()
     columns: Mapping[str, float] = field(default_factory=dict)
 
-    def seconds(self, table: Table, values: Values) -> Float64:
+    def seconds(self, table: MeasuredRows, values: Values) -> Float64:
         """Predicted seconds of every row without the term."""
         c = table.columns
         if self.columns:
@@ -98,7 +100,7 @@ class Removal:
 class Fit:
     """Fits on one training table, possibly with a term of the model taken out."""
 
-    def __init__(self, train: Table, removal: Removal | None = None) -> None:
+    def __init__(self, train: MeasuredRows, removal: Removal | None = None) -> None:
         self.train = train
         self.removal = removal or Removal()
         off = dict(self.removal.values)
@@ -153,7 +155,7 @@ class Fit:
                 break
         return x
 
-    def seconds(self, table: Table) -> Float64:
+    def seconds(self, table: MeasuredRows) -> Float64:
         """Seconds of every row of a table, by the fit that never saw the row's source."""
         out = np.empty(len(table))
         for name in sorted(set(table.source)):

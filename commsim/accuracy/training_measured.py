@@ -7,7 +7,7 @@ half of it; ``six`` 6 P + 12 L h s.
 
 from __future__ import annotations
 
-from commsim.accuracy.training_rows import Row
+from commsim.accuracy.training_rows import TrainingRow
 from commsim.training.spec import Step
 
 
@@ -25,7 +25,7 @@ def flops_per_token(step: Step, convention: str) -> float:
     return (2.0 if step.frozen_weights else 3.0) * (2.0 * weights + m.layers * per_layer)
 
 
-def measured(row: Row) -> float | None:
+def measured(row: TrainingRow) -> float | None:
     """Seconds per step, None where the row prints no figure that gives them."""
     step, cells = row.step, row.cells
     if step is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from commsim.accuracy.memory_rows import MemoryRow, memory_row
 from commsim.accuracy.training import figures
-from commsim.accuracy.training_rows import MAX_BYTES, Row
+from commsim.accuracy.training_rows import MAX_BYTES, TrainingRow
 from commsim.document import read_text
 from commsim.errors import Fault, LogFormatError
 
@@ -34,7 +34,7 @@ def read_memory(path: Path) -> list[MemoryRow]:
         raise LogFormatError([Fault(str(path), table.line_num, 1, "", str(exc))]) from None
 
 
-def memory_of_steps(rows: Sequence[Row]) -> list[MemoryRow]:
+def memory_of_steps(rows: Sequence[TrainingRow]) -> list[MemoryRow]:
     """The rows of a table of steps that print their peak memory."""
     return [_predicted(row.cells) for row in rows if row.cells.get("peak_mem_GiB")]
 

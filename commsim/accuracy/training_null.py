@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.training_fit import Table
+from commsim.accuracy.training_fit import MeasuredRows
 from commsim.accuracy.training_measured import flops_per_token
 from commsim.training.step_time import stage_parameters
 
@@ -20,7 +20,7 @@ Float64 = npt.NDArray[np.float64]
 TERMS = ("compute", "tp_inside", "tp_across", "dp_inside", "dp_across", "layers", "constant")
 
 
-def terms(table: Table) -> Float64:
+def terms(table: MeasuredRows) -> Float64:
     """Seconds (or counts, for the last two) of every term, shape (rows, 7)."""
     c = table.columns
     steps = [row.step for row in table.rows if row.step is not None]
@@ -45,7 +45,7 @@ def terms(table: Table) -> Float64:
     return np.stack(columns, axis=1)
 
 
-def null_coefficients(table: Table, held_out: Collection[str] = ()) -> Float64:
+def null_coefficients(table: MeasuredRows, held_out: Collection[str] = ()) -> Float64:
     """Coefficients fitted to all rows but those of some sources; every source weighs the same."""
     from scipy.optimize import nnls
 
@@ -60,7 +60,7 @@ def null_coefficients(table: Table, held_out: Collection[str] = ()) -> Float64:
     return np.asarray(found / scale, np.float64)
 
 
-def null_seconds(table: Table, train: Table) -> Float64:
+def null_seconds(table: MeasuredRows, train: MeasuredRows) -> Float64:
     """Seconds of every row by coefficients that never saw its source."""
     out = np.empty(len(table))
     design = terms(table)

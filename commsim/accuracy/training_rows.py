@@ -22,6 +22,7 @@ from commsim.training.columns import Links, links_of
 from commsim.training.model import Model, model
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
+from commsim.units import GIGA
 
 MAX_BYTES = 16 * 2**20
 """A table of rows may be this large: ten times all that is published."""
@@ -31,7 +32,7 @@ MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_p
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """A row: its step and links, or the reason why there are none; `apart` says why it is not in the figures."""
 
     id: str
@@ -50,7 +51,7 @@ class Row:
         return self.source.fit and not self.apart and not re.search(self.source.early, self.cells.get("table", ""))
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[TrainingRow]:
     """The rows of a file; LogFormatError where it is not such a table."""
     text = read_text(path, error=LogFormatError, limit=MAX_BYTES)
     table = csv.DictReader(io.StringIO(text))
@@ -76,11 +77,11 @@ def is_table_of_rows(path: Path) -> bool:
     return set(NEEDED) <= {name.strip().strip('"') for name in head.split(",")}
 
 
-def row_of(cells: Mapping[str, str]) -> Row:
+def row_of(cells: Mapping[str, str]) -> TrainingRow:
     """A row of the table as a step, or with the reason why not."""
     source = source_of(cells["source"])
     hidden = {k: v for k, v in cells.items() if k not in MEASURED}
-    row = Row(cells["id"], source, cells.get("model", ""), cells["gpu_model"], cells)
+    row = TrainingRow(cells["id"], source, cells.get("model", ""), cells["gpu_model"], cells)
     try:
         step, links = _Cells(hidden, source).step()
     except ScenarioError as exc:
@@ -88,7 +89,7 @@ def row_of(cells: Mapping[str, str]) -> Row:
     return replace(row, step=step, links=links, apart=_apart(row, step))
 
 
-def _apart(row: Row, step: Step) -> str:
+def _apart(row: TrainingRow, step: Step) -> str:
     return row.source.apart or (row.source.apart_zero3 if step.zero_stage == 3 else "")
 
 
@@ -233,7 +234,7 @@ class _Cells:
         if layers or not hidden or not billions or self.count("ffn_hidden") not in (None, 4 * hidden):
             return layers
         vocab = self.count("vocab") or self.source.vocab
-        return max(round((billions * 1e9 - vocab * hidden) / (12 * hidden**2)), 1)
+        return max(round((billions * GIGA - vocab * hidden) / (12 * hidden**2)), 1)
 
     def _heads(self, hidden: int | None) -> int | None:
         """The printed heads; where blank, those nearest to a width of 128 that tp divides."""
@@ -313,8 +314,8 @@ class _Cells:
         if rate is None:
             gbits = {"volta": 100 * 4 / node if node < 16 else 50, "ampere": 200, "ada": 200, "hopper": 400}
             usual = 800 if gpu.name.startswith(("B300", "GB300")) else 400
-            return gbits.get(gpu.generation, usual) * 1e9 / 8
-        bits = float(rate[1]) * {"G": 1e9, "T": 1e12}[rate[2]]
+            return gbits.get(gpu.generation, usual) * GIGA / 8
+        bits = float(rate[1]) * {"G": GIGA, "T": 1e12}[rate[2]]
         many = re.search(r"(\d+)x\d|x(\d+) per node", text)
         if re.search(r"per GPU", text):
             return bits / 8

@@ -14,14 +14,15 @@ from dataclasses import replace
 import numpy as np
 
 from commsim.chakra.trace import Node
+from commsim.collectives.semantics import NCCL_TESTS, ROOTED
 from commsim.errors import InfeasibleError
 from commsim.training.pipeline import Action
 from commsim.training.simulate import StepRun, completes_gradients, last_of
-from commsim.training.step_run import Program, message_bytes
+from commsim.training.step_run import StepProgram, message_bytes
 from commsim.training.work import chunk_calls
 
 MOST_NODES = 2_000_000
-_CALLS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+_CALLS = frozenset(NCCL_TESTS) - ROOTED - {"send_recv"}
 NORM_BYTES = 4
 
 Axes = tuple[tuple[str, ...], int]
@@ -34,7 +35,7 @@ class StepTraces:
     InfeasibleError for what a trace cannot say, and for more than `MOST_NODES`.
     """
 
-    def __init__(self, program: Program, run: StepRun) -> None:
+    def __init__(self, program: StepProgram, run: StepRun) -> None:
         self.program = program
         plan, mesh = program.plan, program.mesh
         for name, wrong in (("stragglers", bool(plan.stragglers)), ("a parameter server", plan.parameter_server)):
@@ -77,7 +78,7 @@ class StepTraces:
 class _Stage:
     """The nodes of a rank of a stage; peers are stages, and ``groups`` says of a collective's id over which axes."""
 
-    def __init__(self, program: Program, stage: int, slowed: Mapping[tuple[int, Action], Sequence[float]]) -> None:
+    def __init__(self, program: StepProgram, stage: int, slowed: Mapping[tuple[int, Action], Sequence[float]]) -> None:
         self.program, self.stage, self._slowed = program, stage, slowed
         self.nodes: list[Node] = []
         self.groups: dict[int, Axes] = {}

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from commsim.chakra.program import Key, Operation, Program
+from commsim.chakra.program import Key, TraceOperation, TraceProgram
+from commsim.collectives.semantics import CHAINED
 from commsim.engine.template import Template
 from commsim.training.flows import MOST_ROWS, Flow, held_links, rings
 
@@ -28,7 +29,7 @@ _SHARE = {"all_reduce": 2.0, "broadcast": 1.0, "reduce": 1.0}
 class SharedLinks:
     """Which lines of transfers meet others on a link, and their operations as flows there."""
 
-    def __init__(self, program: Program, topology: Topology, places: Sequence[int]) -> None:
+    def __init__(self, program: TraceProgram, topology: Topology, places: Sequence[int]) -> None:
         self.topology = topology
         self._places = np.asarray(places, np.int64)
         self._templates: dict[Key, tuple[Template, tuple[int, ...], float, float]] = {}
@@ -39,7 +40,7 @@ class SharedLinks:
             users[links] += 1
         self.shared = frozenset(key for key, links in held.items() if (users[links] > 1).any())
 
-    def flow(self, key: Key, operation: Operation) -> Flow | None:
+    def flow(self, key: Key, operation: TraceOperation) -> Flow | None:
         """The flow of an operation; None where nothing else uses its links."""
         if key not in self.shared or operation.seconds <= 0:
             return None
@@ -58,7 +59,7 @@ class SharedLinks:
         if key[0] == "send":
             return 1.0
         ways = rings(np.array([self._places[list(key[1])]]), self.topology.ranks_per_node)[2]
-        whole = 1.0 if name in ("broadcast", "reduce") else (n - 1) / n
+        whole = 1.0 if name in CHAINED else (n - 1) / n
         return _SHARE.get(name, 1.0) * whole / ways
 
     def _hops(self, key: Key) -> tuple[Int64, Int64]:

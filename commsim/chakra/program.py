@@ -13,6 +13,7 @@ import numpy as np
 
 from commsim.chakra.groups import Groups, Members
 from commsim.chakra.trace import Kind, Node, Trace
+from commsim.collectives.semantics import GATHERING
 from commsim.errors import Fault, ScenarioError
 from commsim.training.communicators import CommTime
 
@@ -22,15 +23,12 @@ Message = tuple[int, int, int]
 MOST_OPERATIONS = 4_000_000
 MOST_FAULTS = 20
 
-WHOLE = frozenset({"all_gather", "gather"})
-"""Where our size is that of the whole array and a trace's that of one rank's part."""
-
 Key = tuple[str, Members, str]
 """A line of transfers that follow one another: what, between whom, and the group's name."""
 
 
 @dataclass(slots=True)
-class Operation:
+class TraceOperation:
     """What one rank does, or several together. ``waits``: dependencies not yet met; ``line``: index of what it
     occupies, -1 for nothing; ``source``: of a recv the send that it waits for."""
 
@@ -46,12 +44,12 @@ class Operation:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class TraceProgram:
     """``operation[rank][position]``: index into ``operations``. Per line ``keys`` says what it is, None for what a rank
     computes on, and ``order`` lists the calls of a process group, which run in it."""
 
     traces: Sequence[Trace | None]
-    operations: list[Operation]
+    operations: list[TraceOperation]
     operation: list[list[int]]
     keys: list[Key | None]
     order: list[list[int]]
@@ -63,17 +61,17 @@ def build(
     comm: CommTime,
     places: Sequence[int],
     compute: Callable[[Node], float],
-) -> Program:
+) -> TraceProgram:
     """The program of traces; None: a rank whose part is always ready. ``places``: the ranks of the machine that they
     run on; ``compute``: seconds of what a node computes. ScenarioError for what does not match."""
     total = sum(len(trace.nodes) for trace in traces if trace)
     if total > MOST_OPERATIONS:
         text = f"found {total:,} nodes on {len(traces)} ranks, expected at most {MOST_OPERATIONS:,}"
         raise ScenarioError(text)
-    return _Builder(traces, groups, comm, places, compute).program()
+    return _ProgramBuilder(traces, groups, comm, places, compute).program()
 
 
-class _Builder:
+class _ProgramBuilder:
     def __init__(
         self,
         traces: Sequence[Trace | None],
@@ -84,7 +82,7 @@ class _Builder:
     ) -> None:
         self.traces, self.groups, self.comm, self.compute = traces, groups, comm, compute
         self.places = np.asarray(places, np.int64)
-        self.operations: list[Operation] = []
+        self.operations: list[TraceOperation] = []
         self.operation = [[-1] * len(trace.nodes) if trace else [] for trace in traces]
         self.keys: list[Key | None] = []
         self.order: list[list[int]] = []  # the calls of each process group
@@ -94,7 +92,7 @@ class _Builder:
         self._came: dict[tuple[Key, int], int] = {}  # how many of a line's collectives a rank has come to
         self.faults: list[Fault] = []
 
-    def program(self) -> Program:
+    def program(self) -> TraceProgram:
         for rank, trace in enumerate(self.traces):
             if trace is None:
                 continue
@@ -113,7 +111,7 @@ class _Builder:
         for rank, trace in enumerate(self.traces):
             for position, node in enumerate(trace.nodes if trace else ()):
                 self.operations[self.operation[rank][position]].waits += len(node.deps)
-        return Program(self.traces, self.operations, self.operation, self.keys, self.order)
+        return TraceProgram(self.traces, self.operations, self.operation, self.keys, self.order)
 
     # -- one node ---------------------------------
 
@@ -125,9 +123,9 @@ class _Builder:
         else:
             seconds = self.compute(node)
             line = -1 if node.kind == "none" else self._line((rank, node.kind))
-            self._add(rank, position, Operation(node.kind, node.kind, seconds, node.nbytes, [], line))
+            self._add(rank, position, TraceOperation(node.kind, node.kind, seconds, node.nbytes, [], line))
 
-    def _add(self, rank: int, position: int, operation: Operation) -> int:
+    def _add(self, rank: int, position: int, operation: TraceOperation) -> int:
         index = len(self.operations)
         self.operations.append(operation)
         operation.members.append((rank, position))
@@ -147,11 +145,12 @@ class _Builder:
         line = self._line(key, key)
         count = self._came.get((key, rank), 0)
         self._came[key, rank] = count + 1
-        nbytes = node.nbytes * (len(members) if node.collective in WHOLE else 1)
+        # A trace has the size of one rank's part where ours is that of the whole array.
+        nbytes = node.nbytes * (len(members) if node.collective in GATHERING else 1)
         if count == len(self.order[line]):
             seconds = self.comm(node.collective, nbytes, self.places[list(members)])
             self.order[line].append(
-                self._add(rank, position, Operation("collective", node.collective, seconds, nbytes, [], line))
+                self._add(rank, position, TraceOperation("collective", node.collective, seconds, nbytes, [], line))
             )
             return
         index = self.order[line][count]
@@ -176,11 +175,11 @@ class _Builder:
         seconds = self.comm("send_recv", node.nbytes, self.places[list(pair)])
         if node.kind == "send":
             key: Key = ("send", pair, "")
-            operation = Operation("send", "send", seconds, node.nbytes, [], self._line(key, key))
+            operation = TraceOperation("send", "send", seconds, node.nbytes, [], self._line(key, key))
             self._sends.setdefault(message, []).append(self._add(rank, position, operation))
         else:
             unknown = self.traces[peer] is None  # then the message leaves when it is waited for
-            operation = Operation("recv", "recv", seconds if unknown else 0.0, node.nbytes, [])
+            operation = TraceOperation("recv", "recv", seconds if unknown else 0.0, node.nbytes, [])
             self._recvs.setdefault(message, []).append(self._add(rank, position, operation))
 
     # -- what belongs together ---------------------------------

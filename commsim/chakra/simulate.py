@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.chakra.flows import SharedLinks
-from commsim.chakra.program import Operation, Program
+from commsim.chakra.program import TraceOperation, TraceProgram
 from commsim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class TraceRun:
     ``came``: seconds at which a recv was waited for.
     """
 
-    program: Program
+    program: TraceProgram
     start_s: Float64
     end_s: Float64
     before: npt.NDArray[np.int64]
@@ -82,14 +82,14 @@ class _Line:
     busy: bool = False
 
 
-def simulate(program: Program, shared: SharedLinks | None = None) -> TraceRun:
+def simulate(program: TraceProgram, shared: SharedLinks | None = None) -> TraceRun:
     """Run a program; with ``shared`` transfers that meet on links slow each other down. ScenarioError where ranks wait
     for each other for ever."""
-    return _Simulation(program, shared).run()
+    return _TraceSimulation(program, shared).run()
 
 
-class _Simulation:
-    def __init__(self, program: Program, shared: SharedLinks | None) -> None:
+class _TraceSimulation:
+    def __init__(self, program: TraceProgram, shared: SharedLinks | None) -> None:
         import simpy
 
         self.program, self.shared = program, shared
@@ -151,7 +151,7 @@ class _Simulation:
         self.before[index] = because
         self._begin(index, self.program.operations[index])
 
-    def _begin(self, index: int, operation: Operation) -> None:
+    def _begin(self, index: int, operation: TraceOperation) -> None:
         self.start[index] = self.env.now
         key = self.program.keys[operation.line] if operation.line >= 0 else None
         flow = self.shared.flow(key, operation) if self.shared is not None and key is not None else None

@@ -187,9 +187,10 @@ def _empty_table(empty: NoRows) -> dict[str, Any]:
 
 
 def _table(curve: Curve) -> dict[str, Any]:
+    from commsim.collectives.semantics import ONE_RATE
     from commsim.units import gb_per_s, microseconds
 
-    known = curve.n_ranks is not None or curve.collective in ("broadcast", "reduce", "send_recv")
+    known = curve.n_ranks is not None or curve.collective in ONE_RATE
     in_place = curve.in_place_time_s
     rows = []
     for i, size in enumerate(curve.size_bytes):

@@ -9,8 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from commsim.measure.run import Run
-    from commsim.measure.wiring import Wiring
-    from commsim.scenario.measured import Wish
+    from commsim.measure.wiring import WiringPlan
+    from commsim.scenario.measured import RunOptions
     from commsim.scenario.schema import Scenario
 
 
@@ -154,10 +154,10 @@ def measure(
     from commsim.measure.rendezvous import place_from
     from commsim.measure.run import ARRIVAL_S
     from commsim.scenario.load import load_scenarios
-    from commsim.scenario.measured import Wish, run_of
+    from commsim.scenario.measured import RunOptions, run_of
 
     place = place_from(os.environ)
-    wish = Wish(
+    wish = RunOptions(
         backend=backend,
         world_size=nproc if place is None else place.world_size,
         iterations=iterations,
@@ -260,7 +260,7 @@ def _chosen(scenarios: list[Scenario], only: str | None, as_rank: bool, backend:
     return chosen
 
 
-def _print_sbatch(scenario: Scenario, wish: Wish) -> None:
+def _print_sbatch(scenario: Scenario, wish: RunOptions) -> None:
     """The batch script for the words of this command line."""
     import sys
 
@@ -280,7 +280,7 @@ def _print_sbatch(scenario: Scenario, wish: Wish) -> None:
     typer.echo(script, nl=False)
 
 
-def _wiring(scenario: Scenario, named: str | None, nproc: int | None) -> Wiring | None:
+def _wiring(scenario: Scenario, named: str | None, nproc: int | None) -> WiringPlan | None:
     """The testbed to build, None for none; where none can stand, a warning says why."""
     if named is None:
         return None
@@ -296,7 +296,7 @@ def _wiring(scenario: Scenario, named: str | None, nproc: int | None) -> Wiring 
     return None
 
 
-def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: Wiring | None) -> None:
+def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: WiringPlan | None) -> None:
     """Measures one scenario; prints the table where rank 0 runs."""
     import os
     import time

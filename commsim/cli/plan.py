@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from commsim.planner.plan import Answer
+    from commsim.planner.plan import PlanAnswer
 
 
 def plan(
@@ -32,7 +32,7 @@ def plan(
 ) -> None:
     """Search every way to cut a model over a machine, simulate the best, and say what binds them."""
     from commsim.cli.find import find_scenario
-    from commsim.planner.plan import Answer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
+    from commsim.planner.plan import PlanAnswer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
     from commsim.report.plan_tables import counted, headline, reasons, table
@@ -41,11 +41,11 @@ def plan(
     question, document = read_plan(path, overrides or [])
     spec = question.plan
     found = machines(spec, document, path.parent)
-    answer = Answer()
+    answer = PlanAnswer()
     interrupted = False
     begun = time.process_time()
     ranked_in = 0.0
-    with _Bar(json_output) as bar:
+    with _PlanBar(json_output) as bar:
         try:
             rank(spec, found, answer, bar.say)
             ranked_in = time.process_time() - begun
@@ -89,7 +89,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "plan"
 
 
-def _json(answer: Answer, name: str, seconds: float, around: Any, changes: Any) -> str:
+def _json(answer: PlanAnswer, name: str, seconds: float, around: Any, changes: Any) -> str:
     import json
 
     from commsim.report.plan_tables import headline, rows
@@ -112,7 +112,7 @@ def _json(answer: Answer, name: str, seconds: float, around: Any, changes: Any) 
 
 
 def _write(
-    answer: Answer, name: str, spec: Any, folder: Path, seconds: float, around: Any, changes: Any, html: bool
+    answer: PlanAnswer, name: str, spec: Any, folder: Path, seconds: float, around: Any, changes: Any, html: bool
 ) -> list[Path]:
     """Writes plan.json, the winner's scenario and the picture; returns the paths."""
     import os
@@ -145,7 +145,7 @@ def _write(
     return written
 
 
-class _Bar:
+class _PlanBar:
     """Progress on stderr, only on a terminal."""
 
     def __init__(self, quiet: bool) -> None:
@@ -166,7 +166,7 @@ class _Bar:
                 transient=True,
             )
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> _PlanBar:
         if self._bar is not None:
             self._bar.start()
         return self

@@ -30,6 +30,7 @@ def rates(
     from commsim.errors import CommsimError, MeasurementError
     from commsim.files import write_atomically
     from commsim.measure.launcher import require_torch
+    from commsim.units import GIGA
 
     require_torch()
     if device not in ("auto", "cpu", "cuda"):
@@ -67,6 +68,6 @@ def rates(
         typer.echo(f"# warning: the GPU is slowed down: {', '.join(reasons)}", err=True)
     for rate in found:
         unit = {"copy": "GB/s", "launch": "million launches/s"}.get(rate.kind, "GFLOP/s")
-        scale = 1e6 if rate.kind == "launch" else 1e9
+        scale = 1e6 if rate.kind == "launch" else GIGA
         typer.echo(f"{rate.kind:>18} {rate.shape:>28} {rate.dtype:>9} {rate.per_second / scale:>10.3f} {unit}")
     typer.echo(f"# wrote {', '.join(path.name for path in written)} in {out}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """The kinds of files."""
 
     SCENARIO = "scenario"
@@ -17,7 +17,7 @@ class Kind(StrEnum):
 
 
 def schema(
-    kind: Annotated[Kind, typer.Argument(help="Which kind of file.")] = Kind.SCENARIO,
+    kind: Annotated[FileKind, typer.Argument(help="Which kind of file.")] = FileKind.SCENARIO,
 ) -> None:
     """Print the JSON Schema of scenario, sweep or plan files, for editors that complete and check YAML."""
     import json
@@ -25,5 +25,5 @@ def schema(
     from commsim.planner.question import plan_schema
     from commsim.scenario.json_schema import scenario_schema, sweep_schema
 
-    made = {Kind.SCENARIO: scenario_schema, Kind.SWEEP: sweep_schema, Kind.PLAN: plan_schema}[kind]()
+    made = {FileKind.SCENARIO: scenario_schema, FileKind.SWEEP: sweep_schema, FileKind.PLAN: plan_schema}[kind]()
     typer.echo(json.dumps(made, indent=1, ensure_ascii=False))

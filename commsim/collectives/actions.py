@@ -21,7 +21,7 @@ from commsim.errors import ScheduleError
 MOST_ROWS = 2**22
 
 
-class Kind(IntEnum):
+class ActionKind(IntEnum):
     """What an action is; in one step a rank sends first, then moves locally, then receives."""
 
     SEND = 0
@@ -60,8 +60,8 @@ def actions(schedule: Schedule, *, commute: bool) -> Actions:
     local = s.src == s.dst
     across, within = np.flatnonzero(~local), np.flatnonzero(local)
     row = np.concatenate([across, within, across])
-    kind = np.repeat([Kind.SEND, Kind.LOCAL, Kind.RECEIVE], [across.size, within.size, across.size])
-    rank = np.where(kind == Kind.SEND, s.src[row], s.dst[row]).astype(np.int64)
+    kind = np.repeat([ActionKind.SEND, ActionKind.LOCAL, ActionKind.RECEIVE], [across.size, within.size, across.size])
+    rank = np.where(kind == ActionKind.SEND, s.src[row], s.dst[row]).astype(np.int64)
     turn = np.zeros(s.rows, np.int64)
     turn[within] = _turns(s, within)
     order = np.lexsort((row, turn[row], kind, s.step[row]))
@@ -122,9 +122,9 @@ class _Hazards:
 
     def run(self) -> None:
         for i, kind in enumerate(self.kind):
-            if kind != Kind.RECEIVE:
+            if kind != ActionKind.RECEIVE:
                 self._read(i, self.slots[self.source[i]])
-            if kind != Kind.SEND:
+            if kind != ActionKind.SEND:
                 self._write(i, self.slots[self.target[i]])
 
     def _read(self, i: int, slot: _Slot) -> None:
@@ -138,7 +138,7 @@ class _Hazards:
             slot.writers, slot.reads, slot.reducing = set(), set(), self.reduces[i]
         self.made.finished[i] |= slot.base
         for reader in slot.base_reads:
-            (self.made.started if self.kind[reader] == Kind.SEND else self.made.finished)[i].add(reader)
+            (self.made.started if self.kind[reader] == ActionKind.SEND else self.made.finished)[i].add(reader)
         slot.writers.add(i)
 
 
@@ -147,8 +147,8 @@ def _add_after(s: Schedule, made: Actions) -> None:
     if not len(s.after):
         return
     leaves, lands = np.full(s.rows, -1), np.full(s.rows, -1)
-    leaves[made.row[made.kind != Kind.RECEIVE]] = np.flatnonzero(made.kind != Kind.RECEIVE)
-    lands[made.row[made.kind != Kind.SEND]] = np.flatnonzero(made.kind != Kind.SEND)
+    leaves[made.row[made.kind != ActionKind.RECEIVE]] = np.flatnonzero(made.kind != ActionKind.RECEIVE)
+    lands[made.row[made.kind != ActionKind.SEND]] = np.flatnonzero(made.kind != ActionKind.SEND)
     for a, b in s.after.tolist():
         if s.dst[a] == s.src[b]:
             made.finished[leaves[b]].add(int(lands[a]))

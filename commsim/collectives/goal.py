@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commsim.collectives.actions import Kind, actions
+from commsim.collectives.actions import ActionKind, actions
 from commsim.collectives.schedule import Schedule
 
 
@@ -43,10 +43,10 @@ def goal_text(schedule: Schedule) -> str:
         count[r] += 1
         label[i] = count[r]
         what = {
-            Kind.SEND: f"send {size[row]}b to {dst[row]} tag {tag[row]}",
-            Kind.RECEIVE: f"recv {size[row]}b from {src[row]} tag {tag[row]}",
-            Kind.LOCAL: "calc 0",
-        }[Kind(kind)]
+            ActionKind.SEND: f"send {size[row]}b to {dst[row]} tag {tag[row]}",
+            ActionKind.RECEIVE: f"recv {size[row]}b from {src[row]} tag {tag[row]}",
+            ActionKind.LOCAL: "calc 0",
+        }[ActionKind(kind)]
         lines[r].append(f"l{label[i]}: {what}")
         lines[r] += [f"l{label[i]} requires l{label[j]}" for j in sorted(made.finished[i])]
         lines[r] += [f"l{label[i]} irequires l{label[j]}" for j in sorted(made.started[i] - made.finished[i])]

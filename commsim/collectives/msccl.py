@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.msccl_moves import MOST_EDGES, PART_IN, PART_OUT, Draft, Layout, Move, accesses, draft
+from commsim.collectives.msccl_moves import MOST_EDGES, PART_IN, PART_OUT, BufferLayout, Draft, Move, accesses, draft
 from commsim.collectives.msccl_order import Slot, Wired, find_races, wire
 from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, Faults, read_algo
 from commsim.collectives.schedule import Schedule
@@ -87,7 +87,7 @@ def _collective(algo: Algo, faults: Faults) -> str:
     return name
 
 
-def _layout(algo: Algo, wired: Wired, collective: str, faults: Faults) -> Layout:
+def _layout(algo: Algo, wired: Wired, collective: str, faults: Faults) -> BufferLayout:
     chunks, block = algo.nchunksperloop, algo.nchunksperloop // algo.ngpus
     for gpu in algo.gpus:
         for buffer, parts in (("i", PART_IN), ("o", PART_OUT)):
@@ -106,7 +106,7 @@ def _layout(algo: Algo, wired: Wired, collective: str, faults: Faults) -> Layout
         )
     # all_to_all has no in-place form here; a file for both kinds of call is read as the other one.
     in_place = algo.inplace and not (collective == "all_to_all" and algo.outofplace)
-    return Layout(collective, _root(algo, wired, collective, faults), in_place, chunks, block, scratch)
+    return BufferLayout(collective, _root(algo, wired, collective, faults), in_place, chunks, block, scratch)
 
 
 def _root(algo: Algo, wired: Wired, collective: str, faults: Faults) -> int:
@@ -139,7 +139,7 @@ def _size(algo: Algo, nbytes: int | None, faults: Faults) -> int:
     return nbytes // chunks
 
 
-def _table(algo: Algo, layout: Layout, drafted: Draft, chunk_bytes: int) -> Schedule:
+def _table(algo: Algo, layout: BufferLayout, drafted: Draft, chunk_bytes: int) -> Schedule:
     """The moves as rows, sorted by step, then channel, sender, receiver and place."""
     moves = drafted.moves
     size = np.array([len(m.source) for m in moves], np.int64)

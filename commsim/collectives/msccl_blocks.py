@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.actions import Actions, Kind, actions
+from commsim.collectives.actions import ActionKind, Actions, actions
 from commsim.collectives.msccl_limits import MOST_ON_A_CHANNEL, SLOTS
 from commsim.collectives.msccl_xml import RECEIVES, SENDS
 from commsim.collectives.schedule import Op, Schedule
@@ -36,7 +36,7 @@ _FUSED = {"r": "rcs", "rrc": "rrcs"}
 
 
 @dataclass(slots=True)
-class Block:
+class MscclBlock:
     """A thread block: its peers (-1: none), its channel, its steps in order."""
 
     send: int
@@ -51,18 +51,18 @@ class Unit:
 
     done: list[int]
     kind: str
-    block: Block
+    block: MscclBlock
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class MscclProgram:
     """Thread blocks by rank, and the actions that their steps are made of."""
 
-    blocks: list[list[Block]]
+    blocks: list[list[MscclBlock]]
     made: Actions
 
 
-def program(schedule: Schedule) -> Program:
+def program(schedule: Schedule) -> MscclProgram:
     """The thread blocks of every rank with their steps; a ScheduleError where connections have too little room."""
     s, made = schedule, actions(schedule, commute=False)
     channel = _channels(s)
@@ -75,7 +75,7 @@ def program(schedule: Schedule) -> Program:
             f"{s.algorithm} {s.collective} cannot be written for MSCCL: with {FEWEST_SLOTS} messages on a connection, "
             f"{order.left} of its steps would wait for each other; take more channels or fewer chunks"
         )
-    return Program(blocks, made)
+    return MscclProgram(blocks, made)
 
 
 def _channels(s: Schedule) -> npt.NDArray[np.int64]:
@@ -107,21 +107,23 @@ def _most_blocks(src: npt.NDArray[np.int64], dst: npt.NDArray[np.int64], part: n
     return int(count.max())
 
 
-def _blocks(s: Schedule, made: Actions, channel: npt.NDArray[np.int64]) -> tuple[list[list[Block]], list[Block]]:
+def _blocks(
+    s: Schedule, made: Actions, channel: npt.NDArray[np.int64]
+) -> tuple[list[list[MscclBlock]], list[MscclBlock]]:
     """The thread blocks of every rank, still empty, and the one that does each action."""
     shared = _shared(s, made, channel)
     passes_to = {(rank, into, on): out for (rank, out, on), into in shared.items()}
-    blocks: list[dict[tuple[str, int, int], Block]] = [{} for _ in range(s.world_size)]
+    blocks: list[dict[tuple[str, int, int], MscclBlock]] = [{} for _ in range(s.world_size)]
     owner = []
     for rank, kind, row in zip(made.rank.tolist(), made.kind.tolist(), made.row.tolist(), strict=True):
         on, src, dst = int(channel[row]), int(s.src[row]), int(s.dst[row])
-        into = src if kind == Kind.RECEIVE else shared.get((rank, dst, on), -1)
-        if kind == Kind.LOCAL:
-            key, block = ("local", rank, on), Block(-1, -1, on)
+        into = src if kind == ActionKind.RECEIVE else shared.get((rank, dst, on), -1)
+        if kind == ActionKind.LOCAL:
+            key, block = ("local", rank, on), MscclBlock(-1, -1, on)
         elif into >= 0:
-            key, block = ("receive", into, on), Block(passes_to.get((rank, into, on), -1), into, on)
+            key, block = ("receive", into, on), MscclBlock(passes_to.get((rank, into, on), -1), into, on)
         else:
-            key, block = ("send", dst, on), Block(dst, -1, on)
+            key, block = ("send", dst, on), MscclBlock(dst, -1, on)
         owner.append(blocks[rank].setdefault(key, block))
     return [list(own.values()) for own in blocks], owner
 
@@ -131,9 +133,9 @@ def _shared(s: Schedule, made: Actions, channel: npt.NDArray[np.int64]) -> dict[
     passed: Counter[tuple[int, int, int, int]] = Counter()
     latest: dict[tuple[int, int, int], int] = {}
     for rank, kind, row in zip(made.rank.tolist(), made.kind.tolist(), made.row.tolist(), strict=True):
-        if kind == Kind.RECEIVE:
+        if kind == ActionKind.RECEIVE:
             latest[rank, int(s.dst_buffer[row]), int(s.dst_chunk[row])] = row
-        elif kind == Kind.SEND:
+        elif kind == ActionKind.SEND:
             before = latest.get((rank, int(s.src_buffer[row]), int(s.src_chunk[row])), -1)
             if before >= 0 and channel[before] == channel[row]:
                 passed[rank, int(s.src[before]), int(s.dst[row]), int(channel[row])] += 1
@@ -146,14 +148,14 @@ def _shared(s: Schedule, made: Actions, channel: npt.NDArray[np.int64]) -> dict[
     return shared
 
 
-def _units(s: Schedule, made: Actions, owner: list[Block]) -> list[Unit]:
+def _units(s: Schedule, made: Actions, owner: list[MscclBlock]) -> list[Unit]:
     """The steps in the order of their first actions; a send joins the receive just before it that brings its chunk."""
     units: list[Unit] = []
     newest: dict[int, Unit] = {}
     for i, (kind, row) in enumerate(zip(made.kind.tolist(), made.row.tolist(), strict=True)):
         block = owner[i]
         before = newest.get(id(block))
-        if kind == Kind.SEND and before is not None and before.kind in _FUSED:
+        if kind == ActionKind.SEND and before is not None and before.kind in _FUSED:
             came = int(made.row[before.done[0]])
             elsewhere = any(owner[j] is not block for j in made.finished[i] | made.started[i])
             if not elsewhere and _place(s.dst_buffer, s.dst_chunk, came) == _place(s.src_buffer, s.src_chunk, row):
@@ -161,8 +163,12 @@ def _units(s: Schedule, made: Actions, owner: list[Block]) -> list[Unit]:
                 before.kind = _FUSED[before.kind]
                 continue
         reduces = s.op[row] == Op.REDUCE
-        name = {Kind.SEND: "s", Kind.LOCAL: "re" if reduces else "cpy", Kind.RECEIVE: "rrc" if reduces else "r"}
-        newest[id(block)] = Unit([i], name[Kind(kind)], block)
+        name = {
+            ActionKind.SEND: "s",
+            ActionKind.LOCAL: "re" if reduces else "cpy",
+            ActionKind.RECEIVE: "rrc" if reduces else "r",
+        }
+        newest[id(block)] = Unit([i], name[ActionKind(kind)], block)
         units.append(newest[id(block)])
     return units
 

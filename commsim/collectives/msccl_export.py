@@ -10,11 +10,11 @@ import numpy as np
 
 from commsim.collectives.actions import Actions
 from commsim.collectives.msccl import COLLECTIVE_NAMES
-from commsim.collectives.msccl_blocks import FEWEST_SLOTS, Block, Program, Unit, program
+from commsim.collectives.msccl_blocks import FEWEST_SLOTS, MscclBlock, MscclProgram, Unit, program
 from commsim.collectives.msccl_interpreter import faults
 from commsim.collectives.msccl_limits import MOST_FUSED
 from commsim.collectives.msccl_moves import PART_IN, PART_OUT
-from commsim.collectives.msccl_xml import Algo, Gpu, Step, ThreadBlock
+from commsim.collectives.msccl_xml import Algo, MscclGpu, MscclStep, ThreadBlock
 from commsim.collectives.schedule import Buffer, Schedule
 from commsim.errors import ScheduleError
 
@@ -37,7 +37,7 @@ def msccl_text(schedule: Schedule, protocol: str = "Simple") -> str:
     return _text(algo)
 
 
-def _algo(s: Schedule, made: Program, collective: str, protocol: str) -> Algo:
+def _algo(s: Schedule, made: MscclProgram, collective: str, protocol: str) -> Algo:
     channels = 1 + max((block.channel for own in made.blocks for block in own), default=0)
     gpus = [_gpu(s, made.made, rank, own) for rank, own in enumerate(made.blocks)]
     name = f"{s.algorithm}_{s.collective}"
@@ -78,7 +78,7 @@ def _exportable(s: Schedule, protocol: str) -> str:
     return names[s.collective]
 
 
-def _gpu(s: Schedule, made: Actions, rank: int, blocks: list[Block]) -> Gpu:
+def _gpu(s: Schedule, made: Actions, rank: int, blocks: list[MscclBlock]) -> MscclGpu:
     """One GPU with its steps. Waits for several steps become ``nop`` steps before the one that waits."""
     place = {i: (b, at) for b, block in enumerate(blocks) for at, unit in enumerate(block.steps) for i in unit.done}
     at: dict[tuple[int, int], int] = {}  # number of a step once the nops are in
@@ -90,9 +90,9 @@ def _gpu(s: Schedule, made: Actions, rank: int, blocks: list[Block]) -> Gpu:
             written += max(len(waits), 1)
             at[number, old] = written - 1
     used = {"i": 0, "o": 0, "s": 0}
-    gpu = Gpu(0, rank, {})
+    gpu = MscclGpu(0, rank, {})
     for number, block in enumerate(blocks):
-        steps: list[Step] = []
+        steps: list[MscclStep] = []
         for old, unit in enumerate(block.steps):
             ends = _ends(s, made, rank, unit.done, unit.kind)
             for buffer, offset in ends:
@@ -120,11 +120,11 @@ Ends = tuple[tuple[str, int], tuple[str, int]]
 """Buffer and offset of source and target."""
 
 
-def _step(number: int, kind: str, ends: Ends, wait: tuple[int, int], told: bool = False) -> Step:
-    return Step(0, number, kind, *ends[0], *ends[1], 0 if kind == "nop" else 1, *wait, told)
+def _step(number: int, kind: str, ends: Ends, wait: tuple[int, int], told: bool = False) -> MscclStep:
+    return MscclStep(0, number, kind, *ends[0], *ends[1], 0 if kind == "nop" else 1, *wait, told)
 
 
-def _part_reductions(steps: list[Step]) -> None:
+def _part_reductions(steps: list[MscclStep]) -> None:
     """Let a reduction tell after as many into one place as the runtime makes one: there it ends what it joins."""
     target, length = ("", -1), 0
     for step in steps:
@@ -160,7 +160,7 @@ def _text(algo: Algo) -> str:
     return "\n".join([*lines, "</algo>"]) + "\n"
 
 
-def _shown(step: Step) -> dict[str, object]:
+def _shown(step: MscclStep) -> dict[str, object]:
     return {
         "s": step.s,
         "type": step.type,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from commsim.collectives.msccl_limits import SLOTS, named, over_limits
-from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, Step, ThreadBlock
+from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, MscclStep, ThreadBlock
 from commsim.errors import ScheduleError
 
 Connection = tuple[int, int, int]
@@ -39,17 +39,17 @@ def faults(algo: Algo, root: int = 0, slots: int | None = None) -> list[str]:
     offsets are taken to be there, as in each program that can be read as a schedule. ``slots``: messages that a
     connection holds, by default as many as the protocol of the program leaves.
     """
-    return over_limits(algo) or Machine(algo, slots or SLOTS[algo.proto]).run(root)
+    return over_limits(algo) or Interpreter(algo, slots or SLOTS[algo.proto]).run(root)
 
 
 def fewest_slots(algo: Algo) -> int | None:
     """The least number of messages that each connection must hold for the program to end; None if it never does."""
     least, most = 1, max((sum(s.cnt for s in b.steps) for g in algo.gpus for b in g.blocks), default=0) + 1
-    if Machine(algo, most).hanging():
+    if Interpreter(algo, most).hanging():
         return None
     while least < most:
         middle = (least + most) // 2
-        if Machine(algo, middle).hanging():
+        if Interpreter(algo, middle).hanging():
             least = middle + 1
         else:
             most = middle
@@ -67,7 +67,7 @@ class _Running:
     told: int = -1
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> MscclStep | None:
         return self.block.steps[self.at] if self.at < len(self.block.steps) else None
 
     @property
@@ -93,7 +93,7 @@ class _Memory:
         self.values[buffer][self.base[buffer] + offset] = value
 
 
-class Machine:
+class Interpreter:
     """All GPUs of a program; every chunk of every rank's input is a random number, sums are taken modulo 2**64."""
 
     def __init__(self, algo: Algo, slots: int, seed: int = 0) -> None:
@@ -127,7 +127,7 @@ class Machine:
                     ready.extend(waiting.pop(event, ()))
         return [b for b in self.blocks if b.step is not None]
 
-    def _cause(self, block: _Running, step: Step) -> Event | None:
+    def _cause(self, block: _Running, step: MscclStep) -> Event | None:
         """What the next move of a block waits for: a flag, a message or room; None if it can go on."""
         if step.depid >= 0 and not block.moved:
             other = self.by_id.get((block.gpu, step.depid))
@@ -139,7 +139,7 @@ class Machine:
             return "room", block.out
         return None
 
-    def _advance(self, block: _Running, step: Step) -> list[Event]:
+    def _advance(self, block: _Running, step: MscclStep) -> list[Event]:
         """Move one chunk of a step; what others may have waited for."""
         events: list[Event] = []
         if step.cnt:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from commsim.collectives.msccl_xml import RECEIVES, SENDS, Algo, Gpu, Step, ThreadBlock
+from commsim.collectives.msccl_xml import RECEIVES, SENDS, Algo, MscclGpu, MscclStep, ThreadBlock
 
 SLOTS: Final = {"Simple": 2, "LL": 8, "LL128": 8}
 """Messages that a connection holds: its 8 steps (NCCL_STEPS), of which a message takes 4 with Simple
@@ -55,30 +55,30 @@ def over_limits(algo: Algo) -> list[str]:
 _TAKES: Final = "MSCCL's runtime takes"
 
 
-def named(gpu: int, block: ThreadBlock, step: Step | None = None) -> str:
+def named(gpu: int, block: ThreadBlock, step: MscclStep | None = None) -> str:
     """What a message calls a thread block or one of its steps; with its line, if it was read from a file."""
     line = block.line if step is None else step.line
     place = f"GPU {gpu} thread block {block.id}" + ("" if step is None else f" step {step.s} ({step.type})")
     return f"line {line}: {place}" if line else place
 
 
-def _numbering(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _numbering(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     if sorted(b.id for b in gpu.blocks) != list(range(len(gpu.blocks))):
         yield f"the thread blocks of GPU {gpu.id} are not numbered 0, 1, 2, ..., {_TAKES} no gaps"
 
 
-def _blocks(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _blocks(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     if len(gpu.blocks) > MOST_BLOCKS:
         yield f"GPU {gpu.id} has {len(gpu.blocks)} thread blocks, {_TAKES} {MOST_BLOCKS}"
 
 
-def _channels(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _channels(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     for channel, count in Counter(b.chan for b in gpu.blocks).items():
         if count > MOST_ON_A_CHANNEL:
             yield f"GPU {gpu.id} has {count} thread blocks on channel {channel}, {_TAKES} {MOST_ON_A_CHANNEL}"
 
 
-def _ends(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _ends(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     for uses, verb, peer in ((SENDS, "send to", "send"), (RECEIVES, "receive from", "recv")):
         ends = Counter((getattr(b, peer), b.chan) for b in gpu.blocks if any(s.type in uses for s in b.steps))
         for (other, channel), count in ends.items():
@@ -86,19 +86,19 @@ def _ends(_: Algo, gpu: Gpu) -> Iterator[str]:
                 yield f"{count} thread blocks of GPU {gpu.id} {verb} GPU {other} on channel {channel}, {_TAKES} one"
 
 
-def _elements(algo: Algo, gpu: Gpu) -> Iterator[str]:
+def _elements(algo: Algo, gpu: MscclGpu) -> Iterator[str]:
     count = 1 + algo.ngpus + len(gpu.blocks) + sum(len(b.steps) for b in gpu.blocks)
     if count > MOST_ELEMENTS:
         yield f"GPU {gpu.id} has {count} XML elements to read, {_TAKES} {MOST_ELEMENTS}"
 
 
-def _lengths(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _lengths(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     for block in gpu.blocks:
         if len(block.steps) > MOST_STEPS:
             yield f"{named(gpu.id, block)} has {len(block.steps)} steps, {_TAKES} {MOST_STEPS}"
 
 
-def _sizes(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _sizes(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     for block in gpu.blocks:
         for step in block.steps:
             offset = max(step.srcoff, step.dstoff)
@@ -108,7 +108,7 @@ def _sizes(_: Algo, gpu: Gpu) -> Iterator[str]:
                 yield f"{named(gpu.id, block, step)} has offset {offset}, {_TAKES} {MOST_OFFSET}"
 
 
-def _waits(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _waits(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     for block in gpu.blocks:
         after_nop = False
         for step in block.steps:
@@ -117,7 +117,7 @@ def _waits(_: Algo, gpu: Gpu) -> Iterator[str]:
             after_nop = step.type == "nop"
 
 
-def _wait_faults(step: Step, after_nop: bool) -> Iterator[str]:
+def _wait_faults(step: MscclStep, after_nop: bool) -> Iterator[str]:
     """Waits that the runtime loses: it hangs those of a ``nop`` on the next step, and counts steps by them."""
     if step.depid > MOST_WAITED_FOR:
         yield f"waits for thread block {step.depid}, {_TAKES} waits for 0 to {MOST_WAITED_FOR}"
@@ -131,7 +131,7 @@ def _wait_faults(step: Step, after_nop: bool) -> Iterator[str]:
         yield f"follows a nop, {_TAKES} that only if it waits for a step itself"
 
 
-def _fused(_: Algo, gpu: Gpu) -> Iterator[str]:
+def _fused(_: Algo, gpu: MscclGpu) -> Iterator[str]:
     """Runs of ``re`` that the runtime makes one: the same target and source buffer, no wait and no flag between."""
     for block in gpu.blocks:
         before, length = None, 0

@@ -24,7 +24,7 @@ MOST_EDGES: Final = 2**24
 
 
 @dataclass(frozen=True)
-class Layout:
+class BufferLayout:
     """Where MSCCL's buffers lie in a schedule's; ``scratch`` is the number of chunks of the scratch buffer."""
 
     collective: str
@@ -43,7 +43,7 @@ class Layout:
         return place, offset + (gpu * self.block if part else 0)
 
 
-def accesses(wired: Wired, layout: Layout) -> tuple[list[list[Slot]], list[list[Slot]]]:
+def accesses(wired: Wired, layout: BufferLayout) -> tuple[list[list[Slot]], list[list[Slot]]]:
     """The slots that each step reads and writes at its GPU; what it passes on counts as read where it lies."""
     reads: list[list[Slot]] = []
     writes: list[list[Slot]] = []
@@ -55,7 +55,7 @@ def accesses(wired: Wired, layout: Layout) -> tuple[list[list[Slot]], list[list[
     return reads, writes
 
 
-def _span(wired: Wired, layout: Layout, i: int, side: str) -> list[Slot]:
+def _span(wired: Wired, layout: BufferLayout, i: int, side: str) -> list[Slot]:
     step, gpu = wired.steps[i], wired.gpu[i]
     buffer, offset = (step.srcbuf, step.srcoff) if side == "src" else (step.dstbuf, step.dstoff)
     return [layout.slot(gpu, buffer, offset + k) for k in range(step.cnt)]
@@ -94,7 +94,7 @@ class Draft:
     scratch: int = 0
 
 
-def draft(wired: Wired, layout: Layout, overwrites: list[tuple[int, int]], faults: Faults) -> Draft:
+def draft(wired: Wired, layout: BufferLayout, overwrites: list[tuple[int, int]], faults: Faults) -> Draft:
     """Moves with their levels; ``overwrites`` are steps that read a slot, each with the next that writes it.
 
     ``rrs`` passes a sum on without storing it. The move before the next one stores it where its own part lay,
@@ -120,7 +120,7 @@ def draft(wired: Wired, layout: Layout, overwrites: list[tuple[int, int]], fault
     return drafted
 
 
-def _moves(wired: Wired, layout: Layout, kept: set[int]) -> Draft:
+def _moves(wired: Wired, layout: BufferLayout, kept: set[int]) -> Draft:
     drafted = Draft([[] for _ in wired.steps])
     taken: dict[int, int] = defaultdict(lambda: layout.scratch)
     held: dict[int, list[Slot]] = {}  # where the chunks that a step sends on lie
@@ -256,7 +256,7 @@ def _longest(
     return length
 
 
-def _looked_at(drafted: Draft, passing: set[int], layout: Layout) -> set[int]:
+def _looked_at(drafted: Draft, passing: set[int], layout: BufferLayout) -> set[int]:
     """The passing steps whose sum lies where something else may read it before it is overwritten."""
     accesses: dict[tuple[int, Slot], list[tuple[int, int, bool]]] = {}
     for i in passing:
@@ -277,7 +277,11 @@ def _targets(drafted: Draft, i: int) -> list[Slot]:
 
 
 def _overwritten(
-    drafted: Draft, i: int, slot: Slot, accesses: dict[tuple[int, Slot], list[tuple[int, int, bool]]], layout: Layout
+    drafted: Draft,
+    i: int,
+    slot: Slot,
+    accesses: dict[tuple[int, Slot], list[tuple[int, int, bool]]],
+    layout: BufferLayout,
 ) -> bool:
     move = drafted.moves[drafted.inward[i]]
     own = {drafted.inward[i], drafted.outward[i]}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, Faults, Gpu, Step, ThreadBlock
+from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, Faults, MscclGpu, MscclStep, ThreadBlock
 from commsim.errors import ScheduleError
 
 Slot = tuple[int, int]
@@ -25,7 +25,7 @@ _MOST_VISITS = 5_000_000
 class Wired:
     """Every step of the file in one list, with the steps it is tied to by their place in that list (-1: none)."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[MscclStep] = field(default_factory=list)
     gpu: list[int] = field(default_factory=list)
     block: list[int] = field(default_factory=list)
     blocks: list[ThreadBlock] = field(default_factory=list)
@@ -68,7 +68,7 @@ def _check_gpus(algo: Algo, faults: Faults) -> None:
         seen.setdefault(gpu.id, gpu.line)
 
 
-def _add_gpu(algo: Algo, gpu: Gpu, wired: Wired, faults: Faults) -> None:
+def _add_gpu(algo: Algo, gpu: MscclGpu, wired: Wired, faults: Faults) -> None:
     blocks: dict[int, ThreadBlock] = {}
     places: dict[tuple[int, int], int] = {}
     for block in gpu.blocks:
@@ -109,7 +109,7 @@ def _add_gpu(algo: Algo, gpu: Gpu, wired: Wired, faults: Faults) -> None:
                 wired.dependence[places[block.id, number]] = target
 
 
-def _check_step(step: Step, block: ThreadBlock, gpu: Gpu, faults: Faults) -> None:
+def _check_step(step: MscclStep, block: ThreadBlock, gpu: MscclGpu, faults: Faults) -> None:
     if step.type in SENDS and block.send < 0:
         faults.add(step.line, f"type {step.type} sends, but the thread block has send=-1")
     if step.type in RECEIVES and block.recv < 0:
@@ -124,7 +124,7 @@ def _check_step(step: Step, block: ThreadBlock, gpu: Gpu, faults: Faults) -> Non
             )
 
 
-def _uses(step: Step, side: str) -> bool:
+def _uses(step: MscclStep, side: str) -> bool:
     if side == "src":
         return step.type in {"s", "rrs", "rrc", "rrcs"} or step.type in LOCAL
     return step.type in {"r", "rcs", "rrc", "rrcs"} or step.type in LOCAL

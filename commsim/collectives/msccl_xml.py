@@ -28,7 +28,7 @@ TYPES: Final = SENDS | RECEIVES | LOCAL | {"nop"}
 
 
 @dataclass(slots=True)
-class Step:
+class MscclStep:
     """One step of a thread block; offsets and ``cnt`` count chunks, ``depid`` is -1 without a dependence."""
 
     line: int
@@ -53,11 +53,11 @@ class ThreadBlock:
     send: int
     recv: int
     chan: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[MscclStep] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Gpu:
+class MscclGpu:
     """One rank with the sizes of its buffers in chunks."""
 
     line: int
@@ -82,7 +82,7 @@ class Algo:
     min_bytes: int
     max_bytes: int
     root: int | None
-    gpus: list[Gpu] = field(default_factory=list)
+    gpus: list[MscclGpu] = field(default_factory=list)
 
 
 class Faults:
@@ -202,7 +202,7 @@ class _Handler(ContentHandler):
         assert self.algo is not None
         number = given.number("id", 0, MOST_NUMBER)
         sizes = {b: given.number(f"{b}_chunks", 0, MOST_NUMBER) for b in "ios"}
-        self.algo.gpus.append(Gpu(line, number, sizes))
+        self.algo.gpus.append(MscclGpu(line, number, sizes))
 
     def _tb(self, line: int, given: _Attributes) -> None:
         assert self.algo is not None
@@ -213,7 +213,7 @@ class _Handler(ContentHandler):
         assert self.algo is not None
         kind = given.one_of("type", TYPES)
         idle = kind == "nop"  # a nop moves nothing: its buffers and offsets mean nothing
-        step = Step(
+        step = MscclStep(
             line,
             given.number("s", 0),
             kind,

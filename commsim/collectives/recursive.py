@@ -20,19 +20,19 @@ from commsim.collectives.schedule import Op, Schedule, at_least_one, then
 
 
 @dataclass(frozen=True, eq=False)
-class Folded:
+class FoldedRanks:
     """The ranks that take part, (p,), and those folded into the first of them, (n - p,)."""
 
     active: Int64
     extra: Int64
 
 
-def fold(world_size: int) -> Folded:
+def fold(world_size: int) -> FoldedRanks:
     """Even ranks below 2(n - p) are folded into the odd rank after them; p is the largest power of two <= n."""
     at_least_one(ranks=world_size)
     spare = world_size - (1 << (world_size.bit_length() - 1))
     pairs = np.arange(spare) * 2
-    return Folded(np.append(pairs + 1, np.arange(2 * spare, world_size)), pairs)
+    return FoldedRanks(np.append(pairs + 1, np.arange(2 * spare, world_size)), pairs)
 
 
 def doubling_partners(ranks: int) -> Int64:
@@ -79,7 +79,9 @@ def swap_halves_all_reduce(
     folded = fold(world_size)
     p, steps = folded.active.size, len(partners)
     sizes = blocks(nbytes, p, itemsize)
-    scatter = assemble("reduce_scatter", algorithm, p, _halves(Folded(np.arange(p), folded.extra[:0]), partners), sizes)
+    scatter = assemble(
+        "reduce_scatter", algorithm, p, _halves(FoldedRanks(np.arange(p), folded.extra[:0]), partners), sizes
+    )
     core = then(scatter, mirrored(scatter, "all_gather", op=Op.COPY))
     into, whole = folded.active[: folded.extra.size, None], np.arange(p)
     middle = rows(core.step + 1, folded.active[core.src], folded.active[core.dst], core.src_chunk)
@@ -91,7 +93,7 @@ def swap_halves_all_reduce(
     return assemble("all_reduce", algorithm, world_size, parts, sizes)
 
 
-def _halves(folded: Folded, partners: Int64) -> list[Rows]:
+def _halves(folded: FoldedRanks, partners: Int64) -> list[Rows]:
     """Moves of the reduce-scatter, from step 1; a rank that has one folded into it answers for its block too."""
     p = folded.active.size
     answers, parts = np.arange(p)[:, None], []

@@ -43,7 +43,7 @@ Place = Literal["", "nvswitch", "network", "server"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Algorithm:
     """One algorithm of one collective.
 
     ``builder`` is called with (world_size, nbytes, itemsize=...) and those of the options ``root``,
@@ -67,7 +67,7 @@ def _whole_nodes(world_size: int, ranks_per_node: int | None) -> str | None:
     return None
 
 
-def _plain(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Entry:
+def _plain(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Algorithm:
     """A builder without channels and pieces of its own: its schedule is spread over them."""
 
     def build(world_size: int, nbytes: int, *, channels: int, chunks: int, itemsize: int, **more: Any) -> Schedule:
@@ -77,13 +77,13 @@ def _plain(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in:
     return _own(summary, build, *takes, adds_in=adds_in)
 
 
-def _own(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Entry:
+def _own(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Algorithm:
     """A builder that takes channels and chunks itself."""
     applicable = _whole_nodes if "ranks_per_node" in takes else _always
-    return Entry(summary, builder, frozenset({"channels", "chunks", *takes}), applicable, adds_in)
+    return Algorithm(summary, builder, frozenset({"channels", "chunks", *takes}), applicable, adds_in)
 
 
-def _ring(summary: str, builder: Callable[..., Schedule]) -> Entry:
+def _ring(summary: str, builder: Callable[..., Schedule]) -> Algorithm:
     def build(world_size: int, nbytes: int, *, channels: int, chunks: int, itemsize: int) -> Schedule:
         return builder(world_size, nbytes, channels, itemsize, pipeline=chunks)
 
@@ -227,7 +227,7 @@ _BARRIER = {
     "sharp": _plain("tree of switches", sharp.sharp_barrier, adds_in="network"),
 }
 
-ALGORITHMS: dict[tuple[str, str], Entry] = {
+ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     (collective, algorithm): found
     for collective, family in (
         ("all_reduce", _ALL_REDUCE),
@@ -265,7 +265,7 @@ def names(collective: str | None = None) -> list[tuple[str, str]]:
     return [key for key in ALGORITHMS if collective in {None, key[0]}]
 
 
-def entry(collective: str, algorithm: str) -> Entry:
+def entry(collective: str, algorithm: str) -> Algorithm:
     """The entry of that name; a ScheduleError lists the valid names and guesses what was meant."""
     found = ALGORITHMS.get((collective, canonical(collective, algorithm)))
     if found is not None:

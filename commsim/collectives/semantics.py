@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,54 @@ from commsim.errors import ScheduleError
 
 Int64 = npt.NDArray[np.int64]
 
+NcclTestsName = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "send_recv",
+    "gather",
+    "scatter",
+]
+"""The collectives that nccl-tests measures (src/*.cu, v2.19.6)."""
+
+NCCL_TESTS: tuple[str, ...] = get_args(NcclTestsName)
+
 REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
-"""The collectives that combine elements."""
+"""The collectives that combine elements: they take an operation (MPI_Op of MPI 4.1, ncclRedOp_t of nccl.h)."""
+
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""One rank sends to all or receives from all (MPI 4.1, 6.2.2); nccl-tests prints the root, -1 of the others."""
+
+TO_ROOT = frozenset({"reduce", "gather"})
+"""Only the root has a result (MPI 4.1, 6.2.2: all-to-one)."""
+
+GATHERING = frozenset({"all_gather", "gather"})
+"""A rank gives one block, the result is all of them (nccl.h, ncclAllGather: sendcount elements of each rank)."""
+
+SCATTERING = frozenset({"reduce_scatter", "scatter"})
+"""A rank gets one block of an array (nccl.h, ncclReduceScatter: recvcount elements for each rank)."""
+
+DIVIDED = GATHERING | SCATTERING | {"all_to_all"}
+"""The array has a block of each rank: the count of nccl-tests is that of one block, its size that of all n."""
+
+WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
+"""The array is not divided: the count of nccl-tests is that of the whole array."""
+
+CHAINED = ROOTED & WHOLE
+"""One array from a root or to it: a ring passes it on as a chain (NCCL src/device/broadcast.h and reduce.h, 2.26.2)."""
+
+RING_PASSES = frozenset({"reduce_scatter", "all_gather"})
+"""What one pass of a ring does, and in this order the halves of an all_reduce (Patarasuk & Yuan 2009)."""
+
+PAIRWISE = frozenset({"all_to_all", "all_to_all_v", "send_recv"})
+"""A rank sends each receiver a message of its own. In place it would overwrite what it is yet to send: torch does not
+offer it, and nccl-tests, which does, cannot verify it (its column #wrong is N/A; src/alltoall.cu, src/sendrecv.cu)."""
+
+ONE_RATE = frozenset({"broadcast", "reduce", "send_recv"})
+"""busbw = algbw, whatever the number of ranks (nccl-tests doc/PERFORMANCE.md)."""
 
 ALL_RANKS = -1
 

@@ -10,7 +10,7 @@ from commsim.collectives import traffic_switches as sw
 from commsim.collectives.grid import usual_node
 from commsim.collectives.sharp import SwitchTree
 from commsim.collectives.swing import swing_partners
-from commsim.collectives.traffic_forms import Form, Int64, Place, each
+from commsim.collectives.traffic_forms import Form, Int64, Participants, each
 from commsim.errors import ScheduleError
 
 
@@ -73,7 +73,7 @@ def units(
     # NCCL's tree has one rank per node unless told otherwise, as its builder.
     usual = 1 if name == "tree" else usual_node(world_size)
     node = usual if ranks_per_node is None else ranks_per_node
-    return FORMS[collective, name].form(Place(world_size, root, node, switches))
+    return FORMS[collective, name].form(Participants(world_size, root, node, switches))
 
 
 _chain = f.both(f.chain_reduce, f.chain_broadcast)

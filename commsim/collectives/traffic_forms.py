@@ -21,7 +21,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Place:
+class Participants:
     """What a form depends on: ranks, root, ranks per node, and the tree of a fabric's switches where there is one."""
 
     n: int
@@ -52,13 +52,13 @@ class Units(NamedTuple):
     received: Int64
 
 
-Form = Callable[[Place], Units]
+Form = Callable[[Participants], Units]
 
 
-def each(blocks: Callable[[Place], int], parts: Callable[[Place], int] = lambda at: at.n) -> Form:
+def each(blocks: Callable[[Participants], int], parts: Callable[[Participants], int] = lambda at: at.n) -> Form:
     """Every rank sends and receives the same number of parts."""
 
-    def form(at: Place) -> Units:
+    def form(at: Participants) -> Units:
         same = np.full(at.n, blocks(at), np.int64)
         return Units(parts(at), same, same)
 
@@ -68,7 +68,7 @@ def each(blocks: Callable[[Place], int], parts: Callable[[Place], int] = lambda 
 def back(form: Form) -> Form:
     """The mirror image: what is sent is received."""
 
-    def mirrored(at: Place) -> Units:
+    def mirrored(at: Participants) -> Units:
         parts, sent, received = form(at)
         return Units(parts, received, sent)
 
@@ -78,7 +78,7 @@ def back(form: Form) -> Form:
 def both(one: Form, two: Form) -> Form:
     """One after the other; the coarser parts are counted in the finer ones."""
 
-    def form(at: Place) -> Units:
+    def form(at: Participants) -> Units:
         a, b = one(at), two(at)
         parts = max(a.parts, b.parts)
         x, y = parts // a.parts, parts // b.parts
@@ -87,42 +87,42 @@ def both(one: Form, two: Form) -> Form:
     return form
 
 
-def chain_broadcast(at: Place) -> Units:
+def chain_broadcast(at: Participants) -> Units:
     v = np.arange(at.n)
     return Units(1, at.rooted(v < at.n - 1), at.rooted(v > 0))
 
 
-def chain_reduce(at: Place) -> Units:
+def chain_reduce(at: Participants) -> Units:
     # NCCL's ring order: the rank after the root starts and the root ends.
     v = np.arange(at.n)
     return Units(1, at.rooted(v > 0), at.rooted((v != 1) & (at.n > 1)))
 
 
-def chain_scatter(at: Place) -> Units:
+def chain_scatter(at: Participants) -> Units:
     v = np.arange(at.n)
     return Units(at.n, at.rooted(at.n - 1 - v), at.rooted(np.where(v > 0, at.n - v, 0)))
 
 
-def flat_broadcast(at: Place) -> Units:
+def flat_broadcast(at: Participants) -> Units:
     v = np.arange(at.n)
     return Units(1, at.rooted(np.where(v == 0, at.n - 1, 0)), at.rooted(v > 0))
 
 
-def flat_scatter(at: Place) -> Units:
+def flat_scatter(at: Participants) -> Units:
     return Units(at.n, *flat_broadcast(at)[1:])
 
 
-def flat_reduce_scatter(at: Place) -> Units:
+def flat_reduce_scatter(at: Participants) -> Units:
     v, n = np.arange(at.n), at.n
     return Units(n, at.rooted(np.where(v == 0, n - 1, n)), at.rooted(np.where(v == 0, n * (n - 1), 1)))
 
 
-def flat_all_gather(at: Place) -> Units:
+def flat_all_gather(at: Participants) -> Units:
     v, n = np.arange(at.n), at.n
     return Units(n, at.rooted(np.where(v == 0, (n - 1) ** 2, 1)), at.rooted(n - 1))
 
 
-def parameter_server(at: Place) -> Units:
+def parameter_server(at: Participants) -> Units:
     own = np.append(np.ones(at.n, np.int64), at.n)
     return Units(1, own, own)
 
@@ -147,21 +147,21 @@ def knomial_below(n: int, radix: int) -> Int64:
 
 
 def knomial_broadcast(radix: int) -> Form:
-    def form(at: Place) -> Units:
+    def form(at: Participants) -> Units:
         return Units(1, at.rooted(knomial_children(at.n, radix)), at.rooted(np.arange(at.n) > 0))
 
     return form
 
 
 def knomial_scatter(radix: int) -> Form:
-    def form(at: Place) -> Units:
+    def form(at: Participants) -> Units:
         below = knomial_below(at.n, radix)
         return Units(at.n, at.rooted(below - 1), at.rooted(np.where(np.arange(at.n) > 0, below, 0)))
 
     return form
 
 
-def hierarchical_broadcast(at: Place) -> Units:
+def hierarchical_broadcast(at: Participants) -> Units:
     home, rail = divmod(at.root, at.g)
     node, local = np.divmod(np.arange(at.n), at.g)
     place, turn = (node - home) % at.M, (local - rail) % at.g
@@ -183,7 +183,7 @@ def second_tree(values: Int64) -> Int64:
     return values[::-1] if values.size % 2 == 0 else np.roll(values, 1)
 
 
-def tree_all_reduce(at: Place) -> Units:
+def tree_all_reduce(at: Participants) -> Units:
     """Links of each rank in both trees: its chain in the node, its node's parent and children at the head's places."""
     first, second = btree_children(at.M)
     parent = (np.arange(at.M) > 0).astype(np.int64)
@@ -195,7 +195,7 @@ def tree_all_reduce(at: Place) -> Units:
     return Units(2, links.reshape(-1), links.reshape(-1))
 
 
-def double_tree_broadcast(at: Place) -> Units:
+def double_tree_broadcast(at: Participants) -> Units:
     n = at.n
     children = np.zeros(max(n - 1, 0), np.int64)
     if n > 1:
@@ -204,13 +204,13 @@ def double_tree_broadcast(at: Place) -> Units:
     return Units(2, at.rooted(np.append(2 * (n > 1), children)), at.rooted(np.where(np.arange(n) > 0, 2, 0)))
 
 
-def _pairs(at: Place) -> tuple[Int64, Int64]:
+def _pairs(at: Participants) -> tuple[Int64, Int64]:
     """Ranks folded away and those that stand for them."""
     extra = np.arange(at.n - at.p) * 2
     return extra, extra + 1
 
 
-def _with_folded(at: Place, among_active: int, parts: int) -> Units:
+def _with_folded(at: Participants, among_active: int, parts: int) -> Units:
     """Active ranks move as given; a folded rank hands over the whole array and gets the whole result."""
     extra, into = _pairs(at)
     units = np.full(at.n, among_active, np.int64)
@@ -219,11 +219,11 @@ def _with_folded(at: Place, among_active: int, parts: int) -> Units:
     return Units(parts, units, units)
 
 
-def swap_all_reduce(at: Place) -> Units:
+def swap_all_reduce(at: Participants) -> Units:
     return _with_folded(at, at.p.bit_length() - 1, 1)
 
 
-def swap_halves_all_reduce(at: Place) -> Units:
+def swap_halves_all_reduce(at: Participants) -> Units:
     return _with_folded(at, 2 * (at.p - 1), at.p)
 
 
@@ -234,7 +234,7 @@ def swap_reduce_scatter(partners: Callable[[int], Int64]) -> Form:
     and W_t-1(r) = W_t(r) + W_t(partner).
     """
 
-    def form(at: Place) -> Units:
+    def form(at: Participants) -> Units:
         n, (extra, into) = at.n, _pairs(at)
         weight = 1 + (np.arange(at.p) < extra.size)
         got = np.zeros(at.p, np.int64)
@@ -258,6 +258,6 @@ def bits_below(n: int) -> int:
     return sum(d.bit_count() for d in range(n))
 
 
-def rails(at: Place) -> int:
+def rails(at: Participants) -> int:
     """Blocks of a rank in an all-to-all through rails: M for each other local rank, g for each other node."""
     return at.M * (at.g - 1) + at.g * (at.M - 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.traffic_forms import Int64, Place, Units, btree_children, second_tree
+from commsim.collectives.traffic_forms import Int64, Participants, Units, btree_children, second_tree
 
 _RADIX = 8
 
@@ -23,12 +23,12 @@ def _and_switches(
     return Units(parts, np.append(ends[0], out).astype(np.int64), np.append(ends[1], into).astype(np.int64))
 
 
-def nvls_reduce_scatter(at: Place) -> Units:
+def nvls_reduce_scatter(at: Participants) -> Units:
     n = at.n
     return _and_switches(n, n, 1, n, n, n * n)
 
 
-def nvls_tree(at: Place) -> Units:
+def nvls_tree(at: Participants) -> Units:
     g = at.g
     parent, first, second = (np.arange(at.M) > 0).astype(np.int64), *btree_children(at.M)
     degree = parent + first + second
@@ -38,7 +38,7 @@ def nvls_tree(at: Place) -> Units:
 
 
 @dataclass(frozen=True)
-class _Tree:
+class _SwitchTree:
     """Of every endpoint: the one above (-1 at the top and outside), how many are right below, heads at or below it."""
 
     above: Int64
@@ -58,7 +58,7 @@ class _Tree:
         return on
 
 
-def _trees(at: Place, heads: Int64) -> list[_Tree]:
+def _trees(at: Participants, heads: Int64) -> list[_SwitchTree]:
     """The trees above each row of heads, with endpoints numbered without gaps: those of a fabric, or one switch."""
     if at.switches is None:
         levels = [[(each, np.full(each.size, at.n))] for each in heads]
@@ -74,11 +74,11 @@ def _trees(at: Place, heads: Int64) -> list[_Tree]:
             below = np.where(child < at.n, child, at.n + np.searchsorted(used, child))
             above[below] = at.n + np.searchsorted(used, parent)
             np.add.at(count, above[below], count[below])
-        trees.append(_Tree(above, np.bincount(above[above >= 0], minlength=above.size), count))
+        trees.append(_SwitchTree(above, np.bincount(above[above >= 0], minlength=above.size), count))
     return trees
 
 
-def _whole_tree(at: Place) -> _Tree:
+def _whole_tree(at: Participants) -> _SwitchTree:
     """The tree above all ranks: a fabric's, or one of switches with eight ports down, of ranks in order."""
     if at.switches is not None and at.n > 1:
         return _trees(at, np.arange(at.n)[None])[0]
@@ -89,22 +89,22 @@ def _whole_tree(at: Place) -> _Tree:
         heads.append(np.add.reduceat(heads[-1], np.arange(0, width, _RADIX)))
         width = -(-width // _RADIX)
     over = np.append(np.concatenate(above), -1)
-    return _Tree(over, np.bincount(over[over >= 0], minlength=over.size), np.concatenate(heads))
+    return _SwitchTree(over, np.bincount(over[over >= 0], minlength=over.size), np.concatenate(heads))
 
 
-def _heads(at: Place) -> Int64:
+def _heads(at: Participants) -> Int64:
     """The rank of each local rank and node, (g, M)."""
     return np.arange(at.n).reshape(at.M, at.g).T
 
 
-def collnet_direct_all_reduce(at: Place) -> Units:
+def collnet_direct_all_reduce(at: Participants) -> Units:
     """A share of its node up and down for every neighbour in the tree of its rail."""
     through = sum((tree.up + tree.below for tree in _trees(at, _heads(at))), start=np.zeros(1, np.int64))
     through[: at.n] += 2 * (at.g - 1)
     return Units(at.g, through, through)
 
 
-def collnet_direct_reduce_scatter(at: Place) -> Units:
+def collnet_direct_reduce_scatter(at: Participants) -> Units:
     """M blocks up; down those of the heads below."""
     sent, received = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for tree in _trees(at, _heads(at)):
@@ -115,7 +115,7 @@ def collnet_direct_reduce_scatter(at: Place) -> Units:
     return Units(at.n, sent + inside, received + inside)
 
 
-def collnet_chain(at: Place) -> Units:
+def collnet_chain(at: Participants) -> Units:
     """The array up and down for every neighbour, in the node's chain and in the tree of the first ranks."""
     (tree,) = _trees(at, _heads(at)[:1])
     through, local = tree.up + tree.below, np.arange(at.n) % at.g
@@ -123,13 +123,13 @@ def collnet_chain(at: Place) -> Units:
     return Units(1, through, through)
 
 
-def sharp_all_reduce(at: Place) -> Units:
+def sharp_all_reduce(at: Participants) -> Units:
     """The array up and down for every neighbour."""
     tree = _whole_tree(at)
     return Units(1, tree.up + tree.below, tree.up + tree.below)
 
 
-def sharp_broadcast(at: Place) -> Units:
+def sharp_broadcast(at: Participants) -> Units:
     """Every endpoint gets the array once, and sends it to its neighbours but the one it came from."""
     tree = _whole_tree(at)
     path = tree.path(at.root)
@@ -138,7 +138,7 @@ def sharp_broadcast(at: Place) -> Units:
     return Units(1, tree.below + (path | start) * tree.up - path, some * (1 - start))
 
 
-def sharp_reduce(at: Place) -> Units:
+def sharp_reduce(at: Participants) -> Units:
     """Everything up to the top switch once, then down along the root's path alone."""
     tree = _whole_tree(at)
     path = tree.path(at.root)

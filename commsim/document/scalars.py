@@ -1,6 +1,6 @@
 """Plain YAML scalars, read only where every YAML reader agrees.
 
-YAML 1.1 (PyYAML) reads ``no`` as false, ``1e9`` as text, ``12:30:45`` as 45045 and ``010`` as 8; YAML 1.2
+YAML 1.1 (PyYAML) reads ``no`` as false, ``1e6`` as text, ``12:30:45`` as 45045 and ``010`` as 8; YAML 1.2
 does not. Such a value is refused with what to write instead: a file means the same to its writer and to us.
 """
 

@@ -13,7 +13,7 @@ from commsim.engine.program import Float64, Int32, Int64, Program
 _HOP_BITS = 16  # as in the kernel, which must not be imported here: it brings numba
 
 
-class Part(IntEnum):
+class StretchKind(IntEnum):
     """What a stretch of the critical path is."""
 
     DELAY = 0
@@ -51,7 +51,7 @@ class Record:
 class CriticalPath:
     """Stretches in the order of time, without gaps from 0 to the makespan; columns of shape (stretches,).
 
-    ``part``: see `Part`; ``op``: the op it belongs to; ``link``: where, or -1 for a delay.
+    ``part``: see `StretchKind`; ``op``: the op it belongs to; ``link``: where, or -1 for a delay.
     """
 
     part: npt.NDArray[np.uint8]
@@ -60,23 +60,23 @@ class CriticalPath:
     start_s: Float64
     end_s: Float64
 
-    def seconds(self, part: Part) -> float:
+    def seconds(self, part: StretchKind) -> float:
         """Total time of one kind of stretch."""
         return float((self.end_s - self.start_s)[self.part == part].sum())
 
-    def link_seconds(self, part: Part, links: int) -> Float64:
+    def link_seconds(self, part: StretchKind, links: int) -> Float64:
         """Time of one kind of stretch by link, (links,)."""
         chosen = (self.part == part) & (self.link >= 0)
         total = np.zeros(links)
         np.add.at(total, self.link[chosen], (self.end_s - self.start_s)[chosen])
         return total
 
-    def bottleneck(self) -> tuple[Part, int, float]:
+    def bottleneck(self) -> tuple[StretchKind, int, float]:
         """The kind of stretch with most time, the link with most of it (-1 for a delay), the kind's share of all."""
-        part = max(Part, key=self.seconds)
+        part = max(StretchKind, key=self.seconds)
         total = float(self.end_s[-1]) if self.end_s.size else 0.0
         share = self.seconds(part) / total if total else 0.0
-        if part is Part.DELAY or not self.link.size:
+        if part is StretchKind.DELAY or not self.link.size:
             return part, -1, share
         return part, int(np.argmax(self.link_seconds(part, int(self.link.max()) + 1))), share
 
@@ -109,14 +109,14 @@ def critical_path(p: Program, end_s: Float64, record: Record, store_and_forward:
         hop, at_tail = hops - 1, True
         if hops:
             link = link_at(op, hop)
-            parts.append((Part.LATENCY, op, link, finishes(op)[hop], float(end_s[op])))
+            parts.append((StretchKind.LATENCY, op, link, finishes(op)[hop], float(end_s[op])))
         while hop >= 0:
             link = link_at(op, hop)
             st, fin = float(hop_start[hop_ptr[op] + hop]), float(finishes(op)[hop])
             if at_tail:
                 at_tail = fin > st + p.nbytes[op] * inv_bandwidth[link]
                 if not at_tail:
-                    parts.append((Part.TRANSFER, op, link, st, fin))
+                    parts.append((StretchKind.TRANSFER, op, link, st, fin))
                     continue
             else:
                 before = int(hop_before[hop_ptr[op] + hop])
@@ -130,12 +130,12 @@ def critical_path(p: Program, end_s: Float64, record: Record, store_and_forward:
             hop -= 1
             previous = finishes(op)[hop] if at_tail else float(hop_start[hop_ptr[op] + hop])
             parts.append(
-                (Part.LATENCY, op, link_at(op, hop), previous, fin if at_tail and not store_and_forward else st)
+                (StretchKind.LATENCY, op, link_at(op, hop), previous, fin if at_tail and not store_and_forward else st)
             )
         cause = int(record.cause[op])
         ready = float(end_s[cause]) if cause >= 0 else 0.0
         begin = float(hop_start[hop_ptr[op]]) if hop_ptr[op + 1] > hop_ptr[op] else float(end_s[op])
-        parts.append((Part.DELAY, op, -1, ready, begin))
+        parts.append((StretchKind.DELAY, op, -1, ready, begin))
         op = cause
     columns = np.array([s for s in reversed(parts) if s[4] > s[3]], np.float64).reshape(-1, 5)
     return CriticalPath(

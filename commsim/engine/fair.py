@@ -128,7 +128,7 @@ def _weighted_bytes(p: Program, weight: Int64) -> Int64:
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class ConnectionWays:
     """What the kernel wants to know of each connection's way, (connections,), see `kernel.FairLines`.
 
     ``slot_*`` are the links on it that may bind, ``list_ptr`` (L+1,) the room for active flows of each link.
@@ -144,7 +144,7 @@ class Ways:
     list_ptr: Int64
 
 
-def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int = 0) -> Ways:
+def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int = 0) -> ConnectionWays:
     """The ways of connections whose routes are ``route`` (connections,); links that can never bind are left out.
 
     ``most``: as many connections may still come; then no link is left out.
@@ -173,7 +173,7 @@ def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int 
     np.add.at(demand, link, weights * whole_cap[of])
     kept = (demand > whole_bandwidth)[link] | (most > 0)
     link, of, weights = link[kept], of[kept], weights[kept]
-    return Ways(
+    return ConnectionWays(
         slot_ptr=np.concatenate([[0], np.cumsum(np.bincount(of, minlength=route.size))]).astype(np.int64),
         slot_link=link,
         slot_weight=weights,
@@ -185,7 +185,7 @@ def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int 
     )
 
 
-def lines_of(w: Ways) -> kernel.FairLines:
+def lines_of(w: ConnectionWays) -> kernel.FairLines:
     """Connections with nothing under way."""
     from commsim.engine import kernel
 
@@ -214,7 +214,7 @@ def lines_of(w: Ways) -> kernel.FairLines:
     )
 
 
-def links_of(bandwidth: Float64, w: Ways) -> kernel.FairLinks:
+def links_of(bandwidth: Float64, w: ConnectionWays) -> kernel.FairLinks:
     """Links without flows."""
     from commsim.engine import kernel
 

@@ -46,7 +46,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Flow:
+class BackgroundFlow:
     """Background traffic from one rank to another: ``nbytes`` once, or ``rate`` bytes/s until all jobs have ended."""
 
     src: int
@@ -65,7 +65,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class JobTimes:
     """What became of the jobs in one run: seconds from each job's start to its end, (jobs,), and where they met."""
 
     alone_s: Float64
@@ -90,14 +90,14 @@ class _Part:
 
 def run_together(
     jobs: Sequence[Job],
-    flows: Sequence[Flow],
+    flows: Sequence[BackgroundFlow],
     topology: Topology,
     contention: Contention = "fifo",
     *,
     variation: Variation | None = None,
     run: int = 0,
     quantum: float | None = None,
-) -> Shared:
+) -> JobTimes:
     """All jobs and flows in one simulation, and every job in one of its own.
 
     ``run`` numbers the draws of the ``variation``, which concerns the jobs and is the same alone and together. A FIFO
@@ -128,7 +128,7 @@ def run_together(
         )
     together = ends - np.array([part.start_s for part in parts])
     everyone = [*parts, *fixed, *rest]
-    return Shared(alone, together, tuple(_meetings(everyone, len(parts))), outcome.messages)
+    return JobTimes(alone, together, tuple(_meetings(everyone, len(parts))), outcome.messages)
 
 
 def _job_part(job: Job, topology: Topology, variation: Variation | None, draw: tuple[int, ...]) -> _Part:
@@ -142,7 +142,7 @@ def _job_part(job: Job, topology: Topology, variation: Variation | None, draw: t
     return _Part(replace(program, delay_s=delay), conn, job.start_s)
 
 
-def _flow_part(flow: Flow, topology: Topology, contention: Contention, nbytes: int) -> _Part:
+def _flow_part(flow: BackgroundFlow, topology: Topology, contention: Contention, nbytes: int) -> _Part:
     """One message under fair sharing, over a link of the flow's rate; pieces with FIFO links, sent at that rate."""
     table = topology.routes([flow.src], [flow.dst])
     bandwidth, latency, way = topology.link_bandwidth, topology.link_latency, table.link

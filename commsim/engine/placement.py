@@ -24,7 +24,7 @@ from commsim.collectives.schedule import Schedule
 from commsim.errors import ScheduleError, TopologyError
 from commsim.topology.aggregation import common_switch, needs_adding_switches
 from commsim.topology.kinds import Int32, Int64, VertexKind
-from commsim.topology.ways import Ways
+from commsim.topology.ways import WayFinder
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -55,7 +55,7 @@ def place(schedule: Schedule, topology: Topology) -> Int64:
         )
     known = np.unique(schedule.src.astype(np.int64) * schedule.endpoints + schedule.dst)
     src, dst = np.divmod(known, schedule.endpoints)
-    ways = Ways(topology)
+    ways = WayFinder(topology)
     try:
         for e in range(n, schedule.endpoints):
             peers = np.unique(np.concatenate([src[dst == e], dst[src == e]]))
@@ -65,7 +65,7 @@ def place(schedule: Schedule, topology: Topology) -> Int64:
     return vertex
 
 
-def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, ways: Ways) -> int:
+def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
     del ways
     nodes = np.unique(topology.vertex_node[vertex[peers]])
     if nodes.size > 1:
@@ -84,7 +84,7 @@ def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, ways: Ways) -> in
     return int(topology.node_first_vertex[nodes[0]] + found[0])
 
 
-def _network(peers: Int64, vertex: Int64, topology: Topology, ways: Ways) -> int:
+def _network(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
     needs_adding_switches(topology)
     ranks = peers[vertex[peers] < topology.node_first_vertex[-1]]
     if ranks.size:
@@ -92,7 +92,7 @@ def _network(peers: Int64, vertex: Int64, topology: Topology, ways: Ways) -> int
     return common_switch(topology, {int(v) for v in vertex[peers]})
 
 
-def _server(peers: Int64, vertex: Int64, topology: Topology, ways: Ways) -> int:
+def _server(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
     del peers, vertex, ways
     hosts = np.flatnonzero(topology.vertex_kind[: topology.node_first_vertex[1]] == VertexKind.HOST)
     if not hosts.size:
@@ -107,7 +107,7 @@ def routes(schedule: Schedule, topology: Topology, src: Int64, dst: Int64) -> tu
     table = topology.routes(src[among].astype(np.int32), dst[among].astype(np.int32))
     if among.all():
         return table.ptr, table.link, table.index
-    vertex, way = place(schedule, topology), Ways(topology)
+    vertex, way = place(schedule, topology), WayFinder(topology)
     found = [way.links(int(vertex[a]), int(vertex[b])) for a, b in zip(src[~among], dst[~among], strict=True)]
     index = np.empty(src.size, np.int32)
     index[among] = table.index

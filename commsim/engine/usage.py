@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.engine.critical import Part
+from commsim.engine.critical import StretchKind
 from commsim.engine.family import Totals
 from commsim.engine.program import Float64, Int64
 from commsim.engine.simulate import Outcome
@@ -171,7 +171,7 @@ def bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
     if not path.part.size:
         return "nothing to send"
     part, link, share = path.bottleneck()
-    text = f"{share:.0%} {Part(part).name.lower()}".replace("%", " %")
+    text = f"{share:.0%} {StretchKind(part).name.lower()}".replace("%", " %")
     if link < 0:
         return text
     return f"{text}, most of it over {link_name(topology, link)} ({kind_name(topology, link)})"

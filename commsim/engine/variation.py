@@ -156,7 +156,7 @@ def more_connections(connection: Int32, count: int) -> Int32:
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class RepeatedTimes:
     """Seconds of repeated runs, (repeats,)."""
 
     times_s: npt.NDArray[np.float64]

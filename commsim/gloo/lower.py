@@ -71,13 +71,15 @@ def torch_copies(collective: str, nbytes: int, world_size: int) -> Copies:
         return Copies(block, nbytes, at_root=True)
     if collective == "all_to_all_v":
         return Copies(block // world_size, 0)
-    if collective in ("all_to_all", "scatter"):
-        return Copies(block, 0, at_root=collective == "scatter")
+    if collective == "all_to_all":
+        return Copies(block, 0)
+    if collective == "scatter":
+        return Copies(block, 0, at_root=True)
     return Copies()
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class ProcessLinks:
     """Numbers of the links behind the topology's: I/O thread and worker of each rank, cores of each rank's computer."""
 
     thread: Int64
@@ -94,7 +96,7 @@ class Links:
         return "socket copy" if link < first + n else "worker" if link < first + 2 * n else "cores"
 
 
-def links_of(topology: Topology, parameters: GlooParameters, one_host: bool) -> Links:
+def links_of(topology: Topology, parameters: GlooParameters, one_host: bool) -> ProcessLinks:
     """The links of processes and cores on a topology; `one_host`: all nodes are one computer."""
     first, n = topology.link_bandwidth.size, topology.world_size
     rank = np.arange(n)
@@ -108,7 +110,7 @@ def links_of(topology: Topology, parameters: GlooParameters, one_host: bool) -> 
     bandwidth = np.concatenate([wire, own, shared])
     latency = np.concatenate([topology.link_latency, np.zeros(own.size + shared.size)])
     scarce = first + 2 * n + computer if cores else np.full(n, -1)
-    return Links(first + rank, first + n + rank, scarce, bandwidth, latency)
+    return ProcessLinks(first + rank, first + n + rank, scarce, bandwidth, latency)
 
 
 class _Ops:
@@ -141,7 +143,7 @@ def lower(
     schedule: Schedule,
     topology: Topology,
     parameters: GlooParameters,
-    links: Links,
+    links: ProcessLinks,
     copies: Copies,
     calls: int = 1,
 ) -> Program:
@@ -163,7 +165,9 @@ class _RouteIds:
     wire: Int64  # (rows,)
 
 
-def _routes(schedule: Schedule, topology: Topology, links: Links) -> tuple[Int64, npt.NDArray[np.int32], _RouteIds]:
+def _routes(
+    schedule: Schedule, topology: Topology, links: ProcessLinks
+) -> tuple[Int64, npt.NDArray[np.int32], _RouteIds]:
     n = schedule.world_size
     # Cores come first: behind a slower link they would be held for as long as it takes.
     ways: list[list[int]] = [_kept(links.cores[r], links.worker[r]) for r in range(n)]
@@ -267,7 +271,7 @@ def _edges(s: Schedule) -> tuple[Int64, Int64]:
     return np.repeat(np.arange(s.rows), np.diff(ptr)), idx.astype(np.int64)
 
 
-def _program(ops: _Ops, ptr: Int64, link: npt.NDArray[np.int32], links: Links) -> Program:
+def _program(ops: _Ops, ptr: Int64, link: npt.NDArray[np.int32], links: ProcessLinks) -> Program:
     edges = np.concatenate(ops.edges)
     order = np.argsort(edges[:, 0], kind="stable")
     succ = edges[order, 1]

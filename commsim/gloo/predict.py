@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from commsim.collectives.semantics import DIVIDED
 from commsim.engine.memory import require_memory
 from commsim.engine.simulate import simulate
 from commsim.engine.usage import kind_name, limiting_link
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 
-class Row(NamedTuple):
+class CallsInARow(NamedTuple):
     """Calls in a row, and the two (from 0) between whose ends their pace is taken."""
 
     calls: int
@@ -25,15 +26,13 @@ class Row(NamedTuple):
     last: int
 
 
-EVEN = Row(3, 0, 2)
+EVEN = CallsInARow(3, 0, 2)
 """Rings, and what one rank paces: as fast from the first call on."""
 
-SETTLING = Row(8, 2, 6)
+SETTLING = CallsInARow(8, 2, 6)
 """Ranks run ahead of each other for some calls until they have settled, and the last call has none beside it."""
 
 RUN_AHEAD = frozenset({"broadcast", "all_to_all", "all_to_all_v"})
-
-_EQUAL_BLOCKS = frozenset({"reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"})
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,9 @@ class GlooPredictor:
         n = self.topology.world_size
         if n == 1:
             return GlooPrediction(nbytes, self.parameters.call, "copy", "call")
-        unit = n * itemsize if collective in _EQUAL_BLOCKS else itemsize
+        unit = n * itemsize if collective in DIVIDED else itemsize
         whole = max(unit, nbytes // unit * unit)
-        row = Row(1, 0, 0) if self.mode == "single" else SETTLING if collective in RUN_AHEAD else EVEN
+        row = CallsInARow(1, 0, 0) if self.mode == "single" else SETTLING if collective in RUN_AHEAD else EVEN
         self._require_memory(collective, whole, itemsize, row.calls)
         schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
         copies = torch_copies(collective, whole, n)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from commsim.collectives import registry
 from commsim.collectives.rows import assemble, blocks, only, rows
 from commsim.collectives.schedule import Buffer, Op, Schedule, then
+from commsim.collectives.semantics import REDUCING
 from commsim.errors import ScheduleError
 
 Int64 = npt.NDArray[np.int64]
@@ -38,10 +39,10 @@ def gloo_schedule(collective: str, world_size: int, nbytes: int, *, root: int = 
     >>> gloo_schedule("all_reduce", 4, 4096).sent_bytes()
     array([6144, 6144, 6144, 6144])
     """
-    if collective in ("all_reduce", "reduce_scatter"):
-        return _all_reduce(world_size, nbytes, itemsize)
     if collective == "reduce":
         return _reduce(world_size, nbytes, root, itemsize)
+    if collective in REDUCING:
+        return _all_reduce(world_size, nbytes, itemsize)
     if collective == "all_gather":
         return _all_gather(world_size, nbytes, itemsize)
     if collective == "broadcast":

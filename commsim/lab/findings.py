@@ -129,12 +129,12 @@ def _curves(laboratory: Path, name: str, findings: Findings) -> list[Curve]:
 def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
     """Each curve against the prediction that commsim ships with, before any calibration."""
     from commsim.accuracy.compare import compare
-    from commsim.accuracy.judge import Source, judged
+    from commsim.accuracy.judge import CurveSource, judged
     from commsim.accuracy.verdict import verdict
     from commsim.accuracy.whatif import predicted_curve
 
     why: dict[str, list[str]] = {}
-    source = Source(Path(scenario.source), Path(scenario.source).parent, None, scenario)
+    source = CurveSource(Path(scenario.source), Path(scenario.source).parent, None, scenario)
     nameless = [replace(curve, source=f"{COLLECTIVES}/{TABLE}") for curve in curves]  # a whole path may name a user
     for curve in nameless:
         try:

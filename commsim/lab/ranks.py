@@ -11,7 +11,7 @@ from typing import Protocol
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import beside, capture_beside, capture_here, launch
-from commsim.measure.rendezvous import Meeting, Place
+from commsim.measure.rendezvous import Place, Rendezvous
 from commsim.measure.run import Run
 
 SHARING = 4
@@ -61,7 +61,7 @@ class Joined:
     def __init__(self, place: Place, ranks_per_gpu: int, show: Callable[[str], None], arrival_s: float) -> None:
         self.world_size, self.ranks_per_gpu = place.world_size, ranks_per_gpu
         self._place, self._show = place, show
-        self._meeting = Meeting(place, "lab", arrival_s)
+        self._meeting = Rendezvous(place, "lab", arrival_s)
         self._number = 0
 
     def capture(self, run: Run) -> None:
@@ -86,7 +86,7 @@ def follow(place: Place, arrival_s: float) -> None:
 
     A stage that fails ends here as everywhere, and rank 0 says why; the next one is tried.
     """
-    meeting = Meeting(place, "lab", arrival_s)
+    meeting = Rendezvous(place, "lab", arrival_s)
     number = 0
     while text := _next(meeting, number):
         number += 1
@@ -97,7 +97,7 @@ def follow(place: Place, arrival_s: float) -> None:
             beside(run, place, f"stage {number}")
 
 
-def _next(meeting: Meeting, number: int) -> str:
+def _next(meeting: Rendezvous, number: int) -> str:
     """What to measure next, as JSON; empty when nothing is left. Raises MeasurementError when rank 0 is gone."""
     until = time.monotonic() + _IDLE_S
     try:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from commsim.collectives.semantics import ONE_RATE, RING_PASSES
 from commsim.errors import Fault, LogFormatError
 from commsim.measure.records import Curve, FloatArray, IntArray, busbw_factor
-from commsim.measure.rows import Group, Row, Table, deduce_collective, deduce_ranks, print_rounding
-from commsim.units import format_bytes
+from commsim.measure.rows import Group, LogTable, TableRow, deduce_collective, deduce_ranks, print_rounding
+from commsim.units import GIGA, format_bytes
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Wanted:
     n_ranks: int | None = None
 
 
-def curves_of(tables: list[Table], path: Path, wanted: Wanted) -> list[Curve]:
+def curves_of(tables: list[LogTable], path: Path, wanted: Wanted) -> list[Curve]:
     """The curves of one file.
 
     Consecutive tables of the same kind whose sizes do not overlap are one curve (a script that runs one
@@ -54,13 +55,13 @@ def error(path: Path, line: int, message: str) -> LogFormatError:
 class NoRows(LogFormatError):  # noqa: N818 - a table, if an empty one
     """A log that ended before its first result: `table` holds what it says of the run."""
 
-    def __init__(self, path: Path, table: Table, message: str) -> None:
+    def __init__(self, path: Path, table: LogTable, message: str) -> None:
         super().__init__([Fault(str(path), table.line, 1, "", message)])
         self.name, self.table = path.stem, table
 
 
-def _curves_of_table(table: Table, path: Path, wanted: Wanted) -> Iterator[Curve]:
-    by_key: dict[tuple[str, str, int | None], list[Row]] = {}
+def _curves_of_table(table: LogTable, path: Path, wanted: Wanted) -> Iterator[Curve]:
+    by_key: dict[tuple[str, str, int | None], list[TableRow]] = {}
     for row in table.rows:
         if row.size > 0:
             by_key.setdefault(row.key, []).append(row)
@@ -70,7 +71,7 @@ def _curves_of_table(table: Table, path: Path, wanted: Wanted) -> Iterator[Curve
         skipped = 0
 
 
-def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: int) -> Curve:
+def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, skipped: int) -> Curve:
     notes = list(table.notes)
     if wanted.n_ranks is not None and table.n_ranks not in (None, wanted.n_ranks):
         raise error(path, table.line, f"found {table.n_ranks} ranks, but {wanted.n_ranks} ranks were asked for")
@@ -96,7 +97,7 @@ def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: i
         notes.append(f"the rank lines name {n_ranks} ranks, the bandwidth columns show {deduced}, taken here")
         n_ranks = deduced
     conditions = dict(table.conditions)
-    if collective in ("all_gather", "reduce_scatter") and n_ranks is not None and _old_convention(rows, n_ranks):
+    if collective in RING_PASSES and n_ranks is not None and _old_convention(rows, n_ranks):
         conditions["old_convention"] = "yes"
         notes.append("algbw column already holds (n-1)/n (old nccl-tests); times are unaffected")
     times = [_time(row, collective, n_ranks) for row in rows]
@@ -135,7 +136,7 @@ def _curve(table: Table, rows: list[Row], path: Path, wanted: Wanted, skipped: i
     )
 
 
-def _time(row: Row, collective: str, n_ranks: int | None) -> tuple[float, str]:
+def _time(row: TableRow, collective: str, n_ranks: int | None) -> tuple[float, str]:
     """Seconds of one row and where they come from: out of place before in place, time before bandwidth."""
     for group, name in ((row.out_of_place, "out_of_place"), (row.in_place, "in_place")):
         if group.time_us > 0:
@@ -146,7 +147,7 @@ def _time(row: Row, collective: str, n_ranks: int | None) -> tuple[float, str]:
     return math.nan, ""
 
 
-def _wrong(kept: list[tuple[Row, float, str]]) -> list[str]:
+def _wrong(kept: list[tuple[TableRow, float, str]]) -> list[str]:
     """A note where results were wrong: those times are not of the work that was asked for."""
     rows = [(row, row.out_of_place.wrong + row.in_place.wrong) for row, _, _ in kept]
     bad = [(row, wrong) for row, wrong in rows if wrong]
@@ -159,13 +160,13 @@ def _wrong(kept: list[tuple[Row, float, str]]) -> list[str]:
 
 def _from_bandwidth(size: int, group: Group, collective: str, n_ranks: int | None) -> float:
     if group.busbw > 0:
-        if n_ranks is not None or collective in ("broadcast", "reduce", "send_recv"):
-            return size * busbw_factor(collective, n_ranks or 1) / (group.busbw * 1e9)
+        if n_ranks is not None or collective in ONE_RATE:
+            return size * busbw_factor(collective, n_ranks or 1) / (group.busbw * GIGA)
         return math.nan
-    return size / (group.algbw * 1e9) if group.algbw > 0 else math.nan
+    return size / (group.algbw * GIGA) if group.algbw > 0 else math.nan
 
 
-def _no_time(collective: str, n_ranks: int | None, rows: list[Row]) -> str:
+def _no_time(collective: str, n_ranks: int | None, rows: list[TableRow]) -> str:
     if n_ranks is None and any(g.busbw > 0 for row in rows for g in (row.out_of_place, row.in_place)):
         return (
             f"only the bus bandwidth of {collective} is given, and a time needs the number of ranks; "
@@ -174,7 +175,7 @@ def _no_time(collective: str, n_ranks: int | None, rows: list[Row]) -> str:
     return "no row holds a time or a bandwidth above zero"
 
 
-def _old_convention(rows: list[Row], n_ranks: int) -> bool:
+def _old_convention(rows: list[TableRow], n_ranks: int) -> bool:
     """Whether algbw equals busbw in rows whose digits would show the factor (n-1)/n between them."""
     groups = [g for row in rows for g in (row.out_of_place, row.in_place)]
     telling = [g for g in groups if g.algbw / n_ranks > 4 * print_rounding(g)]

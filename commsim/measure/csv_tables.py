@@ -20,7 +20,7 @@ import numpy as np
 from commsim.errors import Fault, LogFormatError
 from commsim.measure.assemble import error
 from commsim.measure.records import Curve, FloatArray, collective_name
-from commsim.measure.rows import Group, Row, Table
+from commsim.measure.rows import Group, LogTable, TableRow
 
 MEASURED_COLUMNS = (
     "size_bytes",
@@ -126,9 +126,9 @@ class _Record:
         return value
 
 
-def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[Table]:
+def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[LogTable]:
     """The table of one log in CSV form, with the index row of its slug where there is one."""
-    table, faults = Table(line=1), list[Fault]()
+    table, faults = LogTable(line=1), list[Fault]()
     for record in _records(stream, path, separator):
         try:
             table.rows.append(_row(record))
@@ -217,7 +217,7 @@ def _column(records: list[_Record], name: str) -> FloatArray:
     return np.array([record.number(name) * 1e-6 for record in records], np.float64)
 
 
-def _row(record: _Record) -> Row:
+def _row(record: _Record) -> TableRow:
     size = record.integer("size_bytes")
     groups = [
         Group(
@@ -227,7 +227,7 @@ def _row(record: _Record) -> Row:
         )
         for side in ("oop", "ip")
     ]
-    return Row(
+    return TableRow(
         record.line,
         size,
         _integer_or_none(record.get("count")),

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from commsim.measure.assemble import error
 from commsim.measure.records import collective_name
-from commsim.measure.rows import NOTHING, Group, Row, Table, group_is_sound, size_is_sound
+from commsim.measure.rows import NOTHING, Group, LogTable, TableRow, group_is_sound, size_is_sound
 
 _DOCUMENT_LIMIT = 64 * 2**20
 _LINE_LIMIT = 1 << 20
@@ -24,7 +24,7 @@ _ROW_LIMIT = 2_000_000
 _TYPES = {"f32": "float", "float32": "float"}
 
 
-def read_json(stream: TextIO, path: Path) -> list[Table]:
+def read_json(stream: TextIO, path: Path) -> list[LogTable]:
     """The tables of a JSON file of either kind; LogFormatError with the line where it is neither."""
     first = stream.readline(_LINE_LIMIT)
     stream.seek(0)
@@ -52,8 +52,8 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _nccl_tests(document: dict[str, Any], path: Path) -> Table:
-    table = Table(line=1, n_ranks=_ranks(document), ranks_from_lines=True)
+def _nccl_tests(document: dict[str, Any], path: Path) -> LogTable:
+    table = LogTable(line=1, n_ranks=_ranks(document), ranks_from_lines=True)
     args = document.get("args")
     words = args if isinstance(args, list) else str(args or "").split()
     table.collective = next(
@@ -87,7 +87,7 @@ def _ranks(document: dict[str, Any]) -> int | None:
     return max(len(devices), max(ranks, default=0) + 1)
 
 
-def _result(result: dict[str, Any], number: int) -> Row | None:
+def _result(result: dict[str, Any], number: int) -> TableRow | None:
     size, count = _whole(result.get("size")), _whole(result.get("count"))
     dtype = str(result.get("type", ""))[:20]
     dtype = _TYPES.get(dtype, dtype)
@@ -98,7 +98,7 @@ def _result(result: dict[str, Any], number: int) -> Row | None:
         return None
     redop, root = str(result.get("redop", ""))[:20], result.get("root")
     number_of_root = root if isinstance(root, int) and not isinstance(root, bool) else None
-    return Row(number, size, count, dtype, redop, number_of_root, groups[0] or NOTHING, groups[1] or NOTHING)
+    return TableRow(number, size, count, dtype, redop, number_of_root, groups[0] or NOTHING, groups[1] or NOTHING)
 
 
 def _group(size: int, value: Any) -> Group | None:
@@ -109,8 +109,8 @@ def _group(size: int, value: Any) -> Group | None:
     return group if size == 0 or group_is_sound(size, group) else None
 
 
-def _inspector(stream: TextIO, path: Path) -> list[Table]:
-    tables: dict[tuple[str, int], Table] = {}
+def _inspector(stream: TextIO, path: Path) -> list[LogTable]:
+    tables: dict[tuple[str, int], LogTable] = {}
     skipped = total = 0
     number = 0
     while text := stream.readline(_LINE_LIMIT):
@@ -122,7 +122,7 @@ def _inspector(stream: TextIO, path: Path) -> list[Table]:
             skipped += 1
             continue
         collective, n_ranks, row = found
-        table = tables.setdefault((collective, n_ranks), Table(number, collective=collective, n_ranks=n_ranks))
+        table = tables.setdefault((collective, n_ranks), LogTable(number, collective=collective, n_ranks=n_ranks))
         table.conditions.setdefault("timing", "NCCL inspector, per call and rank")
         table.rows.append(row)
         total += 1
@@ -135,7 +135,7 @@ def _inspector(stream: TextIO, path: Path) -> list[Table]:
     return [first, *others]
 
 
-def _call(line: dict[str, Any] | None, number: int) -> tuple[str, int, Row] | None:
+def _call(line: dict[str, Any] | None, number: int) -> tuple[str, int, TableRow] | None:
     perf, header = (line or {}).get("coll_perf"), (line or {}).get("header", line or {})
     if not isinstance(perf, dict) or not isinstance(header, dict):
         return None
@@ -147,7 +147,7 @@ def _call(line: dict[str, Any] | None, number: int) -> tuple[str, int, Row] | No
     for arrays in (1, n_ranks):
         group = Group(time, algbw, busbw)
         if group_is_sound(size * arrays, group) and size_is_sound(size * arrays, None, ""):
-            return collective, n_ranks, Row(number, size * arrays, None, "", "", None, group, NOTHING)
+            return collective, n_ranks, TableRow(number, size * arrays, None, "", "", None, group, NOTHING)
     return None
 
 

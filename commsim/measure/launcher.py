@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from commsim.collectives.semantics import DIVIDED, ROOTED
 from commsim.errors import MeasurementError
 from commsim.measure.capture import is_captured
 from commsim.measure.rank_environment import library_environment, log_level
 from commsim.measure.rendezvous import PASS, Place
 from commsim.measure.run import Run
-from commsim.units import format_bytes
+from commsim.units import GIB, format_bytes
 
 GRACE_S = 5.0
 """How long the others may take to say what they saw when a rank has stopped, before they are stopped too."""
@@ -93,11 +94,11 @@ def check_memory(run: Run, memory_bytes: int | None = None) -> None:
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for point in run.points():
-        ranks = 1 if point.task.collective in ("gather", "scatter") else run.world_size  # others hold a block each
+        ranks = 1 if point.task.collective in ROOTED & DIVIDED else run.world_size  # others hold a block each
         if (least := ranks * point.size) > memory_bytes:
             raise MeasurementError(
                 f"{point.task.collective} of {format_bytes(point.size)} on {run.world_size} ranks holds at least "
-                f"{format_bytes(least)}, and this machine has {memory_bytes / 2**30:.1f} GiB; "
+                f"{format_bytes(least)}, and this machine has {memory_bytes / GIB:.1f} GiB; "
                 "take smaller sizes, such as workload.0.sizes='8 B .. 64 MiB x2'"
             )
 

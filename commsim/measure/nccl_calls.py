@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from commsim.collectives.semantics import GATHERING, SCATTERING
 from commsim.measure.libnccl import DATATYPES, REDUCTIONS, Nccl
 from commsim.measure.pattern import Pattern
 from commsim.measure.run import Task
@@ -39,9 +40,9 @@ def layout(pattern: Pattern, rank: int, size: int) -> Layout:
     """
     name, n = pattern.collective, pattern.world_size
     block = size // n
-    if name in ("all_gather", "gather"):
+    if name in GATHERING:
         return Layout(block, size, sent_in_place=rank * block)
-    if name in ("reduce_scatter", "scatter"):
+    if name in SCATTERING:
         return Layout(size, block, received_in_place=rank * block)
     if name == "all_to_all_v":
         item = pattern.dtype.itemsize

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from commsim.measure.assemble import NoRows, error
 from commsim.measure.records import collective_name
-from commsim.measure.rows import ITEMSIZE, NOTHING, Group, Row, Table, group_is_sound, size_is_sound
+from commsim.measure.rows import ITEMSIZE, NOTHING, Group, LogTable, TableRow, group_is_sound, size_is_sound
 
 _LINE_LIMIT = 16_384  # characters; longer lines are no table rows
 _HEADER_WITHIN = 64 * 2**20  # characters: a log whose table starts later than this is taken for something else
@@ -44,7 +44,7 @@ _NUMBER_WORD = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 @dataclass
-class Columns:
+class HeaderColumns:
     """What the header line says: leading columns, groups, how far right of `size` the time columns end."""
 
     has_redop: bool
@@ -54,7 +54,7 @@ class Columns:
 
 
 @dataclass
-class _Run:
+class _RunSoFar:
     """What the log has said so far about the run whose table comes next."""
 
     stated: str | None = None
@@ -66,13 +66,13 @@ class _Run:
     env: dict[str, str] = field(default_factory=dict)
 
 
-def read_log(stream: TextIO, path: Path) -> list[Table]:
+def read_log(stream: TextIO, path: Path) -> list[LogTable]:
     """The tables of an nccl-tests text log, each with what the log says about its run.
 
     Raises LogFormatError where no header line or no row can be found; lines that look like rows but do not
     agree with their header or with themselves are counted in `skipped_lines`.
     """
-    run, tables, columns = _Run(), list[Table](), None
+    run, tables, columns = _RunSoFar(), list[LogTable](), None
     failure, early, total, characters = "", 0, 0, 0
     binary = False
     number = 0
@@ -138,7 +138,7 @@ def _lines(stream: TextIO) -> Iterator[str]:
         yield _ANSI.sub("", line) if "\x1b" in line else line
 
 
-def read_header(line: str) -> Columns | None:
+def read_header(line: str) -> HeaderColumns | None:
     """The columns that a header line names, or None where it is damaged."""
     found = _HEADER.search(line)
     if found is None:
@@ -158,10 +158,10 @@ def read_header(line: str) -> Columns | None:
         groups.append({"": len(part), **{name: i for i, name in enumerate(part)}})
     size_end = len(names[0])
     ends = [m.end() - size_end for m in re.finditer(r"\b(?:cpu)?time\b", text)]
-    return Columns("redop" in names[3 : starts[0]], "root" in names[3 : starts[0]], groups, ends)
+    return HeaderColumns("redop" in names[3 : starts[0]], "root" in names[3 : starts[0]], groups, ends)
 
 
-def read_rows(line: str, number: int, columns: Columns) -> tuple[list[Row], int]:
+def read_rows(line: str, number: int, columns: HeaderColumns) -> tuple[list[TableRow], int]:
     """The rows in one line (two, where two writers met), and how many look like rows but cannot be read."""
     starts = list(_ROW.finditer(line))
     if not starts:
@@ -177,7 +177,7 @@ def read_rows(line: str, number: int, columns: Columns) -> tuple[list[Row], int]
     return rows, skipped
 
 
-def _row(match: re.Match[str], part: str, number: int, columns: Columns, cut: bool) -> Row | None:
+def _row(match: re.Match[str], part: str, number: int, columns: HeaderColumns, cut: bool) -> TableRow | None:
     size, count, dtype = int(match[1]), int(match[2]), match[3]
     if not size_is_sound(size, count, dtype):
         return None
@@ -198,10 +198,10 @@ def _row(match: re.Match[str], part: str, number: int, columns: Columns, cut: bo
     groups = _groups(size, words[at:], part, columns, cut)
     if groups is None:
         return None
-    return Row(number, size, count, dtype, redop, root, *groups)
+    return TableRow(number, size, count, dtype, redop, root, *groups)
 
 
-def _groups(size: int, words: list[str], part: str, columns: Columns, cut: bool) -> tuple[Group, Group] | None:
+def _groups(size: int, words: list[str], part: str, columns: HeaderColumns, cut: bool) -> tuple[Group, Group] | None:
     """Both column groups; None where the row cannot be trusted. A group that the line cuts short is blank."""
     width = columns.groups[0][""]
     first = _group(size, words[:width], columns.groups[0], cut and len(words) <= width)
@@ -233,7 +233,7 @@ def _number(word: str) -> float:
     return float(word) if _NUMBER_WORD.fullmatch(word) else math.nan
 
 
-def _is_second(part: str, time: str, columns: Columns) -> bool:
+def _is_second(part: str, time: str, columns: HeaderColumns) -> bool:
     """Whether the only group of a row stands under the second time column."""
     found = re.search(rf"(?<=\s){re.escape(time)}(?=\s)", part)
     if found is None:
@@ -250,7 +250,7 @@ def _looks_like_a_row(line: str) -> bool:
     return numbers >= 5 or (numbers >= 1 and all(_NUMBER_WORD.fullmatch(w) or w in ITEMSIZE for w in words))
 
 
-def _listen(run: _Run, line: str) -> None:
+def _listen(run: _RunSoFar, line: str) -> None:
     """Take what a line between the tables says about the run."""
     if "Rank" in line and (rank := _RANK.search(line)):
         if len(run.ranks) < 10**6:
@@ -283,7 +283,7 @@ def _listen(run: _Run, line: str) -> None:
             run.env[name] = (given or stated).strip("\"'")[:200]
 
 
-def _table(run: _Run, line: int, columns: Columns | None) -> Table:
+def _table(run: _RunSoFar, line: int, columns: HeaderColumns | None) -> LogTable:
     conditions = dict(run.conditions)
     if run.env:
         conditions["env"] = " ".join(f"{k}={v}" for k, v in sorted(run.env.items()))
@@ -301,7 +301,7 @@ def _table(run: _Run, line: int, columns: Columns | None) -> Table:
         conditions["launch"] = "one_process" if len(processes) == 1 and len(run.ranks) > 1 else "process_per_gpu"
         if 1 < len(processes) < len(run.ranks):
             conditions["launch"] = "process_per_node"
-    table = Table(line, collective=run.stated or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None)
+    table = LogTable(line, collective=run.stated or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None)
     table.conditions = conditions
     if columns is not None:
         table.has_redop, table.has_root = columns.has_redop, columns.has_root

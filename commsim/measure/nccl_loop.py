@@ -19,7 +19,7 @@ from commsim.measure.libnccl import SUCCESS
 from commsim.measure.nccl_buffers import Buffers, largest
 from commsim.measure.nccl_calls import Calls, Layout, calls, layout
 from commsim.measure.pattern import TORCH_TYPES, Pattern
-from commsim.measure.run import Point, Run
+from commsim.measure.run import Repeat, Run
 from commsim.measure.timing import Sample, sent_per_call
 from commsim.measure.traffic import Bytes
 
@@ -33,7 +33,7 @@ class NcclLoop:
         self._buffers: Buffers | None = None
         self._rows = [point for point in run.points() if run.through_libnccl(point.task)]
 
-    def prepare(self, point: Point) -> str | None:
+    def prepare(self, point: Repeat) -> str | None:
         """Gets the buffers that a row needs, together with all ranks; returns why it cannot be, the same on all."""
         needed = self._span(point)
         if self._buffers is not None and self._buffers.nbytes >= needed:
@@ -47,7 +47,7 @@ class NcclLoop:
             self.registered = self._buffers.register(self.run.register)
         return None
 
-    def sample(self, point: Point, place: str, traffic: Callable[[], Bytes | None]) -> Sample:
+    def sample(self, point: Repeat, place: str, traffic: Callable[[], Bytes | None]) -> Sample:
         """Seconds of one call on this rank, wrong elements and bytes sent, out of place (``oop``) or in place."""
         run = self.run
         plan = self._plan(point, place)
@@ -70,7 +70,7 @@ class NcclLoop:
         barriers = 2 + run.iterations * single
         return Sample([seconds / rounds], wrong, sent_per_call(before, between, after, rounds, barriers))
 
-    def once(self, point: Point, place: str) -> None:
+    def once(self, point: Repeat, place: str) -> None:
         """Calls a row's collective once, untimed: for NCCL to choose, and to log what."""
         plan = self._plan(point, place)
         plan.issue(0)
@@ -118,16 +118,16 @@ class NcclLoop:
         self.communicator.wait()
         return plan.wrong()
 
-    def _span(self, point: Point) -> int:
+    def _span(self, point: Repeat) -> int:
         return layout(self._pattern(point), 0, point.size).span
 
-    def _pattern(self, point: Point) -> Pattern:
+    def _pattern(self, point: Repeat) -> Pattern:
         task = point.task
         redop = task.redop if task.reduces else "sum"
         elements = point.size // task.item_bytes
         return Pattern(task.collective, self.communicator.size, elements, TORCH_TYPES[task.dtype], redop, task.root)
 
-    def _plan(self, point: Point, place: str) -> _Plan:
+    def _plan(self, point: Repeat, place: str) -> _Plan:
         if self._buffers is None:
             raise RuntimeError("sample without prepare")
         return _Plan(self.communicator, self._buffers, self._pattern(point), point, place == "ip", self.run.iterations)
@@ -137,7 +137,7 @@ class _Plan:
     """A row on one rank: its calls, one set for every part of the buffers, and the data of the first part."""
 
     def __init__(
-        self, communicator: Communicator, buffers: Buffers, pattern: Pattern, point: Point, in_place: bool, count: int
+        self, communicator: Communicator, buffers: Buffers, pattern: Pattern, point: Repeat, in_place: bool, count: int
     ) -> None:
         self._communicator, self._pattern = communicator, pattern
         rank = communicator.rank

@@ -23,7 +23,7 @@ from commsim.files import write_atomically
 from commsim.measure.conditions import environment
 from commsim.measure.gpu import gpus
 from commsim.measure.nccl_log import read_log
-from commsim.measure.rows import Group, Table
+from commsim.measure.rows import Group, LogTable
 from commsim.measure.run import Run, Task
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.table import format_row
@@ -141,7 +141,7 @@ def _keep(path: Path, command: list[str], log: str) -> dict[str, str]:
 def _rows(log: str, run: Run, task: Task, repeat: int) -> Iterator[dict[str, Any]]:
     """The rows of an output in the columns of our table."""
     try:
-        tables: list[Table] = read_log(io.StringIO(log), Path(PROGRAMS[task.collective]))
+        tables: list[LogTable] = read_log(io.StringIO(log), Path(PROGRAMS[task.collective]))
     except CommsimError as fault:
         raise MeasurementError(f"{PROGRAMS[task.collective]} printed no table: {str(fault).splitlines()[0]}") from None
     for row in (row for table in tables for row in table.rows):

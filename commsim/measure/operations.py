@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from commsim.measure.pattern import TORCH_TYPES, Pattern
-from commsim.measure.run import Task
+from commsim.measure.run import IN_PLACE_ONLY, Task
 
 # torch 2.13 renamed the two and warns of the old names, which are the only ones before.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -18,7 +18,7 @@ _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 @dataclass(frozen=True)
-class Operation:
+class ReadyCollective:
     """A collective that is ready to run: `fill` sets the buffers, `call` communicates, `wrong` counts faults."""
 
     fill: Callable[[], None]
@@ -26,7 +26,7 @@ class Operation:
     wrong: Callable[[], int]
 
 
-def operation(task: Task, size: int, place: str, rank: int, world_size: int, device: Any) -> Operation:
+def operation(task: Task, size: int, place: str, rank: int, world_size: int, device: Any) -> ReadyCollective:
     """The collective of a task at a size in bytes; `place` is ``oop`` or ``ip``.
 
     The buffers hold the pattern before every check; calls in a row work on what the last one left.
@@ -38,7 +38,7 @@ def operation(task: Task, size: int, place: str, rank: int, world_size: int, dev
         receive.view(torch.uint8).zero_()
         p.fill(rank, send)  # scatter has an input only at its root
 
-    return Operation(fill, call, lambda: p.wrong(rank, receive))
+    return ReadyCollective(fill, call, lambda: p.wrong(rank, receive))
 
 
 def _redop(task: Task) -> str:
@@ -56,7 +56,7 @@ def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> 
     first, last = p.block(rank)
     op = _reduce_op(task.redop) if task.reduces else None
     name = p.collective
-    if name in ("all_reduce", "reduce", "broadcast"):
+    if name in IN_PLACE_ONLY:
         array = new(total)
         call = {
             "all_reduce": lambda: dist.all_reduce(array, op),

@@ -12,9 +12,10 @@ import re
 from pathlib import Path
 from typing import TextIO
 
+from commsim.collectives.semantics import DIVIDED
 from commsim.measure.assemble import error
 from commsim.measure.records import collective_name
-from commsim.measure.rows import NOTHING, Group, Row, Table, group_is_sound
+from commsim.measure.rows import NOTHING, Group, LogTable, TableRow, group_is_sound
 
 _LINE_LIMIT = 16_384
 _ROW_LIMIT = 500_000
@@ -22,7 +23,6 @@ _TITLE = re.compile(r"#?\s*OSU\s+(?:MPI|NCCL|XCCL)(?:-\w+)?\s+([\w -]+?)\s+(?:La
 _HEADER = re.compile(r"#\s*Size\s+(Avg Latency|Latency|Bandwidth)\s*\((us|MB/s)\)", re.IGNORECASE)
 _ROW = re.compile(r"\s*(\d{1,18})\s+(\d{1,12}(?:\.\d+)?)\b(.*)")
 _PARAM_ROW = re.compile(r"COMMS-RES\S*\s+(.*)")
-_PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _NP = re.compile(r"\b(?:mpirun|mpiexec|srun)\b.*?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,7})\b")
 _WORLD = re.compile(r"\b(?:world_size|world size|numRanks|num_ranks)\s*[:=]\s*(\d{1,7})\b", re.IGNORECASE)
 
@@ -32,9 +32,9 @@ def is_osu(line: str) -> bool:
     return bool(_HEADER.search(line) or ("COMMS-RES" in line and "BW" in line))
 
 
-def read_osu(stream: TextIO, path: Path) -> list[Table]:
+def read_osu(stream: TextIO, path: Path) -> list[LogTable]:
     """The tables of such a text; LogFormatError where it has no row."""
-    tables: list[Table] = []
+    tables: list[LogTable] = []
     collective, n_ranks = None, None
     columns: list[str] | None = None
     unit = ""
@@ -47,12 +47,12 @@ def read_osu(stream: TextIO, path: Path) -> list[Table]:
             collective = collective_name(found[1].replace("All-to-All", "alltoall"))
         elif found := _HEADER.search(line):
             unit = found[2].lower()
-            tables.append(Table(number, collective=collective, n_ranks=n_ranks))
+            tables.append(LogTable(number, collective=collective, n_ranks=n_ranks))
             columns = None
         elif "COMMS-RES" in line and "BW" in line:
             columns = _columns(line)
             stated = re.search(r"COMMS-RES-(\w+?)-", line)
-            tables.append(Table(number, collective=collective_name(stated[1]) if stated else None, n_ranks=n_ranks))
+            tables.append(LogTable(number, collective=collective_name(stated[1]) if stated else None, n_ranks=n_ranks))
         elif tables and not line.lstrip().startswith("#"):
             row = _param(line, number, columns) if columns else _osu(line, number, unit, tables[-1])
             if row is not None:
@@ -67,7 +67,7 @@ def read_osu(stream: TextIO, path: Path) -> list[Table]:
     return tables
 
 
-def _osu(line: str, number: int, unit: str, table: Table) -> Row | None:
+def _osu(line: str, number: int, unit: str, table: LogTable) -> TableRow | None:
     found = _ROW.match(line)
     if found is None or re.match(r"\s*[A-Za-z_]", found[3]) or not line.endswith("\n"):
         return None
@@ -76,13 +76,13 @@ def _osu(line: str, number: int, unit: str, table: Table) -> Row | None:
         return None
     time_us = size / value if unit == "mb/s" else value
     whole = size
-    if table.collective in _PER_RANK:
+    if table.collective in DIVIDED:
         if table.n_ranks is None:
             return None
         whole = size * table.n_ranks
     if not 0 < time_us < 1e12:
         return None
-    return Row(number, whole, None, "", "", None, Group(time_us, math.nan, math.nan), NOTHING)
+    return TableRow(number, whole, None, "", "", None, Group(time_us, math.nan, math.nan), NOTHING)
 
 
 def _columns(line: str) -> list[str]:
@@ -92,7 +92,7 @@ def _columns(line: str) -> list[str]:
     return [name.strip().lower() for name in names]
 
 
-def _param(line: str, number: int, columns: list[str]) -> Row | None:
+def _param(line: str, number: int, columns: list[str]) -> TableRow | None:
     found = _PARAM_ROW.search(line)
     if found is None or not line.endswith("\n"):
         return None
@@ -112,4 +112,4 @@ def _param(line: str, number: int, columns: list[str]) -> Row | None:
     if not (size > 0 and size == int(size) and size < 2**62):
         return None
     group = Group(time_us, number_of("algbw"), number_of("busbw"))
-    return Row(number, int(size), None, "", "", None, group, NOTHING) if group_is_sound(int(size), group) else None
+    return TableRow(number, int(size), None, "", "", None, group, NOTHING) if group_is_sound(int(size), group) else None

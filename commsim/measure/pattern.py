@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from commsim.collectives.schedule import split_evenly
-from commsim.collectives.semantics import REDUCING
+from commsim.collectives.semantics import GATHERING, REDUCING, SCATTERING, TO_ROOT
 
 PERIOD = 1021
 
@@ -86,7 +86,7 @@ class Pattern:
     def given(self, rank: int) -> Stretch:
         """The part of the array that a rank contributes, in the order in which it lies in its send buffer."""
         first, last = 0, self.elements
-        if self.collective in ("all_gather", "gather"):
+        if self.collective in GATHERING:
             first, last = self.block(rank)
         elif self.collective == "all_to_all_v":
             bounds = self.pair_bounds()
@@ -97,19 +97,17 @@ class Pattern:
         """What the receive buffer of a rank must hold, piece by piece; None where nothing is promised to it."""
         name, n = self.collective, self.world_size
         whole = (0, self.elements)
-        if name in ("reduce", "gather") and rank != self.root:
+        if name in TO_ROOT and rank != self.root:
             return None
-        if name in ("all_reduce", "reduce"):
-            return [Stretch(self.reduced(), *whole)]
-        if name == "reduce_scatter":
-            return [Stretch(self.reduced(), *self.block(rank))]
+        if name in REDUCING:
+            return [Stretch(self.reduced(), *(self.block(rank) if name in SCATTERING else whole))]
         if name == "broadcast":
             return [Stretch(self.base(self.root), *whole)]
         if name == "scatter":
             return [Stretch(self.base(self.root), *self.block(rank))]
         if name == "send_recv":
             return [Stretch(self.base((rank - 1) % n), *whole)]
-        if name in ("all_gather", "gather"):
+        if name in GATHERING:
             return [Stretch(self.base(owner), *self.block(owner)) for owner in range(n)]
         if name == "all_to_all":
             return [Stretch(self.base(sender), *self.block(rank)) for sender in range(n)]

@@ -30,10 +30,7 @@ COLLECTIVES: dict[str, str] = {
     "scatter": "scatter",
 }
 
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Collectives of which nccl-tests prints a root, else -1; an operation it prints of `semantics.REDUCING`."""
-
-COPYING = frozenset({"all_gather", "all_to_all", "gather", "scatter"})
+COPYING = semantics.DIVIDED - semantics.REDUCING
 """Collectives that copy a rank's own block when out of place, and so take longer there; the others do the same work."""
 
 APART = 1.25
@@ -149,7 +146,7 @@ class Curve:
     def factor(self) -> float:
         """busbw / algbw; a ValueError where the rank count is needed and unknown."""
         if self.n_ranks is None:
-            if self.collective in ("broadcast", "reduce", "send_recv"):
+            if self.collective in semantics.ONE_RATE:
                 return 1.0
             raise ValueError(f"{self.name}: the bus bandwidth of {self.collective} needs the number of ranks")
         return busbw_factor(self.collective, self.n_ranks)

@@ -68,7 +68,7 @@ def _number(env: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-class Meeting:
+class Rendezvous:
     """The store that all ranks of a run share, after each has shown that it belongs to it."""
 
     def __init__(self, place: Place, fingerprint: str, timeout_s: float) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ONE_RATE, PAIRWISE, REDUCING, ROOTED
 from commsim.measure.records import COLLECTIVES, busbw_factor
+from commsim.units import GIGA
 
 # Bytes per element by the names nccl-tests and its relatives print.
 ITEMSIZE: dict[str, int] = {
@@ -41,7 +43,7 @@ NOTHING = Group(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a table: size in bytes, count in elements (None where blank), both column groups."""
 
     line: int
@@ -60,11 +62,11 @@ class Row:
 
 
 @dataclass
-class Table:
+class LogTable:
     """Rows under one header, with what the file states about the run."""
 
     line: int
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
     collective: str | None = None  # as stated by the file, in our words
     n_ranks: int | None = None  # as stated by the file
     ranks_from_lines: bool = False  # counted from "Rank n" lines, which an edited log may have lost in part
@@ -87,7 +89,7 @@ def group_is_sound(size: int, group: Group, coarse_time: bool = False) -> bool:
     Old nccl-tests prints algbw = busbw = size / time * (n-1)/n for all_gather and reduce_scatter, so half the
     quotient is accepted where the two columns are equal. `coarse_time`: printed with two digits (1.0e+07).
     """
-    if not (0 < group.time_us < _MAX_TIME_US and 0 <= group.algbw < 1e9 and 0 <= group.busbw < 1e9):
+    if not (0 < group.time_us < _MAX_TIME_US and 0 <= group.algbw < GIGA and 0 <= group.busbw < GIGA):
         return False
     expected = size / group.time_us / 1e3
     slack = _PRINTED + 0.05 * coarse_time
@@ -108,13 +110,13 @@ def size_is_sound(size: int, count: int | None, dtype: str) -> bool:
     return size == 0 if block == 0 else size % block == 0 and size > 0
 
 
-def blocks(rows: Sequence[Row]) -> int | None:
+def blocks(rows: Sequence[TableRow]) -> int | None:
     """size / (count * itemsize) if it is the same in all rows: 1, or the number of ranks."""
     found = {r.size // (r.count * ITEMSIZE[r.dtype]) for r in rows if r.count and r.dtype in ITEMSIZE and r.size > 0}
     return found.pop() if len(found) == 1 else None
 
 
-def _ratio_bounds(rows: Iterable[Row]) -> tuple[float, float]:
+def _ratio_bounds(rows: Iterable[TableRow]) -> tuple[float, float]:
     """The interval that busbw / algbw must lie in, from the rounding of both, over all rows and groups."""
     low, high = 0.0, math.inf
     for row in rows:
@@ -126,7 +128,7 @@ def _ratio_bounds(rows: Iterable[Row]) -> tuple[float, float]:
     return low, high
 
 
-def deduce_ranks(collective: str, rows: Sequence[Row]) -> int | None:
+def deduce_ranks(collective: str, rows: Sequence[TableRow]) -> int | None:
     """The number of ranks that busbw / algbw allows, or None where it allows several or none.
 
     >>> one = Row(1, 8, 2, "float", "sum", -1, Group(1.0, 100.0, 175.0), NOTHING)
@@ -134,9 +136,9 @@ def deduce_ranks(collective: str, rows: Sequence[Row]) -> int | None:
     8
     """
     k = blocks(rows)
-    if collective in ("all_gather", "reduce_scatter", "all_to_all") and k is not None and k > 1:
+    if collective in DIVIDED - ROOTED and k is not None and k > 1:
         return k  # count is per rank there
-    if collective in ("broadcast", "reduce", "send_recv"):
+    if collective in ONE_RATE:
         return None
     low, high = _ratio_bounds(rows)
     scale = 2.0 if collective == "all_reduce" else 1.0
@@ -146,39 +148,36 @@ def deduce_ranks(collective: str, rows: Sequence[Row]) -> int | None:
     return first if first == last and first > 1 else None
 
 
-def deduce_collective(table: Table, rows: Sequence[Row], n_ranks: int | None, file_name: str) -> tuple[str | None, str]:
+def deduce_collective(
+    table: LogTable, rows: Sequence[TableRow], n_ranks: int | None, file_name: str
+) -> tuple[str | None, str]:
     """The collective that rows under this header come from, with the reason; None where several remain."""
     sample = rows[0]
     k = blocks(rows)
     reduces = table.has_redop and sample.redop not in ("", "none")
     rooted = table.has_root and sample.root is not None and sample.root >= 0
     several = k is not None and k > 1
-    if reduces and rooted:
-        left = ["reduce"]
-    elif reduces:
-        left = ["reduce_scatter"] if several else ["all_reduce", "send_recv"]
-    elif rooted:
-        left = ["gather", "scatter"] if several else ["broadcast"]
-    elif k == 1 and table.has_redop:
-        left = ["send_recv"]
-    else:
-        left = ["all_gather", "all_to_all"]
+    # sendrecv prints an operation, or none.
+    left = [c for c in NCCL_TESTS if (c in ROOTED) == rooted and (c == "send_recv" or (c in REDUCING) == reduces)]
+    if not (reduces and rooted):
+        divided = several if reduces or rooted else not (k == 1 and table.has_redop)
+        left = [name for name in left if (name in DIVIDED) == divided]
     left = [name for name in left if _ratio_fits(name, rows, n_ranks or (k if several else None))]
     if len(left) > 1:
         # alltoall and sendrecv cannot be verified in place: they print N/A there, the others a count.
         in_place = {row.in_place.checked for row in rows}
         out_of_place = {row.out_of_place.checked for row in rows}
         if in_place == {True}:
-            left = [name for name in left if name not in ("all_to_all", "send_recv")]
+            left = [name for name in left if name not in PAIRWISE]
         elif in_place == {False} and out_of_place == {True}:
-            left = [name for name in left if name in ("all_to_all", "send_recv")]
+            left = [name for name in left if name in PAIRWISE]
     if len(left) == 1:
         return left[0], "columns of the table"
     named = _name_hint(file_name)
     return (named, "name of the file") if named in left else (None, " or ".join(left))
 
 
-def _ratio_fits(collective: str, rows: Sequence[Row], n_ranks: int | None) -> bool:
+def _ratio_fits(collective: str, rows: Sequence[TableRow], n_ranks: int | None) -> bool:
     low, high = _ratio_bounds(rows)
     if collective == "send_recv":
         return low <= 1.001 and high >= 0.999

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from commsim.collectives.semantics import REDUCING, collective
+from commsim.collectives.semantics import PAIRWISE, REDUCING, ROOTED, WHOLE, collective
 from commsim.errors import MeasurementError
-from commsim.measure.records import ROOTED
 from commsim.measure.splits import group_size
 
 ARRIVAL_S = 300.0
@@ -41,10 +40,8 @@ _NOT_IN_TORCH = frozenset({"uint32", "uint64"})  # neither backend maps them, to
 _NOT_IN_GLOO = frozenset({"float8_e4m3", "float8_e5m2"})  # "Invalid scalar type", torch 2.13.0
 _NO_AVERAGE_IN_GLOO = frozenset({"int8", "uint8", "int32", "int64"})  # divides as float, cannot cast back, torch 2.13.0
 
-IN_PLACE_ONLY = frozenset({"all_reduce", "reduce", "broadcast"})
+IN_PLACE_ONLY = WHOLE - PAIRWISE
 """torch.distributed has no call for these that leaves the input alone."""
-
-OUT_OF_PLACE_ONLY = frozenset({"all_to_all", "all_to_all_v", "send_recv"})
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,12 @@ class Task:
     def places(self, in_torch: bool = True) -> tuple[str, ...]:
         """``oop`` and ``ip``, as far as torch, or NCCL itself, has the collective out of place and in place."""
         if not in_torch:
-            return ("oop",) if self.collective in OUT_OF_PLACE_ONLY else ("oop", "ip")
+            return ("oop",) if self.collective in PAIRWISE else ("oop", "ip")
         if self.schedule:
             return ("ip",) if self.collective in IN_PLACE_ONLY else ("oop",)
         if self.collective in IN_PLACE_ONLY:
             return ("ip",)
-        return ("oop",) if self.collective in OUT_OF_PLACE_ONLY else ("oop", "ip")
+        return ("oop",) if self.collective in PAIRWISE else ("oop", "ip")
 
     def count(self, size: int, world_size: int) -> int:
         """Elements as nccl-tests counts them: of one block where the array has a block per rank."""
@@ -164,7 +161,7 @@ class TrainingTask:
 
 
 @dataclass(frozen=True)
-class Point:
+class Repeat:
     """One row to measure: a task at a size, the how-many-th repeat."""
 
     task: Task
@@ -221,12 +218,12 @@ class Run:
     conditions: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None  # after which no further row is begun; None: all are measured
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[Repeat]:
         """The rows in the order in which they are measured; sizes below one element per block are left out."""
         for repeat in range(self.repeats):
             for task in self.tasks:
                 sizes = dict.fromkeys(self.actual_size(task, size) for size in task.sizes)
-                yield from (Point(task, size, repeat) for size in sizes if size)
+                yield from (Repeat(task, size, repeat) for size in sizes if size)
 
     @property
     def group_size(self) -> int:

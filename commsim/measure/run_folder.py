@@ -19,7 +19,7 @@ from commsim.errors import MeasurementError
 from commsim.files import write_atomically
 from commsim.measure.assemble import error
 from commsim.measure.capture import CHOICES
-from commsim.measure.rows import NOTHING, Group, Row, Table
+from commsim.measure.rows import NOTHING, Group, LogTable, TableRow
 
 _PLACE_COLUMNS = ("time_us", "algbw_GBps", "busbw_GBps", "wrong", "mean_us", "p95_us", "min_us", "max_us")
 
@@ -196,12 +196,12 @@ def read_conditions(folder: Path) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def read_run(stream: TextIO, path: Path) -> list[Table]:
+def read_run(stream: TextIO, path: Path) -> list[LogTable]:
     """The rows of a ``measured.csv``, one table per collective, ranks and algorithm; repeats follow each other."""
     said = read_conditions(path.parent)
     conditions = {name: str(said[name]) for name in _SHOWN if said.get(name) not in (None, "")}
     env = said.get("library_env")
-    tables: dict[tuple[str, str, str], Table] = {}
+    tables: dict[tuple[str, str, str], LogTable] = {}
     reader = csv.DictReader(stream, restval="")
     try:
         for record in reader:
@@ -209,7 +209,7 @@ def read_run(stream: TextIO, path: Path) -> list[Table]:
                 raise error(path, reader.line_num, "a row with more or fewer fields than the header")
             key = record["collective"], record["n_ranks"], record["algorithm"]
             if key not in tables:
-                tables[key] = Table(
+                tables[key] = LogTable(
                     line=reader.line_num,
                     collective=key[0],
                     n_ranks=int(key[1]),
@@ -227,8 +227,8 @@ def read_run(stream: TextIO, path: Path) -> list[Table]:
 _SHOWN = ("name", "backend", "network", "torch", "nccl", "gpu", "cpu", "hosts", "mode", "commsim")
 
 
-def _row(record: dict[str, str], line: int) -> Row:
-    return Row(
+def _row(record: dict[str, str], line: int) -> TableRow:
+    return TableRow(
         line,
         int(record["size_bytes"]),
         int(record["count"]),

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.collectives.semantics import ALL_RANKS, postcondition, precondition
 from commsim.errors import ScheduleError
-from commsim.measure.operations import Operation
+from commsim.measure.operations import ReadyCollective
 from commsim.measure.pattern import TORCH_TYPES, Pattern, Stretch
 from commsim.measure.run import Task
 
@@ -118,7 +118,7 @@ def _messages(s: Schedule, order: Any) -> list[Any]:
     return list(np.split(order, np.flatnonzero(~together) + 1))
 
 
-def schedule_operation(schedule: Schedule, task: Task, rank: int, device: Any) -> Operation:
+def schedule_operation(schedule: Schedule, task: Task, rank: int, device: Any) -> ReadyCollective:
     """The schedule as an operation to time; what is right afterwards is what its collective promises."""
     dtype = TORCH_TYPES[task.dtype]
     edges = np.append(0, np.cumsum(schedule.chunk_bytes // task.item_bytes)).tolist()
@@ -146,7 +146,7 @@ def schedule_operation(schedule: Schedule, task: Task, rank: int, device: Any) -
             faults += pattern.differing(value(int(end.rank[i]), int(end.datum[i])), got)
         return int(faults)
 
-    return Operation(fill, lambda: _run(steps, memory, _COMBINE[task.redop]), wrong)
+    return ReadyCollective(fill, lambda: _run(steps, memory, _COMBINE[task.redop]), wrong)
 
 
 def _run(steps: list[_Step], memory: list[Any], combine: str) -> None:

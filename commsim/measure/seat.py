@@ -17,7 +17,7 @@ from commsim.measure.rank_environment import (
     own_address,
     watchdog_environment,
 )
-from commsim.measure.rendezvous import Meeting, Place
+from commsim.measure.rendezvous import Place, Rendezvous
 from commsim.measure.run import Run
 
 
@@ -31,7 +31,7 @@ class Seat:
     hosts: tuple[str, ...]  # the digest of every rank's host
 
 
-def take_seat(run: Run, place: Place, meeting: Meeting) -> Seat:
+def take_seat(run: Run, place: Place, meeting: Rendezvous) -> Seat:
     """Chooses this rank's GPU, learns of the others, and sets what libraries read when they begin.
 
     Raises MeasurementError where there is no such GPU, more ranks share one than the run says, or the environment

@@ -49,7 +49,7 @@ class _FromAllRanks(torch.autograd.Function):  # type: ignore[misc]
         return gradients[0]
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class TransformerLayer(nn.Module):  # type: ignore[misc]
     """One layer: attention and MLP, each behind a norm, with `tp` slices of the heads and of the MLP's width.
 
     `alone` leaves the sums over the ranks out: what a rank computes, without what it waits for.
@@ -100,7 +100,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
         super().__init__()
         last = task.layers if last is None else last
         self.embedding = nn.Embedding(task.vocab, task.hidden) if first == 0 else None
-        self.blocks = nn.ModuleList(Block(task, tp) for _ in range(first, last))
+        self.blocks = nn.ModuleList(TransformerLayer(task, tp) for _ in range(first, last))
         ends = last == task.layers
         self.norm = nn.LayerNorm(task.hidden, bias=False) if ends else None
         self.head = nn.Linear(task.hidden, task.vocab, bias=False) if ends else None

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import Host
-from commsim.measure.wiring import INTERFACE, PREFIX, Wiring, address, commands, namespace
+from commsim.measure.wiring import INTERFACE, PREFIX, WiringPlan, address, commands, namespace
 
 _NAMES = Path("/run/netns")
 LOCK = Path("/run/commsim-testbed.lock")
@@ -42,7 +42,7 @@ class Testbed:
 
     __test__ = False  # no test class, whatever its name says
 
-    def __init__(self, plan: Wiring) -> None:
+    def __init__(self, plan: WiringPlan) -> None:
         self.plan = plan
         self._lock = -1
 

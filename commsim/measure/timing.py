@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from commsim.measure.gpu import gpus
-from commsim.measure.operations import Operation
+from commsim.measure.operations import ReadyCollective
 from commsim.measure.run import Run
 from commsim.measure.traffic import Bytes
 
@@ -25,7 +25,7 @@ class Sample:
     sent: float | None
 
 
-def sample(op: Operation, run: Run, device: Any, traffic: Callable[[], Bytes | None]) -> Sample:
+def sample(op: ReadyCollective, run: Run, device: Any, traffic: Callable[[], Bytes | None]) -> Sample:
     """Runs an operation `warmup` + `iterations` times, then once more on fresh data to check it.
 
     ``back_to_back``: one call after the other; ``single``: a barrier before each. Seconds are those between the start
@@ -70,7 +70,7 @@ def _barrier(device: Any) -> None:
     dist.all_reduce(torch.zeros(1))
 
 
-def _cpu_times(op: Operation, iterations: int, single: bool, device: Any) -> list[float]:
+def _cpu_times(op: ReadyCollective, iterations: int, single: bool, device: Any) -> list[float]:
     seconds = []
     for _ in range(iterations):
         if single:
@@ -81,7 +81,7 @@ def _cpu_times(op: Operation, iterations: int, single: bool, device: Any) -> lis
     return seconds
 
 
-def _cuda_times(op: Operation, iterations: int, single: bool, device: Any) -> list[float]:
+def _cuda_times(op: ReadyCollective, iterations: int, single: bool, device: Any) -> list[float]:
     events = [gpus().event() for _ in range(2 * iterations)]
     for first, last in zip(events[::2], events[1::2], strict=True):
         if single:

@@ -37,11 +37,11 @@ from commsim.measure.libnccl import NcclFaultError
 from commsim.measure.link_counters import Counters, environment_of_nccl, expected_sent
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import meaning
-from commsim.measure.operations import Operation, operation
+from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_environment import apply
 from commsim.measure.records import busbw_factor
-from commsim.measure.rendezvous import Meeting, Place, place_from
-from commsim.measure.run import Point, Run, TrainingTask
+from commsim.measure.rendezvous import Place, Rendezvous, place_from
+from commsim.measure.run import Repeat, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import differences, take_seat
@@ -86,7 +86,7 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
         raise MeasurementError(f"{place}: the run is for {run.world_size} ranks")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     patience_s = max(min(LEAST_PATIENCE_S, run.arrival_s), run.arrival_s - spent_s)
-    meeting = Meeting(place, run.fingerprint(), patience_s)
+    meeting = Rendezvous(place, run.fingerprint(), patience_s)
     rank = _Rank(run, place, meeting)
     try:
         if run.capture:
@@ -106,7 +106,7 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
 class _Rank:
     """The state of one rank while it measures."""
 
-    def __init__(self, run: Run, place: Place, meeting: Meeting) -> None:
+    def __init__(self, run: Run, place: Place, meeting: Rendezvous) -> None:
         self.run, self.place, self.meeting = run, place, meeting
         self.folder: RunFolder | None = None
         self.what = "setting up"
@@ -179,7 +179,7 @@ class _Rank:
             self._give_up()
             raise _failure(self.what, error) from error
 
-    def _once(self, point: Point, place: str) -> None:
+    def _once(self, point: Repeat, place: str) -> None:
         if self.run.through_libnccl(point.task):
             loop = self._through_libnccl()
             if loop.prepare(point) is None:
@@ -303,7 +303,7 @@ class _Rank:
             return str(error)
         return None
 
-    def _remaining(self) -> list[Point]:
+    def _remaining(self) -> list[Repeat]:
         """The rows still to be measured, the same on every rank."""
         finished = {tuple(key) for key in json.loads(self.meeting.store.get("finished"))}
         return [point for point in self.run.points() if point.key not in finished]
@@ -339,7 +339,7 @@ class _Rank:
             **run.conditions,
         }
 
-    def _measure(self, point: Point) -> str | None:
+    def _measure(self, point: Repeat) -> str | None:
         """Measures one row; returns what is wrong on this rank, None if nothing.
 
         A row for which a rank has no memory is left out by all.
@@ -375,7 +375,7 @@ class _Rank:
         print(format_row(row), flush=True)
         return None
 
-    def _compare_traffic(self, point: Point, row: dict[str, Any]) -> None:
+    def _compare_traffic(self, point: Repeat, row: dict[str, Any]) -> None:
         """Keeps what the ranks sent of what they should have sent, of each collective's largest row."""
         if "sent_bytes" not in row or "expected_sent_bytes" not in row:
             return
@@ -451,7 +451,7 @@ class _Rank:
         print(format_record(record), flush=True)
         return None
 
-    def _operation(self, point: Point, place: str) -> Operation:
+    def _operation(self, point: Repeat, place: str) -> ReadyCollective:
         rank, n = self.place.rank, self.run.world_size
         if not point.task.schedule:
             return operation(point.task, point.size, place, rank, n, self.device)
@@ -489,7 +489,7 @@ class _Rank:
         return self._write_conditions(finished=not self.cut_short)
 
 
-def _row(point: Point, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
+def _row(point: Repeat, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
     """The columns of one row from the samples of all ranks."""
     task, size, ranks = point.task, point.size, run.group_size
     row: dict[str, Any] = {

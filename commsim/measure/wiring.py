@@ -41,7 +41,7 @@ class Cable:
 
 
 @dataclass(frozen=True)
-class Wiring:
+class WiringPlan:
     """A testbed before it is built.
 
     `bridges` names the ports of each bridge; `forwarding` holds (port, node): frames for the node leave there.
@@ -99,7 +99,7 @@ def burst_bytes(rate: float) -> int:
     return max(3 * _FRAME, round(rate * 1e-3))
 
 
-def wiring(topology: Topology) -> Wiring:
+def wiring(topology: Topology) -> WiringPlan:
     """The layout of a topology's network; a TopologyError says why there is none."""
     t = topology
     if t.nodes < 2:
@@ -135,7 +135,7 @@ def wiring(topology: Topology) -> Wiring:
                 ends.append((namespace(int(t.vertex_node[here])), INTERFACE))
         cables.append(Cable((ends[0], ends[1]), (rates[a, b], rates.get((b, a), rates[a, b]))))
     forwarding = _forwarding(t, port_to)
-    return Wiring(t.name, t.nodes, t.ranks_per_node, tuple(cables), tuple(map(tuple, ports.values())), forwarding)
+    return WiringPlan(t.name, t.nodes, t.ranks_per_node, tuple(cables), tuple(map(tuple, ports.values())), forwarding)
 
 
 def _forwarding(t: Topology, port_to: dict[tuple[int, int], str]) -> tuple[tuple[str, int], ...]:
@@ -157,7 +157,7 @@ def _forwarding(t: Topology, port_to: dict[tuple[int, int], str]) -> tuple[tuple
     return tuple((port, b) for (_, b), port in sorted(chosen.items()))
 
 
-def commands(w: Wiring) -> list[tuple[tuple[str, ...], list[str]]]:
+def commands(w: WiringPlan) -> list[tuple[tuple[str, ...], list[str]]]:
     """What builds a testbed, in order: a program with its arguments, and the lines of its batch.
 
     Namespaces first, then cables, which are made where they belong, so that nothing is ever seen outside.

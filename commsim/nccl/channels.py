@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from commsim.collectives.semantics import RING_PASSES
 from commsim.nccl.environment import whole
 from commsim.nccl.protocols import LL, Protocol
 from commsim.nccl.version import Version
@@ -102,7 +103,7 @@ def split(
 
 def traffic(collective: str, nbytes: int, ranks: int) -> tuple[int, int]:
     """(bytes moved per byte held, bytes that one rank holds) of a call of `nbytes` (enqueue.cc, scheduleCollTasks)."""
-    if collective in ("all_gather", "reduce_scatter"):
+    if collective in RING_PASSES:
         return ranks, -(-nbytes // ranks)
     return (2 if collective == "all_reduce" else 1), nbytes
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import floor, log2
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import CHAINED
 from commsim.nccl.protocols import RING_CHUNK_STEPS, STEPS, Protocol
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def chunk_bytes(
     """Bytes of a chunk; a multiple of the protocol's grain, at least one grain."""
     step = step_bytes(protocol, buffer_bytes)
     chunk = step
-    if algorithm == "ring" and protocol.is_simple and collective in ("all_reduce", "all_gather", "reduce_scatter"):
+    if algorithm == "ring" and protocol.is_simple and collective not in CHAINED:
         chunk = step * RING_CHUNK_STEPS
     elif algorithm == "tree" and protocol.name == "LL128":
         chunk = _tree_ll128(system, part.nbytes, step)

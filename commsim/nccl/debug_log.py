@@ -14,7 +14,7 @@ from pathlib import Path
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, PROTOCOL_NAMES
 from commsim.nccl.system import Graph, System
-from commsim.nccl.tuner import Entry
+from commsim.nccl.tuner import TuningEntry
 from commsim.nccl.version import Version, parse_version
 
 _MOST_BYTES = 256 << 20
@@ -93,7 +93,7 @@ class DebugLog:
     coll_channels: int | None = None
     nvls_channels: int | None = None
     p2p_channels: int | None = None
-    entries: dict[tuple[str, str, str], Entry] = field(default_factory=dict)  # (collective, algorithm, protocol)
+    entries: dict[tuple[str, str, str], TuningEntry] = field(default_factory=dict)  # (collective, algorithm, protocol)
     selections: list[Selection] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)  # lines of a table that are cut
     lines: int = 0  # of NCCL
@@ -292,7 +292,7 @@ def _row(log: DebugLog, text: str, columns: list[tuple[str, str]]) -> bool:
     cells = [_CELL.match(c) for c in rest.split("|")[: len(columns) or 1]]
     for column, cell in zip(columns, cells, strict=False):
         if cell is not None:
-            log.entries[_COLLECTIVES[name.strip()], *column] = Entry(float(cell[1]), float(cell[2]))
+            log.entries[_COLLECTIVES[name.strip()], *column] = TuningEntry(float(cell[1]), float(cell[2]))
     return len(cells) == len(columns) and all(cells)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from commsim.errors import ScenarioError
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.version import Version
 
 MODELLED_ENV: dict[str, str] = {
@@ -62,7 +63,7 @@ PROTOCOL_NAMES = ("LL", "LL128", "Simple")
 _UNSET = "-2"
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,15}|[0-9]{1,18}")
 
-FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+FUNCTION_NAMES = tuple(name.replace("_", "") for name in FUNCTIONS)
 
 
 def unmodelled(env: dict[str, str]) -> list[str]:
@@ -129,9 +130,9 @@ def _allowed(variable: str, text: str, names: dict[str, str], collective: str) -
         if not colon:
             scope, listed = "", part
         scope, listed = scope.strip(), listed.strip()
-        if scope and scope not in FUNCTIONS:
+        if scope and scope not in FUNCTION_NAMES:
             raise ScenarioError(
-                f"{variable}: unknown collective {scope[:40]!r}, expected one of {', '.join(FUNCTIONS)}"
+                f"{variable}: unknown collective {scope[:40]!r}, expected one of {', '.join(FUNCTION_NAMES)}"
             )
         if not listed:
             continue

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.semantics import CHAINED
 from commsim.nccl.channels import Split
 from commsim.nccl.chunks import step_bytes
 from commsim.nccl.environment import THROUGH_HOST
@@ -30,9 +31,10 @@ from commsim.nccl.ordering import NO_ORDERING, Ordering
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
 from commsim.nccl.system import System
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
+from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
-    from commsim.nccl.parameters import Network, Parameters, PerProtocol
+    from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
     from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
@@ -254,7 +256,7 @@ def survey(
     links = 0
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
-    gbps = topology.nic_bandwidth / 1e9 if topology.nics_per_node else 0.0
+    gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
     host, thin = staged or _through_host(topology), topology.oversubscription
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
     cut = topology.bisection_bandwidth() if narrow else inf
@@ -474,12 +476,12 @@ def channels_per_nic(machine: Machine, channels: int) -> int:
     return max(1, ceil(channels / max(1, machine.nics)))
 
 
-def network_hop(network: Network, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
+def network_hop(network: NetworkParameters, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
     """Seconds from a complete message at the sender to data that the receiver may use."""
     return hop.of(protocol.name) + message_wait(network, protocol).seconds(message_bytes)
 
 
-def message_wait(network: Network, protocol: Protocol) -> Wait:
+def message_wait(network: NetworkParameters, protocol: Protocol) -> Wait:
     """What messages of a protocol wait for. Only LL's hops were measured with and without the NIC's reading."""
     fetch = network.fetch if protocol.name == "LL" else 0.0
     return Wait(protocol.wire_factor, network.eager, network.rendezvous, network.inline, fetch)
@@ -508,7 +510,7 @@ def ordered_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     )
 
 
-def spread_s(system: System, machine: Machine, network: Network, call: Call, limit: int) -> float:
+def spread_s(system: System, machine: Machine, network: NetworkParameters, call: Call, limit: int) -> float:
     """Seconds by which the slowest way between nodes is later than in the calls that the hops are stated for.
 
     `limit` is the most channels of a call. Each doubling of the NICs at work adds the same time, as to the greatest of
@@ -516,7 +518,7 @@ def spread_s(system: System, machine: Machine, network: Network, call: Call, lim
     are of one way; those of LL128 and Simple, which as a rule have all channels, of all NICs, be they many or one: a
     call of fewer gains by it, and this is negative. A chain of calls hides what its hops take.
     """
-    if call.nbytes == 0 or system.nodes == 1 or call.collective in ("broadcast", "reduce"):
+    if call.nbytes == 0 or system.nodes == 1 or call.collective in CHAINED:
         return 0.0
     most = min(system.ranks_per_node, max(1, machine.nics))
     stated = 1 if call.protocol.name == "LL" else min(most, limit)

@@ -10,11 +10,14 @@ from collections import Counter
 from math import ceil
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import NCCL_TESTS
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.lower import inside_name, nic_efficiency, nic_rates
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
 from commsim.nccl.view import view_of
+from commsim.units import GIGA
 
 if TYPE_CHECKING:
     from commsim.nccl.lower import Machine
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from commsim.nccl.version import Version
     from commsim.topology.graph import Topology
 
-COLLECTIVES = ("send_recv", "all_to_all", "gather", "scatter")
+COLLECTIVES = tuple(name for name in NCCL_TESTS if name not in FUNCTIONS)
 
 _PART_BEFORE_2_22 = 2 << 20
 _CHUNK_ONE_NODE = 512 << 10
@@ -188,7 +191,7 @@ def p2p_time(
         beyond = max(0, system.nodes - machine.leaf_nodes) * ppn if collective == "all_to_all" else 0
         if beyond and machine.oversubscription > 1:
             # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
-            uplink = machine.nic_gbps * 1e9 * machine.nics / machine.oversubscription
+            uplink = machine.nic_gbps * GIGA * machine.nics / machine.oversubscription
             uplink *= nic_efficiency(machine, parameters, all_to_all=True)
             parts.append((senders * beyond * each / uplink, "leaf uplinks", 2 * first))
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
@@ -196,7 +199,7 @@ def p2p_time(
         latency += network.ring_hop.Simple * (2 if flushed else 1)
         sends = ceil(remote * rail) if collective == "scatter" else remote
         latency += network.peer_cost * (sends if many else 0)
-        posted = sends if collective in ("all_to_all", "scatter") else 1
+        posted = sends if many and collective != "gather" else 1
         latency += network.inline_cost * posted if each <= network.inline else 0.0
     busy, limit, waits = max(parts, key=lambda timed: (timed[0] + timed[2], timed[1]))
     latency += waits

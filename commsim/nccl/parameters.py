@@ -74,7 +74,7 @@ class Rates(_Frozen):
         return float(getattr(self, protocol))
 
 
-class Hops(_Frozen):
+class HopTimes(_Frozen):
     """Time from "slice sent" to "receiver may use it" beyond the slice's own transmission, per kind of path."""
 
     nvlink: PerProtocol
@@ -130,7 +130,7 @@ class PointToPoint(_Frozen):
     channel_rate: Bandwidth
 
 
-class Network(_Frozen):
+class NetworkParameters(_Frozen):
     """What a kind of network costs, whatever GPU sits at its ends."""
 
     name: str
@@ -171,19 +171,19 @@ class Parameters(_Frozen):
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
     pass_share: float  # LL, LL128: part of the time of a pass of the block that goes by until all of it is written
     pause: PerProtocol  # a block's wait, barriers and fence, when nothing moves: Simple per slice, others per chunk
-    ring_hop: Hops
-    tree_hop: Hops
+    ring_hop: HopTimes
+    tree_hop: HopTimes
     switch_hop: Seconds  # what an NVSwitch adds to a hop
     efficiency: Efficiency
     nvls: Nvls
     point_to_point: PointToPoint
-    network: Network
+    network: NetworkParameters
 
     def channel_cost_of(self, version: tuple[int, int, int]) -> float:
         """Seconds for each channel after the first, for an NCCL version."""
         return float(self.channel_cost if version >= ONE_QUEUE_SINCE else self.channel_cost_before_2_14)
 
-    def hop_inside(self, hops: Hops, kind: str, protocol: str) -> float:
+    def hop_inside(self, hops: HopTimes, kind: str, protocol: str) -> float:
         """Seconds of a hop inside a node over links of a kind (`Efficiency.inside`), for a protocol name.
 
         Through the memory of a host it is never sooner than through a switch.
@@ -203,7 +203,7 @@ class Parameters(_Frozen):
         def hop(block: PerProtocol) -> PerProtocol:
             return times(block, latency, "LL", "LL128", "Simple")
 
-        def hops(block: Hops) -> Hops:
+        def hops(block: HopTimes) -> HopTimes:
             return block.model_copy(update={"nvlink": hop(block.nvlink), "pcie": hop(block.pcie)})
 
         network = self.network.model_copy(

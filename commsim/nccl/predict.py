@@ -12,6 +12,7 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError, TopologyError
 from commsim.nccl import nvls, p2p, timing
 from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
@@ -371,7 +372,7 @@ class Predictor:
         closed = _CLOSED.get(call.algorithm)
         if call.algorithm == "nvls" and self.system.nodes > 1:
             closed = collnet_time
-        if closed is not None or call.collective in ("broadcast", "reduce"):
+        if closed is not None or call.collective in CHAINED:
             if engine not in ("auto", "closed_form"):
                 raise ScenarioError(
                     f"engine {engine} cannot time {call.collective} by {ALGORITHM_NAMES[call.algorithm]}; "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from commsim.collectives.semantics import CHAINED
 from commsim.nccl import tuner_tables as tables
 from commsim.nccl.environment import PATHS, PROTOCOL_NAMES, Allowed, ring_always, ring_backup, whole
 from commsim.nccl.operation import SUM, Operation, passed_over, ring_factor
@@ -23,9 +24,6 @@ from commsim.nccl.version import Version
 
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 """In NCCL's order: the first of equals wins."""
-
-COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
-"""The collectives with a choice, in the order in which NCCL prints them."""
 
 Rules = Allowed
 """What NCCL_ALGO and NCCL_PROTO allow (`commsim.nccl.environment`)."""
@@ -45,7 +43,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TuningEntry:
     """One entry of the printed table: us and GB/s; a bandwidth of 0 marks a candidate that cannot be chosen."""
 
     latency_us: float
@@ -54,15 +52,15 @@ class Entry:
 
 def table(
     system: System, collective: str, version: Version, env: dict[str, str] | None = None
-) -> dict[tuple[str, str], Entry]:
+) -> dict[tuple[str, str], TuningEntry]:
     """NCCL's table for one collective: an entry for every algorithm of the version and every protocol."""
     env = env or {}
     rules = Allowed.from_env(env, collective)
-    entries: dict[tuple[str, str], Entry] = {}
+    entries: dict[tuple[str, str], TuningEntry] = {}
     for algorithm in tables.algorithms(version):
         for protocol, name in enumerate(PROTOCOL_NAMES):
             if not _computed(system, collective, algorithm, protocol, version):
-                entries[algorithm, name] = Entry(0.0, 0.0)
+                entries[algorithm, name] = TuningEntry(0.0, 0.0)
                 continue
             rate = 0.0
             if (
@@ -72,16 +70,16 @@ def table(
                 and (protocol != 1 or rules.forced_ll128 or _whole_lines(system, algorithm, version))
             ):
                 rate = bandwidth(system, collective, algorithm, protocol, version)
-            entries[algorithm, name] = Entry(latency(system, collective, algorithm, protocol, version), rate)
+            entries[algorithm, name] = TuningEntry(latency(system, collective, algorithm, protocol, version), rate)
     if ring_always(version) and not any(e.algbw_gbps for e in entries.values()):
         entries |= _backup(system, collective, version, rules)
     return entries
 
 
-def _backup(system: System, collective: str, version: Version, rules: Rules) -> dict[tuple[str, str], Entry]:
+def _backup(system: System, collective: str, version: Version, rules: Rules) -> dict[tuple[str, str], TuningEntry]:
     """The ring's entries that stay although NCCL_ALGO leaves it out."""
     return {
-        ("ring", name): Entry(
+        ("ring", name): TuningEntry(
             latency(system, collective, "ring", protocol, version),
             bandwidth(system, collective, "ring", protocol, version),
         )
@@ -135,7 +133,7 @@ def _timed(
     collective: str,
     nbytes: int,
     version: Version,
-    entries: dict[tuple[str, str], Entry],
+    entries: dict[tuple[str, str], TuningEntry],
     pipe_ops: int,
 ) -> list[Candidate]:
     return [
@@ -202,7 +200,7 @@ def _of_collective(collective: str, version: Version) -> tuple[str, ...]:
     """The algorithms that a version has for a collective."""
     if collective == "all_reduce":
         return tuple(a for a in ALGORITHMS if a != "pat")
-    if collective in ("broadcast", "reduce") or version < (2, 17, 0) or (2, 18, 0) <= version < (2, 19, 0):
+    if collective in CHAINED or version < (2, 17, 0) or (2, 18, 0) <= version < (2, 19, 0):
         return ("ring",)
     return ("ring", "nvls") if version < (2, 20, 0) else ("ring", "nvls", "collnet_direct", "pat")
 
@@ -247,7 +245,7 @@ def _time(
     algorithm: str,
     protocol: int,
     nbytes: int,
-    entry: Entry,
+    entry: TuningEntry,
     version: Version,
     pipe_ops: int,
 ) -> float:

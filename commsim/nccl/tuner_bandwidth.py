@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import REDUCING, WHOLE
 from commsim.nccl import tuner_tables as tables
 from commsim.nccl.tuner_inputs import column, generation, graph_of
 from commsim.nccl.tuner_latency import steps
@@ -87,4 +88,4 @@ def _ll_max(system: System, version: Version) -> float:
 def _ring_ll_factor(collective: str, nodes: int, version: Version) -> float:
     if version >= (2, 21, 0):
         return 0.5
-    return 1 / 4 if nodes > 1 or collective in ("all_reduce", "reduce") else 1 / 3
+    return 1 / 4 if nodes > 1 or collective in REDUCING & WHOLE else 1 / 3

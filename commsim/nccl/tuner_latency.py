@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import floor, log2
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import CHAINED
 from commsim.nccl import tuner_tables as tables
 from commsim.nccl.tuner_inputs import graph_of
 
@@ -59,7 +60,7 @@ def steps(collective: str, ranks: int) -> int:
 
 
 def _inter_steps(collective: str, nodes: int, version: Version) -> int:
-    if nodes == 1 or collective in ("broadcast", "reduce"):
+    if nodes == 1 or collective in CHAINED:
         return 0
     if collective == "all_reduce":
         return 2 * nodes if (2, 12, 0) <= version < (2, 23, 0) else 2 * (nodes - 1)
@@ -87,7 +88,7 @@ def _ring_hops(
     system: System, collective: str, protocol: int, version: Version, intra: float, inter: float
 ) -> float:  # fmt: skip
     N, M = system.ranks, system.nodes
-    if collective in ("broadcast", "reduce"):
+    if collective in CHAINED:
         link = "NET" if M > 1 else "NVLINK" if system.ring.intra_type == "NVL" else "PCI"
         if system.ring.same_channels:
             return _hop(system, "ring", link, protocol, version)

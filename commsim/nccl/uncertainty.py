@@ -51,7 +51,7 @@ class Quantiles(BaseModel):
     systems: int = Field(ge=1)
 
 
-class Kind(BaseModel):
+class MeasuredKind(BaseModel):
     """What was measured of a generation (or of all: `ANY`) on a kind of link, and the quantiles by size band."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,7 +69,7 @@ class Residuals(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kinds: list[Kind]
+    kinds: list[MeasuredKind]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ def band_of(nbytes: int) -> str:
     return next(name for name, up_to in SIZE_BANDS if nbytes <= up_to)
 
 
-def spread(generation: str, link: str, nbytes: int, nodes: int, kinds: Sequence[Kind] | None = None) -> Spread | None:
+def spread(
+    generation: str, link: str, nbytes: int, nodes: int, kinds: Sequence[MeasuredKind] | None = None
+) -> Spread | None:
     """The band of a prediction, by the shipped kinds or by some others; None where nothing like it was measured."""
     known = {(k.generation, k.link): k for k in (residuals().kinds if kinds is None else kinds)}
     band = band_of(nbytes)

@@ -23,7 +23,7 @@ def ring_pass_s(ranks: int, nbytes: float, alpha_s: float, bandwidth: float) -> 
 
     (N-1)(alpha + S/(N B)); Thakur, Rabenseifner, Gropp 2005. Exact for equal chunks.
 
-    >>> ring_pass_s(4, 4000, 1e-6, 1e9)
+    >>> ring_pass_s(4, 16000, 1e-6, 4e9)
     6e-06
     """
     return (ranks - 1) * (alpha_s + nbytes / (ranks * bandwidth))
@@ -32,7 +32,7 @@ def ring_pass_s(ranks: int, nbytes: float, alpha_s: float, bandwidth: float) -> 
 def ring_all_reduce_s(ranks: int, nbytes: float, alpha_s: float, bandwidth: float) -> float:
     """Time of the ring all_reduce: 2(N-1)(alpha + S/(N B)); Patarasuk & Yuan 2009. Exact for equal chunks.
 
-    >>> ring_all_reduce_s(4, 4000, 1e-6, 1e9)
+    >>> ring_all_reduce_s(4, 16000, 1e-6, 4e9)
     1.2e-05
     """
     return 2 * ring_pass_s(ranks, nbytes, alpha_s, bandwidth)
@@ -55,7 +55,7 @@ def tree_all_reduce_s(ranks: int, nbytes: float, alpha_s: float, bandwidth: floa
     two chunks upwards and one downwards, and a leaf of the other, where it receives one. So 2 d alpha + 2 S/B
     for many chunks (Sanders, Speck, Träff 2009). Tree shapes of real libraries differ by a level or two.
 
-    >>> round(tree_all_reduce_s(1024, 1e9, 1e-6, 50e9, chunks=1024) / (2e9 / 50e9), 3)
+    >>> round(tree_all_reduce_s(1024, 1000e6, 1e-6, 50e9, chunks=1024) / (2e9 / 50e9), 3)
     1.004
     """
     if ranks == 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.semantics import DIVIDED, RING_PASSES, ROOTED, TO_ROOT
 from commsim.errors import ScheduleError
 from commsim.topology.graph import LinkKind
 
@@ -197,9 +198,9 @@ def crossing_bytes(collective: str, topology: Topology, nbytes: int) -> float:
         return 0.0
     first = int(topology.node_first_rank[topology.nodes // 2]) if topology.nodes > 1 else n // 2
     small = min(first, n - first)
-    if collective in {"all_gather", "reduce_scatter"}:
+    if collective in RING_PASSES:
         return nbytes * (n - small) / n
-    if collective in {"gather", "scatter"}:
+    if collective in ROOTED & DIVIDED:
         return nbytes * small / n  # the root may be in either half
     if collective == "all_to_all":
         return nbytes * small * (n - small) / n
@@ -268,10 +269,9 @@ def _node_capacity(topology: Topology, outward: bool) -> Float64:
 
 def _latency_s(topology: Topology, collective: str, root: int) -> float:
     """Shortest way by latency from one rank to the farthest (send_recv: to its neighbour), over any links."""
-    to_root = collective in {"reduce", "gather"}
+    to_root = collective in TO_ROOT
     tail, head = (topology.link_dst, topology.link_src) if to_root else (topology.link_src, topology.link_dst)
-    rooted = collective in {"broadcast", "scatter", "reduce", "gather"}
-    start = root if rooted else 0
+    start = root if collective in ROOTED else 0
     distance = np.full(len(topology.vertex_name), math.inf)
     distance[topology.rank_vertex[start]] = 0.0
     latency = topology.link_latency

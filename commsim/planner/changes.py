@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commsim.collectives import registry
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
 from commsim.nccl.version import parse_version
 from commsim.scenario.rows import Pace
 from commsim.topology.kinds import LinkKind
 from commsim.training.pipeline_schedules import SCHEDULES
+from commsim.units import gb_per_s, gbit_per_s
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import CollectiveWork, Scenario
@@ -80,11 +82,11 @@ def _rate(topology: Topology, kind: LinkKind) -> float:
 
 
 def _gbps(bytes_per_s: float) -> str:
-    return f"{8 * bytes_per_s / 1e9:g} Gb/s"
+    return f"{gbit_per_s(bytes_per_s):g} Gb/s"
 
 
 def _gb_per_s(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:g} GB/s"
+    return f"{gb_per_s(bytes_per_s):g} GB/s"
 
 
 def collective_changes(scenario: Scenario, topology: Topology, work: CollectiveWork) -> Iterator[Change]:
@@ -113,7 +115,7 @@ _NCCL_ALGORITHMS = {"Ring": "ring", "Tree": "tree", "NVLS": "nvls", "NVLSTree": 
 
 def _nccl_changes(scenario: Scenario, work: CollectiveWork) -> Iterator[Change]:
     """Every algorithm with every protocol, and other numbers of channels."""
-    if work.collective in ("all_to_all", "all_to_all_v", "send_recv", "gather", "scatter"):
+    if work.collective not in FUNCTIONS:
         return
     for algorithm, name in _NCCL_ALGORITHMS.items():
         protocols = ("Simple",) if algorithm.startswith("NVLS") else ("LL", "LL128", "Simple")

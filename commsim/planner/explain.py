@@ -14,7 +14,7 @@ from commsim.scenario.load import check_document
 from commsim.scenario.predictors import Cache, row_predictor
 from commsim.scenario.rows import Pace
 from commsim.scenario.run import Prepared, prepare
-from commsim.units import format_bytes
+from commsim.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Progress = Callable[[Sequence[Change], str], Iterable[Change]]
 """Wraps the changes that are about to be tried, to show how far it is."""
 
-GIB = 2.0**30
 
 NOTHING = 1e-3
 """Share of the time below which a change changes nothing."""

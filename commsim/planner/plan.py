@@ -26,13 +26,14 @@ from commsim.training.model import model
 from commsim.training.parameters import shipped_values
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
-from commsim.training.step_run import Plan, simulate_step
+from commsim.training.step_run import StepPlan, simulate_step
 from commsim.training.utilisation import model_flops, peak_flop_per_s
+from commsim.units import GIB, GIGA
 
 KEPT = 64
 """Configurations kept per eighth of a GPU's memory: many are near ties."""
 
-STORAGE_PER_NODE = 1e9
+STORAGE_PER_NODE = GIGA
 """Bytes per second of storage for each node, where the question does not say: see `Failures`."""
 
 LEAN = 1.5
@@ -43,7 +44,7 @@ Say = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Machine:
+class ClusterSpace:
     """A cluster of the question: its topology and the space of configurations on it."""
 
     cluster: Cluster
@@ -57,13 +58,13 @@ class Machine:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Configuration:
     """A configuration of a machine: ranked, then simulated; `cost` and `outlook` where tokens and failures are given.
 
     `seconds` are those of the simulation where there is one, `causes` add up to them.
     """
 
-    machine: Machine
+    machine: ClusterSpace
     ranked: Ranked
     step: Step
     memory: StepMemory
@@ -90,15 +91,15 @@ class Choice:
 
 
 @dataclass
-class Answer:
+class PlanAnswer:
     """Counts of each machine's space and the choices, best first; it fills as the search goes on."""
 
     rankings: dict[str, Ranking] = field(default_factory=dict)
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[Configuration] = field(default_factory=list)
     complete: bool = False
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> Configuration:
         """The quickest per token; InfeasibleError where nothing fits."""
         if not self.choices:
             raise InfeasibleError(self.why_nothing())
@@ -117,28 +118,28 @@ class Answer:
         worst = max(total, key=lambda k: total[k], default="nothing was walked")
         return f"found no configuration that can run of {walked:,}: mostly {worst}"
 
-    def pareto(self) -> list[Choice]:
+    def pareto(self) -> list[Configuration]:
         """The choices that no other beats in time per token, memory, GPUs and dollars at once, best first."""
         return [c for c in self.choices if not any(_beats(other, c) for other in self.choices if other is not c)]
 
 
-def _aims(c: Choice) -> tuple[float, ...]:
+def _aims(c: Configuration) -> tuple[float, ...]:
     usd = c.cost.usd if c.cost is not None else 0.0
     return (c.seconds / c.ranked.tokens, c.memory.peak, float(c.step.world_size), usd)
 
 
-def _beats(one: Choice, other: Choice) -> bool:
+def _beats(one: Configuration, other: Configuration) -> bool:
     a, b = _aims(one), _aims(other)
     return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 
-def machines(spec: PlanSpec, document: Document, base_dir: Path) -> list[Machine]:
+def machines(spec: PlanSpec, document: Document, base_dir: Path) -> list[ClusterSpace]:
     """The machines of a question with their spaces; faults are located at their cluster."""
     found, faults = [], []
     for i, cluster in enumerate(spec.clusters):
         try:
             topology = load_topology(cluster.topology, base_dir)
-            found.append(Machine(cluster, topology, _space(spec, cluster, topology)))
+            found.append(ClusterSpace(cluster, topology, _space(spec, cluster, topology)))
         except CommsimError as error:
             faults.append(document.fault(("plan", "clusters", i), str(error)))
     if faults:
@@ -169,7 +170,7 @@ def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
         gpu,
         topology.world_size,
         topology.ranks_per_node,
-        share or 1e9,
+        share or GIGA,
         formats,
         axes,
         {"stack": spec.stack, "flash_attention": spec.flash_attention, "overlap_tp": spec.overlap_tp},
@@ -183,7 +184,7 @@ def _formats(name: str, spec: PlanSpec) -> Precision:
     return with_gradients(found, 18 if spec.framework == "megatron" else 16) if found.master else found
 
 
-def rank(spec: PlanSpec, found: list[Machine], answer: Answer, say: Say | None = None) -> None:
+def rank(spec: PlanSpec, found: list[ClusterSpace], answer: PlanAnswer, say: Say | None = None) -> None:
     """Walks the space of every machine; `answer` fills as it goes."""
     whole = sum(machine.space.size for machine in found)
     done = 0
@@ -198,7 +199,7 @@ def rank(spec: PlanSpec, found: list[Machine], answer: Answer, say: Say | None =
         done += machine.space.size
 
 
-def shortlist(spec: PlanSpec, found: list[Machine], answer: Answer) -> list[tuple[Machine, Ranked]]:
+def shortlist(spec: PlanSpec, found: list[ClusterSpace], answer: PlanAnswer) -> list[tuple[ClusterSpace, Ranked]]:
     """The best of all machines by time per token; of each machine at least one, and each eighth of memory's best."""
     everything = [(m, r) for m in found for r in answer.rankings[m.title].best]
     everything.sort(key=lambda pair: pair[1].seconds_per_token)
@@ -212,7 +213,11 @@ def shortlist(spec: PlanSpec, found: list[Machine], answer: Answer) -> list[tupl
 
 
 def simulate(
-    spec: PlanSpec, chosen: list[tuple[Machine, Ranked]], base_dir: Path, answer: Answer, say: Say | None = None
+    spec: PlanSpec,
+    chosen: list[tuple[ClusterSpace, Ranked]],
+    base_dir: Path,
+    answer: PlanAnswer,
+    say: Say | None = None,
 ) -> None:
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
     times: dict[str, NcclTimes] = {}
@@ -226,13 +231,13 @@ def simulate(
     answer.complete = True
 
 
-def _nccl_times(machine: Machine, base_dir: Path) -> NcclTimes:
+def _nccl_times(machine: ClusterSpace, base_dir: Path) -> NcclTimes:
     from commsim.scenario.training_run import parts_of
 
     return NcclTimes(machine.topology.ranks_per_node, parts_of(machine.cluster.topology, base_dir, machine.topology))
 
 
-def _simulated(spec: PlanSpec, machine: Machine, ranked: Ranked, comm: NcclTimes) -> Choice:
+def _simulated(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked, comm: NcclTimes) -> Configuration:
     step = machine.space.step(ranked.places)
     run = simulate_step(
         step,
@@ -240,19 +245,19 @@ def _simulated(spec: PlanSpec, machine: Machine, ranked: Ranked, comm: NcclTimes
         comm,
         optimizer_s=optimizer_time(step),
         topology=machine.topology,
-        plan=Plan(slowdown=shipped_values()["slowdown"]),
+        plan=StepPlan(slowdown=shipped_values()["slowdown"]),
     )
-    choice = Choice(
+    choice = Configuration(
         machine, ranked, step, step_memory(step, spec.framework), run.step_s, run.breakdown(), simulated=True
     )
     return with_money(spec, choice)
 
 
-def ranked_choices(spec: PlanSpec, chosen: list[tuple[Machine, Ranked]], answer: Answer) -> None:
+def ranked_choices(spec: PlanSpec, chosen: list[tuple[ClusterSpace, Ranked]], answer: PlanAnswer) -> None:
     """The shortlist as it was ranked, without simulation."""
     for machine, ranked in chosen:
         step = machine.space.step(ranked.places)
-        choice = Choice(
+        choice = Configuration(
             machine,
             ranked,
             step,
@@ -265,7 +270,7 @@ def ranked_choices(spec: PlanSpec, chosen: list[tuple[Machine, Ranked]], answer:
     answer.complete = True
 
 
-def with_money(spec: PlanSpec, choice: Choice) -> Choice:
+def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:
     """The choice with failures and cost, where the question gives what they need."""
     topology, cluster = choice.machine.topology, choice.machine.cluster
     view = failures_of(spec.failures, choice) if spec.failures is not None else None
@@ -276,7 +281,7 @@ def with_money(spec: PlanSpec, choice: Choice) -> Choice:
     return replace(choice, outlook=view, cost=cost)
 
 
-def failures_of(failures: Failures, choice: Choice) -> Outlook:
+def failures_of(failures: Failures, choice: Configuration) -> Outlook:
     """Goodput at the best checkpoint interval on the choice's machine.
 
     A checkpoint leaves through the cards of all nodes to a storage at the top of the network, which each half of the
@@ -306,7 +311,7 @@ class Neighbour:
     memory_bytes: float
 
 
-def neighbours(spec: PlanSpec, choice: Choice) -> list[Neighbour]:
+def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
     """All single changes of a choice, quickest first: those that fit lose, those that would win do not fit."""
     space = choice.machine.space
     ranker = Ranker(space, spec.framework, shipped_values())
@@ -314,7 +319,7 @@ def neighbours(spec: PlanSpec, choice: Choice) -> list[Neighbour]:
     return sorted(found, key=lambda n: n.ratio)
 
 
-def _neighbours(space: Space, ranker: Ranker, choice: Choice) -> Iterator[Neighbour]:
+def _neighbours(space: Space, ranker: Ranker, choice: Configuration) -> Iterator[Neighbour]:
     import numpy as np
 
     own = choice.ranked.seconds_per_token
@@ -331,7 +336,7 @@ def _neighbours(space: Space, ranker: Ranker, choice: Choice) -> Iterator[Neighb
             seconds = float((ranker.times(block).total * np.ones(1))[0])
             tokens = int(block.number("global_batch_size")[0] * block.number("seq_len")[0])
             fits = peak <= space.accelerator.memory_bytes
-            why = "" if fits else f"needs {peak / 2**30:.0f} GiB of {space.accelerator.memory_bytes / 2**30:.0f}"
+            why = "" if fits else f"needs {peak / GIB:.0f} GiB of {space.accelerator.memory_bytes / GIB:.0f}"
             yield Neighbour(axis, space.axes[axis][there], seconds / tokens / own, why, peak)
 
 
@@ -344,7 +349,7 @@ class Sensitivity:
     change: float
 
 
-def sensitivity(choice: Choice) -> list[Sensitivity]:
+def sensitivity(choice: Configuration) -> list[Sensitivity]:
     """The closed form of the winner with 10 % more of each: bandwidths, efficiency; and a tenth less latency."""
     from commsim.training.columns import columns, links_of
     from commsim.training.step_time import step_time
@@ -375,7 +380,7 @@ def sensitivity(choice: Choice) -> list[Sensitivity]:
     return [Sensitivity(what, found, found / base - 1.0) for what, found in variants]
 
 
-def scenario_of(choice: Choice, spec: PlanSpec, name: str) -> dict[str, Any]:
+def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, Any]:
     """The scenario file of a choice, as plain values: `commsim run` simulates it."""
     step, mesh = choice.step, choice.mesh()
     training: dict[str, Any] = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from commsim.collectives.semantics import REDUCING
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
 from commsim.nccl.environment import ALGORITHM_NAMES
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.operation import SUM, Operation
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import left_out
@@ -25,9 +26,6 @@ from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
-
-COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
-"""What the plugin's files can name, in NCCL's order."""
 
 SIZES = tuple(1 << k for k in range(10, 34))
 """1 KiB to 8 GiB; a rule reaches to just below the next size that differs."""
@@ -114,7 +112,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     refused: list[Rule] = []
     missing: list[str] = []
     widest = 1.0
-    for collective in COLLECTIVES:
+    for collective in FUNCTIONS:
         found: list[Rule] = []
         of_call = replace(options, operation=operations.get(collective, SUM))
         model.options = of_call
@@ -143,7 +141,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
         model.system.coll_channels,
         tuple(refused),
         widest,
-        tuple((c, operations.get(c, SUM)) for c in COLLECTIVES if c in REDUCING),
+        tuple((c, operations.get(c, SUM)) for c in FUNCTIONS if c in REDUCING),
         tuple(missing),
     )
     if not tuning.gaining:

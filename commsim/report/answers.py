@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.accuracy.verdict import Verdict
 from commsim.accuracy.whatif import Tried
-from commsim.planner.plan import Answer, Choice, Neighbour, Sensitivity
+from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
 from commsim.report.plan_tables import headline, reasons, rows
 from commsim.report.saved import Saved
 from commsim.report.verdict import answer_line, verdict_dict
@@ -92,14 +92,14 @@ class Planned(_Shown):
     """The configurations of a plan, best first, and what binds the best one; `scenario` is its file as YAML."""
 
     name: str
-    found: Answer
+    found: PlanAnswer
     scenario: str
     seconds: float
     neighbours: Sequence[Neighbour] = ()
     sensitivity: Sequence[Sensitivity] = ()
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> Configuration:
         """The quickest configuration per token."""
         return self.found.best
 

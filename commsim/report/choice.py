@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from commsim.errors import ScenarioError
 from commsim.nccl.channels import nvls_channels, split, traffic
 from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.operation import SUM, Operation, ring_factor, unknown_to
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import PROTOCOLS
-from commsim.nccl.tuner import COLLECTIVES, candidates, choose, left_out, max_threads, table
+from commsim.nccl.tuner import candidates, choose, left_out, max_threads, table
 from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.tuner_tables import algorithms
 from commsim.nccl.version import parse_version
@@ -49,7 +50,7 @@ def explain(prepared: Prepared) -> str:
         if text := said(prepared.topology, version, own):
             lines.append(f"# {text}")
         system = discover(prepared.topology, version, env, nccl_graphs(scenario, prepared.topology))
-        if work.collective not in COLLECTIVES or system.ranks == 1:
+        if work.collective not in FUNCTIONS or system.ranks == 1:
             lines.append(f"# {work.collective}: sends and receives, or a copy; there is no algorithm to choose")
             continue
         measured = [int(size) for curve in prepared.measured for size in curve.size_bytes]
@@ -75,7 +76,7 @@ def graph_lines(system: System) -> list[str]:
 
 def table_lines(system: System, version: Version, env: dict[str, str] | None = None) -> list[str]:
     """The table as NCCL_DEBUG_SUBSYS=TUNING prints it: us and GB/s, three algorithms a block."""
-    entries = {collective: table(system, collective, version, env) for collective in COLLECTIVES}
+    entries = {collective: table(system, collective, version, env) for collective in FUNCTIONS}
     names = algorithms(version)
     lines = []
     for start in range(0, len(names), 3):
@@ -84,7 +85,7 @@ def table_lines(system: System, version: Version, env: dict[str, str] | None = N
         lines.append("  Algorithm   |" + "".join(f" {'':14}   {ALGORITHM_NAMES[a]:>14}   {'':14} |" for a in block))
         lines.append("  Protocol    |" + "".join(f" {protocol:>14} |" for _, protocol in columns))
         lines.append(" Max NThreads |" + "".join(f" {max_threads(system, a, p, env):>14} |" for a, p in columns))
-        for collective in COLLECTIVES:
+        for collective in FUNCTIONS:
             cells = (entries[collective][column] for column in columns)
             row = "".join(f"{cell.latency_us:8.1f}/{cell.algbw_gbps:6.1f} |" for cell in cells)
             lines.append(f"{_FUNCTIONS[collective]:>13} |{row}")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from commsim.planner.explain import GIB, NOTHING, Explanation, Gain
+from commsim.planner.explain import NOTHING, Explanation, Gain
 from commsim.report.page import Cell, Part, Section, Text, table
-from commsim.units import format_bytes, format_time, microseconds
+from commsim.units import GIB, format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra_result import TraceItem

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import commsim
+from commsim.units import GIGA
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -182,7 +183,7 @@ def cell(value: Any) -> Cell:
 def number(value: float) -> str:
     """About four significant digits, three below one; no exponent between a thousandth and a billion."""
     size = abs(value)
-    if size == 0 or 1e-3 <= size < 1e9:
+    if size == 0 or 1e-3 <= size < GIGA:
         places = 0 if size >= 1000 or size == 0 else 1 if size >= 100 else 2 if size >= 10 else 3
         return f"{value:,.{places}f}"
     return f"{value:.2e}"

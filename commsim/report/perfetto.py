@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.units import GIB
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -55,7 +57,7 @@ def chrome_trace(
         events.append({"name": "process_sort_index", "ph": "M", "pid": endpoint, "args": {"sort_index": endpoint}})
     for endpoint, (times, held) in (counters or {}).items():
         events += [
-            {"name": "memory", "ph": "C", "ts": 1e6 * t, "pid": endpoint, "args": {"GiB": value / 2**30}}
+            {"name": "memory", "ph": "C", "ts": 1e6 * t, "pid": endpoint, "args": {"GiB": value / GIB}}
             for t, value in zip(times.tolist(), held.tolist(), strict=True)
         ]
     events += _moves(timeline, rows)

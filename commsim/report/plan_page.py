@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commsim.planner.plan import Answer, Neighbour, Sensitivity
+from commsim.planner.plan import Neighbour, PlanAnswer, Sensitivity
 from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
 from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows
 
@@ -29,7 +29,7 @@ HEADS = {
 
 
 def plan_page(
-    answer: Answer,
+    answer: PlanAnswer,
     name: str,
     scenario: str,
     seconds: float,

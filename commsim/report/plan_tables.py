@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from commsim.planner.plan import Answer, Choice, Neighbour, Sensitivity
+from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
 from commsim.planner.space import REASONS
+from commsim.units import GIB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,10 +16,9 @@ _MESH = (
     ("tp", "tp"), ("pp", "pp"), ("virtual_stages", "v"), ("cp", "cp"), ("ep", "ep"), ("dp", "dp"),
     ("zero_stage", "zero"), ("micro_batch_size", "mb"),
 )  # fmt: skip
-GIB = 2.0**30
 
 
-def headline(choice: Choice) -> list[str]:
+def headline(choice: Configuration) -> list[str]:
     """The answer in a few sentences."""
     step, gpus = choice.step, choice.step.world_size
     cut = ", ".join(f"{name} {choice.mesh()[key]}" for key, name in _MESH[:6] if choice.mesh()[key] > 1)
@@ -47,7 +47,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
-def counted(answer: Answer, seconds: float) -> list[str]:
+def counted(answer: PlanAnswer, seconds: float) -> list[str]:
     """What was walked, and what could not run."""
     total: dict[str, int] = {}
     for ranking in answer.rankings.values():
@@ -60,7 +60,7 @@ def counted(answer: Answer, seconds: float) -> list[str]:
     return lines
 
 
-def lost(choice: Choice, winner: Choice) -> str:
+def lost(choice: Configuration, winner: Configuration) -> str:
     """Where a choice loses its time against the winner, per token: the two largest terms."""
     scale = winner.ranked.tokens / choice.ranked.tokens
     if choice.simulated != winner.simulated:
@@ -73,7 +73,7 @@ def lost(choice: Choice, winner: Choice) -> str:
     return ", ".join(f"{name} {100 * value / winner.seconds:+.0f} %" for name, value in largest)
 
 
-def _money(c: Choice) -> dict[str, float | None]:
+def _money(c: Configuration) -> dict[str, float | None]:
     """What days and dollars come from; None where the question does not give what a figure needs."""
     cost, view = c.cost, c.outlook
     paid = cost if cost is not None and cost.usd else None
@@ -89,7 +89,7 @@ def _money(c: Choice) -> dict[str, float | None]:
     }
 
 
-def money_facts(c: Choice) -> tuple[tuple[str, str], ...]:
+def money_facts(c: Configuration) -> tuple[tuple[str, str], ...]:
     """Cost and failures of a choice, a figure a line."""
     facts = []
     if c.cost is not None:
@@ -116,7 +116,7 @@ def money_facts(c: Choice) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-def rows(answer: Answer) -> list[dict[str, Any]]:
+def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
     """The choices as plain values, best first; times per step of the winner's tokens."""
     if not answer.choices:
         return []
@@ -145,7 +145,7 @@ def rows(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def table(answer: Answer) -> str:
+def table(answer: PlanAnswer) -> str:
     """The choices as a table for a terminal; ends with a newline."""
     listed = rows(answer)
     several = len({r["cluster"] for r in listed}) > 1

@@ -17,10 +17,11 @@ import numpy as np
 from commsim.engine.timeline import Timeline
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
-from commsim.report.steps import GIB, StepFigures, figures_of
+from commsim.report.steps import StepFigures, figures_of
 from commsim.scenario.result import Item, Row
 from commsim.scenario.training_result import CAUSES
 from commsim.training.simulate import NAMES, STREAMS
+from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
     from commsim.scenario.result import Result
@@ -199,8 +200,8 @@ def _row(record: dict[str, Any], candidates: dict[str, float]) -> Row:
         redop=str(record["redop"]),
         root=int(record["root"]),
         time_s=float(record["time_us"]) / 1e6,
-        algbw=1e9 * float(record["algbw_GBps"]),
-        busbw=1e9 * float(record["busbw_GBps"]),
+        algbw=GIGA * float(record["algbw_GBps"]),
+        busbw=GIGA * float(record["busbw_GBps"]),
         algorithm=str(record["algorithm"]),
         protocol=str(record["protocol"]),
         bottleneck=str(record["bottleneck"]),

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 from commsim.engine.timeline import Timeline
 from commsim.report import style
 from commsim.scenario.training_result import CAUSES
-from commsim.units import format_time
+from commsim.units import GIB, format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from commsim.scenario.training_result import TrainingItem
 
-GIB = 2.0**30
 
 _EXPOSED = ("tp", "cp", "ep", "dp", "offload", "pp")
 """Causes of which only what is not hidden behind compute counts."""

@@ -11,6 +11,7 @@ from commsim.report.topology_shapes import FILL, INK, LINE, box, cut
 from commsim.topology.dragonfly import DragonflyRoutes, SprayedRoutes
 from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.torus import TorusRoutes
+from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +44,7 @@ def draw_dragonfly(ax: Axes, t: Topology) -> None:
         for b in places[i + 1 :]:
             _arch(ax, a, b, 2.25, LINE[LinkKind.FABRIC])
     if len(places) > 1:
-        far = t.link_bandwidth[fabric.far[0, 0]].sum() / 1e9
+        far = gb_per_s(t.link_bandwidth[fabric.far[0, 0]].sum())
         text = f"{far:.4g} GB/s between any two of {s.groups} groups"
         ax.text((places[0] + places[-1]) / 2, 3.75, text, ha="center", fontsize=9, color=_GREY)
     half = max((x + 0.3) / 2, 4.2)

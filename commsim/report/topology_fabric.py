@@ -11,7 +11,7 @@ import numpy as np
 from commsim.report.topology_direct import draw_dragonfly, draw_torus
 from commsim.report.topology_shapes import FILL, INK, LINE, box, cut
 from commsim.topology.graph import LinkKind, Topology, VertexKind
-from commsim.topology.tree import Shape, TreeRoutes
+from commsim.topology.tree import TreeRoutes, TreeShape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def _draw_tree(ax: Axes, t: Topology, fabric: TreeRoutes, heat: Heat | None) -> 
 
 
 def _draw_group(
-    ax: Axes, t: Topology, s: Shape, nodes: range, x: float, most_nodes: int, leaves: _Row, heat: Heat | None
+    ax: Axes, t: Topology, s: TreeShape, nodes: range, x: float, most_nodes: int, leaves: _Row, heat: Heat | None
 ) -> float:
     """The nodes under one group of leaves, from x on; returns where they end."""
     shown = cut(len(nodes), most_nodes)
@@ -94,7 +94,7 @@ def _draw_group(
     return end
 
 
-def _leaf_label(t: Topology, s: Shape, lane: int, wide: float) -> str:
+def _leaf_label(t: Topology, s: TreeShape, lane: int, wide: float) -> str:
     if t.kind == "single_switch":
         return "switch" if s.lanes == 1 else f"switch\nplane {lane}"
     if s.lanes == 1:
@@ -167,7 +167,7 @@ def _draw_spines(
         _draw_cores(ax, fabric, spines, list(spans), (page[0] + page[1]) / 2, heat)
 
 
-def _spine_label(t: Topology, s: Shape, k: int, step: float) -> str:
+def _spine_label(t: Topology, s: TreeShape, k: int, step: float) -> str:
     if s.planes == 1:
         return "spines" if s.spines == 1 else f"spine {k}"
     count = "spines" if s.spines == 1 else f"{s.spines} spines"

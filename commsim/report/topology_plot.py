@@ -17,7 +17,7 @@ from commsim.report.topology_shapes import INK, LINE, LINK_NAME, network_name
 from commsim.report.topology_tables import fabric_words
 from commsim.topology.graph import LinkKind, Topology
 from commsim.topology.tree import TreeRoutes
-from commsim.units import format_bandwidth
+from commsim.units import format_bandwidth, gb_per_s, gbit_per_s
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def _headline(figure: Any, t: Topology, said: str = "") -> None:
     listed = " and ".join(f"{count} nodes of {gpus}" for gpus, count in sorts.items())
     title = f"{t.name}: {listed}" if t.nodes > 1 else f"{t.name}: {next(iter(sorts))}"
     if len({(g.nics_per_node, g.nic_bandwidth) for g in t.groups}) == 1 and t.nics_per_node:
-        rate = f"{t.nic_bandwidth * 8 / 1e9:g} Gb/s"
+        rate = f"{gbit_per_s(t.nic_bandwidth):g} Gb/s"
         title += f", {t.nics_per_node} x {rate} {network_name(t.network, t.plugin)}"
     line, title = title, said or title
     figure.suptitle(
@@ -104,10 +104,10 @@ def _legend(figure: Any, t: Topology) -> None:
         if not len(rates):
             continue
         name = "switch to switch" if kind == LinkKind.FABRIC and _levels(t) != 2 else LINK_NAME[kind]
-        label = f"{name} " + " / ".join(f"{r / 1e9:.4g}" for r in rates) + " GB/s"
+        label = f"{name} " + " / ".join(f"{gb_per_s(r):.4g}" for r in rates) + " GB/s"
         if kind == LinkKind.NVLINK and t.uniform and t.nvlink_link_bandwidth:
             counts = " / ".join(f"{r / t.nvlink_link_bandwidth:.4g}" for r in rates)
-            label += f" ({counts} x {t.nvlink_link_bandwidth / 1e9:g})"
+            label += f" ({counts} x {gb_per_s(t.nvlink_link_bandwidth):g})"
         handles.append(Line2D([], [], color=LINE[kind], linewidth=3, label=label))
     figure.legend(
         handles=handles,

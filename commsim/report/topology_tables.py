@@ -10,7 +10,7 @@ from commsim.nccl.plugins import said
 from commsim.report.topology_shapes import network_name
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.presets import Preset
-from commsim.units import format_bandwidth, gb_per_s, microseconds
+from commsim.units import format_bandwidth, gb_per_s, gbit_per_s, microseconds
 
 _MOST_COLUMNS = 16  # GPUs, and NICs, of a path matrix; a larger node shows the first eight of each
 
@@ -26,7 +26,7 @@ def _table(rows: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> str
 
 
 def _gbit(bytes_per_s: float) -> str:
-    return f"{bytes_per_s * 8 / 1e9:g} Gb/s"
+    return f"{gbit_per_s(bytes_per_s):g} Gb/s"
 
 
 def preset_table(presets: Sequence[Preset]) -> str:

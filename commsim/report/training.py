@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from commsim.report.gantt import gantt_lines
 from commsim.scenario.training_result import CAUSES, TrainingItem
 from commsim.training.simulate import STREAMS
-from commsim.units import format_time
-
-GIB = 2.0**30
+from commsim.units import GIB, GIGA, format_time
 
 _MEANING = {
     "compute": "products, attention, element-wise kernels",
@@ -70,7 +68,7 @@ def _traffic_lines(item: TrainingItem) -> list[str]:
     if not sent:
         return []
     lines = ["# what one GPU sends per step (of the stage that sends most)"]
-    lines += [f"  {axis:<10} {nbytes / 1e9:>9.3f} GB" for axis, nbytes in sent.items()]
+    lines += [f"  {axis:<10} {nbytes / GIGA:>9.3f} GB" for axis, nbytes in sent.items()]
     return [*lines, "#"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,7 @@ from commsim.accuracy.training_ablation import Progress, ablation
 from commsim.accuracy.training_record import bars, record_path
 from commsim.files import write_atomically
 from commsim.resources import data_root
+from commsim.units import GIGA
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,10 +193,10 @@ def _number(value: float | None) -> str:
 
 
 def _size(row: Any) -> str:
-    billions = row.step.model.parameters() / 1e9
-    for low, high in ((0, 1), (1, 10), (10, 50), (50, 200), (200, 1e9)):
+    billions = row.step.model.parameters() / GIGA
+    for low, high in ((0, 1), (1, 10), (10, 50), (50, 200), (200, inf)):
         if billions < high:
-            return f"{low} to {high:g} billion" if high < 1e9 else f"over {low} billion"
+            return f"{low} to {high:g} billion" if high < inf else f"over {low} billion"
     return ""
 
 

@@ -8,8 +8,9 @@ and size has a rule with explicit channels, and a last one for communicators of 
 from __future__ import annotations
 
 import commsim
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.version import format_version
-from commsim.planner.tune import COLLECTIVES, LARGEST, Rule, Tuning
+from commsim.planner.tune import LARGEST, Rule, Tuning
 from commsim.units import format_bytes, format_time
 
 _MOST_CHARACTERS = 255  # of a line that plugin.c reads
@@ -31,7 +32,7 @@ def tuner_config(t: Tuning) -> str:
             lines.append(f"# x{rule.gain:.2f} predicted at {format_bytes(rule.gain_at)}, instead of {rule.nccl}")
         lines.append(_line(rule, t.nodes, t.ranks))
     lines.append("# any other communicator")
-    lines += [_line(Rule(c, 0, LARGEST, "ring", "Simple", t.channels), -1, -1) for c in COLLECTIVES]
+    lines += [_line(Rule(c, 0, LARGEST, "ring", "Simple", t.channels), -1, -1) for c in FUNCTIONS]
     assert all(len(line) <= _MOST_CHARACTERS for line in lines)
     return "\n".join(lines) + "\n"
 

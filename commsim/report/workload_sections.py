@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commsim.report.page import Cell, Code, Facts, Part, Section, Text, picture, table
-from commsim.units import format_bytes, format_time, microseconds
+from commsim.units import GIB, format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra_result import TraceItem
     from commsim.scenario.claim_run import ClaimItem
     from commsim.scenario.result import JobsItem
     from commsim.scenario.training_result import TrainingItem
-
-GIB = 2.0**30
 
 
 def training_answer(item: TrainingItem) -> list[str]:

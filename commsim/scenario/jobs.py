@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from commsim.collectives import registry
+from commsim.collectives.semantics import ROOTED, NcclTestsName
 from commsim.document import located
 from commsim.document.types import KeyPath, show, suggest
 from commsim.fields import Bandwidth, Bytes, Seconds
@@ -29,17 +30,7 @@ class JobSpec(Strict):
         ),
     )
     start: Seconds = Field(default=0.0, description="when it begins")
-    collective: Literal[
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "broadcast",
-        "reduce",
-        "all_to_all",
-        "send_recv",
-        "gather",
-        "scatter",
-    ] = Field(description="which one")
+    collective: NcclTestsName = Field(description="which one")
     size: Bytes = Field(description="one size")
     algorithm: str | None = Field(
         default=None, description="a name that `commsim schedule list` shows; left out: the first of the list"
@@ -124,7 +115,7 @@ def _job_faults(job: JobSpec) -> list[tuple[KeyPath, str]]:
         faults.append(
             (("algorithm",), f"found the unknown algorithm {show(job.algorithm)}, {suggest(job.algorithm, known)}")
         )
-    if job.root is not None and job.collective not in ("broadcast", "reduce", "gather", "scatter"):
+    if job.root is not None and job.collective not in ROOTED:
         text = f"found a root for {job.collective}, expected it only for broadcast, reduce, gather and scatter"
         faults.append((("root",), text))
     if job.ranks is not None:

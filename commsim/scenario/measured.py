@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wish:
+class RunOptions:
     """What the command line says about a run; None where it leaves it to the scenario."""
 
     backend: str = "auto"
@@ -44,7 +44,7 @@ ANSWER_S = {"gloo": 15.0, "nccl": 600.0}
 call is queued, so that all calls of a row that stand in the queue must be through (torch's own limit is 600 s too)."""
 
 
-def run_of(scenario: Scenario, wish: Wish) -> Run:
+def run_of(scenario: Scenario, wish: RunOptions) -> Run:
     """The run of one scenario; every fault is a CommsimError, before any rank is started."""
     backend = backend_of(wish.backend, scenario)
     world_size = wish.world_size or build_topology(scenario).world_size

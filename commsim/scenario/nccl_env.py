@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from commsim.document.types import suggest
 from commsim.errors import ScenarioError
-from commsim.nccl.environment import FUNCTIONS, MODELLED_ENV, path_level, whole
+from commsim.nccl.environment import FUNCTION_NAMES, MODELLED_ENV, path_level, whole
 
 # Not complete, and need not be: a name that is missing here costs a warning.
 _NAMES = """
@@ -67,7 +67,7 @@ def value_faults(env: Mapping[str, str]) -> dict[str, str]:
     """What is wrong with values that have an effect: lists (``Ring,Tree``, ``^NVLS``), path levels, whole numbers."""
     faults = {}
     for name, values in _VALUES.items():
-        known = {v.lower() for v in values} | set(FUNCTIONS)
+        known = {v.lower() for v in values} | set(FUNCTION_NAMES)
         for token in re.split(r"[,;:^\s]+", env.get(name, "")):
             if token and token.lower() not in known:
                 faults[name] = f"found {token[:40]!r}, {suggest(token, values)}"

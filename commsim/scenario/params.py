@@ -40,18 +40,18 @@ RENAMED = {
 """Names that files written before may hold, and what the same thing is called now (CHANGELOG.md)."""
 
 
-class _Block(BaseModel):
+class _ParamsBlock(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Band(_Block):
+class Band(_ParamsBlock):
     """Factors on a predicted time that held eight of ten held-out measurements."""
 
     low: float = Field(gt=0, le=1)
     high: float = Field(ge=1)
 
 
-class Fitted(_Block):
+class Fitted(_ParamsBlock):
     """One fitted value with its 95 % confidence interval, as text with units."""
 
     value: str | float
@@ -59,7 +59,7 @@ class Fitted(_Block):
     high: str | float | None = None
 
 
-class ParamsFile(_Block):
+class ParamsFile(_ParamsBlock):
     """The whole file."""
 
     library: Literal["nccl", "gloo"]

@@ -18,7 +18,7 @@ from commsim.training.accelerator import accelerator
 from commsim.training.activations import layer_kept, recomputed
 from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, finetune_memory, lora_parameters
-from commsim.training.memory import GIB, software, states
+from commsim.training.memory import software, states
 from commsim.training.model import model
 from commsim.training.pipeline import run as run_order
 from commsim.training.pipeline_schedules import build
@@ -26,6 +26,7 @@ from commsim.training.precision import precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import Weights, chunks_of
 from commsim.training.utilisation import model_flops
+from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -85,7 +86,7 @@ def ring_time_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) ->
 def ring_traffic_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
     """Bytes of a ring all_reduce over all links with ``many`` ranks over those with ``few``: 2 (N-1) per byte."""
     few, many = round(_number(claim, "few")), round(_number(claim, "many"))
-    call = [n * traffic.Call("dp", "all_reduce", 1.0, n).sent_bytes for n in (few, many)]
+    call = [n * traffic.AxisCalls("dp", "all_reduce", 1.0, n).sent_bytes for n in (few, many)]
     return Finding(call[1] / call[0])
 
 
@@ -126,9 +127,9 @@ def _states(parameters: float, ranks: int, stage: int) -> float:
 
 
 def zero_gigabytes(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
-    """Gigabytes (1e9) of model states on one rank."""
+    """Gigabytes (10**9) of model states on one rank."""
     parameters, ranks, stage = (_number(claim, n) for n in ("parameters", "ranks", "stage"))
-    return Finding(_states(parameters, round(ranks), round(stage)) / 1e9)
+    return Finding(_states(parameters, round(ranks), round(stage)) / GIGA)
 
 
 def zero_saving(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
@@ -197,10 +198,10 @@ def finetune_gigabytes(claim: ClaimSpec, scenario: Scenario, topology: Topology)
     tokens, ranks = round(_number(claim, "tokens")), round(_number(claim, "ranks", 1))
     parts = finetune_memory(one, FineTune(trained, base), tokens, ranks)
     return Finding(
-        sum(parts.values()) / 1e9,
+        sum(parts.values()) / GIGA,
         assumption=f"a micro-batch has {tokens} tokens, recomputation is full, and {trained / 1e6:.0f} million trained "
         "parameters keep 16 bytes each",
-        because=", ".join(f"{name} take {value / 1e9:.1f} GB" for name, value in parts.items()),
+        because=", ".join(f"{name} take {value / GIGA:.1f} GB" for name, value in parts.items()),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
+from commsim.collectives.semantics import RING_PASSES
 from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_contention
 from commsim.engine.family import Family, ring_family
 from commsim.engine.least import Least, least
@@ -24,7 +25,7 @@ from commsim.engine.placement import place
 from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
 from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
-from commsim.engine.variation import Spread, Variation, repeated
+from commsim.engine.variation import RepeatedTimes, Variation, repeated
 from commsim.errors import InfeasibleError, ScheduleError, TopologyError
 from commsim.scenario.rows import RowPredictor
 from commsim.topology.aggregation import SwitchTree
@@ -58,7 +59,7 @@ _LARGE = 2048
 _MOST_KEPT = 10_000_000
 """Messages whose routes and dependences are kept from one size to the next, all algorithms together: 0.4 GB."""
 
-_RINGS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
+_RINGS = RING_PASSES | {"all_reduce"}
 _PIPELINED = frozenset(
     {"tree", "chain", "double_binary_tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "sharp"}
 )
@@ -269,7 +270,7 @@ class RawRows(RowPredictor):
     def _repeated(self, variation: Variation, algorithm: str, size: int) -> Timed:
         schedule = self.schedule(algorithm, size)
         runs = repeated(schedule, self.topology, variation, self._contention)
-        spread = Spread(np.array([outcome.makespan_s for outcome in runs]))
+        spread = RepeatedTimes(np.array([outcome.makespan_s for outcome in runs]))
         # That run once more, rather than all of them kept.
         (typical,) = repeated(schedule, self.topology, variation, self._contention, [spread.typical])
         p99 = spread.p99_s if variation.repeats > 1 else None

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commsim.collectives.semantics import REDUCING
-from commsim.measure.records import ROOTED, busbw_factor
+from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE
+from commsim.measure.records import busbw_factor
 from commsim.scenario.result import Row
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
     from commsim.scenario.schema import CollectiveWork
     from commsim.topology.graph import Topology
-
-WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
-"""Where nccl-tests counts the elements of the whole array; else those of one rank's block."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, model_validator
 
 from commsim.collectives import registry
+from commsim.collectives.semantics import ROOTED, NcclTestsName
 from commsim.document import Document, located
 from commsim.document.types import KeyPath, show, suggest
 from commsim.measure.run import ITEM_BYTES
@@ -142,18 +143,9 @@ class Library(Strict):
 class CollectiveWork(Strict):
     """One collective over message sizes; ``sizes`` are bytes, None to take those of the measured files."""
 
-    collective: Literal[
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "broadcast",
-        "reduce",
-        "all_to_all",
-        "all_to_all_v",
-        "send_recv",
-        "gather",
-        "scatter",
-    ] = Field(description="which one; `all_to_all_v` is not one of NCCL's own")
+    collective: Literal[NcclTestsName, "all_to_all_v"] = Field(
+        description="which one; `all_to_all_v` is not one of NCCL's own"
+    )
     sizes: Sizes | None = Field(
         default=None,
         description=(
@@ -404,7 +396,7 @@ class Scenario(Strict):
         if odd is not None:
             text = f"found {format_bytes(odd)}, expected a multiple of {work.item_bytes} B, one {work.dtype}"
             faults.append(((*at, "sizes"), text))
-        if work.root is not None and work.collective not in ("broadcast", "reduce", "gather", "scatter"):
+        if work.root is not None and work.collective not in ROOTED:
             text = f"found a root for {work.collective}, expected it only for broadcast, reduce, gather and scatter"
             faults.append(((*at, "root"), text))
         if self.library.name == "none":

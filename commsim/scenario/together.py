@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.collectives import registry
-from commsim.engine.jobs import Flow, Job, Shared, run_together
+from commsim.engine.jobs import BackgroundFlow, Job, JobTimes, run_together
 from commsim.engine.usage import kind_name, link_name
-from commsim.engine.variation import Spread, Variation
+from commsim.engine.variation import RepeatedTimes, Variation
 from commsim.errors import ScenarioError, ScheduleError
 from commsim.scenario.raw import MOST_COMPARED, even_node, raw_schedule
 from commsim.scenario.result import JobRow, JobsItem
@@ -28,12 +28,13 @@ def run_jobs(scenario: Scenario, topology: Topology, work: JobsWork) -> tuple[Jo
     """The rows of one item of jobs, and what the user should know."""
     jobs = [_job(scenario, topology, work, i) for i in range(len(work.jobs))]
     flows = [
-        Flow(f.src, f.dst, f.size, _paced(scenario, topology, work, i), f.start) for i, f in enumerate(work.background)
+        BackgroundFlow(f.src, f.dst, f.size, _paced(scenario, topology, work, i), f.start)
+        for i, f in enumerate(work.background)
     ]
     variation = None if scenario.variation is None else scenario.variation.variation
     runs = _runs(jobs, flows, topology, scenario.contention, variation)
-    alone = [Spread(np.array([run.alone_s[i] for run in runs])) for i in range(len(jobs))]
-    together = [Spread(np.array([run.together_s[i] for run in runs])) for i in range(len(jobs))]
+    alone = [RepeatedTimes(np.array([run.alone_s[i] for run in runs])) for i in range(len(jobs))]
+    together = [RepeatedTimes(np.array([run.together_s[i] for run in runs])) for i in range(len(jobs))]
     rows = []
     for i, (spec, job) in enumerate(zip(work.jobs, jobs, strict=True)):
         meeting = runs[0].meetings[i]
@@ -67,8 +68,12 @@ def run_jobs(scenario: Scenario, topology: Topology, work: JobsWork) -> tuple[Jo
 
 
 def _runs(
-    jobs: list[Job], flows: list[Flow], topology: Topology, contention: Contention, variation: Variation | None
-) -> list[Shared]:
+    jobs: list[Job],
+    flows: list[BackgroundFlow],
+    topology: Topology,
+    contention: Contention,
+    variation: Variation | None,
+) -> list[JobTimes]:
     repeats = 1 if variation is None else variation.repeats
     return [run_together(jobs, flows, topology, contention, variation=variation, run=run) for run in range(repeats)]
 
@@ -119,8 +124,8 @@ def _both_ways(
     scenario: Scenario,
     topology: Topology,
     jobs: list[Job],
-    flows: list[Flow],
-    found: Shared,
+    flows: list[BackgroundFlow],
+    found: JobTimes,
     variation: Variation | None,
 ) -> list[str]:
     """A line for each job whose time together differs by more than a tenth between the two views of contention."""

@@ -14,6 +14,7 @@ from commsim.training.spec import Step
 from commsim.training.step_traffic import AXES
 from commsim.training.tasks import TaskCost
 from commsim.training.utilisation import hardware_flops, model_flops, peak_flop_per_s
+from commsim.units import GIB
 
 Float64 = npt.NDArray[np.float64]
 
@@ -112,7 +113,7 @@ class TrainingItem:
         }
         row |= {f"{cause}_s": self.causes.get(cause, 0.0) for cause in CAUSES}
         row |= {f"{axis}_sent_bytes": self.sent_bytes.get(axis, 0.0) for axis in AXES}
-        row |= {"peak_memory_GiB": self.memory.peak / 2**30, "fits": self.memory.fits}
+        row |= {"peak_memory_GiB": self.memory.peak / GIB, "fits": self.memory.fits}
         if self.task is not None:
             row |= {"task": self.task.name, "task_tokens": self.task.tokens, "days": self.task.days}
             row |= {"gpu_hours": self.task.gpu_hours}
@@ -127,15 +128,15 @@ class TrainingItem:
             "contention": self.contended,
             "parameters": self.parameters,
             "notes": list(self.notes),
-            "capacity_GiB": self.memory.capacity / 2**30,
+            "capacity_GiB": self.memory.capacity / GIB,
             "advice": list(self.advice),
             "sent_bytes": [{"stage": s, **by_axis} for s, by_axis in enumerate(self.traffic)],
             "memory": [
                 {
                     "stage": s.stage,
-                    "peak_GiB": s.peak / 2**30,
+                    "peak_GiB": s.peak / GIB,
                     "moment": s.moment,
-                    "parts_GiB": {name: value / 2**30 for name, value in s.parts.items()},
+                    "parts_GiB": {name: value / GIB for name, value in s.parts.items()},
                 }
                 for s in self.memory.stages
             ],

@@ -27,10 +27,11 @@ from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.simulate import simulate
 from commsim.training.spec import Step
-from commsim.training.step_run import Plan, Program, step_program
+from commsim.training.step_run import StepPlan, StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
 from commsim.training.utilisation import model_flops
+from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +59,7 @@ def run_training(
     if not memory.fits:
         fullest = memory.fullest
         warnings.append(
-            f"stage {fullest.stage} needs {fullest.peak / 2**30:.1f} GiB of the {memory.capacity / 2**30:.1f} GiB of "
+            f"stage {fullest.stage} needs {fullest.peak / GIB:.1f} GiB of the {memory.capacity / GIB:.1f} GiB of "
             f"{step.accelerator.name}" + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
         )
     item = TrainingItem(
@@ -96,20 +97,20 @@ def _tune_notes(step: Step, tune: FineTune | None) -> tuple[str, ...]:
     return (f"{tune.trainable:,.0f} parameters are trained, {100 * share:.2g} % of the base's",)
 
 
-def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
+def _server_notes(step: Step, plan: StepPlan) -> tuple[str, ...]:
     if not plan.parameter_server:
         return ()
     each = step.model.parameters() * step.precision.gradient_bytes
     received, sent = server_bytes(each, each, step.dp)
-    return (f"the parameter server receives {received / 1e9:.3f} GB and sends {sent / 1e9:.3f} GB per step",)
+    return (f"the parameter server receives {received / GIGA:.3f} GB and sends {sent / GIGA:.3f} GB per step",)
 
 
-def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: CommTime) -> Program:
+def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: CommTime) -> StepProgram:
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
     offload, tune = offload_of(spec, topology), finetune_of(spec, step)
-    plan = Plan(
+    plan = StepPlan(
         layers=spec.stage_layers,
         context=spec.context_parallel,
         capacity_factor=spec.capacity_factor,

@@ -13,7 +13,7 @@ import numpy as np
 
 from commsim.errors import TopologyError
 from commsim.topology.kinds import Int64
-from commsim.topology.ways import Ways
+from commsim.topology.ways import WayFinder
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -63,7 +63,7 @@ class SwitchTree:
 
     def __init__(self, topology: Topology) -> None:
         needs_adding_switches(topology)
-        self._topology, self._ways = topology, Ways(topology)
+        self._topology, self._ways = topology, WayFinder(topology)
 
     def __call__(self, ranks: Int64) -> Levels:
         """The levels above these ranks; children of level k have k levels below them."""

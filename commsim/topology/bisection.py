@@ -9,7 +9,7 @@ import numpy as np
 from commsim.topology.columns import TopologyColumns
 from commsim.topology.flow import fills_nics, halves_flow, inside, maximum_flow
 from commsim.topology.kinds import Float64, Int64, LinkKind, PathType, VertexKind
-from commsim.topology.tree import Shape, TreeRoutes
+from commsim.topology.tree import TreeRoutes, TreeShape
 
 _ENUMERATED_GPUS = 8  # 35 halvings of 8 GPUs; beyond, only the halving into first and second half is tried
 
@@ -77,7 +77,7 @@ def _tree_flow(topology: TopologyColumns, fabric: TreeRoutes, a: Float64, b: Flo
     return flow + float(np.minimum(a, b).sum())
 
 
-def _sum_at(plane: Int64, pod: Int64, values: Float64, s: Shape) -> Float64:
+def _sum_at(plane: Int64, pod: Int64, values: Float64, s: TreeShape) -> Float64:
     out = np.zeros((s.pods, s.planes))
     np.add.at(out, (pod, plane), values)
     return out

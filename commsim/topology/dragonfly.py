@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import Choice, FabricRoutes
+from commsim.topology.fabric_routes import FabricRoutes, PathChoice
 from commsim.topology.kinds import Bool, Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 
@@ -26,7 +26,7 @@ _MOST_COSTS = 2**22  # pairs times global links looked at in one go: 32 MiB a co
 
 
 @dataclass(frozen=True)
-class Shape:
+class DragonflyShape:
     """Numbers of a dragonfly: groups, switches of a group, global links per pair of groups, global ports used."""
 
     groups: int
@@ -43,8 +43,8 @@ class Shape:
 class DragonflyRoutes(FabricRoutes):
     """Minimal routes. ``local`` (groups, from, to) and ``far`` (groups, distance - 1, links) are link ids."""
 
-    shape: Shape
-    choose: Choice
+    shape: DragonflyShape
+    choose: PathChoice
     local: Int32
     far: Int32
 
@@ -118,7 +118,7 @@ class SprayedRoutes(FabricRoutes):
     ``to_hub`` (2, groups, switches), for what stays and what leaves, and ``far`` (groups, distance - 1) are link ids.
     """
 
-    shape: Shape
+    shape: DragonflyShape
     to_hub: Int32
     far: Int32
 
@@ -150,7 +150,7 @@ class SprayedRoutes(FabricRoutes):
         return out
 
 
-def _period(s: Shape, per_leaf: int, nodes: int) -> int | None:
+def _period(s: DragonflyShape, per_leaf: int, nodes: int) -> int | None:
     if s.groups * s.switches == 1:
         return 1
     if s.groups * s.switches * per_leaf != nodes:
@@ -177,14 +177,14 @@ def dragonfly(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) 
     return BuiltFabric(names, LinkColumns.joined([port_links, *links]), DragonflyRoutes(*base, s, choose, local, far))
 
 
-def _shape(fabric: Fabric, ports: Ports) -> Shape:
+def _shape(fabric: Fabric, ports: Ports) -> DragonflyShape:
     switches = -(-ports.nodes // fabric.nodes_per_leaf)
     groups = -(-switches // fabric.leaves_per_group)
     if groups == 1:
-        return Shape(1, switches, 0)
+        return DragonflyShape(1, switches, 0)
     # A balanced dragonfly has as many global ports as edge ports (Kim et al., section 3.1).
     edge = fabric.leaves_per_group * fabric.nodes_per_leaf * ports.vertex.shape[1]
-    return Shape(groups, fabric.leaves_per_group, fabric.global_links or max(1, edge // (groups - 1)))
+    return DragonflyShape(groups, fabric.leaves_per_group, fabric.global_links or max(1, edge // (groups - 1)))
 
 
 def _bandwidths(fabric: Fabric, ports: Ports) -> tuple[float, float]:
@@ -202,7 +202,7 @@ def _global_latency(fabric: Fabric) -> float:
 
 
 def _wired(
-    fabric: Fabric, ports: Ports, s: Shape, first_vertex: int, at: int
+    fabric: Fabric, ports: Ports, s: DragonflyShape, first_vertex: int, at: int
 ) -> tuple[list[LinkColumns], Int32, Int32]:
     """(links, local ids, global ids) with every link drawn."""
     local_bytes, global_bytes = _bandwidths(fabric, ports)
@@ -234,7 +234,7 @@ def _wired(
 
 
 def _sprayed(
-    fabric: Fabric, ports: Ports, s: Shape, first_vertex: int, at: int
+    fabric: Fabric, ports: Ports, s: DragonflyShape, first_vertex: int, at: int
 ) -> tuple[list[LinkColumns], Int32, Int32]:
     """(links, switch to group ids, group to group ids) with equal links merged.
 

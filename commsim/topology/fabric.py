@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from commsim.errors import TopologyError
-from commsim.topology.fabric_routes import Choice
+from commsim.topology.fabric_routes import PathChoice
 from commsim.topology.spec import FabricSpec, RouteSpec
 
 # NVIDIA Quantum (QM8700, QM9700) product pages: under 130-150 ns port to port.
@@ -113,9 +113,9 @@ class Fabric:
         """Seconds of a link between two switches: one switch and its cable."""
         return self.switch_latency + self.cable_latency
 
-    def choice(self, period: int, nodes: int) -> Choice:
+    def choice(self, period: int, nodes: int) -> PathChoice:
         """How this fabric chooses among equal paths."""
-        return Choice(self.routing == "ecmp", self.hash_seed, period, nodes)
+        return PathChoice(self.routing == "ecmp", self.hash_seed, period, nodes)
 
 
 def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabric:

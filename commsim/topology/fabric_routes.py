@@ -61,7 +61,7 @@ class FabricRoutes:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PathChoice:
     """How one of several equal paths is chosen: `hashed` (ECMP) or spread by places within a period.
 
     Places are those of the nodes within `period` nodes; `nodes` is the number of all.

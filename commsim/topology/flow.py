@@ -12,7 +12,7 @@ from commsim.topology.kinds import Float64, Int64, LinkKind, VertexKind
 
 Ends = npt.NDArray[np.integer]
 
-_MOST_UNITS = 2**30  # scipy counts in int32
+_MOST_UNITS = np.iinfo(np.int32).max // 2 + 1  # scipy counts in int32
 _NOTHING = 1e-12  # of the flow: what rounding leaves
 _SMALL = 256  # vertices; below, scipy takes longer to import than the flow to find
 

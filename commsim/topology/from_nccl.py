@@ -27,6 +27,7 @@ from commsim.topology.imported import (
     socket_links,
 )
 from commsim.topology.sockets import model_text
+from commsim.units import GIGA
 from commsim.xml_tree import Element, read_xml
 
 _PCIE = {
@@ -241,7 +242,7 @@ def _number(found: _Found, element: Element, name: str, file: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not isfinite(value) or value < 0 or value > 1e9:
+    if not isfinite(value) or value < 0 or value > GIGA:
         found.faults.append(Fault(file, element.line, 1, name, f"found {text[:40]!r}, expected a number"))
         return 0.0
     return value

@@ -26,7 +26,7 @@ from commsim.topology.spec import (
     FabricSpec,
     GpuSpec,
     GroupSpec,
-    Machine,
+    MachineSpec,
     NicSpec,
     NodeSpec,
     TopologyFile,
@@ -91,16 +91,16 @@ def _of_file(spec: TopologySpec, file: TopologyFile) -> TopologySpec:
     return spec.model_copy(update={"groups": file.groups, "fabric": fabric})
 
 
-def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Machine]:
+def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, MachineSpec]:
     """(name, machine) that a description names, with the fields beside it merged in."""
     if spec.preset is not None:
         name, machine = spec.preset, _read_preset(spec.preset)
     elif spec.path is not None:
         name, machine = _read_path(base_dir / spec.path)
     else:
-        name, machine = "topology", Machine()
-    blocks = {k: v for k, v in spec if k in Machine.model_fields and k in spec.model_fields_set}
-    return name, _merged(machine, Machine.model_construct(set(blocks), **blocks))
+        name, machine = "topology", MachineSpec()
+    blocks = {k: v for k, v in spec if k in MachineSpec.model_fields and k in spec.model_fields_set}
+    return name, _merged(machine, MachineSpec.model_construct(set(blocks), **blocks))
 
 
 def load_preset(name: str, **knobs: object) -> Topology:
@@ -145,7 +145,7 @@ def preset(name: str) -> Preset:
     )
 
 
-def _read_preset(name: str) -> Machine:
+def _read_preset(name: str) -> MachineSpec:
     names = preset_names()
     if name not in names:
         close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
@@ -154,19 +154,19 @@ def _read_preset(name: str) -> Machine:
     return _read(_folder() / f"{name}.yaml")[1]
 
 
-def _read_path(path: Path) -> tuple[str, Machine]:
+def _read_path(path: Path) -> tuple[str, MachineSpec]:
     file, machine = _read(path)
     return file.name or path.stem, machine
 
 
-def _read(path: Path, seen: tuple[str, ...] = ()) -> tuple[TopologyFile, Machine]:
+def _read(path: Path, seen: tuple[str, ...] = ()) -> tuple[TopologyFile, MachineSpec]:
     """A description file, and its machine merged onto what it extends."""
     documents = read_documents(path, error=TopologyError)
     if len(documents) != 1:
         raise TopologyError([Fault(str(path), 0, 0, "", f"expected one topology, found {len(documents)} documents")])
     file = validate(TopologyFile, documents[0], error=TopologyError)
-    blocks = {k: v for k, v in file if k in Machine.model_fields and k in file.model_fields_set}
-    own = Machine.model_construct(set(blocks), **blocks)
+    blocks = {k: v for k, v in file if k in MachineSpec.model_fields and k in file.model_fields_set}
+    own = MachineSpec.model_construct(set(blocks), **blocks)
     if file.extends is None:
         return file, own
     line, column = documents[0].marks.get(("extends",), (0, 0))
@@ -212,7 +212,7 @@ def _merged(base: M, over: M) -> M:
 # -- building ---------------------------------
 
 
-def build(machine: Machine, knobs: TopologySpec, name: str) -> Topology:
+def build(machine: MachineSpec, knobs: TopologySpec, name: str) -> Topology:
     """The topology of a complete machine under the knobs of a scenario."""
     part = _part(machine, knobs, name)
     fabric = _fabric_spec(machine.fabric, knobs)
@@ -227,8 +227,8 @@ def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path, titl
         names.append(name)
         parts.append(_part(machine, group, f"groups.{i} ({name})"))
         first = machine.fabric if i == 0 else first
-    stated = Machine() if spec.fabric is None else Machine.model_construct({"fabric"}, fabric=spec.fabric)
-    machine = _merged(Machine() if first is None else Machine(fabric=first), stated)
+    stated = MachineSpec() if spec.fabric is None else MachineSpec.model_construct({"fabric"}, fabric=spec.fabric)
+    machine = _merged(MachineSpec() if first is None else MachineSpec(fabric=first), stated)
     name = title or "+".join(dict.fromkeys(names))[:64]
     nodes = sum(p.nodes for p in parts)
     fabric = fabric_of(_fabric_spec(machine.fabric, spec), nodes, max(map(_nics_of, parts)), name)
@@ -245,7 +245,7 @@ def _check_ranks(ranks: int, name: str) -> None:
         raise TopologyError(f"{name}: found {ranks} ranks, expected at most {_MOST_RANKS}")
 
 
-def _part(machine: Machine, knobs: TopologySpec | GroupSpec, name: str) -> NodePart:
+def _part(machine: MachineSpec, knobs: TopologySpec | GroupSpec, name: str) -> NodePart:
     """The nodes of a machine, not yet frozen."""
     if machine.node is None:
         raise TopologyError(f"{name}: node is missing")

@@ -41,6 +41,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from commsim.fields import Bandwidth, Seconds
+from commsim.units import GIGA
 
 Text = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -325,7 +326,7 @@ class FaultSpec(_Block):
     bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = Field(
         default=None, description="on the bandwidth"
     )
-    latency_factor: Annotated[float, Field(strict=True, ge=1, le=1e9, allow_inf_nan=False)] | None = Field(
+    latency_factor: Annotated[float, Field(strict=True, ge=1, le=GIGA, allow_inf_nan=False)] | None = Field(
         default=None, description="on the latency"
     )
     failed: Annotated[bool, Field(strict=True)] = Field(default=False, description="the links are gone")
@@ -341,7 +342,7 @@ class FaultSpec(_Block):
         return self
 
 
-class Machine(_Block):
+class MachineSpec(_Block):
     """The four blocks that describe a machine, all optional so that one description can extend another."""
 
     gpu: GpuSpec | None = Field(default=None, description="the GPU of every rank")
@@ -350,7 +351,7 @@ class Machine(_Block):
     fabric: FabricSpec | None = Field(default=None, description="the network between nodes")
 
 
-class GroupSpec(Machine):
+class GroupSpec(MachineSpec):
     """Some nodes of a cluster of different nodes: a preset, a path or a machine, and the knobs of its nodes."""
 
     preset: Text | None = Field(default=None, description="a shipped machine")
@@ -375,7 +376,7 @@ Groups = Annotated[list[GroupSpec], Field(min_length=1, max_length=64)]
 Faults = Annotated[list[FaultSpec], Field(max_length=4096)]
 
 
-class TopologyFile(Machine):
+class TopologyFile(MachineSpec):
     """A file of ``topologies/``: a machine, what it is, where its figures come from, and what it extends.
 
     Or a cluster: `groups` of nodes, and the `fabric` and `faults` of all.
@@ -396,7 +397,7 @@ class TopologyFile(Machine):
         return self
 
 
-class TopologySpec(Machine):
+class TopologySpec(MachineSpec):
     """What ``topology:`` in a scenario may hold: a preset, a path, a machine or `groups` of them, and the knobs."""
 
     preset: Text | None = Field(default=None, description="a shipped machine: `commsim topo list` prints them")

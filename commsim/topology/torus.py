@@ -13,7 +13,7 @@ from itertools import permutations
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import Choice, FabricRoutes
+from commsim.topology.fabric_routes import FabricRoutes, PathChoice
 from commsim.topology.kinds import Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 
@@ -25,7 +25,7 @@ class TorusRoutes(FabricRoutes):
     """Dimension by dimension. ``step`` (routers, dimensions, 2): link to the next router up, and down."""
 
     sizes: tuple[int, ...]
-    choose: Choice
+    choose: PathChoice
     step: Int32
 
     @property

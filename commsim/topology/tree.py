@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import UNREACHABLE, Choice, FabricRoutes
+from commsim.topology.fabric_routes import UNREACHABLE, FabricRoutes, PathChoice
 from commsim.topology.kinds import Float64, Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """Numbers of a tree: leaf groups of lanes in planes, pods of leaf groups, spines per pod and plane, cores."""
 
     groups: int
@@ -52,8 +52,8 @@ class TreeRoutes(FabricRoutes):
     ``core_up``, ``core_down``: (pods, planes, spines, cores per spine) link ids.
     """
 
-    shape: Shape
-    choose: Choice
+    shape: TreeShape
+    choose: PathChoice
     core_up: Int32
     core_down: Int32
 
@@ -174,14 +174,14 @@ def tree(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) -> Bu
     return BuiltFabric(_names(fabric, s), links, routes)
 
 
-def _shape(fabric: Fabric, ports: Ports) -> Shape:
+def _shape(fabric: Fabric, ports: Ports) -> TreeShape:
     groups = -(-ports.nodes // fabric.nodes_per_leaf)
     per_pod = min(fabric.leaves_per_pod or groups, groups)
     pods = -(-groups // per_pod)
     # Nodes with fewer NICs enter through other rails than those that their peers leave by.
     crossing = fabric.lanes > fabric.planes and bool((ports.vertex < 0).any())
     spines = fabric.spines if groups > 1 or crossing else 0
-    return Shape(
+    return TreeShape(
         groups=groups,
         lanes=fabric.lanes,
         planes=fabric.planes,
@@ -192,7 +192,7 @@ def _shape(fabric: Fabric, ports: Ports) -> Shape:
     )
 
 
-def _uplinks(fabric: Fabric, ports: Ports, leaf: Int64, s: Shape) -> Float64:
+def _uplinks(fabric: Fabric, ports: Ports, leaf: Int64, s: TreeShape) -> Float64:
     """Bytes/s of all uplinks of each leaf: of as many nodes as fit, each with the widest ports among those there."""
     node = np.repeat(np.arange(ports.nodes), leaf.shape[1])
     lane = leaf.ravel() % s.lanes
@@ -202,7 +202,7 @@ def _uplinks(fabric: Fabric, ports: Ports, leaf: Int64, s: Shape) -> Float64:
     return np.asarray(widest.ravel() * fabric.nodes_per_leaf / fabric.oversubscription)
 
 
-def _names(fabric: Fabric, s: Shape) -> list[str]:
+def _names(fabric: Fabric, s: TreeShape) -> list[str]:
     """Names of leaves, spines and cores; planes and pods are named where there are several."""
     if fabric.by_rail:
         leaves = [f"leaf{g}.rail{r}" for g in range(s.groups) for r in range(s.lanes)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TRANSIT = frozenset({VertexKind.NVSWITCH, VertexKind.PCIE_SWITCH, VertexKind.CARD, VertexKind.HOST})
 
 
-class Ways:
+class WayFinder:
     """Finds ways on one topology, and keeps the adjacency of the nodes it has looked at."""
 
     def __init__(self, topology: Topology) -> None:

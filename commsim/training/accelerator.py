@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commsim.document import read_documents, validate
 from commsim.errors import ScenarioError
+from commsim.units import GIGA
 
 TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4")
 
@@ -104,9 +105,9 @@ def accelerator(name: str) -> Accelerator:
         flop_per_s=tuple((t, None if peaks[t] is None else peaks[t] * 1e12) for t in TYPES),
         sms=entry["sms"],
         tdp_w=float(entry["tdp_W"]),
-        memory_bytes=round(entry["mem_GB"] * 1e9),
-        memory_bytes_per_s=entry["mem_GBps"] * 1e9,
-        nvlink_bytes_per_s=(entry["nvlink_GBps_per_direction"] or 0) * 1e9,
+        memory_bytes=round(entry["mem_GB"] * GIGA),
+        memory_bytes_per_s=entry["mem_GBps"] * GIGA,
+        nvlink_bytes_per_s=(entry["nvlink_GBps_per_direction"] or 0) * GIGA,
         nvlink_domain=entry["nvlink_domain"],
         pcie_gen=entry["pcie_gen"],
         confidence=entry["confidence"],

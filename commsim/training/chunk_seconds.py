@@ -11,8 +11,9 @@ from commsim.training.spec import Step
 from commsim.training.stages import Chunk, chunks_of
 from commsim.training.step_time import optimizer_seconds, recompute_seconds
 from commsim.training.work import ChunkSeconds, ComputeTime
+from commsim.units import GIGA
 
-_ANY_NIC = 1e9
+_ANY_NIC = GIGA
 """Bytes per second; compute does not depend on it."""
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
-from commsim.training.memory import GIB, StageMemory, StepMemory
+from commsim.training.memory import StageMemory, StepMemory
 from commsim.training.spec import Step
 from commsim.training.step_time import NORM_BYTES, UPDATE_BYTES
+from commsim.units import GIB
 
 if TYPE_CHECKING:
     from commsim.training.stages import Chunk

@@ -105,10 +105,10 @@ def read_hf_config(path: Path) -> Model:
         raise_faults(
             [Fault(str(path), 1, 1, "", "found no JSON object, expected a model's config.json")], ScenarioError
         )
-    return _Reader(documents[0], path).model()
+    return _FieldReader(documents[0], path).model()
 
 
-class _Reader:
+class _FieldReader:
     """Fields of a document under their several names; faults are gathered."""
 
     def __init__(self, document: Document, path: Path) -> None:

@@ -16,8 +16,7 @@ from commsim.training.offload import Offload
 from commsim.training.pipeline_schedules import build
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, Weights, chunk_weights, chunks_of
-
-GIB = float(2**30)
+from commsim.units import GIB
 
 Framework = Literal["megatron", "deepspeed", "fsdp2", "ddp"]
 

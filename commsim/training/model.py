@@ -61,7 +61,7 @@ class Model:
     moe: Moe | None = None
     mla: Mla | None = None
     window: int = 0  # sliding-window attention of every second layer, 0 where there is none
-    published: float | None = None  # parameters in 1e9 as the source prints them
+    published: float | None = None  # billions of parameters, as the source prints them
     source: str = ""
 
     def __post_init__(self) -> None:

@@ -107,7 +107,7 @@ class Order:
         return np.array(most)
 
 
-class Run(NamedTuple):
+class PipelineTimes(NamedTuple):
     """When everything happened: per stage the starts and ends of its actions, in its order."""
 
     start_s: list[Float64]
@@ -125,7 +125,7 @@ class Run(NamedTuple):
         return self.makespan_s / busy - 1.0
 
 
-def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0.0) -> Run:
+def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0.0) -> PipelineTimes:
     """Every action as early as its stage and what it needs allow; ``send_s`` between different stages.
 
     ScheduleError when the stages wait for each other.
@@ -158,7 +158,7 @@ def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0
             f"{order.name}: stage {stuck[0]} waits for ever before {action.kind} of micro-batch {action.micro_batch}"
         )
     ends = [np.array([ended[stage, a] for a in order.actions[stage]]) for stage in range(order.stages)]
-    return Run([np.array(s) for s in starts], ends)
+    return PipelineTimes([np.array(s) for s in starts], ends)
 
 
 def straight(stages: int, chunks: int = 1) -> tuple[tuple[int, int], ...]:

@@ -30,7 +30,7 @@ Process = Generator[Any, Any, None]
 
 
 @dataclass(frozen=True)
-class Machine:
+class StepCosts:
     """What the simulation needs beside the schedule: flows between stages and of gradients, and fixed times.
 
     ``sends[src stage, dst stage]``; ``reduces[stage]`` lists, for each chunk of the stage, its gradient buckets in the
@@ -78,7 +78,7 @@ class StepRun:
 def simulate(
     order: Order,
     works: Mapping[tuple[int, int], ChunkWork],
-    machine: Machine,
+    machine: StepCosts,
     stragglers: Mapping[int, float] | None = None,
 ) -> StepRun:
     """Run one step; ``works[stage, chunk]``; ``stragglers``: stage of a second replica -> factor on its compute."""
@@ -96,7 +96,7 @@ class _Simulation:
         self,
         order: Order,
         works: Mapping[tuple[int, int], ChunkWork],
-        machine: Machine,
+        machine: StepCosts,
         replicas: list[dict[int, float]],
     ) -> None:
         import simpy
@@ -299,7 +299,7 @@ class _Simulation:
         )
 
 
-def completes_gradients(machine: Machine, last: list[set[Action]], stage: int, action: Action) -> bool:
+def completes_gradients(machine: StepCosts, last: list[set[Action]], stage: int, action: Action) -> bool:
     """Whether an action completes gradients that are then summed; ``last`` from `last_of`."""
     if not machine.reduces[stage][action.chunk]:
         return False

@@ -14,10 +14,10 @@ from commsim.training.mesh import ORDER, Mesh
 from commsim.training.offload import Offload
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
-from commsim.training.simulate import Machine, StepRun, simulate
+from commsim.training.simulate import StepCosts, StepRun, simulate
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
-from commsim.training.traffic import Call
+from commsim.training.traffic import AxisCalls
 from commsim.training.work import ChunkWork, ComputeTime, ContextKind, chunk_calls, chunk_work
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """How a step is run, beside what it computes: what `commsim.training.spec.Step` does not fix."""
 
     layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
@@ -62,16 +62,16 @@ def places_of(step: Step, layers: Sequence[int] | None = None) -> list[Chunk]:
 
 
 @dataclass(frozen=True)
-class Program:
+class StepProgram:
     """A step made ready to be simulated, or exported: ``works[stage, chunk]`` are the passes of ``places``."""
 
     step: Step
     mesh: Mesh
-    plan: Plan
+    plan: StepPlan
     order: Order
     places: Sequence[Chunk]
     works: Mapping[tuple[int, int], ChunkWork]
-    machine: Machine
+    machine: StepCosts
 
 
 def simulate_step(
@@ -82,7 +82,7 @@ def simulate_step(
     optimizer_s: Sequence[float],
     topology: Topology | None = None,
     mesh: Mesh | None = None,
-    plan: Plan | None = None,
+    plan: StepPlan | None = None,
 ) -> StepRun:
     """Run one step; without a topology no two transfers contend."""
     program = step_program(step, compute, comm, optimizer_s=optimizer_s, topology=topology, mesh=mesh, plan=plan)
@@ -97,10 +97,10 @@ def step_program(
     optimizer_s: Sequence[float],
     topology: Topology | None = None,
     mesh: Mesh | None = None,
-    plan: Plan | None = None,
-) -> Program:
+    plan: StepPlan | None = None,
+) -> StepProgram:
     """What a step runs: passes with the seconds of what they exchange, sends, gradients, updates."""
-    plan, mesh = plan or Plan(), mesh or mesh_of(step)
+    plan, mesh = plan or StepPlan(), mesh or mesh_of(step)
     order = order_of_step(step)
     places = places_of(step, plan.layers)
     known: dict[tuple[int, bool, bool, int], ChunkWork] = {}
@@ -124,7 +124,7 @@ def step_program(
     builder = FlowBuilder(
         mesh, step.gpus_per_node, comm, topology if plan.contention else None, sharded=step.zero_stage == 3
     )
-    machine = Machine(
+    machine = StepCosts(
         sends=_sends(step, builder, order),
         reduces=_reduces(step, builder, places, plan, topology),
         gathers=_gathers(step, builder, places),
@@ -136,17 +136,17 @@ def step_program(
         slowdown=plan.slowdown,
         topology=topology,
     )
-    return Program(step, mesh, plan, order, places, works, machine)
+    return StepProgram(step, mesh, plan, order, places, works, machine)
 
 
-def _fetch(plan: Plan) -> Callable[[float], float] | None:
+def _fetch(plan: StepPlan) -> Callable[[float], float] | None:
     offload = plan.offload
     if offload is None or not offload.parameters:
         return None
     return lambda nbytes: offload.fetch_seconds(nbytes, plan.pcie_bytes_per_s)
 
 
-def _updates(step: Step, chunks: Sequence[Chunk], plan: Plan) -> list[float]:
+def _updates(step: Step, chunks: Sequence[Chunk], plan: StepPlan) -> list[float]:
     """Seconds of every stage's update on the host."""
     assert plan.offload is not None
     owned = [0.0] * step.pp
@@ -162,7 +162,11 @@ def _updates(step: Step, chunks: Sequence[Chunk], plan: Plan) -> list[float]:
 
 
 def _inside(
-    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], works: Mapping[tuple[int, int], ChunkWork], plan: Plan
+    step: Step,
+    builder: FlowBuilder,
+    chunks: Sequence[Chunk],
+    works: Mapping[tuple[int, int], ChunkWork],
+    plan: StepPlan,
 ) -> dict[tuple[int, int, str], Flow]:
     """What passes exchange over cards, as flows beside sends and gradients; of the axis that takes longest."""
     found: dict[tuple[int, int, str], Flow] = {}
@@ -188,7 +192,7 @@ def _inside(
     return found
 
 
-def _over_cards(call: Call, each: float) -> float:
+def _over_cards(call: AxisCalls, each: float) -> float:
     """Bytes of a call that leave a node over one rank's card; ``each`` ranks of the group on a node."""
     if call.collective == "all_to_all":
         return call.count * call.nbytes * (call.ranks - each) / call.ranks
@@ -208,7 +212,7 @@ def _sends(step: Step, builder: FlowBuilder, order: Order) -> dict[tuple[int, in
 
 
 def _reduces(
-    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: Plan, topology: Topology | None
+    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: StepPlan, topology: Topology | None
 ) -> list[list[list[Flow]]]:
     """Buckets of every chunk's gradients; none under ZeRO-3, whose passes carry them."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]

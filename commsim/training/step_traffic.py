@@ -10,13 +10,13 @@ from itertools import pairwise
 from commsim.training import traffic
 from commsim.training.spec import Step
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_run import Plan, message_bytes, order_of_step, places_of
+from commsim.training.step_run import StepPlan, message_bytes, order_of_step, places_of
 from commsim.training.work import chunk_calls
 
 AXES = ("tp", "cp", "ep", "etp", "dp", "pp")
 
 
-def step_traffic(step: Step, plan: Plan) -> list[dict[str, float]]:
+def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
     """Bytes that a GPU of each stage sends per step, by axis; an axis along which nothing moves is left out."""
     sent: list[dict[str, float]] = [{} for _ in range(step.pp)]
     order = order_of_step(step)
@@ -39,9 +39,9 @@ def step_traffic(step: Step, plan: Plan) -> list[dict[str, float]]:
     return [{axis: mine[axis] for axis in AXES if axis in mine} for mine in sent]
 
 
-def _gradient_calls(step: Step, weights: Weights, plan: Plan) -> tuple[traffic.Call, ...]:
+def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traffic.AxisCalls, ...]:
     """Gradients and parameters of a chunk in one step, dense ones over dp and cp, experts over what is left of them."""
-    calls: tuple[traffic.Call, ...] = ()
+    calls: tuple[traffic.AxisCalls, ...] = ()
     for parameters, ranks in ((weights.dense, step.dp * step.cp), (weights.expert, step.expert_dp)):
         parameter_bytes = parameters * step.precision.weight_bytes
         gradient_bytes = 0.0 if step.frozen_weights else parameters * step.precision.gradient_bytes
@@ -55,11 +55,11 @@ def _gradient_calls(step: Step, weights: Weights, plan: Plan) -> tuple[traffic.C
     if plan.trainable:
         calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
     return tuple(
-        traffic.Call("dp", c.collective, c.nbytes, c.ranks, c.count) for c in calls if c.collective != "receive"
+        traffic.AxisCalls("dp", c.collective, c.nbytes, c.ranks, c.count) for c in calls if c.collective != "receive"
     )
 
 
-def _scheme(step: Step, plan: Plan) -> traffic.Scheme:
+def _scheme(step: Step, plan: StepPlan) -> traffic.Scheme:
     if plan.parameter_server:
         return "parameter_server"
     schemes: tuple[traffic.Scheme, ...] = ("ddp", "zero1", "zero2", "zero3")

@@ -13,12 +13,13 @@ from commsim.errors import InfeasibleError
 from commsim.training.accelerator import Accelerator
 from commsim.training.model import Model
 from commsim.training.utilisation import forward_flops
+from commsim.units import GIB
 
 DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
-class Phase:
+class TaskPhase:
     """Part of every step of a task: seconds and FLOPs on all GPUs."""
 
     name: str
@@ -34,7 +35,7 @@ class TaskCost:
     steps: float
     tokens: float
     gpus: int
-    phases: tuple[Phase, ...]
+    phases: tuple[TaskPhase, ...]
 
     @property
     def seconds(self) -> float:
@@ -58,7 +59,7 @@ class TaskCost:
 
 def supervised(name: str, tokens: float, step_tokens: float, step_s: float, step_flops: float, gpus: int) -> TaskCost:
     """Pre-training, supervised fine-tuning, or a reward model: steps of one kind until the tokens are seen."""
-    return TaskCost(name, tokens / step_tokens, tokens, gpus, (Phase("training step", step_s, step_flops),))
+    return TaskCost(name, tokens / step_tokens, tokens, gpus, (TaskPhase("training step", step_s, step_flops),))
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,8 @@ def generation_seconds(
     at_once = min(each, int(room // longest)) if room > 0 else 0
     if at_once < 1:
         raise InfeasibleError(
-            f"generation with {model.name} needs {(weights + longest) / 2**30:.1f} GiB per replica of "
-            f"{rollout.gpus_per_replica} GPUs, found {(room + weights) / 2**30:.1f} GiB; use more GPUs per replica"
+            f"generation with {model.name} needs {(weights + longest) / GIB:.1f} GiB per replica of "
+            f"{rollout.gpus_per_replica} GPUs, found {(room + weights) / GIB:.1f} GiB; use more GPUs per replica"
         )
     peak = gpu.peak("bf16" if gpu.supports("bf16") else "fp16") * rollout.gpus_per_replica * rollout.compute_reach
     mean_cache = (rollout.prompt + rollout.answer / 2) * cache_bytes_per_token(model, rollout.cache_bytes)
@@ -136,10 +137,10 @@ def ppo(
     tokens = float(rollout.sequences * (rollout.prompt + rollout.answer))
     scored = 2 * scoring_seconds(actor, gpu, tokens, gpus) + 2 * scoring_seconds(critic, gpu, tokens, gpus)
     phases = (
-        Phase("generation", generation_seconds(actor, gpu, rollout, gpus)),
-        Phase("scoring", scored),
-        Phase("actor update", epochs * actor_update_s),
-        Phase("critic update", epochs * critic_update_s),
+        TaskPhase("generation", generation_seconds(actor, gpu, rollout, gpus)),
+        TaskPhase("scoring", scored),
+        TaskPhase("actor update", epochs * actor_update_s),
+        TaskPhase("critic update", epochs * critic_update_s),
     )
     return TaskCost("rlhf_ppo", steps, steps * tokens, gpus, phases)
 
@@ -156,14 +157,17 @@ def verifiable_rewards(
 ) -> TaskCost:
     """RL with verifiable rewards (GRPO and its kind): generate a group of answers, check them, one update."""
     tokens = float(rollout.sequences * (rollout.prompt + rollout.answer))
-    phases = [Phase("generation", generation_seconds(actor, gpu, rollout, gpus)), Phase("verification", verify_s)]
+    phases = [
+        TaskPhase("generation", generation_seconds(actor, gpu, rollout, gpus)),
+        TaskPhase("verification", verify_s),
+    ]
     if reference:
-        phases.append(Phase("scoring", 2 * scoring_seconds(actor, gpu, tokens, gpus)))
-    phases.append(Phase("actor update", update_s))
+        phases.append(TaskPhase("scoring", 2 * scoring_seconds(actor, gpu, tokens, gpus)))
+    phases.append(TaskPhase("actor update", update_s))
     return TaskCost("rl_verifiable", steps, steps * tokens, gpus, tuple(phases))
 
 
-def share(phases: Sequence[Phase]) -> dict[str, float]:
+def share(phases: Sequence[TaskPhase]) -> dict[str, float]:
     """Each phase's share of a step."""
     total = sum(phase.seconds for phase in phases)
     return {phase.name: phase.seconds / total for phase in phases}

@@ -23,7 +23,7 @@ _FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_
 
 
 @dataclass(frozen=True)
-class Call:
+class AxisCalls:
     """``count`` calls of one rank: a collective of ``nbytes`` over ``ranks`` ranks of an axis.
 
     ``phase``: forward or backward for what belongs to a pass, step for the rest.
@@ -46,7 +46,7 @@ class Call:
         return self.count * self.nbytes
 
 
-def sent_bytes(calls: Iterable[Call], axis: str | None = None) -> float:
+def sent_bytes(calls: Iterable[AxisCalls], axis: str | None = None) -> float:
     """Bytes that a rank sends in all calls of an axis, or of all axes."""
     return sum(call.sent_bytes for call in calls if axis in (None, call.axis))
 
@@ -64,7 +64,7 @@ def data_parallel(
     no_sync: bool = True,
     keep_gathered: bool = False,
     axis: str = "dp",
-) -> tuple[Call, ...]:
+) -> tuple[AxisCalls, ...]:
     """The gradient and parameter traffic of one rank per step; Φp and Φg are those of the rank before sharding.
 
     ``no_sync``: DDP reduces once per step and not once per micro-batch. ``keep_gathered``: ZeRO-3 does not free the
@@ -75,11 +75,11 @@ def data_parallel(
         return ()
     m = float(micro_batches)
 
-    def calls(**counts: tuple[float, float]) -> tuple[Call, ...]:
-        return tuple(Call(axis, name, nbytes, ranks, count) for name, (nbytes, count) in counts.items() if count)
+    def calls(**counts: tuple[float, float]) -> tuple[AxisCalls, ...]:
+        return tuple(AxisCalls(axis, name, nbytes, ranks, count) for name, (nbytes, count) in counts.items() if count)
 
     if scheme == "parameter_server":
-        return (Call(axis, "send_recv", gradient_bytes, ranks), Call(axis, "receive", parameter_bytes, ranks))
+        return (AxisCalls(axis, "send_recv", gradient_bytes, ranks), AxisCalls(axis, "receive", parameter_bytes, ranks))
     if scheme == "ddp":
         return calls(all_reduce=(gradient_bytes, 1.0 if no_sync else m))
     if scheme == "zero1":
@@ -99,12 +99,12 @@ SCHEMES = ("parameter_server", "ddp", "zero1", "zero1_all_reduce", "zero2", "zer
 
 def hybrid_shard(
     parameter_bytes: float, gradient_bytes: float, shard: int, replicas: int, micro_batches: int = 1
-) -> tuple[Call, ...]:
+) -> tuple[AxisCalls, ...]:
     """HSDP: ZeRO-3 inside groups of ``shard`` ranks, and once per step an all_reduce of each shard over the groups."""
     inside = data_parallel("zero3", parameter_bytes, gradient_bytes, shard, micro_batches, axis="dp_shard")
     if replicas == 1:
         return inside
-    return (*inside, Call("dp_replicate", "all_reduce", gradient_bytes / shard, replicas))
+    return (*inside, AxisCalls("dp_replicate", "all_reduce", gradient_bytes / shard, replicas))
 
 
 def server_bytes(parameter_bytes: float, gradient_bytes: float, workers: int) -> tuple[float, float]:
@@ -148,7 +148,7 @@ def refuse_sharded_gradients(zero_stage: int, pp: int, framework: str) -> str | 
 
 def tensor_parallel(
     layers: int, activation_bytes: float, tp: int, micro_batches: int, *, sequence_parallel: bool, recompute: bool
-) -> tuple[Call, ...]:
+) -> tuple[AxisCalls, ...]:
     """TP traffic of transformer layers (Shoeybi et al. 2019; sequence parallel: Korthikanti et al. 2022).
 
     ``activation_bytes``: of one micro-batch's hidden states before tp cuts them. Two all_reduce forward and two
@@ -160,27 +160,27 @@ def tensor_parallel(
     n, again = 2.0 * layers * micro_batches, 2 if recompute else 1
     if not sequence_parallel:
         return (
-            Call("tp", "all_reduce", activation_bytes, tp, n, "forward"),
-            Call("tp", "all_reduce", activation_bytes, tp, n * again, "backward"),
+            AxisCalls("tp", "all_reduce", activation_bytes, tp, n, "forward"),
+            AxisCalls("tp", "all_reduce", activation_bytes, tp, n * again, "backward"),
         )
     return (
-        Call("tp", "all_gather", activation_bytes, tp, n, "forward"),
-        Call("tp", "reduce_scatter", activation_bytes, tp, n, "forward"),
-        Call("tp", "all_gather", activation_bytes, tp, n * (again + 1), "backward"),
-        Call("tp", "reduce_scatter", activation_bytes, tp, n * again, "backward"),
+        AxisCalls("tp", "all_gather", activation_bytes, tp, n, "forward"),
+        AxisCalls("tp", "reduce_scatter", activation_bytes, tp, n, "forward"),
+        AxisCalls("tp", "all_gather", activation_bytes, tp, n * (again + 1), "backward"),
+        AxisCalls("tp", "reduce_scatter", activation_bytes, tp, n * again, "backward"),
     )
 
 
 def vocabulary_parallel(
     activation_bytes: float, tokens: float, tp: int, micro_batches: int, *, embeds: bool, outputs: bool
-) -> tuple[Call, ...]:
+) -> tuple[AxisCalls, ...]:
     """Embedding rows and output columns over tp: one sum forward, one backward, and three numbers per token of loss."""
-    calls: list[Call] = []
+    calls: list[AxisCalls] = []
     if tp > 1 and embeds:
-        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "forward"))
+        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "forward"))
     if tp > 1 and outputs:
-        calls.append(Call("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "backward"))
-        calls.append(Call("tp", "all_reduce", 4.0 * tokens, tp, 3.0 * micro_batches, "forward"))
+        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "backward"))
+        calls.append(AxisCalls("tp", "all_reduce", 4.0 * tokens, tp, 3.0 * micro_batches, "forward"))
     return tuple(calls)
 
 
@@ -193,7 +193,7 @@ def context_parallel(
     micro_batches: int,
     *,
     recompute: bool = False,
-) -> tuple[Call, ...]:
+) -> tuple[AxisCalls, ...]:
     """CP traffic; ``q_bytes`` and ``kv_bytes`` are a rank's own queries, and its keys and values together.
 
     Ring attention passes keys and values on cp - 1 times forward, and backward those and their gradients (Liu et al.
@@ -205,19 +205,19 @@ def context_parallel(
     n, again = float(layers * micro_batches), 1 if recompute else 0
     if kind == "ring":
         return (
-            Call("cp", "send_recv", kv_bytes, cp, (cp - 1) * n, "forward"),
-            Call("cp", "send_recv", kv_bytes, cp, (cp - 1) * n * (2 + again), "backward"),
+            AxisCalls("cp", "send_recv", kv_bytes, cp, (cp - 1) * n, "forward"),
+            AxisCalls("cp", "send_recv", kv_bytes, cp, (cp - 1) * n * (2 + again), "backward"),
         )
     if kind == "all_gather":
         return (
-            Call("cp", "all_gather", cp * kv_bytes, cp, n, "forward"),
-            Call("cp", "all_gather", cp * kv_bytes, cp, n * (1 + again), "backward"),
-            Call("cp", "reduce_scatter", cp * kv_bytes, cp, n, "backward"),
+            AxisCalls("cp", "all_gather", cp * kv_bytes, cp, n, "forward"),
+            AxisCalls("cp", "all_gather", cp * kv_bytes, cp, n * (1 + again), "backward"),
+            AxisCalls("cp", "reduce_scatter", cp * kv_bytes, cp, n, "backward"),
         )
     # Queries, keys and values there, the result (as wide as the queries) back; the gradients the other way.
     return (
-        Call("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n, "forward"),
-        Call("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n * (1 + again), "backward"),
+        AxisCalls("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n, "forward"),
+        AxisCalls("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n * (1 + again), "backward"),
     )
 
 
@@ -233,7 +233,7 @@ def expert_parallel(
     capacity_factor: float | None = None,
     imbalance: float = 1.0,
     recompute: bool = False,
-) -> tuple[Call, ...]:
+) -> tuple[AxisCalls, ...]:
     """Dispatch and combine: every token's hidden state goes to top_k experts and comes back, forward and backward.
 
     ``tokens`` of one rank. The rank with most tokens sets the time: ``imbalance`` times the mean, cut at the capacity
@@ -248,18 +248,18 @@ def expert_parallel(
     )
     for phase, passes in phases:
         if ep > 1:
-            calls.append(Call("ep", "all_to_all", routed, ep, 2 * passes, phase))
+            calls.append(AxisCalls("ep", "all_to_all", routed, ep, 2 * passes, phase))
         if etp > 1:
             calls += [
-                Call("etp", "all_gather", routed * etp, etp, passes, phase),
-                Call("etp", "reduce_scatter", routed * etp, etp, passes, phase),
+                AxisCalls("etp", "all_gather", routed * etp, etp, passes, phase),
+                AxisCalls("etp", "reduce_scatter", routed * etp, etp, passes, phase),
             ]
     return tuple(calls)
 
 
 def pipeline_parallel(
     activation_bytes: float, stage: int, pp: int, virtual_stages: int, micro_batches: int
-) -> tuple[Call, ...]:
+) -> tuple[AxisCalls, ...]:
     """Sends of one rank of a stage: activations to the next chunk, gradients to the one before, v times as many.
 
     The first chunk has no one before it and the last none after it.
@@ -268,6 +268,6 @@ def pipeline_parallel(
         return ()
     m = float(micro_batches)
     return (
-        Call("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == pp - 1)) * m, "forward"),
-        Call("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == 0)) * m, "backward"),
+        AxisCalls("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == pp - 1)) * m, "forward"),
+        AxisCalls("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == 0)) * m, "backward"),
     )

@@ -95,7 +95,7 @@ class ChunkWork:
 
 def chunk_calls(
     step: Step, chunk: Chunk, context: ContextKind = "ring", capacity_factor: float | None = None
-) -> tuple[traffic.Call, ...]:
+) -> tuple[traffic.AxisCalls, ...]:
     """What one rank of a chunk exchanges for one micro-batch over tp, cp, ep and etp."""
     model, width, again = step.model, step.precision.activation_bytes, step.recompute == "full"
     tokens = step.rank_tokens

@@ -10,7 +10,7 @@ import pytest
 from commsim.accuracy.baselines import NAMES, three_lines
 from commsim.accuracy.calibrate import Log, Rows, fit, stack, weights
 from commsim.accuracy.cases import Case, case_of
-from commsim.accuracy.fields import Space, parameters_at, replaced, scope_of, space, start_parameters, walk
+from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, start_parameters, walk
 from commsim.accuracy.modes import FEW, Study, nearest, reference
 from commsim.accuracy.planes import FitPredictor, Planes, explored, planes
 from commsim.accuracy.workers import Workers
@@ -123,7 +123,7 @@ def test_a_fit_finds_what_made_the_curves(origin: np.ndarray) -> None:
 
 def test_a_fit_begins_where_its_plane_says_something() -> None:
     """The plane of a far point: nothing takes any time at the start, 14 times the start fits."""
-    one = Space(
+    one = FieldSpace(
         fields=(("gloo", "call"),),
         start=np.ones(1),
         is_time=np.ones(1, bool),

@@ -24,7 +24,7 @@ from commsim.accuracy.training import (
     with_one_row,
 )
 from commsim.accuracy.training_ablation import REMOVALS
-from commsim.accuracy.training_fit import Fit, Removal, Table, table_of, training_part
+from commsim.accuracy.training_fit import Fit, MeasuredRows, Removal, table_of, training_part
 from commsim.accuracy.training_null import null_coefficients, terms
 from commsim.accuracy.training_record import bars, compare_sources, recorded
 from commsim.accuracy.training_rows import read_rows, row_of
@@ -36,18 +36,18 @@ SOURCES = ("ark22", "sc21", "megascale", "nemo2407", "vtrain_multi", "mbridge", 
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
+def table() -> MeasuredRows:
     """A few rows of a few sources."""
     whole = table_of(read_rows(training_steps()))
     index = [np.flatnonzero(whole.source == name)[:12] for name in SOURCES]
     return whole.take(np.concatenate(index))
 
 
-def _with(table: Table, measured: np.ndarray) -> Table:
-    return Table(table.rows, table.columns, measured, table.source)
+def _with(table: MeasuredRows, measured: np.ndarray) -> MeasuredRows:
+    return MeasuredRows(table.rows, table.columns, measured, table.source)
 
 
-def test_a_fit_finds_the_parameters_that_made_the_times(table: Table) -> None:
+def test_a_fit_finds_the_parameters_that_made_the_times(table: MeasuredRows) -> None:
     truth = {p.name: p.start for p in parameters()} | {"gemm.ampere": 0.74, "gemm_fp8.hopper": 0.68}
     fit = Fit(_with(table, Removal().seconds(table, truth)))
     found = fit.without(())
@@ -57,7 +57,7 @@ def test_a_fit_finds_the_parameters_that_made_the_times(table: Table) -> None:
     assert np.abs(error).max() < 6
 
 
-def test_rows_of_a_source_do_not_move_their_own_prediction(table: Table) -> None:
+def test_rows_of_a_source_do_not_move_their_own_prediction(table: MeasuredRows) -> None:
     mine = table.source == "ark22"
     slower = np.where(mine, 10 * table.measured, table.measured)
     before, after = Fit(table), Fit(_with(table, slower))
@@ -65,13 +65,13 @@ def test_rows_of_a_source_do_not_move_their_own_prediction(table: Table) -> None
     assert after.without(["mosaic"])["gemm.ampere"] < before.without(["mosaic"])["gemm.ampere"]
 
 
-def test_training_rows_are_those_that_their_rules_allow(table: Table) -> None:
+def test_training_rows_are_those_that_their_rules_allow(table: MeasuredRows) -> None:
     part = training_part(table, most=5)
     assert all(row.fitted for row in part.rows)
     assert max(np.unique(part.source, return_counts=True)[1]) <= 5
 
 
-def test_the_null_model_finds_its_own_coefficients(table: Table) -> None:
+def test_the_null_model_finds_its_own_coefficients(table: MeasuredRows) -> None:
     truth = np.array([1.7, 1.2, 0.0, 0.8, 1.1, 4e-3, 0.02])
     made = _with(table, terms(table) @ truth)
     assert terms(made) @ null_coefficients(made) == pytest.approx(made.measured, rel=1e-6)
@@ -83,11 +83,11 @@ def test_one_row_moves_its_source_by_a_share_of_its_error() -> None:
     assert one_row_scale(1.0, 1.2) * one_row_scale(1.2, 1.0) == pytest.approx(1.0)
 
 
-def test_the_calibration_row_does_not_look_at_times(table: Table) -> None:
+def test_the_calibration_row_does_not_look_at_times(table: MeasuredRows) -> None:
     assert calibration_row(table) == calibration_row(_with(table, table.measured[::-1].copy()))
 
 
-def test_one_row_mode_leaves_that_row_out(table: Table) -> None:
+def test_one_row_mode_leaves_that_row_out(table: MeasuredRows) -> None:
     predicted = Removal().seconds(table, shipped_values())
     scaled, used = with_one_row(table, predicted)
     assert len(used) == len(SOURCES)
@@ -99,7 +99,7 @@ def test_one_row_mode_leaves_that_row_out(table: Table) -> None:
         assert ratio == pytest.approx(ratio[0])
 
 
-def test_calibration_from_rows_of_a_slower_machine(table: Table, tmp_path: Path) -> None:
+def test_calibration_from_rows_of_a_slower_machine(table: MeasuredRows, tmp_path: Path) -> None:
     rows = [row for row in table.rows if row.source.name == "ark22"]
     times = Removal().seconds(table_of(rows), shipped_values())
     cells = [dict(row.cells) | {"iteration_time_s": f"{1.2 * t:.6f}"} for row, t in zip(rows, times, strict=True)]
@@ -134,7 +134,7 @@ def test_worse_medians_are_named() -> None:
 
 
 @pytest.mark.parametrize("removal", REMOVALS, ids=lambda r: str(r.name))
-def test_every_removal_takes_time_away_or_none(removal: Removal, table: Table) -> None:
+def test_every_removal_takes_time_away_or_none(removal: Removal, table: MeasuredRows) -> None:
     whole = Removal().seconds(table, shipped_values())
     without = removal.seconds(table, dict(shipped_values()) | dict(removal.values))
     assert np.all(np.isfinite(without) & (without > 0))

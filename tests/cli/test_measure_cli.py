@@ -12,7 +12,7 @@ from commsim.cli import app
 from commsim.errors import ScenarioError
 from commsim.measure import gpu
 from commsim.scenario.load import build_topology, load_scenarios
-from commsim.scenario.measured import Wish, run_of
+from commsim.scenario.measured import RunOptions, run_of
 
 
 def said(*words: str) -> tuple[int, str]:
@@ -75,7 +75,7 @@ def test_what_nccl_tests_cannot_be_told_is_refused(tmp_path: Path, words: tuple[
 def test_environment_of_the_scenario_is_handed_to_the_ranks(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(STEP.replace("TEXT", "precision: bf16, framework: ddp"))
     (scenario,) = load_scenarios(tmp_path / "one.yaml")
-    assert '"NCCL_ALGO":"Ring"' in run_of(scenario, Wish(backend="nccl")).to_json()
+    assert '"NCCL_ALGO":"Ring"' in run_of(scenario, RunOptions(backend="nccl")).to_json()
 
 
 STEP = """
@@ -98,14 +98,14 @@ def test_a_precision_that_steps_do_not_have_is_refused(tmp_path: Path, text: str
     (tmp_path / "step.yaml").write_text(STEP.replace("TEXT", text))
     (scenario,) = load_scenarios(tmp_path / "step.yaml")
     with pytest.raises(ScenarioError, match=fault):
-        run_of(scenario, Wish(backend="nccl"))
+        run_of(scenario, RunOptions(backend="nccl"))
 
 
 def test_the_scenario_decides_precision_environment_and_what_is_expected(tmp_path: Path) -> None:
     (tmp_path / "step.yaml").write_text(STEP.replace("TEXT", "precision: tf32, framework: ddp"))
     (scenario,) = load_scenarios(tmp_path / "step.yaml")
-    run = run_of(scenario, Wish(backend="nccl"))
+    run = run_of(scenario, RunOptions(backend="nccl"))
     assert run.training[0].precision == "tf32"
     assert run.env == {"NCCL_ALGO": "Ring"}
     assert (run.expects["ranks"], run.expects["sm"], run.expects["nccl"]) == (8, 90, "2.27.7")
-    assert run_of(scenario, Wish(backend="gloo")).env == {}
+    assert run_of(scenario, RunOptions(backend="gloo")).env == {}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.collectives import registry
-from commsim.collectives.actions import Kind, actions
+from commsim.collectives.actions import ActionKind, actions
 from commsim.collectives.goal import goal_text
 from commsim.collectives.ring import ring_all_reduce
 from commsim.errors import ScheduleError
@@ -115,7 +115,7 @@ def test_reductions_wait_for_each_other_only_where_they_must() -> None:
     assert not any(actions(s, commute=True).finished)
     chained = actions(s, commute=False)
     assert sorted(len(waits) for waits in chained.finished) == [0] * 4 + [1, 1]
-    assert [Kind(k).name for k in chained.kind[chained.rank == 0]] == ["RECEIVE"] * 3
+    assert [ActionKind(k).name for k in chained.kind[chained.rank == 0]] == ["RECEIVE"] * 3
 
 
 def test_extra_order_is_kept_where_ranks_meet() -> None:
@@ -123,8 +123,8 @@ def test_extra_order_is_kept_where_ranks_meet() -> None:
     (a,) = [r for r in range(s.rows) if (s.step[r], s.src[r]) == (0, 0)]
     (b,) = [r for r in range(s.rows) if (s.step[r], s.src[r]) == (2, 1)]
     made = actions(s.edit(after=[(a, b)]), commute=True)
-    send = next(i for i in range(len(made)) if made.row[i] == b and made.kind[i] == Kind.SEND)
-    assert any(made.row[j] == a and made.kind[j] == Kind.RECEIVE for j in made.finished[send])
+    send = next(i for i in range(len(made)) if made.row[i] == b and made.kind[i] == ActionKind.SEND)
+    assert any(made.row[j] == a and made.kind[j] == ActionKind.RECEIVE for j in made.finished[send])
 
 
 def test_extra_order_between_strangers_is_refused() -> None:

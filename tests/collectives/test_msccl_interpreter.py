@@ -15,9 +15,9 @@ from commsim.collectives import registry
 from commsim.collectives.check import check
 from commsim.collectives.msccl import COLLECTIVE_NAMES, load_msccl, parse_msccl
 from commsim.collectives.msccl_export import msccl_text
-from commsim.collectives.msccl_interpreter import Machine, faults, fewest_slots
+from commsim.collectives.msccl_interpreter import Interpreter, faults, fewest_slots
 from commsim.collectives.msccl_limits import MOST_BLOCKS, MOST_STEPS, SLOTS, over_limits
-from commsim.collectives.msccl_xml import Algo, Gpu, Step, ThreadBlock, read_algo
+from commsim.collectives.msccl_xml import Algo, MscclGpu, MscclStep, ThreadBlock, read_algo
 from commsim.collectives.rows import assemble, rows
 from commsim.collectives.schedule import Buffer, Op
 from commsim.errors import ScheduleError
@@ -77,21 +77,21 @@ def test_a_published_file_runs_with_the_room_of_its_protocol(path: Path) -> None
     assert faults(read_algo(path), load_msccl(path).root) == []
 
 
-def step(kind: str, source: tuple[str, int], target: tuple[str, int], wait: tuple[int, int] = (-1, -1)) -> Step:
-    return Step(0, -1, kind, *source, *target, 0 if kind == "nop" else 1, *wait, False)
+def step(kind: str, source: tuple[str, int], target: tuple[str, int], wait: tuple[int, int] = (-1, -1)) -> MscclStep:
+    return MscclStep(0, -1, kind, *source, *target, 0 if kind == "nop" else 1, *wait, False)
 
 
 S, R = step("s", ("i", 0), ("i", 0)), step("r", ("s", 0), ("s", 0))
 
 
-def program(*gpus: list[tuple[int, int, list[Step]]], chunks: int = 1, coll: str = "allreduce") -> Algo:
+def program(*gpus: list[tuple[int, int, list[MscclStep]]], chunks: int = 1, coll: str = "allreduce") -> Algo:
     """A program of thread blocks (send, recv, steps) by GPU, on one channel."""
     made = []
     for rank, blocks in enumerate(gpus):
         sizes = {"i": chunks, "o": 0, "s": chunks}
-        made.append(Gpu(0, rank, sizes))
+        made.append(MscclGpu(0, rank, sizes))
         for number, (send, recv, steps) in enumerate(blocks):
-            own = [Step(**{f: getattr(s, f) for f in Step.__slots__} | {"s": k}) for k, s in enumerate(steps)]
+            own = [MscclStep(**{f: getattr(s, f) for f in MscclStep.__slots__} | {"s": k}) for k, s in enumerate(steps)]
             made[-1].blocks.append(ThreadBlock(0, number, send, recv, 0, own))
     return Algo(0, "t", coll, "Simple", 1, chunks, len(gpus), True, False, 0, 0, None, made)
 
@@ -100,9 +100,9 @@ def program(*gpus: list[tuple[int, int, list[Step]]], chunks: int = 1, coll: str
 def test_two_that_send_all_first_need_room_for_it(sends: int) -> None:
     algo = program([(1, 1, [S] * sends + [R] * sends)], [(0, 0, [S] * sends + [R] * sends)])
     assert fewest_slots(algo) == sends
-    assert not Machine(algo, sends).hanging()
+    assert not Interpreter(algo, sends).hanging()
     if sends > 1:
-        (line,) = Machine(algo, sends - 1).run()
+        (line,) = Interpreter(algo, sends - 1).run()
         assert line == (
             f"it hangs with {sends - 1} messages on a connection, blocks wait in a circle: "
             f"GPU 0 thread block 0 step {sends - 1} (s) waits for room towards GPU 1 on channel 0; "
@@ -113,21 +113,21 @@ def test_two_that_send_all_first_need_room_for_it(sends: int) -> None:
 def test_blocks_that_wait_for_flags_of_each_other_are_named() -> None:
     nop = [step("re", ("i", 0), ("s", 0), (1 - own, 0)) for own in (0, 1)]
     algo = program([(-1, -1, [nop[0]]), (-1, -1, [nop[1]])])
-    (line,) = Machine(algo, 2).run()
+    (line,) = Interpreter(algo, 2).run()
     assert "GPU 0 thread block 0 step 0 (re) waits for step 0 of thread block 1; GPU 0 thread block 1" in line
     assert fewest_slots(algo) is None
 
 
 def test_a_long_circle_is_cut_short() -> None:
     n = 12
-    (line,) = Machine(program(*([((g + 1) % n, (g - 1) % n, [S, S, R, R])] for g in range(n))), 1).run()
+    (line,) = Interpreter(program(*([((g + 1) % n, (g - 1) % n, [S, S, R, R])] for g in range(n))), 1).run()
     assert line.count("waits for room") == 5
     assert line.endswith("7 more")
 
 
 def test_a_message_that_never_comes_is_named() -> None:
     algo = program([(1, -1, [S])], [(-1, 0, [R, R])])
-    (line,) = Machine(algo, 2).run()
+    (line,) = Interpreter(algo, 2).run()
     assert line == (
         "it hangs: GPU 1 thread block 0 step 1 (r) waits for a message of GPU 0 on channel 0, which never comes "
         "(1 thread blocks hang)"
@@ -135,7 +135,7 @@ def test_a_message_that_never_comes_is_named() -> None:
 
 
 def test_a_message_that_nobody_takes_is_named() -> None:
-    lines = Machine(program([(1, -1, [S, S])], [(-1, 0, [R])]), 2).run()
+    lines = Interpreter(program([(1, -1, [S, S])], [(-1, 0, [R])]), 2).run()
     assert lines[0] == "1 messages of GPU 0 to GPU 1 on channel 0 are never received"
 
 
@@ -194,7 +194,7 @@ def test_a_wrong_program_is_found(wrong: Callable[[Algo], object], expected: str
 
 def test_a_step_of_many_chunks_takes_as_much_room() -> None:
     """A large array leaves one chunk a message, so three chunks of one step are three messages."""
-    three = [Step(0, k, kind, "i", 0, "s", 0, 3, -1, -1, False) for k, kind in enumerate(("s", "r"))]
+    three = [MscclStep(0, k, kind, "i", 0, "s", 0, 3, -1, -1, False) for k, kind in enumerate(("s", "r"))]
     assert fewest_slots(program([(1, 1, three)], [(0, 0, three)], chunks=3)) == 3
 
 
@@ -202,8 +202,8 @@ RE = step("re", ("s", 0), ("i", 0))
 NOP = step("nop", ("i", -1), ("o", -1), (1, 0))
 
 
-def with_(one: Step, **more: Any) -> Step:
-    return Step(**{f: getattr(one, f) for f in Step.__slots__} | more)
+def with_(one: MscclStep, **more: Any) -> MscclStep:
+    return MscclStep(**{f: getattr(one, f) for f in MscclStep.__slots__} | more)
 
 
 LIMITS = {

@@ -18,7 +18,7 @@ from commsim.collectives import registry
 from commsim.collectives.check import check
 from commsim.collectives.msccl import COLLECTIVE_NAMES, load_msccl, parse_msccl
 from commsim.collectives.msccl_export import msccl_text
-from commsim.collectives.msccl_interpreter import Machine
+from commsim.collectives.msccl_interpreter import Interpreter
 from commsim.collectives.msccl_xml import Algo, ThreadBlock, read_algo
 from commsim.errors import ScheduleError
 
@@ -172,7 +172,7 @@ def test_the_interpreter_agrees_with_runs_in_any_order(
     algo = read_algo(msccl_text(s))
     for _ in range(changes):
         shuffled(algo, rng)
-    faults = Machine(algo, slots).run(s.root)
+    faults = Interpreter(algo, slots).run(s.root)
     try:
         ends_right = right(algo, s.root, seed, slots)
     except HangError:

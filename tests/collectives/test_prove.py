@@ -8,7 +8,7 @@ import pytest
 
 from commsim.collectives import registry
 from commsim.collectives.prove import prove, prove_one
-from commsim.collectives.registry import Entry, names
+from commsim.collectives.registry import Algorithm, names
 from commsim.collectives.schedule import Schedule
 from commsim.collectives.star import flat_broadcast
 from commsim.errors import ScheduleError
@@ -54,7 +54,7 @@ def test_a_wrong_schedule_is_a_fault_with_its_place(monkeypatch: pytest.MonkeyPa
         s = flat_broadcast(world_size, nbytes, root, itemsize=itemsize)
         return s.take(np.arange(s.rows - 1))
 
-    wrong = Entry("wrong", forgets_the_last, frozenset({"root"}))
+    wrong = Algorithm("wrong", forgets_the_last, frozenset({"root"}))
     monkeypatch.setitem(registry.ALGORITHMS, ("broadcast", "flat"), wrong)
     row = prove_one("broadcast", "flat", 3)
     assert row.proven == 0

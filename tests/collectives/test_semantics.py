@@ -11,7 +11,21 @@ from commsim.collectives.check import check
 from commsim.collectives.ring import ring_all_gather
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.collectives.semantics import (
+    ALL_RANKS,
+    CHAINED,
     COLLECTIVES,
+    DIVIDED,
+    GATHERING,
+    NCCL_TESTS,
+    ONE_RATE,
+    PAIRWISE,
+    REDUCING,
+    RING_PASSES,
+    ROOTED,
+    SCATTERING,
+    TO_ROOT,
+    WHOLE,
+    Contents,
     bandwidth_bytes,
     busbw_factor,
     collective,
@@ -190,3 +204,29 @@ def test_an_all_gather_is_no_all_reduce() -> None:
 
 def test_examples_in_docstrings_run() -> None:
     assert doctest.testmod(semantics).failed == 0
+
+
+def test_the_facts_about_collectives_are_those_of_their_contracts() -> None:
+    def promise(name: str, root: int) -> tuple[Contents, Contents]:
+        schedule = by_hand(name, 3, [], [1] * 9, root=root, in_place=False)
+        return precondition(schedule), postcondition(schedule)
+
+    def same(a: Contents, b: Contents) -> bool:
+        return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in ("endpoint", "chunk", "datum", "rank"))
+
+    for name in NCCL_TESTS:
+        (before, after), (_, of_another_root) = promise(name, 0), promise(name, 2)
+        given, kept = (np.bincount(c.endpoint, minlength=3) for c in (before, after))
+        rooted = not same(after, of_another_root)
+        assert rooted == (name in ROOTED) == COLLECTIVES[name].rooted, name
+        assert (np.count_nonzero(kept) == 1) == (name in TO_ROOT), name
+        assert (after.rank == ALL_RANKS).any() == (name in REDUCING), name
+        assert (given.max() == 3) == (name in GATHERING), name
+        assert (kept.max() == 3) == (name in SCATTERING), name
+        assert (COLLECTIVES[name].blocks == 1) == (name in DIVIDED) == (name not in WHOLE), name
+        assert (busbw_factor(name, 2) == busbw_factor(name, 9)) == (name in ONE_RATE), name
+        sent = {(r, d) for r, d in zip(after.rank.tolist(), after.datum.tolist(), strict=True)}
+        apart = not rooted and name not in REDUCING and len(sent) == len(after.rank)  # nobody gets what another gets
+        assert apart == (name in PAIRWISE), name
+    assert {"broadcast", "reduce"} == CHAINED
+    assert {name for name in NCCL_TESTS if name in GATHERING | SCATTERING and name not in ROOTED} == RING_PASSES

@@ -14,7 +14,7 @@ from commsim.collectives.chain import chain_broadcast
 from commsim.collectives.ring import ring_all_reduce
 from commsim.collectives.schedule import Schedule
 from commsim.engine import jobs as module
-from commsim.engine.jobs import Flow, Job, run_together
+from commsim.engine.jobs import BackgroundFlow, Job, run_together
 from commsim.engine.simulate import simulate
 from commsim.engine.variation import Jitter, Straggler, Variation
 from commsim.errors import InfeasibleError
@@ -99,7 +99,7 @@ def test_an_offset_of_half_a_message_costs_half_by_fair_sharing(without_latency:
 
 def test_a_paced_flow_leaves_the_rest_of_the_link(without_latency: Topology) -> None:
     """10 of 50 GB/s taken by fair sharing: 50/40. A FIFO link serves as they arrive, 50 to 10: 60/50."""
-    job, flow = _job(_send(64 << 20), [0, 2]), Flow(1, 2, rate=10e9)
+    job, flow = _job(_send(64 << 20), [0, 2]), BackgroundFlow(1, 2, rate=10e9)
     assert run_together([job], [flow], without_latency, "fair").slowdown[0] == pytest.approx(1.25, rel=1e-9)
     many = _job(chain_broadcast(2, 64 << 20, chunks=512), [0, 2])
     assert run_together([many], [flow], without_latency, "fifo").slowdown[0] == pytest.approx(1.2, rel=0.001)
@@ -108,7 +108,7 @@ def test_a_paced_flow_leaves_the_rest_of_the_link(without_latency: Topology) -> 
 @VIEWS
 def test_a_flow_of_some_bytes_ends(without_latency: Topology, contention: Any) -> None:
     """A quarter of the job's bytes: the job waits for them at most once; in a FIFO queue they stand far behind."""
-    job, flow = _job(chain_broadcast(2, 64 << 20, chunks=512), [0, 2]), Flow(1, 2, nbytes=16 << 20)
+    job, flow = _job(chain_broadcast(2, 64 << 20, chunks=512), [0, 2]), BackgroundFlow(1, 2, nbytes=16 << 20)
     found = run_together([job], [flow], without_latency, contention)
     assert (
         found.slowdown[0] == pytest.approx(1.25, rel=1e-9) if contention == "fair" else 1.1 < found.slowdown[0] < 1.25
@@ -118,19 +118,19 @@ def test_a_flow_of_some_bytes_ends(without_latency: Topology, contention: Any) -
 
 def test_a_flow_alone_reaches_the_whole_bandwidth(flat: Topology) -> None:
     """The window of pieces covers the way there: a flow of 16 MiB takes its bytes over 50 GB/s and the latency once."""
-    part = module._flow_part(Flow(0, 2, nbytes=16 << 20), flat, "fifo", 16 << 20)
+    part = module._flow_part(BackgroundFlow(0, 2, nbytes=16 << 20), flat, "fifo", 16 << 20)
     assert simulate(part.program).makespan_s == pytest.approx((16 << 20) / 50e9 + 2e-6, rel=1e-9)
 
 
 def test_flows_that_leave_no_room_are_refused(without_latency: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
     """120 GB/s into a host with 50: whoever comes at t waits for 1.4 t; the run grows until the jobs end in it."""
-    flows = [Flow(i, 2, rate=40e9) for i in (1, 3, 4)]
+    flows = [BackgroundFlow(i, 2, rate=40e9) for i in (1, 3, 4)]
     send = _job(_send(64 << 20), [0, 2], 1e-3)
     found = run_together([send], flows, without_latency, "fifo")
     assert found.together_s[0] == pytest.approx(1.4 * 1e-3 + 2**26 / 50e9, rel=0.05)
     monkeypatch.setattr(module, "_MOST_SPANS", 1)
     with pytest.raises(InfeasibleError, match="so little room that they do not end"):
-        run_together([send], [Flow(i, 2, rate=49e9) for i in (1, 3, 4, 5, 6)], without_latency, "fifo")
+        run_together([send], [BackgroundFlow(i, 2, rate=49e9) for i in (1, 3, 4, 5, 6)], without_latency, "fifo")
 
 
 @settings(max_examples=15, deadline=None)
@@ -160,8 +160,8 @@ def test_bytes_are_those_of_all_parts(flat: Topology) -> None:
     ring = ring_all_reduce(8, 8 << 20)
     parts = [
         module._job_part(_job(ring, range(8)), flat, None, (0,)),
-        module._flow_part(Flow(0, 5, rate=1e9), flat, "fair", 12345),
-        module._flow_part(Flow(2, 3, rate=2e9), flat, "fair", 777),
+        module._flow_part(BackgroundFlow(0, 5, rate=1e9), flat, "fair", 12345),
+        module._flow_part(BackgroundFlow(2, 3, rate=2e9), flat, "fair", 777),
     ]
     whole, conn = module._side_by_side(parts)
     links = flat.link_bandwidth.size

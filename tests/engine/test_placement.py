@@ -19,7 +19,7 @@ from commsim.topology.aggregation import SwitchTree
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LinkKind, VertexKind
 from commsim.topology.presets import load_preset
-from commsim.topology.ways import Ways
+from commsim.topology.ways import WayFinder
 
 _IN_SWITCHES = [key for key in names() if entry(*key).adds_in]
 
@@ -159,7 +159,7 @@ def test_a_tree_that_does_not_follow_the_cables_has_a_place_too() -> None:
 @pytest.mark.parametrize("name", ["hgx-h100-ndr400", "gh200x4-dragonfly200", "dgx-1v-edr100", "gh200x4-slingshot200"])
 def test_ways_are_chains_of_links_and_the_way_back_is_the_same(name: str) -> None:
     topology = machine(name, 3)
-    ways = Ways(topology)
+    ways = WayFinder(topology)
     host = int(np.flatnonzero(topology.vertex_kind == VertexKind.HOST)[0])
     for rank in (0, topology.world_size - 1):
         gpu = int(topology.rank_vertex[rank])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from programs import on_switch, program, random_programs
 
 from commsim.collectives.ring import ring_all_reduce
-from commsim.engine.critical import Part
+from commsim.engine.critical import StretchKind
 from commsim.engine.memory import estimate_bytes, machine_bytes
 from commsim.engine.merging import Routes
 from commsim.engine.program import Program
@@ -129,16 +129,16 @@ def test_the_critical_path_has_no_gap(p: Program, store_and_forward: bool) -> No
     assert path.start_s[0] == 0.0
     assert path.end_s[-1] == done.makespan_s
     assert np.array_equal(path.start_s[1:], path.end_s[:-1])
-    assert sum(path.seconds(part) for part in Part) == pytest.approx(done.makespan_s)
+    assert sum(path.seconds(part) for part in StretchKind) == pytest.approx(done.makespan_s)
 
 
 def test_the_bottleneck_is_the_link_that_all_wait_for() -> None:
     p = program([1000] * 5, [[0, 1], [0, 1], [0, 1], [2, 1], [2]], bandwidth=[4e9, 1e9, 4e9], latency=[1e-9] * 3)
     path = simulate(p, record=True).critical_path()
     part, link, share = path.bottleneck()
-    assert (part, link) == (Part.TRANSFER, 1)
+    assert (part, link) == (StretchKind.TRANSFER, 1)
     assert share > 0.99
-    assert path.link_seconds(Part.TRANSFER, 3).tolist() == pytest.approx([0, 4e-6, 0])
+    assert path.link_seconds(StretchKind.TRANSFER, 3).tolist() == pytest.approx([0, 4e-6, 0])
 
 
 @pytest.mark.parametrize(

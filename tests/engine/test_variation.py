@@ -11,7 +11,7 @@ from commsim.collectives.registry import build
 from commsim.collectives.ring import ring_all_reduce
 from commsim.engine.evaluate import evaluate
 from commsim.engine.program import build_program
-from commsim.engine.variation import Jitter, Spread, Straggler, Variation, repeated
+from commsim.engine.variation import Jitter, RepeatedTimes, Straggler, Variation, repeated
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
 
@@ -90,14 +90,16 @@ def test_jitter_adds_to_every_message_on_the_way(node: Topology) -> None:
 
 
 def test_median_and_p99_are_those_of_the_runs() -> None:
-    spread = Spread(np.arange(1.0, 201.0))
+    spread = RepeatedTimes(np.arange(1.0, 201.0))
     assert spread.median_s == 100.5
     assert spread.p99_s == 199.0  # of 200 runs two are as long or longer
     assert spread.typical in {99, 100}
-    assert Spread(np.array([2.0])).p99_s == 2.0
+    assert RepeatedTimes(np.array([2.0])).p99_s == 2.0
 
 
 def test_more_jitter_takes_longer_on_average(node: Topology) -> None:
-    medians = [Spread(np.array(_times(node, Variation(0, 40, Jitter(mean))))).median_s for mean in (1e-7, 1e-6, 1e-5)]
+    medians = [
+        RepeatedTimes(np.array(_times(node, Variation(0, 40, Jitter(mean))))).median_s for mean in (1e-7, 1e-6, 1e-5)
+    ]
     assert medians == sorted(medians)
     assert medians[2] > 14 * 1e-5  # 14 steps, each waits for at least one draw of that mean

@@ -15,18 +15,18 @@ import pytest
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import check_port, free_port
-from commsim.measure.rendezvous import Meeting, Place, place_from
+from commsim.measure.rendezvous import Place, Rendezvous, place_from
 
 
 def meet(*ranks: tuple[int, int, str], port: int | None = None, timeout_s: float = 10.0) -> list[str | None]:
     """What each of (rank, world size, fingerprint) hears when they all come to one port: None, or a fault."""
     port = port or free_port()
     heard: list[str | None] = [None] * len(ranks)
-    meetings: list[Meeting] = []
+    meetings: list[Rendezvous] = []
 
     def come(i: int, rank: int, world_size: int, fingerprint: str) -> None:
         try:
-            meetings.append(Meeting(Place(rank, world_size, rank, "127.0.0.1", port), fingerprint, timeout_s))
+            meetings.append(Rendezvous(Place(rank, world_size, rank, "127.0.0.1", port), fingerprint, timeout_s))
         except MeasurementError as error:
             heard[i] = str(error)
 
@@ -38,8 +38,8 @@ def meet(*ranks: tuple[int, int, str], port: int | None = None, timeout_s: float
     return heard
 
 
-def meeting(rank: int, world_size: int, port: int) -> Meeting:
-    return Meeting(Place(rank, world_size, rank, "127.0.0.1", port), "a", 10.0)
+def meeting(rank: int, world_size: int, port: int) -> Rendezvous:
+    return Rendezvous(Place(rank, world_size, rank, "127.0.0.1", port), "a", 10.0)
 
 
 def test_ranks_of_one_run_meet() -> None:
@@ -125,7 +125,7 @@ def test_what_is_said_first_stays() -> None:
     """A rank that comes too late to hold the others back is heard of by them later."""
     port = free_port()
     first = [threading.Thread(target=lambda rank=rank: met.append(meeting(rank, 2, port))) for rank in (0, 1)]
-    met: list[Meeting] = []
+    met: list[Rendezvous] = []
     for thread in first:
         thread.start()
     for thread in first:

@@ -16,11 +16,11 @@ from fake_gpus import FakeGpus
 from commsim.errors import MeasurementError
 from commsim.measure import torch_runner
 from commsim.measure.launcher import Host, free_port, launch
-from commsim.measure.rendezvous import Meeting, Place
+from commsim.measure.rendezvous import Place, Rendezvous
 from commsim.measure.run import Run, Task
 from commsim.measure.seat import Seat
 from commsim.scenario.load import load_scenarios
-from commsim.scenario.measured import Wish, run_of
+from commsim.scenario.measured import RunOptions, run_of
 
 WATCHDOG = (
     "[PG ID 0 PG GUID 0(default_pg) Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
@@ -31,11 +31,11 @@ WATCHDOG = (
 def test_defaults_are_generous_and_apart(checkout: Path) -> None:
     """Twenty calls of 20 s each stand in NCCL's queue without being taken for a hang."""
     (scenario,) = load_scenarios(checkout / "scenarios" / "allreduce-8-h100.yaml")
-    run = run_of(scenario, Wish(backend="nccl"))
+    run = run_of(scenario, RunOptions(backend="nccl"))
     assert run.arrival_s >= 300
     assert run.timeout_s >= 20 * 20
-    assert run_of(scenario, Wish(backend="gloo")).timeout_s == 15
-    assert run_of(scenario, Wish(backend="nccl", timeout_s=5.0)).timeout_s == 5
+    assert run_of(scenario, RunOptions(backend="gloo")).timeout_s == 15
+    assert run_of(scenario, RunOptions(backend="nccl", timeout_s=5.0)).timeout_s == 5
 
 
 def test_the_watchdog_s_reason_is_the_cause_that_is_said() -> None:
@@ -49,11 +49,11 @@ def test_the_watchdog_s_reason_is_the_cause_that_is_said() -> None:
     assert not any("frame" in line for line in lines)
 
 
-def meetings(n: int) -> list[Meeting]:
+def meetings(n: int) -> list[Rendezvous]:
     port, met = free_port(), {}
 
     def come(rank: int) -> None:
-        met[rank] = Meeting(Place(rank, n, rank, "127.0.0.1", port), "a", 20.0)
+        met[rank] = Rendezvous(Place(rank, n, rank, "127.0.0.1", port), "a", 20.0)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in range(n)]
     for thread in threads:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from commsim.errors import TopologyError
-from commsim.measure.wiring import PREFIX, Wiring, burst_bytes, commands, wiring
+from commsim.measure.wiring import PREFIX, WiringPlan, burst_bytes, commands, wiring
 from commsim.topology.presets import load_preset
 
 STAR = wiring(load_preset("testbed-star", nodes=3))
@@ -15,12 +15,12 @@ TREE = wiring(load_preset("testbed-tree", nodes=4))
 RING = wiring(load_preset("testbed-ring", nodes=5))
 
 
-def lines(w: Wiring, *program: str) -> list[str]:
+def lines(w: WiringPlan, *program: str) -> list[str]:
     return [line for command, batch in commands(w) for line in batch if command[: len(program)] == program]
 
 
 @pytest.mark.parametrize(("w", "cables", "bridges"), [(STAR, 3, 1), (TREE, 4 + 2, 3), (RING, 5 + 5, 5)])
-def test_one_cable_per_link_and_one_bridge_per_switch(w: Wiring, cables: int, bridges: int) -> None:
+def test_one_cable_per_link_and_one_bridge_per_switch(w: WiringPlan, cables: int, bridges: int) -> None:
     assert (len(w.cables), len(w.bridges)) == (cables, bridges)
     assert sum(map(len, w.bridges)) == 2 * cables - w.nodes  # an end of each cable, but for the nodes' own
 

@@ -15,7 +15,7 @@ from commsim.nccl.debug_log import DebugLog, read_debug_log
 from commsim.nccl.graph import discover
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import Graph, System
-from commsim.nccl.tuner import Entry, candidates, choose, max_threads, table
+from commsim.nccl.tuner import TuningEntry, candidates, choose, max_threads, table
 from commsim.nccl.version import Version
 from commsim.topology.importing import checked, import_file
 
@@ -41,7 +41,7 @@ def test_ranks_agree_on_the_least_of_their_graphs() -> None:
 def test_cut_rows_are_counted_and_their_whole_cells_kept() -> None:
     log = read_debug_log(HERE / "pair.log")
     assert log.skipped == [12]
-    assert log.entries["all_reduce", "tree", "LL128"] == Entry(16.5, 112.0)
+    assert log.entries["all_reduce", "tree", "LL128"] == TuningEntry(16.5, 112.0)
     assert ("all_reduce", "tree", "Simple") not in log.entries
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from commsim.errors import TopologyError
+from commsim.nccl.functions import FUNCTIONS as CHOSEN
 from commsim.nccl.p2p import COLLECTIVES as SENDS
 from commsim.nccl.predict import Options, Prediction, Predictor
-from commsim.nccl.tuner import COLLECTIVES as CHOSEN
 from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_preset, preset_names
 

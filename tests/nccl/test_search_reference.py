@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from nccl_machines import Node
 
-from commsim.nccl.graph import Graph, discover
+from commsim.nccl.graph import discover
+from commsim.nccl.system import Graph
 from commsim.nccl.version import parse_version
 from commsim.topology.imported import Given
 from commsim.topology.importing import checked, import_file

@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 from commsim.nccl import uncertainty
-from commsim.nccl.uncertainty import ANY, SIZE_BANDS, Kind, Quantiles, Residuals, band_of, residuals, spread
+from commsim.nccl.uncertainty import ANY, SIZE_BANDS, MeasuredKind, Quantiles, Residuals, band_of, residuals, spread
 
 
-def _kind(generation: str, link: str, **bands: Quantiles) -> Kind:
-    return Kind(generation=generation, link=link, smallest=8, largest=2**30, most_nodes=4, bands=bands)
+def _kind(generation: str, link: str, **bands: Quantiles) -> MeasuredKind:
+    return MeasuredKind(generation=generation, link=link, smallest=8, largest=2**30, most_nodes=4, bands=bands)
 
 
 @pytest.fixture

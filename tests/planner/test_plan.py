@@ -13,7 +13,7 @@ from commsim.api import run
 from commsim.cli import app
 from commsim.errors import InfeasibleError, ScenarioError
 from commsim.planner import plan as plan_module
-from commsim.planner.plan import Answer, machines, rank, sensitivity, shortlist, simulate
+from commsim.planner.plan import PlanAnswer, machines, rank, sensitivity, shortlist, simulate
 from commsim.planner.question import read_plan
 from commsim.topology.kinds import VertexKind
 
@@ -39,9 +39,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def answered(file: Path, *overrides: str) -> Answer:
+def answered(file: Path, *overrides: str) -> PlanAnswer:
     question, document = read_plan(file, overrides)
-    found, answer = machines(question.plan, document, file.parent), Answer()
+    found, answer = machines(question.plan, document, file.parent), PlanAnswer()
     rank(question.plan, found, answer)
     simulate(question.plan, shortlist(question.plan, found, answer), file.parent, answer)
     return answer
@@ -149,7 +149,7 @@ def test_a_checkpoint_feels_the_network_and_the_price_of_its_switches(file: Path
     found = {}
     for times in (2, 8):
         question, document = read_plan(file, [*words, f"plan.clusters.1.topology.oversubscription={times}"])
-        (_, machine), answer = machines(question.plan, document, file.parent), Answer()
+        (_, machine), answer = machines(question.plan, document, file.parent), PlanAnswer()
         rank(question.plan, [machine], answer)
         plan_module.ranked_choices(question.plan, shortlist(question.plan, [machine], answer)[:1], answer)
         found[times] = answer.best

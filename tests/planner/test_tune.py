@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import InfeasibleError, ScenarioError
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import choose
 from commsim.nccl.uncertainty import Spread
 from commsim.nccl.version import parse_version
-from commsim.planner.tune import COLLECTIVES, LARGEST, Tuning, tune
+from commsim.planner.tune import LARGEST, Tuning, tune
 from commsim.report.tuner_config import tuner_config, tuning_table
 from commsim.scenario.load import build_topology, load_scenarios
 from commsim.scenario.schema import Scenario
@@ -60,7 +61,7 @@ def plugin(text: str, collective: str, nbytes: int, nodes: int, ranks: int) -> t
 
 def test_every_call_of_any_communicator_has_channels(tuning: Tuning) -> None:
     text = tuner_config(tuning)
-    for collective in COLLECTIVES:
+    for collective in FUNCTIONS:
         for nbytes in (0, 1, 1023, 1024, (1 << 20) - 1, 1 << 20, (1 << 32) - 1, 1 << 32, 1 << 40, LARGEST):
             for shape in ((1, 8), (4, 32)):
                 assert plugin(text, collective, nbytes, *shape)[2] > 1
@@ -70,7 +71,7 @@ def test_rules_without_gain_say_what_nccl_chooses(tuning: Tuning, tmp_path: Path
     one = scenario(tmp_path)
     model = Predictor(build_topology(one), Options(version=parse_version("2.26.2")))
     text, kept = tuner_config(tuning), 0
-    for collective in COLLECTIVES:
+    for collective in FUNCTIONS:
         for nbytes in (1 << k for k in range(10, 34)):
             rule = next(r for r in tuning.rules if r.collective == collective and r.low <= nbytes <= r.high)
             said = plugin(text, collective, nbytes, 1, 8)

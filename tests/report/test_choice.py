@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commsim.nccl.debug_log import parse_debug_log
+from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.operation import Operation
 from commsim.nccl.system import Graph, System
-from commsim.nccl.tuner import COLLECTIVES, table
+from commsim.nccl.tuner import table
 from commsim.report.choice import choice_lines, graph_lines, operation_lines, table_lines
 
 RING = Graph(12, 30.0, 30.0, "RING", "NVL", "PIX")
@@ -23,7 +24,7 @@ def test_tables_and_graphs_read_back_as_they_were() -> None:
     log = parse_debug_log("\n".join(f"box:1:2 [0] NCCL INFO {line}" for line in lines))
     assert (log.graph("ring"), log.graph("tree"), log.graph("nvls")) == (H100.ring, H100.tree, H100.nvls)
     assert len(log.entries) == 7 * 3 * 5
-    for collective in COLLECTIVES:
+    for collective in FUNCTIONS:
         for (algorithm, protocol), entry in table(H100, collective, VERSION).items():
             read = log.entries[collective, algorithm, protocol]
             assert abs(read.latency_us - entry.latency_us) <= 0.051

@@ -26,7 +26,6 @@ from commsim.training.finetune import (
     prompt_parameters,
 )
 from commsim.training.memory import (
-    GIB,
     advice,
     software,
     states,
@@ -37,6 +36,7 @@ from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
+from commsim.units import GIB
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "training"
 

@@ -21,7 +21,7 @@ from commsim.training.model import model
 from commsim.training.simulate import StepRun
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, stage_weights
-from commsim.training.step_run import Plan, mesh_of, message_bytes, simulate_step
+from commsim.training.step_run import StepPlan, mesh_of, message_bytes, simulate_step
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap
 
 times = st.floats(0.0, 1e3)
@@ -132,8 +132,8 @@ def test_zero_2_reduces_after_every_micro_batch() -> None:
 
 def test_a_straggler_holds_the_others_up() -> None:
     one = step(pp=4, dp=2)
-    assert simulated(one, plan=Plan(stragglers={2: 1.5})).step_s > 1.2 * simulated(one).step_s
-    assert simulated(one, plan=Plan(stragglers={2: 1.0})).step_s == pytest.approx(simulated(one).step_s)
+    assert simulated(one, plan=StepPlan(stragglers={2: 1.5})).step_s > 1.2 * simulated(one).step_s
+    assert simulated(one, plan=StepPlan(stragglers={2: 1.0})).step_s == pytest.approx(simulated(one).step_s)
 
 
 def test_the_timeline_is_in_order_and_stages_do_one_thing_at_a_time() -> None:
@@ -155,7 +155,7 @@ def topology() -> Any:
 def test_contention_only_lengthens(topology: Any) -> None:
     one = step(tp=8, pp=4, dp=2, global_batch_size=8, sequence_parallel=True, zero_stage=1)
     comm = linear(1e-5, 40e9)
-    alone = simulated(one, comm, topology=topology, plan=Plan(contention=False))
+    alone = simulated(one, comm, topology=topology, plan=StepPlan(contention=False))
     together = simulated(one, comm, topology=topology)
     assert together.contended
     assert alone.step_s <= together.step_s * (1 + 1e-9) < 1.5 * alone.step_s
@@ -205,7 +205,7 @@ def test_experts_across_nodes_meet_gradients_on_their_cards(topology: Any) -> No
     hops = builder._all_hops(("inside", 0, "ep"))
     assert (hops.src // 8 != hops.dst // 8).all()
     comm = linear(1e-5, 20e9)
-    alone = simulated(one, comm, topology=topology, plan=Plan(contention=False))
+    alone = simulated(one, comm, topology=topology, plan=StepPlan(contention=False))
     together = simulated(one, comm, topology=topology)
     assert alone.step_s * (1 + 1e-6) < together.step_s < 1.5 * alone.step_s
     assert sum(together.breakdown().values()) == pytest.approx(together.step_s)

@@ -11,7 +11,7 @@ from commsim.topology.presets import load_preset
 from commsim.training import traffic
 from commsim.training.model import model
 from commsim.training.stages import chunk_weights, chunks_of
-from commsim.training.step_run import Plan, message_bytes, simulate_step
+from commsim.training.step_run import StepPlan, message_bytes, simulate_step
 from commsim.training.step_traffic import step_traffic
 from commsim.training.work import ChunkSeconds
 
@@ -20,7 +20,7 @@ from commsim.training.work import ChunkSeconds
 @given(dp=st.sampled_from([1, 2, 4, 16]))
 def test_gradients_and_parameters_are_those_of_the_papers(zero: int, scheme: traffic.Scheme, dp: int) -> None:
     one = step(dp=dp, zero_stage=zero)
-    (sent,) = step_traffic(one, Plan())
+    (sent,) = step_traffic(one, StepPlan())
     n = sum(chunk_weights(one, c).total for c in chunks_of(one))
     gradients, weights = n * one.precision.gradient_bytes, n * one.precision.weight_bytes
     calls = traffic.data_parallel(scheme, weights, gradients, dp, one.num_microbatches)
@@ -30,7 +30,7 @@ def test_gradients_and_parameters_are_those_of_the_papers(zero: int, scheme: tra
 @pytest.mark.parametrize("v", [1, 2])
 def test_sends_between_stages_are_those_of_the_closed_form(v: int) -> None:
     one = step(pp=4, virtual_stages=v, schedule="interleaved_1f1b" if v > 1 else "1f1b")
-    for stage, sent in enumerate(step_traffic(one, Plan())):
+    for stage, sent in enumerate(step_traffic(one, StepPlan())):
         calls = traffic.pipeline_parallel(message_bytes(one), stage, 4, v, one.num_microbatches)
         assert sent["pp"] == pytest.approx(traffic.sent_bytes(calls))
 
@@ -40,13 +40,13 @@ def test_every_pipeline_schedule_sends_what_its_timeline_shows(schedule: str) ->
     one = step(pp=4, schedule=schedule)
     run = simulate_step(one, lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1), lambda *_: 1e-6, optimizer_s=[0.0] * 4)
     t = run.timeline
-    for stage, sent in enumerate(step_traffic(one, Plan())):
+    for stage, sent in enumerate(step_traffic(one, StepPlan())):
         shown = t.nbytes[(t.endpoint == stage) & (t.stream == 4)].sum()
         assert sent["pp"] == pytest.approx(float(shown))
 
 
 def test_micro_batches_of_tensor_parallelism_add_up() -> None:
-    few, many = (step_traffic(step(tp=4, global_batch_size=b), Plan())[0]["tp"] for b in (8, 64))
+    few, many = (step_traffic(step(tp=4, global_batch_size=b), StepPlan())[0]["tp"] for b in (8, 64))
     assert many == pytest.approx(8 * few)
 
 
@@ -62,7 +62,7 @@ def test_a_parameter_server_is_a_hot_spot_and_a_ring_is_not() -> None:
             lambda *_: 0.0,
             optimizer_s=[0.0],
             topology=topology,
-            plan=Plan(parameter_server=True),
+            plan=StepPlan(parameter_server=True),
         )
         seconds[nodes] = run.breakdown()["dp"]
     assert 3.0 < seconds[4] / seconds[1] < 4.5
@@ -76,7 +76,7 @@ def test_compute_is_slower_beside_gradients_and_that_is_theirs() -> None:
             lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1),
             lambda *_: 1e-3,
             optimizer_s=[0.0],
-            plan=Plan(slowdown=slowdown),
+            plan=StepPlan(slowdown=slowdown),
         )
         for slowdown in (1.0, 1.1)
     }

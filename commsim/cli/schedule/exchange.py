@@ -14,9 +14,9 @@ from commsim.cli.schedule.source import (
     Node,
     Ranks,
     Root,
+    ScheduleOptions,
     Size,
     Source,
-    Wish,
     is_file,
     schedule_of,
 )
@@ -41,7 +41,7 @@ def import_command(
     if out.suffix.lower() != ".json":
         raise ScheduleError(f"{out}: found the ending {out.suffix!r}, expected .json")
     name = str(source)
-    schedule = schedule_of(name if is_file(name) else f"./{name}", Wish(nbytes=nbytes))
+    schedule = schedule_of(name if is_file(name) else f"./{name}", ScheduleOptions(nbytes=nbytes))
     if check:
         try:
             prove_one(schedule)
@@ -89,7 +89,7 @@ def export(
     if chosen is None or chosen not in endings.values():
         found = f"the format {form!r}" if form else f"the ending {out.suffix!r}" if out is not None else "no --format"
         raise ScheduleError(f"found {found}, expected one of {', '.join(endings.values())}")
-    schedule = schedule_of(source, Wish(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
+    schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
     text = _text(schedule, chosen, protocol)
     if out is None:
         typer.echo(text, nl=False)

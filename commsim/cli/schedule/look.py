@@ -15,9 +15,9 @@ from commsim.cli.schedule.source import (
     Node,
     Ranks,
     Root,
+    ScheduleOptions,
     Size,
     Source,
-    Wish,
     print_json,
     schedule_of,
 )
@@ -70,7 +70,7 @@ def show(
 
     from commsim.report.schedule_tables import step_table
 
-    schedule = schedule_of(source, Wish(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
+    schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
     width = shutil.get_terminal_size((160, 24)).columns
     limits: dict[str, Any] = {"ranks": None, "steps": None} if full else {}
     typer.echo(step_table(schedule, width=max(width, 60), **limits), nl=False)
@@ -93,7 +93,7 @@ def draw(
     form = out.suffix.lower().lstrip(".")
     if form not in {"png", "svg"}:
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .png or .svg")
-    schedule = schedule_of(source, Wish(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
+    schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
     from commsim.files import write_atomically
     from commsim.report.plots import figure_bytes
     from commsim.report.schedule_plot import plot_schedule
@@ -116,7 +116,7 @@ def stats(
     """Count steps and bytes per rank, beside the least that any algorithm needs."""
     from commsim.report.schedule_tables import heading, schedule_stats, stats_table
 
-    schedule = schedule_of(source, Wish(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
+    schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
     found = schedule_stats(schedule)
     if json_output:
         print_json(found.to_dict())

@@ -12,8 +12,8 @@ from commsim.cli.schedule.source import (
     Json,
     Kind,
     Node,
+    ScheduleOptions,
     Size,
-    Wish,
     is_file,
     only_collective,
     print_json,
@@ -52,7 +52,9 @@ def check_command(
     single = source is not None and (is_file(source) or (_one_number(ranks) and (roots is None or _one_number(roots))))
     if source is not None and single:
         number, root = (None if text is None else int(text) for text in (ranks, roots))
-        _check_one(source, Wish(collective, number, nbytes, root, channels, chunks, ranks_per_node), json_output)
+        _check_one(
+            source, ScheduleOptions(collective, number, nbytes, root, channels, chunks, ranks_per_node), json_output
+        )
         return
     if nbytes is not None:
         raise ScheduleError("--nbytes is for one schedule; a proof over many holds for every size")
@@ -93,7 +95,7 @@ def check_command(
         raise typer.Exit(1)
 
 
-def _check_one(source: str, wish: Wish, json_output: bool) -> None:
+def _check_one(source: str, wish: ScheduleOptions, json_output: bool) -> None:
     from commsim.collectives.check import check
     from commsim.errors import ScheduleError
     from commsim.report.schedule_tables import heading

@@ -28,7 +28,7 @@ _DEFAULT_RANKS, _DEFAULT_BYTES = 8, 2**20
 
 
 @dataclass(frozen=True)
-class Wish:
+class ScheduleOptions:
     """What the command line says about a schedule; None where it says nothing."""
 
     collective: str | None = None
@@ -44,7 +44,7 @@ def is_file(source: str) -> bool:
     return Path(source).suffix.lower() in {".xml", ".json"} or "/" in source or "\\" in source
 
 
-def schedule_of(source: str, wish: Wish) -> Schedule:
+def schedule_of(source: str, wish: ScheduleOptions) -> Schedule:
     """The schedule of a file or of a named algorithm."""
     from commsim.errors import ScheduleError
     from commsim.units import parse_bytes
@@ -66,7 +66,7 @@ def schedule_of(source: str, wish: Wish) -> Schedule:
     return load_msccl(Path(source), size)
 
 
-def _build(name: str, wish: Wish, size: int | None) -> Schedule:
+def _build(name: str, wish: ScheduleOptions, size: int | None) -> Schedule:
     from commsim.collectives.registry import build
 
     collective = wish.collective or only_collective(name)
