@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from commsim.collectives.semantics import NCCL_TESTS
 
 PACKAGE = Path(__file__).parent.parent / "commsim"
@@ -60,8 +62,24 @@ def test_a_name_is_that_of_one_class() -> None:
     several = borne_by_several()
     private = {name: files for name, files in several.items() if name.startswith("_")}
     public = {name: files for name, files in several.items() if name not in private}
-    assert len(public) <= 0, public  # bar: 0
-    assert len(private) <= 5, private  # bar: 5
+    assert not public, public
+    assert len(private) <= 5, private
+
+
+def words() -> Iterator[tuple[str, str, str]]:
+    """Word, names in code and source of every line of the glossary."""
+    text = (PACKAGE.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and cells[0] != "word":
+            yield cells[0], cells[2], cells[3]
+
+
+@pytest.mark.parametrize(("word", "names", "source"), list(words()))
+def test_a_word_of_the_glossary_has_a_source_and_names_in_the_code(word: str, names: str, source: str) -> None:
+    assert source, word
+    for name in re.findall(r"`(\w+)`", names):
+        assert any(re.search(rf"\b{name}\b", text) for text in sources().values()), name
 
 
 def test_the_checks_see_what_they_look_for() -> None:
