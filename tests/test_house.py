@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from commsim.collectives.semantics import NCCL_TESTS
 
 PACKAGE = Path(__file__).parent.parent / "commsim"
 
-_COUNTED = (ast.ClassDef, ast.Set, ast.Tuple, ast.List)
+_CLASS = re.compile(r"^ *class (\w+)", re.MULTILINE)
+_NAMES = re.compile(rf"[\"']({'|'.join(NCCL_TESTS)})[\"']")
 _POWERS = re.compile(r"\b1e9\b|\b2(\.0)? ?\*\* ?30\b|1 << 30|1024 ?\*\* ?3")
 
 
@@ -24,15 +25,11 @@ def sources() -> dict[str, str]:
     return {p.relative_to(PACKAGE).as_posix(): p.read_text(encoding="utf-8") for p in sorted(PACKAGE.rglob("*.py"))}
 
 
-@cache
-def nodes() -> dict[str, list[ast.AST]]:
-    """What counts here of every file's syntax tree: classes, and literal collections."""
-    return {path: [n for n in ast.walk(ast.parse(text)) if isinstance(n, _COUNTED)] for path, text in sources().items()}
-
-
-def lists_of_collectives(counted: Iterable[ast.AST]) -> Iterator[int]:
+def lists_of_collectives(text: str) -> Iterator[int]:
     """Lines of sets, tuples and lists with two or more literal names of collectives."""
-    for node in counted:
+    if len(_NAMES.findall(text)) < 2:  # most files need no parsing
+        return
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, (ast.Set, ast.Tuple, ast.List)):
             continue
         if sum(isinstance(e, ast.Constant) and e.value in NCCL_TESTS for e in node.elts) >= 2:
@@ -42,10 +39,9 @@ def lists_of_collectives(counted: Iterable[ast.AST]) -> Iterator[int]:
 def borne_by_several() -> dict[str, list[str]]:
     """Names of classes that several classes bear, and their files."""
     files = defaultdict(list)
-    for path, counted in nodes().items():
-        for node in counted:
-            if isinstance(node, ast.ClassDef):
-                files[node.name].append(path)
+    for path, text in sources().items():
+        for name in _CLASS.findall(text):
+            files[name].append(path)
     return {name: where for name, where in files.items() if len(where) > 1}
 
 
@@ -53,9 +49,9 @@ def test_facts_about_collectives_are_said_once() -> None:
     """Left are orders, and a format's numbers: NCCL's and Chakra's, gloo's measured ones, names in a timeline."""
     lists = [
         f"{path}:{line}"
-        for path, counted in nodes().items()
+        for path, text in sources().items()
         if not path.startswith("collectives/")
-        for line in lists_of_collectives(counted)
+        for line in lists_of_collectives(text)
     ]
     assert len(lists) <= 5, lists
 
@@ -95,7 +91,6 @@ def test_a_word_of_the_glossary_has_a_source_and_names_in_the_code(word: str, na
 
 
 def test_the_checks_see_what_they_look_for() -> None:
-    tree = ast.parse('x = 1\ny = {"gather", "scatter"}\nz = ("reduce", "none")')
-    assert list(lists_of_collectives(ast.walk(tree))) == [2]
+    assert list(lists_of_collectives('x = 1\ny = {"gather", "scatter"}\nz = ("reduce", "none")')) == [2]
     assert all(map(_POWERS.search, ("x / 1e9", "2**30", "2.0**30", "1 << 30", "1024**3")))
     assert not any(map(_POWERS.search, ("50e9", "2**300", "12**30", "1e-9")))
