@@ -47,10 +47,10 @@ REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 """The collectives that combine elements: they take an operation (MPI_Op of MPI 4.1, ncclRedOp_t of nccl.h)."""
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""One rank sends to all or receives from all (MPI 4.1, 6.2.2); nccl-tests prints the root, -1 of the others."""
+"""One rank sends to all or receives from all (MPI 4.1, chapter 6); nccl-tests prints the root, -1 of the others."""
 
 TO_ROOT = frozenset({"reduce", "gather"})
-"""Only the root has a result (MPI 4.1, 6.2.2: all-to-one)."""
+"""Only the root has a result (MPI 4.1, chapter 6: all-to-one)."""
 
 GATHERING = frozenset({"all_gather", "gather"})
 """A rank gives one block, the result is all of them (nccl.h, ncclAllGather: sendcount elements of each rank)."""

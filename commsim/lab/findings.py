@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsim.collectives.semantics import RING_PASSES
 from commsim.errors import CommsimError, MeasurementError
 from commsim.files import write_atomically
 from commsim.lab.machine import SCENARIO
@@ -28,9 +29,6 @@ COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "
 """Folders of a laboratory."""
 
 PARAMS = "params.yaml"
-
-_PER_RANK = ("all_gather", "reduce_scatter")
-"""Collectives of which NCCL logs the bytes of one rank (src/enqueue.cc: count times element)."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,7 @@ def _compared(scenario: Scenario, path: Path) -> list[Choice]:
     choices: dict[Choice, None] = {}
     for said in json.loads(path.read_text(encoding="utf-8"))["choices"]:
         channels, nbytes = said.get("channels"), int(said["nbytes"])
-        if said["collective"] in _PER_RANK:
+        if said["collective"] in RING_PASSES:  # NCCL logs the bytes of one rank (src/enqueue.cc: count times element)
             nbytes *= model.system.ranks
         ours = model.predict(said["collective"], nbytes)
         choice = Choice(

@@ -10,7 +10,7 @@ from commsim.report.calibration import calibration_table, plot_residuals
 from commsim.report.compare_page import compare_page
 from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, table
 from commsim.report.verdict import answer_line
-from commsim.units import format_bytes
+from commsim.units import GIB, format_bytes
 
 
 def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes: Iterable[str] = ()) -> Page:
@@ -106,7 +106,7 @@ def _steps(findings: Findings) -> Part:
     rows = [
         (
             str(step["name"]), 1e3 * step["step_s"], _ms(step["compute_s"]), _ms(step["exposed_comm_s"]),
-            float(step["tokens_per_s"]), max(step["peak_memory_bytes"]) / (1 << 30), step["wrong"],
+            float(step["tokens_per_s"]), max(step["peak_memory_bytes"]) / GIB, step["wrong"],
         )
         for step in findings.steps
     ]  # fmt: skip

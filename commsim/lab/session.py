@@ -18,6 +18,7 @@ from commsim.lab.ranks import Ranks
 from commsim.lab.stages import (
     BUFFERS,
     LARGEST_BYTES,
+    MEASURED,
     SHARED_LARGEST_BYTES,
     collective_tasks,
     forced,
@@ -30,6 +31,7 @@ from commsim.measure.capture import CHOICES
 from commsim.measure.gpu import gpus
 from commsim.measure.run import Run, Task, TrainingTask
 from commsim.measure.run_folder import read_conditions
+from commsim.nccl.functions import FUNCTIONS
 
 PARTS = (COLLECTIVES, RATES, STEPS, FORCED)
 """What a laboratory can be told to keep to."""
@@ -42,7 +44,7 @@ _WATCHDOG_S = 600.0
 _STEP_ITERATIONS = 10
 
 _CAPTURED_BYTES = tuple(8 << 3 * k for k in range(10))  # 8 B .. 1 GiB: choices change a few times on the way
-_CAPTURED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+_CAPTURED = tuple(name for name in MEASURED if name in FUNCTIONS)
 
 
 @dataclass

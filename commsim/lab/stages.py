@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from commsim.collectives.semantics import NCCL_TESTS
 from commsim.measure.run import Task, TrainingTask
 
 SMALLEST_BYTES = 8
@@ -15,7 +16,7 @@ SHARED_LARGEST_BYTES = 256 << 20
 _FIRST = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
 """By how much of the traffic of training they are."""
 
-_LAST = ("gather", "scatter")
+_LAST = tuple(name for name in NCCL_TESTS if name not in _FIRST)
 
 MEASURED = (*_FIRST, *_LAST)
 """All collectives of a laboratory."""

@@ -18,6 +18,7 @@ from commsim.nccl.peer import peer_level
 from commsim.nccl.version import Version
 from commsim.topology.graph import LinkKind, VertexKind
 from commsim.topology.sockets import SKYLAKE, socket_gb_per_s
+from commsim.units import GIGA, gb_per_s
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -43,7 +44,7 @@ def nvlink_gbps(topology: Topology, version: Version) -> float:
         return 20.0 if version < (2, 20, 0) else 20.6
     if sm >= 100:
         return 40.0 if version < (2, 27, 0) else 40.1
-    return {60: 18.0, 86: 12.0, 89: 12.0}.get(sm, topology.nvlink_link_bandwidth * 0.8 / 1e9)
+    return {60: 18.0, 86: 12.0, 89: 12.0}.get(sm, topology.nvlink_link_bandwidth * 0.8 / GIGA)
 
 
 def cpu_link_gbps(topology: Topology, version: Version) -> float:
@@ -140,7 +141,7 @@ class _Builder:
         self.peer_level = peer_level(t, version, env)
         self._join()
         for nic, net in zip(nics, self.nets, strict=True):
-            self.wiring.join(self._device(nic), net, NET, t.nic_bandwidth / 1e9)
+            self.wiring.join(self._device(nic), net, NET, gb_per_s(t.nic_bandwidth))
         self.wiring.sort()
 
     def _join(self) -> None:
@@ -151,7 +152,7 @@ class _Builder:
         pairs: set[tuple[int, int]] = set()
         for i in np.flatnonzero(here if t.link_failed is None else here & ~t.link_failed):
             ends = int(t.link_src[i]), int(t.link_dst[i])
-            kind, gbps = LinkKind(int(t.link_kind[i])), float(t.link_bandwidth[i]) / 1e9
+            kind, gbps = LinkKind(int(t.link_kind[i])), gb_per_s(float(t.link_bandwidth[i]))
             if kind not in types or ends[::-1] in pairs or (kind is LinkKind.NVLINK and self.peer_level < NVL):
                 continue
             if kind is LinkKind.NVLINK and t.nvlink_link_bandwidth:
@@ -183,7 +184,7 @@ class _Builder:
             amd=t.cpu.vendor == "amd",
             types=tuple(k for k in range(SYS + 1) if self.version >= _TYPES_SINCE.get(k, (0, 0, 0))),
             left=list(w.gbps),
-            net_left=[t.nic_bandwidth / 1e9] * len(self.nets),
+            net_left=[gb_per_s(t.nic_bandwidth)] * len(self.nets),
             is_pci=[kind == PIX for kind in w.type],
             reverse=list(w.reverse),
             into_old_gpu=[old and w.kind[d] is VertexKind.GPU for d in w.dst],
