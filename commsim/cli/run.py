@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from commsim.accuracy.compare import Comparison
     from commsim.planner.explain import Explanation
-    from commsim.scenario.result import JobsItem, Result
+    from commsim.scenario.jobs_result import JobsItem
+    from commsim.scenario.result import Result
     from commsim.scenario.run import Prepared
 
 T = TypeVar("T")
@@ -164,34 +165,20 @@ def write_trace(prepared: Prepared, path: Path) -> list[str]:
     """Writes the Chrome trace of a scenario's moves; returns lines on what it shows."""
     from commsim.files import write_atomically
     from commsim.report.perfetto import chrome_trace
-    from commsim.scenario.trace import traced
+    from commsim.scenario.run import traced
 
-    if prepared.scenario.traces:
-        from commsim.chakra import simulate as replay
-        from commsim.scenario.chakra_run import run_trace
-
-        replayed, _ = run_trace(
-            prepared.scenario, prepared.topology, prepared.scenario.traces[0].trace, prepared.traces[0]
-        )
-        title = f"{replayed.name}: {replayed.nodes:,} nodes of {len(replayed.ranks)} ranks"
-        write_atomically(path, chrome_trace(replayed.timeline, title, streams=replay.STREAMS))
-        return [f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"]
-    if prepared.scenario.trainings:
-        from commsim.scenario.training_run import run_training
-        from commsim.training.simulate import STREAMS
-
-        item, _ = run_training(prepared.scenario, prepared.topology, prepared.scenario.trainings[0].training)
-        title = f"{item.name}: one step, {item.schedule}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        memory = {stage: item.memory_over_time(stage) for stage in range(item.step.pp)}
-        text = chrome_trace(item.timeline, title, kind="stage", streams=STREAMS, counters=memory)
-        write_atomically(path, text)
-        return [f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"]
-    timeline, title = traced(prepared)
+    shown = traced(prepared)
+    text = chrome_trace(
+        shown.timeline,
+        shown.title,
+        kind=shown.kind,
+        streams=shown.streams,
+        counters=shown.counters,
+        world_size=shown.world_size,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, chrome_trace(timeline, title, world_size=prepared.topology.world_size))
-    head = f"# trace of {title} in {path}; open it in https://ui.perfetto.dev"
-    return [head]
+    write_atomically(path, text)
+    return [f"# trace of {shown.title} in {path}; open it in https://ui.perfetto.dev"]
 
 
 class Progress:

@@ -18,7 +18,8 @@ from commsim.topology.kinds import LinkKind
 from commsim.training.pipeline_schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from commsim.scenario.schema import CollectiveWork, Scenario
+    from commsim.scenario.schema import Scenario
+    from commsim.scenario.workload.collective import CollectiveWork
     from commsim.topology.graph import Topology
     from commsim.training.spec import Step
 

@@ -18,7 +18,8 @@ from commsim.units import format_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
-    from commsim.scenario.result import Item, Result, Row
+    from commsim.scenario.item import Item, Row
+    from commsim.scenario.result import Result
     from commsim.scenario.schema import Scenario
     from commsim.scenario.training_result import TrainingItem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from commsim.scenario.claim_run import ClaimItem
+from commsim.scenario.workload.claim import ClaimItem
 
 
 def claim_table(item: ClaimItem, heading: Iterable[str] = ()) -> str:

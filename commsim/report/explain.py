@@ -12,7 +12,9 @@ from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra_result import TraceItem
-    from commsim.scenario.result import Item, JobsItem, Result, Row
+    from commsim.scenario.item import Item, Row
+    from commsim.scenario.jobs_result import JobsItem
+    from commsim.scenario.result import Result
     from commsim.scenario.training_result import TrainingItem
 
 MOST_GAINS = 8

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 
 from commsim.report.tables import format_time_us
-from commsim.scenario.result import JobRow, JobsItem
+from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.units import format_bytes
 
 _COLUMNS = ("job", "collective", "algorithm", "ranks", "size", "start", "alone", "together", "slowdown")

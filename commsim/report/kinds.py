@@ -292,7 +292,7 @@ def _pipeline(saved: Saved, wish: Wish) -> Pictures:
 def _links(saved: Saved, wish: Wish) -> Pictures:
     from commsim.report.link_heat import heat_of
     from commsim.report.topology_plot import plot_topology
-    from commsim.scenario.load import build_topology
+    from commsim.scenario.build import build_topology
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)

@@ -24,7 +24,8 @@ from commsim.units import format_bytes, format_time, gb_per_s, microseconds
 if TYPE_CHECKING:
     from commsim.accuracy.compare import Comparison
     from commsim.planner.explain import Explanation
-    from commsim.scenario.result import Item, Result, Row
+    from commsim.scenario.item import Item, Row
+    from commsim.scenario.result import Result
 
 
 def result_page(result: Result, comparisons: Sequence[Comparison], reasons: Sequence[Explanation] = ()) -> Page:

@@ -18,7 +18,7 @@ from commsim.engine.timeline import Timeline
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
 from commsim.report.steps import GIB, StepFigures, figures_of
-from commsim.scenario.result import Item, Row
+from commsim.scenario.item import Item, Row
 from commsim.scenario.training_result import CAUSES
 from commsim.training.simulate import NAMES, STREAMS
 

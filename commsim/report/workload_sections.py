@@ -9,9 +9,9 @@ from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra_result import TraceItem
-    from commsim.scenario.claim_run import ClaimItem
-    from commsim.scenario.result import JobsItem
+    from commsim.scenario.jobs_result import JobsItem
     from commsim.scenario.training_result import TrainingItem
+    from commsim.scenario.workload.claim import ClaimItem
 
 GIB = 2.0**30
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import REDUCING
 from commsim.measure.records import ROOTED, busbw_factor
-from commsim.scenario.result import Row
+from commsim.scenario.item import Row
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
-    from commsim.scenario.schema import CollectiveWork
+    from commsim.scenario.collective import CollectiveSpec
     from commsim.topology.graph import Topology
 
 WHOLE = frozenset({"all_reduce", "broadcast", "reduce", "send_recv"})
@@ -29,7 +29,7 @@ class Pace:
 class RowPredictor:
     """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
 
-    def __init__(self, work: CollectiveWork, topology: Topology, *, in_network: bool = False) -> None:
+    def __init__(self, work: CollectiveSpec, topology: Topology, *, in_network: bool = False) -> None:
         from commsim.network.bounds import lower_bound_s
 
         self.work, self.topology = work, topology

@@ -35,13 +35,13 @@ from commsim.training.utilisation import model_flops
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commsim.scenario.schema import Scenario
+    from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
     from commsim.topology.spec import TopologySpec
 
 
 def run_training(
-    scenario: Scenario, topology: Topology, spec: TrainingSpec, latency: float = 1.0
+    scenario: Setting, topology: Topology, spec: TrainingSpec, latency: float = 1.0
 ) -> tuple[TrainingItem, list[str]]:
     """(item, warnings) of one training step on the scenario's machine, its hops `latency` times as long."""
     comm = comm_times(scenario, topology, latency)
@@ -104,7 +104,7 @@ def _server_notes(step: Step, plan: Plan) -> tuple[str, ...]:
     return (f"the parameter server receives {received / 1e9:.3f} GB and sends {sent / 1e9:.3f} GB per step",)
 
 
-def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: CommTime) -> Program:
+def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: CommTime) -> Program:
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
@@ -138,7 +138,7 @@ def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec,
     )
 
 
-def comm_times(scenario: Scenario, topology: Topology, latency: float = 1.0) -> NcclTimes | GlooTimes:
+def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> NcclTimes | GlooTimes:
     """The seconds of collectives on groups of the scenario's machine, as its library runs them, its hops `latency`
     times as long."""
     parts, library = parts_of(scenario.topology, scenario.base_dir, topology), scenario.library
@@ -162,7 +162,7 @@ def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
     return Offload(told.optimizer, told.parameters, told.host_memory_bandwidth / each, nvme)
 
 
-def _version(scenario: Scenario) -> tuple[int, int, int] | None:
+def _version(scenario: Setting) -> tuple[int, int, int] | None:
     return parse_version(scenario.library.version) if "version" in scenario.library.model_fields_set else None
 
 
