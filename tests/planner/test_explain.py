@@ -15,7 +15,8 @@ import commsim as cs
 from commsim.cli import app
 from commsim.nccl.parameters import load_parameters
 from commsim.planner.explain import Explanation, explain
-from commsim.report.explain import bound_words, explain_lines, next_best, stretches, to_dict
+from commsim.report.collectives import stretches
+from commsim.report.explain import bound_words, explain_lines, next_best, to_dict
 from commsim.scenario.item import Row
 
 RING = {
