@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from commsim.accuracy.compare import Comparison
     from commsim.planner.explain import Explanation
     from commsim.scenario.result import Result
-    from commsim.scenario.run import Prepared
 
 T = TypeVar("T")
 
@@ -83,7 +82,7 @@ def run(
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
     from commsim.cli.find import find_scenario
-    from commsim.report.run_files import compared, document, tables, write_files
+    from commsim.report.run_files import compared, document, tables, write_files, write_trace
     from commsim.report.tables import comparison_table, summary_line
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare
@@ -93,15 +92,15 @@ def run(
     scenarios = [prepare(one) for one in load_scenarios(path, overrides or [])]
     # Nobody reads on (`| head`): files of later scenarios are still written; without files there is no more to do.
     show = say if files else typer.echo
-    told = partial(say, err=True) if json_output else show
+    note = partial(say, err=True) if json_output else show
     if export_chakra is not None:
         from commsim.scenario.chakra_export import export_traces
 
         for line in export_traces(scenarios[0], export_chakra):
-            told(line)
+            note(line)
     if trace is not None:  # before all else: what cannot be traced is said before files are written
         for line in write_trace(scenarios[0], trace):
-            told(line)
+            note(line)
     everything: list[Comparison] = []
     documents: list[dict[str, Any]] = []
     for one in scenarios:
@@ -145,26 +144,6 @@ def run(
         import json
 
         typer.echo(json.dumps({"results": documents}, indent=2, allow_nan=False))
-
-
-def write_trace(prepared: Prepared, path: Path) -> list[str]:
-    """Writes the Chrome trace of a scenario's moves; returns lines on what it shows."""
-    from commsim.files import write_atomically
-    from commsim.report.perfetto import chrome_trace
-    from commsim.scenario.run import traced
-
-    shown = traced(prepared)
-    text = chrome_trace(
-        shown.timeline,
-        shown.title,
-        kind=shown.kind,
-        streams=shown.streams,
-        counters=shown.counters,
-        world_size=shown.world_size,
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text)
-    return [f"# trace of {shown.title} in {path}; open it in https://ui.perfetto.dev"]
 
 
 class Progress:

@@ -25,10 +25,10 @@ def pictures(saved: Saved, name: str, selection: Selection | None = None) -> lis
     """The pictures of a kind; CommsimError, naming the kinds that there are, where the result has not what it needs."""
     possible = kinds_of(saved)
     if name not in possible:
-        found = f"found the kind {name!r}" if name else "found no --kind"
-        said = "".join(f"\n  {kind:<10} {KINDS[kind].shows}" for kind in possible)
-        listed = f"expected one of those that this {saved.sort} can show:{said}" if possible else "it can show none"
-        raise CommsimError(f"{saved.name}: {found}, {listed}")
+        fault = f"found the kind {name!r}" if name else "found no --kind"
+        shown = "".join(f"\n  {kind:<10} {KINDS[kind].shows}" for kind in possible)
+        listed = f"expected one of those that this {saved.sort} can show:{shown}" if possible else "it can show none"
+        raise CommsimError(f"{saved.name}: {fault}, {listed}")
     made = list(KINDS[name].draw(saved, selection or Selection()))
     if not made:
         raise CommsimError(f"{saved.name}: found nothing to draw as {name}")
@@ -63,7 +63,7 @@ def _sweep_curves(saved: Saved) -> dict[str, list[Any]]:
 
     from commsim.measure.records import Curve
 
-    found: dict[str, dict[Any, list[Curve]]] = {}
+    curves: dict[str, dict[Any, list[Curve]]] = {}
     seen: dict[str, set[str]] = {}
     for point in saved.points:
         for name, value in point["values"].items():
@@ -79,24 +79,24 @@ def _sweep_curves(saved: Saved) -> dict[str, list[Any]]:
             if len(rows) > 1:
                 rows.sort(key=lambda row: int(row["size_bytes"]))
                 made = Curve(
-                    name=_said(point["values"], varying),
+                    name=_point_name(point["values"], varying),
                     collective=collective,
                     n_ranks=int(rows[0]["n_ranks"]),
                     kind="predicted",
                     size_bytes=np.array([row["size_bytes"] for row in rows], np.int64),
                     time_s=np.array([row["time_us"] for row in rows], float) / 1e6,
                 )
-                found.setdefault(collective, {}).setdefault((made.n_ranks, made.time_s.tobytes()), []).append(made)
+                curves.setdefault(collective, {}).setdefault((made.n_ranks, made.time_s.tobytes()), []).append(made)
     return {
         collective: [
             same[0] if len(same) == 1 else replace(same[0], name=f"{same[0].name} and {len(same) - 1} alike")
             for same in alike.values()
         ]
-        for collective, alike in found.items()
+        for collective, alike in curves.items()
     }
 
 
-def _said(values: dict[str, Any], varying: set[str]) -> str:
+def _point_name(values: dict[str, Any], varying: set[str]) -> str:
     """The values of a point in short: those that vary."""
     return ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in values.items() if name in varying) or "all"
 
@@ -161,7 +161,7 @@ def _winners(saved: Saved, place: int, nodes: tuple[int, ...]) -> list[Winner]:
     from commsim.scenario.run import prepare
 
     assert saved.scenario is not None
-    scenario, found, cache = saved.scenario, [], Cache()
+    scenario, winners, cache = saved.scenario, [], Cache()
     work = scenario.collectives[place]
     if not work.sizes:
         raise CommsimError(f"{saved.name}: found no sizes of its own, expected some to draw a map over")
@@ -181,8 +181,8 @@ def _winners(saved: Saved, place: int, nodes: tuple[int, ...]) -> list[Winner]:
         predictor = row_predictor(one, ready.topology, work, cache)
         for size in work.sizes:
             name = "/".join(predictor.choose(size))
-            found.append(Winner(size, ready.topology.world_size, name, ready.topology.name))
-    return found
+            winners.append(Winner(size, ready.topology.world_size, name, ready.topology.name))
+    return winners
 
 
 def _scenario_chooses(saved: Saved) -> bool:

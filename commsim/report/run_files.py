@@ -13,6 +13,7 @@ from commsim.report.view import VIEWS, Shown, view_of
 if TYPE_CHECKING:
     from commsim.planner.explain import Explanation
     from commsim.scenario.result import Result
+    from commsim.scenario.run import Prepared
 
 
 def compared(result: Result) -> Shown:
@@ -95,3 +96,22 @@ def _remove_stale(folder: Path, written: Sequence[Path]) -> None:
     for pattern in patterns:
         for stale in set(folder.glob(pattern)) - set(written):
             stale.unlink()
+
+
+def write_trace(prepared: Prepared, path: Path) -> list[str]:
+    """Writes what the first item that can be traced does as a Chrome trace; returns lines on what it shows."""
+    from commsim.report.perfetto import chrome_trace
+    from commsim.scenario.run import traced
+
+    shown = traced(prepared)
+    text = chrome_trace(
+        shown.timeline,
+        shown.title,
+        kind=shown.kind,
+        streams=shown.streams,
+        counters=shown.counters,
+        world_size=shown.world_size,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+    return [f"# trace of {shown.title} in {path}; open it in https://ui.perfetto.dev"]
