@@ -135,27 +135,24 @@ def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int 
     `item` is the place of a workload item, from 0; `path` that of a sweep. A matplotlib Figure:
     ``plot(result).savefig("bandwidth.svg")``; notebooks show it. Raises CommsimError, naming the kinds that there are.
     """
-    from commsim.report.kinds import Wish, kinds_of, pictures
-    from commsim.report.saved import saved_of
+    from commsim.report.kinds import kinds_of, pictures
+    from commsim.report.read_saved import saved_of
+    from commsim.report.view import Drawn
 
     if isinstance(answer, Compared):
         return answer.plot()
     saved = saved_of(answer) if isinstance(answer, Result) else answer.saved()
     default = "knees" if isinstance(answer, Swept) and not kind else ""
     wanted = kind or default or next(iter(kinds_of(saved)), "")
-    return pictures(saved, wanted, Wish(item + 1 if isinstance(answer, Result) else None, path or None))[0][1]
+    return pictures(saved, wanted, Drawn(item + 1 if isinstance(answer, Result) else None, path or None))[0][1]
 
 
 def write_report(answer: Result | Compared | Planned | Swept, file: str | Path) -> Path:
     """Writes an answer as one HTML file that loads nothing; returns its path."""
-    from commsim.accuracy.compare import compare as compare_curves
     from commsim.files import write_atomically
     from commsim.report.page import html
     from commsim.report.result_page import result_page
+    from commsim.report.run_files import compared
 
-    if isinstance(answer, Result):
-        pairs = [pair for i in answer.items for pair in zip(i.at_measured, i.measured, strict=True)]
-        page = result_page(answer, [compare_curves(p, m) for p, m in pairs])
-    else:
-        page = answer.page()
+    page = result_page(answer, compared(answer).comparisons) if isinstance(answer, Result) else answer.page()
     return write_atomically(Path(file), html(page))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from commsim.collectives.schedule import Schedule
-    from commsim.scenario.result import Item, Row
+    from commsim.scenario.item import Item, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "background" / "algorithms"

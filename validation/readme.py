@@ -13,8 +13,8 @@ from pathlib import Path
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison, compare
 from commsim.files import write_atomically
 from commsim.report.plots import figure_bytes, plot_bandwidth
+from commsim.scenario.item import Item
 from commsim.scenario.load import load_scenarios
-from commsim.scenario.result import Item
 from commsim.scenario.run import run
 
 ROOT = Path(__file__).resolve().parent.parent

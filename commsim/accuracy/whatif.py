@@ -55,7 +55,7 @@ def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int], l
 
     Type and reduction are those of the curve that it shall be `like`, where the scenario states none.
     """
-    from commsim.scenario.load import build_topology
+    from commsim.scenario.build import build_topology
     from commsim.scenario.run import Prepared, run
 
     work = next((w for w in scenario.collectives if w.collective == collective), None)
@@ -110,7 +110,7 @@ def what_ifs(scenario: Scenario, launch: str = "") -> list[WhatIf]:
 
     `launch`: how the log says that its ranks were started; the other way is then no cause.
     """
-    from commsim.scenario.load import build_topology
+    from commsim.scenario.build import build_topology
 
     topology = build_topology(scenario)
     if scenario.library.name == "nccl":

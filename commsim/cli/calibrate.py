@@ -43,7 +43,8 @@ def calibrate(
     from commsim.files import check_writable, write_atomically
     from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
     from commsim.report.plots import figure_bytes
-    from commsim.scenario.load import build_topology, load_scenarios
+    from commsim.scenario.build import build_topology
+    from commsim.scenario.load import load_scenarios
 
     check_writable(out)
     words = [text for text in logs if "=" in text and not Path(text).exists()]
@@ -96,7 +97,8 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     from commsim.accuracy.training_rows import read_rows
     from commsim.errors import ScenarioError
     from commsim.files import write_atomically
-    from commsim.scenario.training import TrainingWork, values_of
+    from commsim.scenario.training import values_of
+    from commsim.scenario.workload.training import TrainingWork
 
     items = [item.training for item in scenario.workload if isinstance(item, TrainingWork)]
     if not items:

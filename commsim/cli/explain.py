@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,14 +83,11 @@ def _differs(result: Result, saved: Path) -> list[str]:
         return []
     try:
         held = json.loads(saved.read_text(encoding="utf-8"))
-        before = [row["time_us"] for item in held["items"] for row in item["rows"]]
-        before += [item["step_s"] * 1e6 for item in held["trainings"]]
-        before += [item["time_us"] for item in held.get("traces", [])]
+        before = _times(held)
         by = held["provenance"]["commsim"]
     except (ValueError, KeyError, TypeError, OSError, UnicodeDecodeError):
         return [f"{saved} cannot be read; what is explained is the scenario beside it"]
-    now = [row.time_s * 1e6 for item in result.items for row in item.rows] + [t.step_s * 1e6 for t in result.trainings]
-    now += [item.seconds * 1e6 for item in result.traces]
+    now = _times(result.to_dict())
     off = max((abs(b / a - 1) for a, b in zip(before, now, strict=False) if a), default=0.0)
     if len(before) != len(now) or off > 1e-6:
         return [
@@ -98,3 +95,12 @@ def _differs(result: Result, saved: Path) -> list[str]:
             "whose times are explained"
         ]
     return []
+
+
+def _times(document: dict[str, Any]) -> list[float]:
+    """The times of all rows and answers of a result's document, each in its unit."""
+    from commsim.scenario.workload.registry import KINDS
+
+    answers = [answer for kind in KINDS for answer in document.get(kind, ())]
+    rows = [row for answer in answers for row in answer.get("rows", [answer])]
+    return [row[name] for row in rows for name in ("time_us", "step_s", "together_us") if name in row]

@@ -13,7 +13,7 @@ from commsim.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commsim.planner.evaluate import Answer
+    from commsim.planner.evaluate import PointAnswer
 
 _SAY_EVERY_S = 30.0
 _MOST_SAID = 8
@@ -75,7 +75,7 @@ def sweep(
     with Journal(folder / name, plan.identity, len(points), restart, plan.name) as journal:
         ahead = [p for p in mine if p.number not in journal.done]
         found = len(mine) - len(ahead)
-        answers: Iterator[list[Answer]] = iter(())
+        answers: Iterator[list[PointAnswer]] = iter(())
         if ahead:
             answers = run_cluster(plan, ahead, cluster) if cluster else run_local(plan, ahead, workers or _cores())
         begun = time.monotonic()

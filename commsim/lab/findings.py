@@ -150,7 +150,7 @@ def _calibrate(
     from commsim.accuracy.calibration_models import model_of
     from commsim.report.calibration import params_yaml, plot_residuals
     from commsim.report.plots import figure_bytes
-    from commsim.scenario.load import build_topology
+    from commsim.scenario.build import build_topology
 
     if not curves:
         findings.gaps.append("calibrating: no curve has been measured")
@@ -203,7 +203,7 @@ def _compared(scenario: Scenario, path: Path) -> list[Choice]:
 def _predictor(scenario: Scenario) -> Predictor:
     from commsim.nccl.predict import Options, Predictor
     from commsim.nccl.version import parse_version
-    from commsim.scenario.load import build_topology
+    from commsim.scenario.build import build_topology
     from commsim.scenario.params import nccl_graphs
 
     topology = build_topology(scenario)

@@ -10,7 +10,7 @@ from commsim.report.calibration import calibration_table, plot_residuals
 from commsim.report.compare_page import compare_page
 from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, table
 from commsim.report.verdict import answer_line
-from commsim.units import GIB, format_bytes
+from commsim.units import GIB, GIGA, format_bytes
 
 
 def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes: Iterable[str] = ()) -> Page:
@@ -119,7 +119,7 @@ def _ms(seconds: float | None) -> float | str:
     return "" if seconds is None else 1e3 * seconds
 
 
-_RATE_UNITS = {"copy": (1e9, "GB/s"), "launch": (1e6, "million/s")}
+_RATE_UNITS = {"copy": (GIGA, "GB/s"), "launch": (1e6, "million/s")}
 
 
 def _rates(findings: Findings) -> Part:

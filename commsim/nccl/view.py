@@ -161,7 +161,7 @@ class _Builder:
                 gbps = sockets
             pairs.add(ends)
             if kind is LinkKind.C2C and t.cpu.vendor == "ibm":  # NVLinks to a POWER9
-                kind, gbps = LinkKind.NVLINK, round(gbps / (t.nvlink_link_bandwidth / 1e9 or 25.0)) * per_link
+                kind, gbps = LinkKind.NVLINK, round(gbps / (t.nvlink_link_bandwidth / GIGA or 25.0)) * per_link
             self.wiring.join(*ends, types[kind], gbps)
 
     def _device(self, nic: int) -> int:

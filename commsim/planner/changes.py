@@ -20,7 +20,8 @@ from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.units import gb_per_s, gbit_per_s
 
 if TYPE_CHECKING:
-    from commsim.scenario.schema import CollectiveWork, Scenario
+    from commsim.scenario.schema import Scenario
+    from commsim.scenario.workload.collective import CollectiveWork
     from commsim.topology.graph import Topology
     from commsim.training.spec import Step
 

@@ -17,7 +17,7 @@ ERROR_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
-class Answer:
+class PointAnswer:
     """The records of one point as `Result.records` gives them, or the reason why there are none."""
 
     number: int
@@ -26,12 +26,12 @@ class Answer:
     error: str | None = None
 
 
-def evaluate(sweep: Sweep, points: Iterable[Point], cache: Cache) -> list[Answer]:
+def evaluate(sweep: Sweep, points: Iterable[Point], cache: Cache) -> list[PointAnswer]:
     """The answers of the points in order; a point that fails is an answer with its error."""
     return [_answer(sweep, point, cache) for point in points]
 
 
-def _answer(sweep: Sweep, point: Point, cache: Cache) -> Answer:
+def _answer(sweep: Sweep, point: Point, cache: Cache) -> PointAnswer:
     from commsim.document import raise_faults, with_values
     from commsim.scenario.load import check_document
     from commsim.scenario.run import prepare, run
@@ -40,14 +40,14 @@ def _answer(sweep: Sweep, point: Point, cache: Cache) -> Answer:
         scenario, faults = check_document(with_values(sweep.base, point.values), sweep.base_dir)
         if faults or scenario is None:
             raise_faults(faults)
-        return Answer(point.number, point.values, run(prepare(scenario, cache), cache=cache).records())
+        return PointAnswer(point.number, point.values, run(prepare(scenario, cache), cache=cache).records())
     except CommsimError as error:
         reason = str(error)
     except MemoryError:
         reason = "out of memory"
     except Exception as error:  # one point must not end a sweep of thousands
         reason = f"a fault of commsim, not of the input: {type(error).__name__}: {error}"
-    return Answer(point.number, point.values, [], " ".join(reason.split())[:ERROR_CHARACTERS])
+    return PointAnswer(point.number, point.values, [], " ".join(reason.split())[:ERROR_CHARACTERS])
 
 
 class _Worker:
@@ -66,12 +66,12 @@ def start_worker(sweep: Sweep) -> None:
     follow_parent()
 
 
-def in_worker(points: list[Point]) -> list[Answer]:
+def in_worker(points: list[Point]) -> list[PointAnswer]:
     """`evaluate` in a process that `start_worker` prepared."""
     return on_cluster(_worker.sweep, points)
 
 
-def on_cluster(sweep: Sweep, points: list[Point]) -> list[Answer]:
+def on_cluster(sweep: Sweep, points: list[Point]) -> list[PointAnswer]:
     """`evaluate` with the cache of this process, which a dask worker keeps from call to call."""
     from commsim.scenario.predictors import Cache
 

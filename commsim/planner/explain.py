@@ -5,20 +5,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from commsim.document import Document, raise_faults, with_values
 from commsim.errors import CommsimError
 from commsim.planner.changes import ITEM, Change, collective_changes, machine_changes, step_changes
+from commsim.scenario.item import Item
 from commsim.scenario.load import check_document
 from commsim.scenario.predictors import Cache, row_predictor
 from commsim.scenario.rows import Pace
 from commsim.scenario.run import Prepared, prepare
+from commsim.scenario.workload.training import TrainingWork
 from commsim.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
-    from commsim.scenario.result import Item, Result, Row
+    from commsim.scenario.item import Row
+    from commsim.scenario.result import Result
     from commsim.scenario.schema import Scenario
     from commsim.scenario.training_result import TrainingItem
 
@@ -81,19 +84,14 @@ def explain(
     themselves.
     """
     cache = Cache()
-    scenario = result.scenario
-    places = [i for i, work in enumerate(scenario.workload) if work in scenario.collectives]
-    found = [
-        _collective(scenario, place, size, cache, progress, what_if)
-        for item, place in zip(result.items, places, strict=True)
-        for size in sizes or ends(item)
-    ]
-    steps = [i for i, work in enumerate(scenario.workload) if work in scenario.trainings]
-    found += [
-        _step(scenario, place, training, cache, progress, what_if)
-        for training, place in zip(result.trainings, steps, strict=True)
-    ]
-    return found
+    explanations: list[Explanation] = []
+    for place, answer in enumerate(result.answers):
+        if isinstance(answer, Item):
+            wanted = sizes or ends(answer)
+            explanations += [_collective(result.scenario, place, s, cache, progress, what_if) for s in wanted]
+        elif isinstance(result.scenario.workload[place], TrainingWork):
+            explanations.append(_step(result.scenario, place, cast("TrainingItem", answer), cache, progress, what_if))
+    return explanations
 
 
 def ends(item: Item) -> list[int]:

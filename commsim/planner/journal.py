@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import commsim
 from commsim.errors import CommsimError
-from commsim.planner.evaluate import Answer
+from commsim.planner.evaluate import PointAnswer
 
 FORMAT = 1
 
@@ -64,7 +64,7 @@ class Journal:
         if header is None:
             self._write(self._header | {"commsim": commsim.__version__, "name": self._name})
 
-    def append(self, answers: list[Answer]) -> None:
+    def append(self, answers: list[PointAnswer]) -> None:
         """Adds the answers that are not there yet; they survive the end of this process."""
         lines = []
         for answer in answers:

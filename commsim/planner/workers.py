@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from commsim.errors import CommsimError
-from commsim.planner.evaluate import Answer, evaluate, in_worker, on_cluster, start_worker
+from commsim.planner.evaluate import PointAnswer, evaluate, in_worker, on_cluster, start_worker
 from commsim.planner.sweep import Point, Sweep
 
 MOST_IN_CHUNK = 64
@@ -22,7 +22,7 @@ def chunks(points: list[Point], workers: int) -> Iterator[list[Point]]:
         yield points[at : at + size]
 
 
-def run_local(sweep: Sweep, points: list[Point], workers: int) -> Iterator[list[Answer]]:
+def run_local(sweep: Sweep, points: list[Point], workers: int) -> Iterator[list[PointAnswer]]:
     """Answers as they finish, from so many processes. A point whose process dies twice is an error, not the end."""
     if workers == 1 or len(points) == 1:
         from commsim.scenario.predictors import Cache
@@ -43,11 +43,11 @@ def run_local(sweep: Sweep, points: list[Point], workers: int) -> Iterator[list[
                 died: list[list[Point]] = []
                 yield from _pool(sweep, [chunk], 1, died)
                 if died:
-                    yield [Answer(chunk[0].number, chunk[0].values, [], "its process died (out of memory?)")]
+                    yield [PointAnswer(chunk[0].number, chunk[0].values, [], "its process died (out of memory?)")]
         work = alone
 
 
-def _pool(sweep: Sweep, work: list[list[Point]], workers: int, lost: list[list[Point]]) -> Iterator[list[Answer]]:
+def _pool(sweep: Sweep, work: list[list[Point]], workers: int, lost: list[list[Point]]) -> Iterator[list[PointAnswer]]:
     """Answers of a pool of processes; chunks whose process died are added to `lost`."""
     import multiprocessing
     from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -59,7 +59,7 @@ def _pool(sweep: Sweep, work: list[list[Point]], workers: int, lost: list[list[P
         initializer=start_worker,
         initargs=(sweep,),
     )
-    running: dict[Future[list[Answer]], list[Point]] = {}
+    running: dict[Future[list[PointAnswer]], list[Point]] = {}
     waiting = iter(work)
     try:
         while True:
@@ -95,7 +95,7 @@ def _stop(pool: Any) -> None:
         process.join()
 
 
-def run_cluster(sweep: Sweep, points: list[Point], address: str) -> Iterator[list[Answer]]:
+def run_cluster(sweep: Sweep, points: list[Point], address: str) -> Iterator[list[PointAnswer]]:
     """Answers as they finish, from the workers of a dask scheduler at `address` (``tcp://host:8786``)."""
     try:
         from distributed import Client, as_completed

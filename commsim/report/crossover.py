@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from commsim.scenario.result import Item, Row
+    from commsim.scenario.item import Item, Row
 
 _DASHES = ("--", ":", "-.")  # of the algorithms that win nowhere and are shown all the same
 _MOST_TIMES_SLOWER = 10.0

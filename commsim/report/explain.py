@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from commsim.planner.explain import NOTHING, Explanation, Gain
 from commsim.report.page import Cell, Part, Section, Text, table
-from commsim.units import GIB, format_bytes, format_time, microseconds
+from commsim.report.view import view_of
+from commsim.units import GIB, format_time, microseconds
 
 if TYPE_CHECKING:
-    from commsim.scenario.chakra_result import TraceItem
-    from commsim.scenario.result import Item, JobsItem, Result, Row
+    from commsim.scenario.item import Row
+    from commsim.scenario.result import Result
     from commsim.scenario.training_result import TrainingItem
 
 MOST_GAINS = 8
@@ -61,7 +61,7 @@ def _row_words(title: str, row: Row, path: str) -> list[str]:
         lines.append(f"On the critical path: {path}.")
     if row.lower_bound_s and row.time_s:
         part = row.lower_bound_s / row.time_s
-        lines.append(f"No algorithm takes less than {format_time(row.lower_bound_s)} here, {_percent(part)} of that.")
+        lines.append(f"No algorithm takes less than {format_time(row.lower_bound_s)} here, {percent(part)} of that.")
     return lines
 
 
@@ -78,10 +78,11 @@ def _at_work(row: Row, named: str = "") -> str:
         share, kernel = min(1.0, share * row.time_s / row.kernel_s), format_time(row.kernel_s)
         whole = "the kernel's time" if kernel == format_time(row.time_s) else f"the kernel's {kernel}"
         rest = ", the rest is latency" if named and share < _ALL else ""
-    return f"{who} {does} for {_percent(share)} of {whole}{rest}"
+    return f"{who} {does} for {percent(share)} of {whole}{rest}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in words."""
     return f"{100 * share:.0f} %" if share >= 0.01 else "less than 1 %"
 
 
@@ -153,52 +154,10 @@ def explain_lines(explanation: Explanation) -> list[str]:
     return lines
 
 
-def stretches(item: Item) -> str:
-    """What bounds which sizes, in a sentence; empty for one size."""
-    if len(item.rows) < 2:
-        return ""
-    parts = []
-    for name, group in groupby(item.rows, key=lambda row: row.bottleneck or "nothing named"):
-        rows = list(group)
-        low, high = format_bytes(rows[0].size_bytes), format_bytes(rows[-1].size_bytes)
-        parts.append(f"{name} {low}" if len(rows) == 1 else f"{name} {low} to {high}")
-    return f"{item.collective} by size: {', '.join(parts)}."
-
-
-def jobs_words(item: JobsItem) -> list[str]:
-    """What each job loses and where it meets the others."""
-    lines = []
-    for row in item.rows:
-        where = f"it meets others on {row.meets_on}" if row.meets_on else "it shares no link"
-        lost = format_time(row.together_s - row.alone_s)
-        lines.append(
-            f"{row.job}: {row.collective} of {format_bytes(row.size_bytes)} takes {format_time(row.together_s)}, "
-            f"{lost} more than alone; {where} ({row.shared_links} links shared)."
-        )
-    return lines
-
-
-def traces_words(item: TraceItem) -> list[str]:
-    """What bounds replayed traces."""
-    if not item.seconds:
-        return [f"{item.name}: the traces take no time."]
-    computes, exposed, idle = (item.mean(part) / item.seconds for part in ("compute", "exposed", "idle"))
-    return [
-        f"{item.name}: {format_time(item.seconds)}, bound by {item.bottleneck} to the end of rank {item.longest}.",
-        f"The mean rank computes {_percent(computes)} of the time, stands still for transfers {_percent(exposed)} and "
-        f"waits for others {_percent(idle)}.",
-    ]
-
-
 def text(result: Result, explanations: Sequence[Explanation]) -> str:
     """The explanations as lines for a terminal; ends with a newline."""
-    lines = [line for item in result.items if (line := stretches(item))]
-    for one in explanations:
-        lines += explain_lines(one)
-    for jobs in result.jobs:
-        lines += jobs_words(jobs)
-    for traces in result.traces:
-        lines += traces_words(traces)
+    lines = [line for answer in result.answers for line in view_of(answer.kind).words(answer)]
+    lines += [line for one in explanations for line in explain_lines(one)]
     lines = lines or ["# claims explain themselves"]
     return "\n".join([f"# why: {result.name}", *lines]) + "\n"
 

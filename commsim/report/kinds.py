@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError, TopologyError
 from commsim.report.saved import Saved
+from commsim.report.view import VIEWS, Drawn, PictureKind, Pictures, view_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from commsim.report.crossover_map import Winner
-
-Pictures = Iterator[tuple[str, "Figure"]]
-"""(what to add to the file's name, the picture)."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a picture may be told: one item of several (from 1), a path of a sweep, numbers of nodes for a map."""
-
-    item: int | None = None
-    path: str | None = None
-    nodes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of picture: what it shows, whether a result has what it needs, and its pictures."""
-
-    shows: str
-    has: Callable[[Saved], bool]
-    draw: Callable[[Saved, Wish], Pictures]
 
 
 def kinds_of(saved: Saved) -> list[str]:
@@ -41,32 +21,24 @@ def kinds_of(saved: Saved) -> list[str]:
     return [name for name, kind in KINDS.items() if kind.has(saved)]
 
 
-def pictures(saved: Saved, name: str, wish: Wish | None = None) -> list[tuple[str, Figure]]:
+def pictures(saved: Saved, name: str, selection: Drawn | None = None) -> list[tuple[str, Figure]]:
     """The pictures of a kind; CommsimError, naming the kinds that there are, where the result has not what it needs."""
     possible = kinds_of(saved)
     if name not in possible:
-        found = f"found the kind {name!r}" if name else "found no --kind"
-        said = "".join(f"\n  {kind:<10} {KINDS[kind].shows}" for kind in possible)
-        listed = f"expected one of those that this {saved.sort} can show:{said}" if possible else "it can show none"
-        raise CommsimError(f"{saved.name}: {found}, {listed}")
-    made = list(KINDS[name].draw(saved, wish or Wish()))
+        fault = f"found the kind {name!r}" if name else "found no --kind"
+        shown = "".join(f"\n  {kind:<10} {KINDS[kind].shows}" for kind in possible)
+        listed = f"expected one of those that this {saved.sort} can show:{shown}" if possible else "it can show none"
+        raise CommsimError(f"{saved.name}: {fault}, {listed}")
+    made = list(KINDS[name].draw(saved, selection or Drawn()))
     if not made:
         raise CommsimError(f"{saved.name}: found nothing to draw as {name}")
     return made
 
 
-def _chosen(count: int, wish: Wish) -> list[tuple[int, str]]:
-    """(place, what to add to the file's name) of the items that are wanted."""
-    if wish.item is not None and not 1 <= wish.item <= count:
-        raise CommsimError(f"found --item {wish.item}, expected 1 to {count}")
-    wanted = range(count) if wish.item is None else [wish.item - 1]
-    return [(i, f"-{i + 1}" if count > 1 else "") for i in wanted]
-
-
 # -- collectives ---------------------------------
 
 
-def _bandwidth(saved: Saved, wish: Wish) -> Pictures:
+def _bandwidth(saved: Saved, selection: Drawn) -> Pictures:
     from commsim.report.plots import plot_bandwidth
 
     if saved.sort == "sweep":
@@ -75,7 +47,7 @@ def _bandwidth(saved: Saved, wish: Wish) -> Pictures:
             yield f"-{collective}" if len(_sweep_curves(saved)) > 1 else "", _curves(curves, title, saved.provenance)
         return
     items = [item for item in saved.items if item.rows]
-    for i, suffix in _chosen(len(items), wish):
+    for i, suffix in selection.places(len(items)):
         yield suffix, plot_bandwidth([items[i].curve()], list(items[i].measured), saved.name, (), saved.provenance)
 
 
@@ -91,7 +63,7 @@ def _sweep_curves(saved: Saved) -> dict[str, list[Any]]:
 
     from commsim.measure.records import Curve
 
-    found: dict[str, dict[Any, list[Curve]]] = {}
+    curves: dict[str, dict[Any, list[Curve]]] = {}
     seen: dict[str, set[str]] = {}
     for point in saved.points:
         for name, value in point["values"].items():
@@ -107,29 +79,29 @@ def _sweep_curves(saved: Saved) -> dict[str, list[Any]]:
             if len(rows) > 1:
                 rows.sort(key=lambda row: int(row["size_bytes"]))
                 made = Curve(
-                    name=_said(point["values"], varying),
+                    name=_point_name(point["values"], varying),
                     collective=collective,
                     n_ranks=int(rows[0]["n_ranks"]),
                     kind="predicted",
                     size_bytes=np.array([row["size_bytes"] for row in rows], np.int64),
                     time_s=np.array([row["time_us"] for row in rows], float) / 1e6,
                 )
-                found.setdefault(collective, {}).setdefault((made.n_ranks, made.time_s.tobytes()), []).append(made)
+                curves.setdefault(collective, {}).setdefault((made.n_ranks, made.time_s.tobytes()), []).append(made)
     return {
         collective: [
             same[0] if len(same) == 1 else replace(same[0], name=f"{same[0].name} and {len(same) - 1} alike")
             for same in alike.values()
         ]
-        for collective, alike in found.items()
+        for collective, alike in curves.items()
     }
 
 
-def _said(values: dict[str, Any], varying: set[str]) -> str:
+def _point_name(values: dict[str, Any], varying: set[str]) -> str:
     """The values of a point in short: those that vary."""
     return ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in values.items() if name in varying) or "all"
 
 
-def _accuracy(saved: Saved, wish: Wish) -> Pictures:
+def _accuracy(saved: Saved, selection: Drawn) -> Pictures:
     if saved.sort == "validation":
         from commsim.report.accuracy_plot import plot_validation
 
@@ -139,7 +111,7 @@ def _accuracy(saved: Saved, wish: Wish) -> Pictures:
     from commsim.report.plots import plot_bandwidth
 
     items = [item for item in saved.items if item.measured]
-    for i, suffix in _chosen(len(items), wish):
+    for i, suffix in selection.places(len(items)):
         item = items[i]
         pairs = [compare(p, m) for m, p in zip(item.measured, item.at_measured, strict=True)]
         # Comparisons know their measured curve by identity.
@@ -147,13 +119,13 @@ def _accuracy(saved: Saved, wish: Wish) -> Pictures:
         yield suffix, plot_bandwidth(predicted, list(item.measured), saved.name, pairs, saved.provenance)
 
 
-def _crossover(saved: Saved, wish: Wish) -> Pictures:
+def _crossover(saved: Saved, selection: Drawn) -> Pictures:
     from commsim.report.crossover import plot_crossover
     from commsim.report.crossover_map import plot_map, winners_of
 
     if saved.sort == "run":
         items = [item for item in saved.items if any(row.candidates for row in item.rows)]
-        for i, suffix in _chosen(len(items), wish):
+        for i, suffix in selection.places(len(items)):
             yield suffix, plot_crossover(items[i], saved.name, saved.provenance)
         return
     if saved.sort == "sweep":
@@ -164,8 +136,8 @@ def _crossover(saved: Saved, wish: Wish) -> Pictures:
             yield suffix, plot_map(winners, f"{saved.name}: {name}", saved.provenance, _who(saved.rows))
         return
     assert saved.scenario is not None
-    for i, suffix in _chosen(len(saved.scenario.collectives), wish):
-        winners = _winners(saved, i, wish.nodes)
+    for i, suffix in selection.places(len(saved.scenario.collectives)):
+        winners = _winners(saved, i, selection.nodes)
         if not winners:
             raise CommsimError(f"{saved.name}: found no machine of two ranks or more, expected some to draw a map of")
         what = "NCCL's choice" if saved.scenario.library.name == "nccl" else "quickest"
@@ -189,7 +161,7 @@ def _winners(saved: Saved, place: int, nodes: tuple[int, ...]) -> list[Winner]:
     from commsim.scenario.run import prepare
 
     assert saved.scenario is not None
-    scenario, found, cache = saved.scenario, [], Cache()
+    scenario, winners, cache = saved.scenario, [], Cache()
     work = scenario.collectives[place]
     if not work.sizes:
         raise CommsimError(f"{saved.name}: found no sizes of its own, expected some to draw a map over")
@@ -209,8 +181,8 @@ def _winners(saved: Saved, place: int, nodes: tuple[int, ...]) -> list[Winner]:
         predictor = row_predictor(one, ready.topology, work, cache)
         for size in work.sizes:
             name = "/".join(predictor.choose(size))
-            found.append(Winner(size, ready.topology.world_size, name, ready.topology.name))
-    return found
+            winners.append(Winner(size, ready.topology.world_size, name, ready.topology.name))
+    return winners
 
 
 def _scenario_chooses(saved: Saved) -> bool:
@@ -226,7 +198,7 @@ def _is_map(saved: Saved) -> bool:
     return len({r["size_bytes"] for r in rows}) > 1 and len({r["n_ranks"] for r in rows}) > 1
 
 
-def _scaling(saved: Saved, wish: Wish) -> Pictures:
+def _scaling(saved: Saved, selection: Drawn) -> Pictures:
     from commsim.report.scaling import plot_scaling, scalings
 
     yield "", plot_scaling(scalings(saved.rows), saved.name, saved.provenance)
@@ -241,7 +213,7 @@ def _scales(saved: Saved) -> bool:
 # -- training ---------------------------------
 
 
-def _breakdown(saved: Saved, wish: Wish) -> Pictures:
+def _breakdown(saved: Saved, selection: Drawn) -> Pictures:
     from commsim.report.steps import plot_breakdown
 
     yield "", plot_breakdown(_bars(saved), saved.name, saved.provenance)
@@ -271,51 +243,22 @@ def _values(row: dict[str, Any]) -> str:
     return ", ".join(f"{n.rsplit('.', 1)[-1]} {v}" for n, v in row.items() if "." in n) or str(row.get("item", ""))
 
 
-def _memory(saved: Saved, wish: Wish) -> Pictures:
-    from commsim.report.steps import plot_memory
-
-    for i, suffix in _chosen(len(saved.steps), wish):
-        yield suffix, plot_memory(saved.steps[i], saved.provenance)
+# -- plans, sweeps ---------------------------------
 
 
-def _pipeline(saved: Saved, wish: Wish) -> Pictures:
-    from commsim.report.gantt import plot_pipeline
-
-    steps = [step for step in saved.steps if step.timeline is not None]
-    for i, suffix in _chosen(len(steps), wish):
-        yield suffix, plot_pipeline(steps[i], saved.provenance)
-
-
-# -- machines, plans, sweeps ---------------------------------
-
-
-def _links(saved: Saved, wish: Wish) -> Pictures:
-    from commsim.report.link_heat import heat_of
-    from commsim.report.topology_plot import plot_topology
-    from commsim.scenario.load import build_topology
-
-    assert saved.scenario is not None
-    topology = build_topology(saved.scenario)
-    for i, suffix in _chosen(len(saved.links), wish):
-        found = saved.links[i]
-        busiest = max(found.shares, key=lambda name: found.shares[name])
-        title = f"{saved.name}: {found.title}; busiest {busiest} at {100 * found.shares[busiest]:.0f} %"
-        yield suffix, plot_topology(topology, heat_of(topology, found.shares), title)
-
-
-def _pareto(saved: Saved, wish: Wish) -> Pictures:
+def _pareto(saved: Saved, selection: Drawn) -> Pictures:
     from commsim.report.plan_tables import plot_choices
 
     yield "", plot_choices(saved.choices, saved.name, saved.provenance)
 
 
-def _knees(saved: Saved, wish: Wish) -> Pictures:
+def _knees(saved: Saved, selection: Drawn) -> Pictures:
     from commsim.report.sweep_plot import figure_of, plot_sweep
 
     paths = _paths(saved)
-    if wish.path is not None and wish.path not in paths:
-        raise CommsimError(f"found --path {wish.path}, expected one of {', '.join(paths)}")
-    for path in paths if wish.path is None else [wish.path]:
+    if selection.path is not None and selection.path not in paths:
+        raise CommsimError(f"found --path {selection.path}, expected one of {', '.join(paths)}")
+    for path in paths if selection.path is None else [selection.path]:
         suffix = "-" + path.rsplit(".", 1)[-1] if len(paths) > 1 else ""
         yield suffix, plot_sweep(saved.points, path, figure_of(saved.points), saved.name)
 
@@ -332,37 +275,31 @@ def _paths(saved: Saved) -> list[str]:
     return [path for path in numeric_paths(saved.points) if curves(saved.points, path, figure)]
 
 
-KINDS: dict[str, Kind] = {
-    "bandwidth": Kind(
+_OF_SEVERAL: dict[str, PictureKind] = {
+    "bandwidth": PictureKind(
         "bus bandwidth against message size, with band and lower bound",
         lambda s: any(item.rows for item in s.items) or bool(_sweep_curves(s)),
         _bandwidth,
     ),
-    "accuracy": Kind(
+    "accuracy": PictureKind(
         "predicted against measured, with band and error",
         lambda s: s.sort == "validation" or any(item.measured for item in s.items),
         _accuracy,
     ),
-    "crossover": Kind(
+    "crossover": PictureKind(
         "which algorithm is quickest, by message size and ranks",
         lambda s: any(r.candidates for i in s.items for r in i.rows) or _is_map(s) or _scenario_chooses(s),
         _crossover,
     ),
-    "scaling": Kind("strong and weak scaling against the number of ranks", _scales, _scaling),
-    "breakdown": Kind(
+    "scaling": PictureKind("strong and weak scaling against the number of ranks", _scales, _scaling),
+    "breakdown": PictureKind(
         "time of a step: compute, exposed communication by axis, bubble",
         lambda s: any(sum(causes.values()) > 0 for _, causes in _bars(s)),
         _breakdown,
     ),
-    "memory": Kind("what fills the memory of every pipeline stage", lambda s: bool(s.steps), _memory),
-    "pipeline": Kind(
-        "what every stage does over the step", lambda s: any(t.timeline is not None for t in s.steps), _pipeline
-    ),
-    "links": Kind(
-        "how busy every link is, on the drawing of the machine",
-        lambda s: bool(s.links) and s.scenario is not None,
-        _links,
-    ),
-    "pareto": Kind("time against memory of a plan's choices", lambda s: bool(s.choices), _pareto),
-    "knees": Kind("a figure along every path of a sweep, knees marked", lambda s: bool(_paths(s)), _knees),
+    "pareto": PictureKind("time against memory of a plan's choices", lambda s: bool(s.choices), _pareto),
+    "knees": PictureKind("a figure along every path of a sweep, knees marked", lambda s: bool(_paths(s)), _knees),
 }
+"""Pictures that runs, sweeps, plans and validations share, or that no run has."""
+
+KINDS = _OF_SEVERAL | {name: kind for of in VIEWS for name, kind in view_of(of).kinds.items()}

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 
 from commsim.report.tables import format_time_us
-from commsim.scenario.result import Item
+from commsim.scenario.item import Item
 from commsim.units import format_bytes, microseconds
 
 

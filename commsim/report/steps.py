@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from commsim.engine.timeline import Timeline
 from commsim.report import style
@@ -43,6 +43,8 @@ MOST_BARS = 24
 @dataclass(frozen=True, eq=False)
 class StepFigures:
     """One step: seconds by cause, bytes of every stage by part under the capacity of a GPU, and its timeline."""
+
+    kind: ClassVar[str] = "trainings"
 
     name: str
     schedule: str

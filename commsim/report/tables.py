@@ -12,7 +12,7 @@ import numpy as np
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
 from commsim.measure.csv_tables import RESULT_COLUMNS
 from commsim.measure.records import Curve
-from commsim.scenario.result import Item, Row
+from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, gb_per_s, microseconds
 
 _LEFT = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +11,6 @@ from commsim.chakra.groups import read_groups
 from commsim.chakra.reading import read_trace, trace_files
 from commsim.chakra.trace import Trace
 from commsim.document import located
-from commsim.document.types import KeyPath
 from commsim.errors import CommsimError, ScenarioError
 from commsim.scenario.strict import Ranks, Strict
 from commsim.training.accelerator import accelerator
@@ -74,27 +72,6 @@ class TraceSpec(Strict):
     def places(self, world_size: int) -> tuple[int, ...]:
         """The machine's ranks that the traces run on."""
         return self.ranks or tuple(range(world_size))
-
-
-class TraceWork(Strict):
-    """A workload item of execution traces."""
-
-    trace: TraceSpec = Field(description="execution traces of all ranks")
-
-    def place_faults(self, world_size: int) -> list[tuple[KeyPath, str]]:
-        """What is not on a machine of as many ranks."""
-        spec, at = self.trace, ("trace",)
-        faults: list[tuple[KeyPath, str]] = []
-        wrong = next((r for r in spec.ranks or () if r >= world_size), None)
-        if wrong is not None:
-            text = f"found rank {wrong}, expected one of the {world_size} ranks 0..{world_size - 1}"
-            faults.append(((*at, "ranks"), text))
-        count = len(spec.places(world_size))
-        if spec.dims is not None and math.prod(spec.dims) != count:
-            shown = " * ".join(map(str, spec.dims))
-            text = f"found {shown} = {math.prod(spec.dims)}, expected a product of {count}, the ranks of the trace"
-            faults.append(((*at, "dims"), text))
-        return faults
 
 
 class TraceFiles:

@@ -11,9 +11,10 @@ from commsim.chakra.export import StepTraces
 from commsim.chakra.writing import trace_bytes
 from commsim.errors import ScenarioError
 from commsim.files import write_atomically
-from commsim.scenario.chakra import TraceSpec, TraceWork
+from commsim.scenario.chakra import TraceSpec
 from commsim.scenario.load import resolved_yaml
 from commsim.scenario.training_run import comm_times, training_program
+from commsim.scenario.workload.trace import TraceWork
 from commsim.training.simulate import simulate
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.chakra.simulate import TraceRun, critical_path
+from commsim.scenario.answer import Answer
 from commsim.units import microseconds
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ class CallRow:
 
 
 @dataclass(frozen=True, eq=False)
-class TraceItem:
+class TraceItem(Answer):
     """Simulated traces; trace rank i ran on rank ``places[i]`` of the machine."""
+
+    kind: ClassVar[str] = "traces"
 
     name: str
     places: tuple[int, ...]
@@ -177,6 +180,10 @@ class TraceItem:
             end=max((float(run.end_s[index]) for index in mine), default=0.0),
             path=(path[0], path[1], path[2]),
         )
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [self.record()]
 
     def record(self) -> dict[str, Any]:
         """One row of plain values, units in the names; parts are those of the mean rank."""

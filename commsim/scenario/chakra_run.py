@@ -17,7 +17,7 @@ from commsim.training.accelerator import accelerator
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra import TraceFiles, TraceSpec
-    from commsim.scenario.schema import Scenario
+    from commsim.scenario.work import WorkSite
     from commsim.topology.graph import Topology
 
 
@@ -50,10 +50,9 @@ class ComputeSeconds:
         return self._rates
 
 
-def run_trace(
-    scenario: Scenario, topology: Topology, spec: TraceSpec, files: TraceFiles
-) -> tuple[TraceItem, list[str]]:
+def run_trace(site: WorkSite, spec: TraceSpec, files: TraceFiles) -> tuple[TraceItem, list[str]]:
     """(item, warnings) of traces on the scenario's machine."""
+    scenario, topology = site.setting, site.topology
     places = spec.places(topology.world_size)
     axes = spec.dims or _own_axes(topology, len(places))
     groups = Groups(files.traces, files.moved, files.listed, axes)
@@ -61,14 +60,12 @@ def run_trace(
     try:
         program = build(files.traces, groups, comm, places, compute)
     except ScenarioError as error:
-        at = ("workload", _index(scenario, spec), "trace", "path")
-        raise ScenarioError([scenario.document.fault(at, str(error))]) from None
+        raise ScenarioError([site.fault(("trace", "path"), str(error))]) from None
     shared = SharedLinks(program, topology, places) if spec.contention else None
     try:
         run = simulate(program, shared)
     except ScenarioError as error:
-        at = ("workload", _index(scenario, spec), "trace", "path")
-        raise ScenarioError([scenario.document.fault(at, str(error))]) from None
+        raise ScenarioError([site.fault(("trace", "path"), str(error))]) from None
     warnings = list(comm.warnings)
     if groups.guessed:
         names = ", ".join(sorted(groups.guessed)[:4]) + (", ..." if len(groups.guessed) > 4 else "")
@@ -92,7 +89,3 @@ def _own_axes(topology: Topology, count: int) -> tuple[int, ...]:
     """What ``involved_dim`` counts unless told: the GPUs of a node, then the nodes."""
     each = topology.ranks_per_node
     return (each, count // each) if count > each and count % each == 0 else (count,)
-
-
-def _index(scenario: Scenario, spec: TraceSpec) -> int:
-    return next(i for i, work in enumerate(scenario.workload) if getattr(work, "trace", None) is spec)

@@ -70,9 +70,3 @@ class ClaimSpec(Strict):
         if faults:
             raise located(*faults)
         return self
-
-
-class ClaimWork(Strict):
-    """A workload item that is a claim."""
-
-    claim: ClaimSpec = Field(description="a statement that is looked at")

@@ -60,7 +60,7 @@ class FlowSpec(Strict):
         return self
 
 
-class JobsWork(Strict):
+class JobsSpec(Strict):
     """Jobs that share the network, each beside the time it takes alone."""
 
     jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1, max_length=256)] = Field(
@@ -75,7 +75,7 @@ class JobsWork(Strict):
         return self.jobs[i].name or f"job {i + 1}"
 
     @model_validator(mode="after")
-    def _jobs_fit(self) -> JobsWork:
+    def _jobs_fit(self) -> JobsSpec:
         faults: list[tuple[KeyPath, str]] = []
         names: dict[str, int] = {}
         for i, job in enumerate(self.jobs):
@@ -89,7 +89,7 @@ class JobsWork(Strict):
             raise located(*faults)
         return self
 
-    def place_faults(self, world_size: int) -> list[tuple[KeyPath, str]]:
+    def rank_faults(self, world_size: int) -> list[tuple[KeyPath, str]]:
         """What is not on a machine of as many ranks."""
         faults: list[tuple[KeyPath, str]] = []
         there = f"expected one of the {world_size} ranks 0..{world_size - 1}"

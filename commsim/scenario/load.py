@@ -5,10 +5,9 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -22,14 +21,10 @@ from commsim.document import (
     try_validate,
 )
 from commsim.document.types import show, suggest
-from commsim.errors import Fault, ScenarioError, TopologyError
+from commsim.errors import Fault, ScenarioError
 from commsim.scenario.nccl_env import unknown_names
 from commsim.scenario.schema import Scenario
-from commsim.scenario.training import is_processor_file
-from commsim.topology.presets import load_topology, preset_names
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.presets import preset_names
 
 
 def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
@@ -128,35 +123,6 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def build_topology(scenario: Scenario) -> Topology:
-    """The scenario's topology; faults that know no line are located at the scenario's ``topology``."""
-    try:
-        topology = load_topology(scenario.topology, scenario.base_dir)
-    except TopologyError as exc:
-        if any(f.line for f in exc.faults) or not scenario.source:
-            raise
-        messages = [": ".join(p for p in (f.file, f.path, f.message) if p) for f in exc.faults] or [str(exc)]
-        raise_faults([_topology_fault(scenario.document, m) for m in messages], TopologyError)
-    return topology
-
-
-_NAME_AND_KEYS = re.compile(r"(?:[^:\s]+: )?(?P<keys>[\w.]+): (?P<rest>.+)", re.DOTALL)
-
-
-def _topology_fault(document: Document, message: str) -> Fault:
-    """At the keys that ``NAME: node.links.1: ...`` begins with if the scenario has them, else at ``topology``."""
-    match = _NAME_AND_KEYS.fullmatch(message)
-    path: KeyPath = ("topology",)
-    here = document.data["topology"]
-    for key in match["keys"].split(".") if match else ():
-        step = int(key) if isinstance(here, list) and key.isdecimal() else key
-        path = (*path, step)
-        if path not in document.marks and path not in document.overrides:
-            return document.fault(("topology",), message.removeprefix("topology: "))
-        here = here[step]
-    return document.fault(path, match["rest"] if match else message)
-
-
 def scenario_warnings(scenario: Scenario) -> list[str]:
     """What looks wrong and is no error: environment variables that NCCL does not read."""
     notes = unknown_names(scenario.library.env)
@@ -185,16 +151,8 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
     topology = data.get("topology")
     if isinstance(topology, dict) and isinstance(topology.get("path"), str):
         topology["path"] = name(scenario.base_dir / topology["path"])
-    for item in data["workload"]:
-        training = item.get("training", {})
-        if "params" in training:
-            training["params"] = name(scenario.base_dir / training["params"])
-        if training.get("model", "").endswith(".json"):
-            training["model"] = name(scenario.base_dir / training["model"])
-        if is_processor_file(training.get("accelerator")):
-            training["accelerator"] = name(scenario.base_dir / training["accelerator"])
-        traces = item.get("trace", {})
-        traces |= {key: name(scenario.base_dir / traces[key]) for key in ("path", "groups") if key in traces}
+    for work, item in zip(scenario.workload, data["workload"], strict=True):
+        work.name_files(item, lambda file: name(scenario.base_dir / file))
     return data
 
 

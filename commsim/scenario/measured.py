@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
 from commsim.measure.run import STEP_PRECISIONS, Backend, Run, Runner, Task, TrainingTask, check_run
-from commsim.scenario.load import build_topology, scenario_hash
-from commsim.scenario.schema import CollectiveWork
-from commsim.scenario.training import TrainingSpec, TrainingWork, model_of, precision_of
+from commsim.scenario.build import build_topology
+from commsim.scenario.load import scenario_hash
+from commsim.scenario.training import TrainingSpec, model_of, precision_of
+from commsim.scenario.workload.collective import CollectiveWork
+from commsim.scenario.workload.training import TrainingWork
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
     from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.parameters import Parameters
-    from commsim.scenario.schema import Scenario
+    from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
 M = TypeVar("M", bound=BaseModel)
@@ -80,14 +80,14 @@ def read_params(path: Path) -> ParamsFile:
     return validate(ParamsFile, documents[0])
 
 
-def gloo_parameters(scenario: Scenario) -> tuple[GlooParameters, tuple[float, float] | None]:
+def gloo_parameters(scenario: Setting) -> tuple[GlooParameters, tuple[float, float] | None]:
     """The gloo parameters of a scenario, and the band of its fit where it has one."""
     from commsim.gloo.parameters import shipped_parameters
 
     return _with_file(scenario, shipped_parameters(), "gloo")
 
 
-def nccl_parameters(scenario: Scenario, topology: Topology) -> tuple[Parameters | None, tuple[float, float] | None]:
+def nccl_parameters(scenario: Setting, topology: Topology) -> tuple[Parameters | None, tuple[float, float] | None]:
     """The NCCL parameters of a scenario with `params`, else None (the shipped ones); and the band of the fit."""
     from commsim.nccl.parameters import load_parameters, network_of
 
@@ -103,7 +103,7 @@ def nccl_parameters(scenario: Scenario, topology: Topology) -> tuple[Parameters 
     return _with_file(scenario, load_parameters(topology.gpu.generation, network), "nccl")
 
 
-def nccl_graphs(scenario: Scenario, topology: Topology) -> GraphFile | None:
+def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:
     """What NCCL found on the machine itself, where the scenario names a file of it; None: it is searched.
 
     LogFormatError for a broken file, ScenarioError for one of other nodes.
@@ -119,7 +119,7 @@ def nccl_graphs(scenario: Scenario, topology: Topology) -> GraphFile | None:
     return found
 
 
-def _with_file(scenario: Scenario, shipped: M, library: str) -> tuple[M, tuple[float, float] | None]:
+def _with_file(scenario: Setting, shipped: M, library: str) -> tuple[M, tuple[float, float] | None]:
     path = scenario.params_path()
     if path is None:
         return shipped, None

@@ -11,13 +11,14 @@ from commsim.nccl import p2p
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import parse_version
-from commsim.scenario.load import build_topology
-from commsim.scenario.result import Row
+from commsim.scenario.build import build_topology
+from commsim.scenario.item import Row
 from commsim.scenario.rows import Pace, RowPredictor
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Parameters
-    from commsim.scenario.schema import CollectiveWork, Scenario
+    from commsim.scenario.collective import CollectiveSpec
+    from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
 K = TypeVar("K")
@@ -33,7 +34,7 @@ class Cache:
         self._topologies: dict[str, Topology] = {}
         self._models: dict[tuple[object, ...], Predictor] = {}
 
-    def topology(self, scenario: Scenario) -> Topology:
+    def topology(self, scenario: Setting) -> Topology:
         """The topology of a scenario."""
         key = f"{scenario.base_dir}\n{scenario.topology.model_dump_json()}"
         return self._kept(self._topologies, key, lambda: build_topology(scenario))
@@ -51,7 +52,7 @@ class Cache:
         return value
 
 
-def check_alike(scenario: Scenario, topology: Topology) -> None:
+def check_alike(scenario: Setting, topology: Topology) -> None:
     """A ScenarioError for nodes that differ: the model of NCCL searches one node and takes all others to be like it."""
     if topology.uniform:
         return
@@ -63,7 +64,7 @@ def check_alike(scenario: Scenario, topology: Topology) -> None:
 
 
 class NcclRows(RowPredictor):
-    def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> None:
+    def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> None:
         from commsim.scenario.params import nccl_graphs, nccl_parameters
 
         check_alike(scenario, topology)
@@ -137,7 +138,7 @@ class NcclRows(RowPredictor):
 
 
 class GlooRows(RowPredictor):
-    def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
+    def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec) -> None:
         from commsim.gloo.predict import GlooPredictor
         from commsim.scenario.params import gloo_parameters
 
@@ -178,7 +179,7 @@ class GlooRows(RowPredictor):
 
 
 def row_predictor(
-    scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache, pace: Pace | None = None
+    scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache, pace: Pace | None = None
 ) -> RowPredictor:
     """What predicts the rows of one workload item on a topology, at another pace than the machine's if one is given."""
     predictor = _predictor(scenario, topology, work, cache)
@@ -187,7 +188,7 @@ def row_predictor(
     return predictor
 
 
-def _predictor(scenario: Scenario, topology: Topology, work: CollectiveWork, cache: Cache) -> RowPredictor:
+def _predictor(scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> RowPredictor:
     if scenario.library.name == "nccl":
         return NcclRows(scenario, topology, work, cache)
     if scenario.library.name == "gloo":

@@ -29,7 +29,7 @@ from commsim.training.utilisation import model_flops
 from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
-    from commsim.scenario.schema import Scenario
+    from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
 
@@ -42,7 +42,7 @@ class Finding:
     because: str = ""
 
 
-Quantity = Callable[[ClaimSpec, "Scenario", "Topology"], Finding]
+Quantity = Callable[[ClaimSpec, "Setting", "Topology"], Finding]
 
 
 def _number(claim: ClaimSpec, name: str, default: float | None = None) -> float:
@@ -68,7 +68,7 @@ def _training(claim: ClaimSpec) -> TrainingSpec:
 # -- traffic ---------------------------------
 
 
-def ring_time_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def ring_time_ratio(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Time of a ring all_reduce on all nodes over that on ``few`` nodes, by NCCL's model with NCCL_ALGO=Ring."""
     from commsim.nccl.predict import Options, Predictor
     from commsim.scenario.training_run import parts_of
@@ -83,14 +83,14 @@ def ring_time_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) ->
     return Finding(seconds[1] / seconds[0], because="latency grows with the number of ranks")
 
 
-def ring_traffic_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def ring_traffic_ratio(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Bytes of a ring all_reduce over all links with ``many`` ranks over those with ``few``: 2 (N-1) per byte."""
     few, many = round(_number(claim, "few")), round(_number(claim, "many"))
     call = [n * traffic.AxisCalls("dp", "all_reduce", 1.0, n).sent_bytes for n in (few, many)]
     return Finding(call[1] / call[0])
 
 
-def server_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def server_ratio(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Bytes through one parameter server over those through a rank of a ring; gradients as wide as parameters."""
     n = round(_number(claim, "ranks"))
     received, sent = traffic.server_bytes(1.0, 1.0, n)
@@ -98,7 +98,7 @@ def server_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Fi
     return Finding((received + sent) / ring, because="a ring moves 2 (N-1)/N of the bytes both ways, a server N")
 
 
-def ddp_bytes_per_rank(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def ddp_bytes_per_rank(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Gigabytes that a rank sends per step: counted on the rows of a ring schedule of as many ranks."""
     from commsim.collectives.ring import ring_all_reduce
 
@@ -108,7 +108,7 @@ def ddp_bytes_per_rank(claim: ClaimSpec, scenario: Scenario, topology: Topology)
     return Finding(share * _number(claim, "gigabytes"))
 
 
-def zero_traffic(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def zero_traffic(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Bytes of ZeRO-3 over those of DDP at one micro-batch, parameters and gradients in the same type."""
     n, m = round(_number(claim, "ranks")), round(_number(claim, "micro_batches", 1))
     both = [traffic.sent_bytes(traffic.data_parallel(s, 1.0, 1.0, n, m)) for s in ("zero3", "ddp")]
@@ -126,32 +126,32 @@ def _states(parameters: float, ranks: int, stage: int) -> float:
     return kept["weights"] + kept["gradients"] + kept["optimizer"]
 
 
-def zero_gigabytes(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def zero_gigabytes(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Gigabytes (10**9) of model states on one rank."""
     parameters, ranks, stage = (_number(claim, n) for n in ("parameters", "ranks", "stage"))
     return Finding(_states(parameters, round(ranks), round(stage)) / GIGA)
 
 
-def zero_saving(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def zero_saving(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """How many times less memory ZeRO-3 needs for model states than DDP."""
     ranks = round(_number(claim, "ranks"))
     kept = [_states(7.5e9, ranks, stage) for stage in (0, 3)]
     return Finding(kept[0] / kept[1], because=f"states divide by the {ranks} ranks; 120 is their gigabytes unsharded")
 
 
-def model_states(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def model_states(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """GiB of weights, gradients and optimizer of all parameters."""
     formats = with_gradients(precision("fp16"), round(_number(claim, "bytes", 16)))
     return Finding(_number(claim, "parameters") * formats.state_bytes("adam") / GIB)
 
 
-def optimizer_share(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def optimizer_share(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Percent of the model states that are the optimizer's: master weights and two moments."""
     formats = precision("fp16")
     return Finding(100.0 * formats.optimizer_bytes("adam") / formats.state_bytes("adam"))
 
 
-def bytes_per_parameter(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def bytes_per_parameter(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Bytes per parameter of weight, gradient and Adam's states."""
     formats = precision(_word(claim, "precision"))
     variant = claim.inputs.get("variant")
@@ -160,7 +160,7 @@ def bytes_per_parameter(claim: ClaimSpec, scenario: Scenario, topology: Topology
     return Finding(formats.state_bytes("adam"))
 
 
-def activation_growth(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def activation_growth(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Exponent with which activations of a layer grow from ``seq_len`` tokens to twice as many."""
     step = step_of(_training(claim), topology, scenario.base_dir)
     from math import log2
@@ -172,7 +172,7 @@ def activation_growth(claim: ClaimSpec, scenario: Scenario, topology: Topology) 
     return Finding(log2(kept[1] / kept[0]), because="the terms that grow with s stay beside those that grow with s^2")
 
 
-def lora_saving(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def lora_saving(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Percent by which LoRA with Adam needs less than training all weights, states only."""
     full = _number(claim, "weight") + _number(claim, "gradient") + _number(claim, "optimizer")
     kept = _number(claim, "weight")
@@ -186,7 +186,7 @@ def lora_saving(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Fin
     )
 
 
-def finetune_gigabytes(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def finetune_gigabytes(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Gigabytes per GPU of LoRA (16-bit base) or QLoRA (``base: nf4``) over ``ranks`` GPUs, with checkpointing."""
     one = Step(
         model(_word(claim, "model")), accelerator("A100"), precision("bf16"), 2048, 1, 1,
@@ -208,7 +208,7 @@ def finetune_gigabytes(claim: ClaimSpec, scenario: Scenario, topology: Topology)
 # -- time ---------------------------------
 
 
-def bubble(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def bubble(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Idle over busy time of a schedule with equal stages, by running its order."""
     p, m, v = (round(_number(claim, n, 1)) for n in ("stages", "micro_batches", "virtual_stages"))
     order = build(_word(claim, "schedule"), p, m, v)
@@ -216,7 +216,7 @@ def bubble(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
     return Finding(run_order(order, lambda s, a: seconds[a.kind] / order.chunks).bubble)
 
 
-def split_width(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def split_width(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Columns of a tensor on each rank of a tp group."""
     return Finding(_number(claim, "width") / _number(claim, "ranks"))
 
@@ -227,7 +227,7 @@ def _compute_seconds(step: Step) -> float:
     return sum(s.forward + s.backward_input + s.backward_weight for s in seconds)
 
 
-def single_gpu_days(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def single_gpu_days(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Days of training on one GPU, as if memory were no limit, by the operator model."""
     step = step_of(_training(claim), topology, scenario.base_dir)
     tokens = _number(claim, "tokens")
@@ -244,14 +244,14 @@ def single_gpu_days(claim: ClaimSpec, scenario: Scenario, topology: Topology) ->
     )
 
 
-def recompute_cost(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def recompute_cost(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Percent by which passes take longer with full recomputation."""
     step = step_of(_training(claim), topology, scenario.base_dir)
     both = [_compute_seconds(replace(step, recompute=r)) for r in ("none", "full")]
     return Finding(100.0 * (both[1] / both[0] - 1.0))
 
 
-def training_days(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def training_days(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Days (or ``unit: months``) of the claim's training at its tokens, by simulating one step."""
     from commsim.scenario.training_run import run_training
 
@@ -264,7 +264,7 @@ def training_days(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> F
     )
 
 
-def order_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def order_ratio(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Step time with pp innermost (tp across nodes) over that with tp innermost."""
     from commsim.scenario.training_run import run_training
 
@@ -274,7 +274,7 @@ def order_ratio(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Fin
     return Finding(seconds[1] / seconds[0])
 
 
-def _rlhf(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> tasks.TaskCost:
+def _rlhf(claim: ClaimSpec, scenario: Setting, topology: Topology) -> tasks.TaskCost:
     """One epoch of PPO: generation, scoring, and updates whose passes the operator model times."""
     step = step_of(_training(claim), topology, scenario.base_dir)
     critic_spec = _training(claim).model_copy(update={"model": _word(claim, "critic", "opt-350m")})
@@ -290,7 +290,7 @@ def _rlhf(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> tasks.Tas
     return tasks.ppo(steps, step.model, critic.model, step.accelerator, gpus, rollout, updates[0], updates[1])
 
 
-def rlhf_hours(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def rlhf_hours(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """Hours of one epoch of RLHF's third step."""
     cost = _rlhf(claim, scenario, topology)
     parts = ", ".join(f"{name} {share:.0%}" for name, share in tasks.share(cost.phases).items())
@@ -301,7 +301,7 @@ def rlhf_hours(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Find
     )
 
 
-def rlhf_usd(claim: ClaimSpec, scenario: Scenario, topology: Topology) -> Finding:
+def rlhf_usd(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
     """The same in dollars."""
     hours = rlhf_hours(claim, scenario, topology)
     return replace(hours, value=hours.value * topology.world_size * _number(claim, "gpu_hour_usd"))

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from commsim.engine.evaluate import Contention
     from commsim.engine.family import Totals
     from commsim.engine.program import Int64
-    from commsim.scenario.result import Row
-    from commsim.scenario.schema import CollectiveWork, Scenario
+    from commsim.scenario.collective import CollectiveSpec
+    from commsim.scenario.item import Row
+    from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
 PIECE_BYTES = 512 << 10
@@ -143,7 +144,7 @@ class _Candidate:
 class RawRows(RowPredictor):
     """Rows of schedules on a topology, timed by the engine that the scenario asks for."""
 
-    def __init__(self, scenario: Scenario, topology: Topology, work: CollectiveWork) -> None:
+    def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec) -> None:
         names = [a for c, a in registry.names() if c == work.collective]
         chosen = work.algorithm or names[0]
         adds = {a for a in names if registry.entry(work.collective, a).adds_in}

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE
 from commsim.measure.records import busbw_factor
-from commsim.scenario.result import Row
+from commsim.scenario.item import Row
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
-    from commsim.scenario.schema import CollectiveWork
+    from commsim.scenario.collective import CollectiveSpec
     from commsim.topology.graph import Topology
 
 
@@ -26,7 +26,7 @@ class Pace:
 class RowPredictor:
     """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
 
-    def __init__(self, work: CollectiveWork, topology: Topology, *, in_network: bool = False) -> None:
+    def __init__(self, work: CollectiveSpec, topology: Topology, *, in_network: bool = False) -> None:
         from commsim.network.bounds import lower_bound_s
 
         self.work, self.topology = work, topology

@@ -11,25 +11,26 @@ from commsim.engine.jobs import BackgroundFlow, Job, JobTimes, run_together
 from commsim.engine.usage import kind_name, link_name
 from commsim.engine.variation import RepeatedTimes, Variation
 from commsim.errors import ScenarioError, ScheduleError
+from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.scenario.raw import MOST_COMPARED, even_node, raw_schedule
-from commsim.scenario.result import JobRow, JobsItem
 
 if TYPE_CHECKING:
     from commsim.engine.evaluate import Contention
-    from commsim.scenario.jobs import JobsWork
-    from commsim.scenario.schema import Scenario
+    from commsim.scenario.jobs import JobsSpec
+    from commsim.scenario.setting import Setting
+    from commsim.scenario.work import WorkSite
     from commsim.topology.graph import Topology
 
 DIFFERENCE = 0.1
 """Where FIFO links and fair sharing differ by more than this share, a warning gives both."""
 
 
-def run_jobs(scenario: Scenario, topology: Topology, work: JobsWork) -> tuple[JobsItem, list[str]]:
+def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     """The rows of one item of jobs, and what the user should know."""
-    jobs = [_job(scenario, topology, work, i) for i in range(len(work.jobs))]
+    scenario, topology = site.setting, site.topology
+    jobs = [_job(site, work, i) for i in range(len(work.jobs))]
     flows = [
-        BackgroundFlow(f.src, f.dst, f.size, _paced(scenario, topology, work, i), f.start)
-        for i, f in enumerate(work.background)
+        BackgroundFlow(f.src, f.dst, f.size, _paced(site, work, i), f.start) for i, f in enumerate(work.background)
     ]
     variation = None if scenario.variation is None else scenario.variation.variation
     runs = _runs(jobs, flows, topology, scenario.contention, variation)
@@ -78,11 +79,11 @@ def _runs(
     return [run_together(jobs, flows, topology, contention, variation=variation, run=run) for run in range(repeats)]
 
 
-def _job(scenario: Scenario, topology: Topology, work: JobsWork, i: int) -> Job:
+def _job(site: WorkSite, work: JobsSpec, i: int) -> Job:
+    topology = site.topology
     spec = work.jobs[i]
     ranks = np.arange(topology.world_size) if spec.ranks is None else np.array(spec.ranks, np.int64)
     algorithm = spec.algorithm or next(a for c, a in registry.names() if c == spec.collective)
-    at = ("workload", scenario.workload.index(work), "jobs", i)
     try:
         schedule = raw_schedule(
             spec.collective,
@@ -94,15 +95,16 @@ def _job(scenario: Scenario, topology: Topology, work: JobsWork, i: int) -> Job:
             root=spec.root or 0,
         )
     except ScheduleError as error:
-        raise ScenarioError([scenario.document.fault(at, str(error))]) from None
+        raise ScenarioError([site.fault(("jobs", i), str(error))]) from None
     if schedule.endpoints > ranks.size:
         message = f"{algorithm} reduces in switches, which have no route here; expected another algorithm"
-        raise ScenarioError([scenario.document.fault((*at, "algorithm"), message)])
+        raise ScenarioError([site.fault(("jobs", i, "algorithm"), message)])
     return Job(work.job_name(i), schedule, ranks, spec.start)
 
 
-def _paced(scenario: Scenario, topology: Topology, work: JobsWork, i: int) -> float | None:
+def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
     """The rate of a flow; a fault if its narrowest link carries less."""
+    topology = site.topology
     flow = work.background[i]
     if flow.rate is None:
         return None
@@ -111,17 +113,16 @@ def _paced(scenario: Scenario, topology: Topology, work: JobsWork, i: int) -> fl
     if flow.rate > topology.link_bandwidth[narrowest]:
         from commsim.units import format_bandwidth
 
-        at = ("workload", scenario.workload.index(work), "background", i, "rate")
         message = (
             f"found {format_bandwidth(flow.rate)}, expected at most what the narrowest link of the way carries, "
             f"{format_bandwidth(float(topology.link_bandwidth[narrowest]))} ({link_name(topology, narrowest)})"
         )
-        raise ScenarioError([scenario.document.fault(at, message)])
+        raise ScenarioError([site.fault(("background", i, "rate"), message)])
     return flow.rate
 
 
 def _both_ways(
-    scenario: Scenario,
+    scenario: Setting,
     topology: Topology,
     jobs: list[Job],
     flows: list[BackgroundFlow],

@@ -1,43 +1,35 @@
-"""The Timeline of one size of a scenario without a library: what `commsim run --trace` writes."""
+"""The Timeline of one size of a collective without a library: what `commsim run --trace` writes of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from commsim.engine.evaluate import evaluate
-from commsim.engine.timeline import Timeline, timeline
+from commsim.engine.timeline import timeline
 from commsim.engine.variation import repeated
 from commsim.errors import ScenarioError
 from commsim.scenario.raw import RawRows
+from commsim.scenario.work import Traced, WorkSite
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
-    from commsim.scenario.run import Prepared
+    from commsim.scenario.collective import CollectiveSpec
 
 
-def traced(prepared: Prepared) -> tuple[Timeline, str]:
-    """The timeline and its title: of the first workload's largest size, simulated by events; of several runs the first.
+def traced(site: WorkSite, work: CollectiveSpec) -> Traced:
+    """The moves of the item's largest size, simulated by events; of several runs the first.
 
-    A ScenarioError when the scenario has a library, whose protocol is timed without rows, or no sizes.
+    A ScenarioError when it has no sizes.
     """
-    scenario, topology = prepared.scenario, prepared.topology
-    if scenario.library.name != "none":
-        name = scenario.library.name
-        message = f"found the library {name}, expected none for a trace of moves (library=none)"
-        raise ScenarioError([scenario.document.fault(("library",), message)])
-    if not scenario.collectives:
-        raise ScenarioError([scenario.document.fault(("workload", 0), "found jobs, expected a collective to trace")])
-    work = scenario.collectives[0]
+    setting, topology = site.setting, site.topology
     if not work.sizes:
-        raise ScenarioError(
-            [scenario.document.fault(("workload", 0), "found no sizes, expected some to trace the largest")]
-        )
-    rows, size = RawRows(scenario, topology, work), max(work.sizes)
+        raise ScenarioError([site.fault((), "found no sizes, expected some to trace the largest")])
+    rows, size = RawRows(setting, topology, work), max(work.sizes)
     algorithm = rows(size).algorithm
     schedule = rows.schedule(algorithm, size)
-    if scenario.variation is None:
-        outcome = evaluate(schedule, topology, "event", contention=scenario.contention)
+    if setting.variation is None:
+        outcome = evaluate(schedule, topology, "event", contention=setting.contention)
     else:
-        (outcome,) = repeated(schedule, topology, scenario.variation.variation, scenario.contention, [0])
-    title = f"{scenario.name}: {algorithm} {work.collective} of {format_bytes(size)} on {topology.world_size} ranks"
-    return timeline(schedule, outcome), title
+        (outcome,) = repeated(schedule, topology, setting.variation.variation, setting.contention, [0])
+    title = f"{setting.name}: {algorithm} {work.collective} of {format_bytes(size)} on {topology.world_size} ranks"
+    return Traced(timeline(schedule, outcome), title, world_size=topology.world_size)

@@ -244,17 +244,6 @@ class TrainingSpec(Strict):
         return self
 
 
-class TrainingWork(Strict):
-    """A workload item that is a training step."""
-
-    training: TrainingSpec = Field(description="one training step")
-
-    def place_faults(self, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
-        """What does not go with the machine, each at its key."""
-        spec, at = self.training, ("training",)
-        return [((*at, *path), text) for path, text in _machine_faults(spec, topology, base_dir)]
-
-
 def _said(call: Any, value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
     try:
         call(value)
@@ -267,7 +256,8 @@ _IN_MESH = {"tp", "pp", "cp", "dp", "ep", "expert_tp"}
 _RENAMED = {"schedule": "pipeline_schedule"}
 
 
-def _machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
+def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
+    """What does not go with the machine, each at its key."""
     if not topology.uniform:
         return [((), "found nodes of different kinds, expected nodes that are alike")]
     sizes = spec.mesh

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.engine.timeline import Timeline
+from commsim.scenario.answer import Answer
 from commsim.training.memory import StepMemory
 from commsim.training.spec import Step
 from commsim.training.step_traffic import AXES
@@ -23,8 +24,10 @@ CAUSES = ("compute", "tp", "cp", "ep", "dp", "offload", "pp", "bubble", "optimiz
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingItem:
+class TrainingItem(Answer):
     """One simulated step; ``causes`` add up to ``step_s``. Stages are those of one replica."""
+
+    kind: ClassVar[str] = "trainings"
 
     name: str
     step: Step
@@ -88,6 +91,10 @@ class TrainingItem:
         """By axis what one GPU sends per step, on the stage that sends most along it."""
         axes = dict.fromkeys(axis for stage in self.traffic for axis in stage)
         return {axis: max(stage.get(axis, 0.0) for stage in self.traffic) for axis in axes}
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [self.record()]
 
     def record(self) -> dict[str, Any]:
         """One row of plain values, units in the names."""

@@ -36,13 +36,13 @@ from commsim.units import GIB, GIGA
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commsim.scenario.schema import Scenario
+    from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
     from commsim.topology.spec import TopologySpec
 
 
 def run_training(
-    scenario: Scenario, topology: Topology, spec: TrainingSpec, latency: float = 1.0
+    scenario: Setting, topology: Topology, spec: TrainingSpec, latency: float = 1.0
 ) -> tuple[TrainingItem, list[str]]:
     """(item, warnings) of one training step on the scenario's machine, its hops `latency` times as long."""
     comm = comm_times(scenario, topology, latency)
@@ -105,7 +105,7 @@ def _server_notes(step: Step, plan: StepPlan) -> tuple[str, ...]:
     return (f"the parameter server receives {received / GIGA:.3f} GB and sends {sent / GIGA:.3f} GB per step",)
 
 
-def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec, comm: CommTime) -> StepProgram:
+def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: CommTime) -> StepProgram:
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
@@ -139,7 +139,7 @@ def training_program(scenario: Scenario, topology: Topology, spec: TrainingSpec,
     )
 
 
-def comm_times(scenario: Scenario, topology: Topology, latency: float = 1.0) -> NcclTimes | GlooTimes:
+def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> NcclTimes | GlooTimes:
     """The seconds of collectives on groups of the scenario's machine, as its library runs them, its hops `latency`
     times as long."""
     parts, library = parts_of(scenario.topology, scenario.base_dir, topology), scenario.library
@@ -163,7 +163,7 @@ def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
     return Offload(told.optimizer, told.parameters, told.host_memory_bandwidth / each, nvme)
 
 
-def _version(scenario: Scenario) -> tuple[int, int, int] | None:
+def _version(scenario: Setting) -> tuple[int, int, int] | None:
     return parse_version(scenario.library.version) if "version" in scenario.library.model_fields_set else None
 
 

@@ -18,7 +18,8 @@ from commsim.gloo.predict import GlooPredictor
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
 from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
-from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.build import build_topology
+from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import read_params
 from commsim.scenario.schema import Scenario
 

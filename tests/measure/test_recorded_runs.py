@@ -12,7 +12,8 @@ import pytest
 from commsim.collectives.registry import build
 from commsim.gloo.predict import GlooPredictor
 from commsim.measure.parsers import read_measured
-from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.build import build_topology
+from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import gloo_parameters, read_params
 from commsim.scenario.run import run
 

@@ -15,8 +15,9 @@ import commsim as cs
 from commsim.cli import app
 from commsim.nccl.parameters import load_parameters
 from commsim.planner.explain import Explanation, explain
-from commsim.report.explain import bound_words, explain_lines, next_best, stretches, to_dict
-from commsim.scenario.result import Row
+from commsim.report.collectives import stretches
+from commsim.report.explain import bound_words, explain_lines, next_best, to_dict
+from commsim.scenario.item import Row
 
 RING = {
     "name": "a raw ring",

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import CommsimError
-from commsim.planner.evaluate import Answer
+from commsim.planner.evaluate import PointAnswer
 from commsim.planner.journal import Journal, read_journal
 from commsim.planner.results import as_csv, merged
 from commsim.planner.sweep import read_sweep
@@ -107,7 +107,7 @@ def test_a_torn_line_is_cut_and_its_point_computed_again(file: Path, tmp_path: P
 def test_a_journal_has_one_writer_and_one_sweep(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path, "a", 2) as journal:
-        journal.append([Answer(0, {}, [{"x": 1}]), Answer(0, {}, [{"x": 2}])])
+        journal.append([PointAnswer(0, {}, [{"x": 1}]), PointAnswer(0, {}, [{"x": 2}])])
         with pytest.raises(CommsimError, match="another sweep is writing it"):
             Journal(path, "a", 2)
     with pytest.raises(CommsimError, match="belongs to another sweep"):
@@ -139,7 +139,7 @@ def test_processes_and_a_dask_cluster_give_the_rows_of_one_process(file: Path) -
     sweep = read_sweep(file)
     points = list(sweep.points())
 
-    def text(answers: list[Answer]) -> str:
+    def text(answers: list[PointAnswer]) -> str:
         return as_csv([json.loads(json.dumps(vars(a))) for a in sorted(answers, key=lambda a: a.number)])
 
     alone = text([a for some in run_local(sweep, points, 1) for a in some])
@@ -161,7 +161,7 @@ def test_a_process_that_dies_costs_one_point(file: Path, monkeypatch: pytest.Mon
     assert [a.number for a in answers if a.error] == [5]
 
 
-def dying(points: list[object]) -> list[Answer]:
+def dying(points: list[object]) -> list[PointAnswer]:
     from commsim.planner.evaluate import in_worker
 
     if any(getattr(p, "number", None) == int(os.environ["COMMSIM_TEST_KILL"]) for p in points):

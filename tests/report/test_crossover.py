@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from commsim.report.crossover import crossover_lines, plot_crossover
-from commsim.scenario.result import Item, Row
+from commsim.scenario.item import Item, Row
 
 
 def row(size: int, **seconds: float) -> Row:

@@ -16,7 +16,8 @@ from commsim.cli import app
 from commsim.errors import CommsimError
 from commsim.report.kinds import KINDS, kinds_of, pictures
 from commsim.report.plots import figure_bytes
-from commsim.report.saved import Saved, read_saved, saved_of
+from commsim.report.read_saved import read_saved, saved_of
+from commsim.report.saved import Saved
 
 ROOT = Path(__file__).resolve().parents[2]
 

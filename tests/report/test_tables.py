@@ -18,8 +18,8 @@ from commsim.report.tables import (
     result_csv,
     result_table,
 )
+from commsim.scenario.item import Item, Row
 from commsim.scenario.load import load_scenarios
-from commsim.scenario.result import Item, Row
 from commsim.scenario.run import run
 
 ROWS = [

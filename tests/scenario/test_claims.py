@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from commsim.cli import app
 from commsim.errors import CommsimError
 from commsim.scenario.claim import QUANTITIES
-from commsim.scenario.claim_run import ClaimItem
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.quantities import FUNCTIONS
 from commsim.scenario.run import run
+from commsim.scenario.workload.claim import ClaimItem, ClaimWork
 
 SEEDS = sorted((Path(__file__).resolve().parents[2] / "scenarios" / "seeds").glob("*.yaml"))
 
@@ -102,7 +102,8 @@ def test_values_and_verdicts_stay(path: Path) -> None:
 
 
 def test_every_quantity_is_used_by_a_shipped_claim() -> None:
-    used = {work.claim.quantity for path in SEEDS for one in load_scenarios(path) for work in one.claims}
+    works = [work for path in SEEDS for one in load_scenarios(path) for work in one.workload]
+    used = {work.claim.quantity for work in works if isinstance(work, ClaimWork)}
     assert used == set(QUANTITIES) == set(FUNCTIONS)
 
 

@@ -9,14 +9,10 @@ import yaml
 
 from commsim.errors import CommsimError, ScenarioError, TopologyError
 from commsim.measure.run import ITEM_BYTES
-from commsim.scenario.load import (
-    build_topology,
-    load_scenarios,
-    resolved_yaml,
-    scenario_hash,
-    scenario_warnings,
-)
-from commsim.scenario.schema import CollectiveWork, Library
+from commsim.scenario.build import build_topology
+from commsim.scenario.load import load_scenarios, resolved_yaml, scenario_hash, scenario_warnings
+from commsim.scenario.setting import Library
+from commsim.scenario.workload.collective import CollectiveWork
 
 OK = sorted((Path(__file__).parent.parent / "data" / "ok").glob("*.yaml"))
 SCENARIOS = Path(__file__).parent.parent.parent / "scenarios"

@@ -13,7 +13,8 @@ from commsim.collectives.registry import build
 from commsim.engine.evaluate import evaluate
 from commsim.errors import ScenarioError, TopologyError
 from commsim.network.bounds import lower_bound_s
-from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.build import build_topology
+from commsim.scenario.load import load_scenarios
 from commsim.scenario.raw import even_node
 from commsim.scenario.run import run
 

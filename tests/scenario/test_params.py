@@ -10,7 +10,8 @@ import pytest
 
 from commsim.errors import ScenarioError
 from commsim.nccl.parameters import load_parameters
-from commsim.scenario.load import build_topology, load_scenarios
+from commsim.scenario.build import build_topology
+from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import RENAMED, nccl_parameters, read_params, with_values
 
 

@@ -1,0 +1,228 @@
+"""Collectives: the tables of nccl-tests, curves and crossovers, the use of the network, on a terminal and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from commsim.report.page import Cell, Part, Section, Text, picture, table
+from commsim.report.view import Drawn, PictureKind, Pictures, Shown, View
+from commsim.scenario.item import Item, Row
+from commsim.units import format_bytes, format_time, gb_per_s, microseconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from commsim.accuracy.compare import Comparison
+    from commsim.report.saved import Saved
+    from commsim.scenario.result import Result
+
+RAW_SCHEDULE = Text(
+    "A raw schedule is simulated on ideal links: no launch, no protocol, no software. Libraries are slower."
+)
+
+
+def _draw_links(saved: Saved, selection: Drawn) -> Pictures:
+    from commsim.report.link_heat import heat_of
+    from commsim.report.topology_plot import plot_topology
+    from commsim.scenario.build import build_topology
+
+    assert saved.scenario is not None
+    topology = build_topology(saved.scenario)
+    for i, suffix in selection.places(len(saved.links)):
+        use = saved.links[i]
+        busiest = max(use.shares, key=lambda name: use.shares[name])
+        title = f"{saved.name}: {use.title}; busiest {busiest} at {100 * use.shares[busiest]:.0f} %"
+        yield suffix, plot_topology(topology, heat_of(topology, use.shares), title)
+
+
+class CollectivesView(View[Item]):
+    """Collectives over message sizes."""
+
+    question: ClassVar[str] = "What should these collectives do on this machine?"
+    tables: ClassVar[tuple[str, ...]] = ("result.csv", "links.csv", "comparison.csv")
+    pictures: ClassVar[tuple[str, ...]] = ("bandwidth", "crossover")
+    kinds: ClassVar[dict[str, PictureKind]] = {
+        "links": PictureKind(
+            "how busy every link is, on the drawing of the machine",
+            lambda saved: bool(saved.links) and saved.scenario is not None,
+            _draw_links,
+        )
+    }
+
+    def table(self, shown: Shown, answer: Item) -> str:
+        """The table of nccl-tests."""
+        from commsim.report.tables import result_table
+
+        levels = ", ".join(dict.fromkeys(row.level for row in answer.rows))
+        how = f"{answer.mode.replace('_', ' ')}, {f'engine {levels}' if answer.rows else 'no sizes'}"
+        where = f"{answer.collective} on {shown.machine}, library {answer.library}, {how}"
+        return result_table(answer, [shown.heading, where, ""])
+
+    def lines(self, answer: Item) -> list[str]:
+        """The use of the network, and which algorithm wins where."""
+        from commsim.report.crossover import crossover_lines
+        from commsim.report.links import use_lines
+
+        return [*use_lines(answer), *crossover_lines(answer)]
+
+    def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
+        """Rows, links and comparisons."""
+        from commsim.report.links import links_csv
+        from commsim.report.tables import comparison_csv, result_csv
+
+        texts = {"result.csv": result_csv(answers)}
+        if any(item.use for item in answers):
+            texts["links.csv"] = links_csv(answers)
+        if shown.comparisons:
+            texts["comparison.csv"] = comparison_csv(shown.comparisons)
+        return texts
+
+    def draw(self, shown: Shown, answer: Item) -> dict[str, Figure]:
+        """The bandwidth curve, and the crossover where algorithms were tried."""
+        from commsim.report.crossover import plot_crossover
+        from commsim.report.plots import plot_bandwidth
+
+        name, mine = shown.result.name, _of(answer, shown.comparisons)
+        figures = {"bandwidth": plot_bandwidth([answer.curve()], list(answer.measured), name, mine, shown.provenance)}
+        if any(row.candidates for row in answer.rows):
+            figures["crossover"] = plot_crossover(answer, name, shown.provenance)
+        return figures
+
+    def sentences(self, shown: Shown, answers: Sequence[Item]) -> list[str]:
+        """The largest and the smallest size in a sentence each, then each measured curve in one."""
+        return [line for item in answers for line in _answer(shown.result, item, shown.comparisons)]
+
+    def sections(self, shown: Shown, answers: Sequence[Item]) -> list[Section]:
+        """Curves and rows, then each measured curve."""
+        return [s for item in answers for s in _item_sections(shown.result, item, shown.comparisons)]
+
+    def sureness(self, shown: Shown, answers: Sequence[Item]) -> list[Part]:
+        """By the curves compared here, and by all curves of the kind."""
+        parts: list[Part] = []
+        if shown.comparisons:
+            rows = [(c.measured.name, c.n, 100 * c.mape, c.median_log_ratio) for c in shown.comparisons]
+            note = (
+                "MAPE: mean of |predicted - measured| / measured over the sizes. Median log ratio: 0.1 is 10 % too "
+                "slow."
+            )
+            parts.append(table(["measured curve", "sizes", "MAPE (%)", "median log ratio"], rows, note))
+        if any(row.low_s is not None for item in answers for row in item.rows):
+            text = (
+                "The range beside each time holds eight of ten published measurements of the same GPU generation and "
+                "kind of link, each predicted without any measurement of its own system."
+            )
+            return [*parts, Text(text)]
+        if shown.result.scenario.library.name == "none":
+            return [*parts, RAW_SCHEDULE]
+        text = "No published measurement of this kind was there to say how far off the prediction may be."
+        return [*parts, Text(text)]
+
+    def words(self, answer: Item) -> list[str]:
+        """What bounds which sizes."""
+        line = stretches(answer)
+        return [line] if line else []
+
+    def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[Item]:
+        """Rows, measured curves and the use of the network; the names of what was not simulated are not saved."""
+        from commsim.report.saved_items import read_items
+
+        return read_items(str(document["name"]), records, folder)
+
+
+VIEW = CollectivesView()
+
+
+def stretches(item: Item) -> str:
+    """What bounds which sizes, in a sentence; empty for one size."""
+    if len(item.rows) < 2:
+        return ""
+    parts = []
+    for name, group in groupby(item.rows, key=lambda row: row.bottleneck or "nothing named"):
+        rows = list(group)
+        low, high = format_bytes(rows[0].size_bytes), format_bytes(rows[-1].size_bytes)
+        parts.append(f"{name} {low}" if len(rows) == 1 else f"{name} {low} to {high}")
+    return f"{item.collective} by size: {', '.join(parts)}."
+
+
+def _answer(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[str]:
+    """The largest and the smallest size in a sentence each, then each measured curve in one."""
+    if not item.rows:
+        return [f"{item.collective}: no sizes."]
+    where = f"{item.collective} on {_machine(result)}"
+    small, large = item.rows[0], item.rows[-1]
+    lines = [
+        f"{where}: {gb_per_s(large.busbw):,.1f} GB/s bus bandwidth at {format_bytes(large.size_bytes)} "
+        f"({format_time(large.time_s)}), bound by {large.bottleneck or 'nothing named'}."
+    ]
+    if len(item.rows) > 1:
+        lines.append(f"At {format_bytes(small.size_bytes)} it takes {format_time(small.time_s)}.")
+    for c in _of(item, comparisons):
+        side = "slower" if c.median_log_ratio > 0 else "faster"
+        lines.append(
+            f"Against {c.measured.name}: off by {100 * c.mape:.1f} % on average over {c.n} sizes, "
+            f"predicted mostly {side} than measured."
+        )
+    return lines
+
+
+def _machine(result: Result) -> str:
+    t = result.topology
+    nodes = f"{t['nodes']} nodes of {t['ranks_per_node']}" if t["nodes"] != 1 else str(t["ranks_per_node"])
+    return f"{nodes} {t['gpu']}"
+
+
+def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
+    return [c for c in comparisons if any(c.measured is m for m in item.measured)]
+
+
+def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
+    from commsim.report.crossover import crossover_lines, plot_crossover
+    from commsim.report.plots import plot_bandwidth
+    from commsim.report.tables import falls_note
+
+    mine = _of(item, comparisons)
+    parts: list[Part] = []
+    if item.rows:
+        figure = plot_bandwidth([item.curve()], list(item.measured), result.name, mine)
+        parts.append(picture(figure, f"Bus bandwidth of {item.collective} against message size."))
+        if any(row.candidates for row in item.rows):
+            parts.append(picture(plot_crossover(item, result.name), "Time of every algorithm that can run."))
+            parts += [Text(line.removeprefix("# ")) for line in crossover_lines(item)]
+    columns = [
+        "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)", "eight of ten within (us)",
+        "algorithm", "protocol", "channels", "bottleneck", "engine",
+    ]  # fmt: skip
+    note = falls_note(item)
+    shown = table(columns, [_row(row) for row in item.rows], f"{note[:1].upper()}{note[1:]}." if note else "")
+    sections = [Section(f"{item.collective}: prediction", (*parts, shown))]
+    for c in mine:
+        rows = [
+            (
+                _size(int(size)), microseconds(float(predicted)), microseconds(float(measured)), 100 * float(error),
+                "interpolated" if between else "",
+            )
+            for size, predicted, measured, error, between in zip(
+                c.size_bytes, c.predicted_s, c.measured_s, c.error, c.interpolated, strict=True
+            )
+        ]  # fmt: skip
+        compared = table(["size", "predicted (us)", "measured (us)", "error (%)", "note"], rows)
+        sections.append(Section(f"{item.collective}: against {c.measured.name}", (compared,)))
+    return sections
+
+
+def _row(row: Row) -> tuple[object, ...]:
+    band = ""
+    if row.low_s is not None and row.high_s is not None:
+        band = f"{microseconds(row.low_s):,.1f} to {microseconds(row.high_s):,.1f}"
+    bound = None if row.lower_bound_s is None else microseconds(row.lower_bound_s)
+    return (
+        _size(row.size_bytes), microseconds(row.time_s), gb_per_s(row.algbw), gb_per_s(row.busbw), bound, band,
+        row.algorithm, row.protocol, row.channels or None, row.bottleneck, row.level,
+    )  # fmt: skip
+
+
+def _size(nbytes: int) -> Cell:
+    return Cell(format_bytes(nbytes), float(nbytes))

@@ -1,0 +1,117 @@
+"""What a run prints and writes: tables, the JSON document, CSV files, pictures, the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsim.files import write_atomically
+from commsim.report.view import VIEWS, Shown, view_of
+
+if TYPE_CHECKING:
+    from commsim.planner.explain import Explanation
+    from commsim.scenario.result import Result
+    from commsim.scenario.run import Prepared
+
+
+def compared(result: Result) -> Shown:
+    """The result with every measured curve against the prediction at its sizes."""
+    from commsim.accuracy.compare import compare
+
+    pairs = [pair for item in result.items for pair in zip(item.at_measured, item.measured, strict=True)]
+    return Shown(result, [compare(predicted, measured) for predicted, measured in pairs])
+
+
+def document(shown: Shown, reasons: Sequence[Explanation] = ()) -> dict[str, Any]:
+    """The JSON document of a result: what `--json` prints and result.json holds."""
+    from commsim.report.explain import to_dict
+
+    whole = shown.result.to_dict() | {"comparisons": [c.summary() for c in shown.comparisons]}
+    return whole | {"explanations": [to_dict(reason) for reason in reasons]} if reasons else whole
+
+
+def tables(shown: Shown) -> str:
+    """The tables of all answers, each under a heading that says what was predicted and how; then what stands below."""
+    answers = [(view_of(answer.kind), answer) for answer in shown.result.answers]
+    below = [line for view, answer in answers for line in view.lines(answer)]
+    return "\n".join(view.table(shown, answer) for view, answer in answers) + "".join(f"{line}\n" for line in below)
+
+
+def write_files(
+    shown: Shown, folder: Path, *, plot: bool = False, html: bool = False, reasons: Sequence[Explanation] = ()
+) -> list[Path]:
+    """Writes the tables of every kind, result.json, scenario.yaml, the pictures and report.html; returns their paths.
+
+    Every file is written under a temporary name and renamed, so none is ever half there.
+    """
+    from commsim.scenario.load import resolved_yaml
+
+    result = shown.result
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "result.json": json.dumps(document(shown, reasons), indent=2, allow_nan=False) + "\n",
+        "scenario.yaml": f"# Resolved scenario {result.scenario_hash}, commsim {result.provenance['commsim']}\n"
+        + resolved_yaml(result.scenario, folder),
+    }
+    for view, answers in shown.kinds():
+        texts |= view.csv(shown, answers)
+    names = sorted(texts, key=lambda name: name != "result.csv")  # the rows come first, then in order
+    written = [write_atomically(folder / name, texts[name]) for name in names]
+    if plot:
+        written += _draw(shown, folder)
+    if html:
+        from commsim.report.page import html as page_text
+        from commsim.report.result_page import result_page
+
+        page = result_page(result, shown.comparisons, reasons)
+        written.append(write_atomically(folder / "report.html", page_text(page)))
+    _remove_stale(folder, written)
+    return written
+
+
+def _draw(shown: Shown, folder: Path) -> list[Path]:
+    """Writes the pictures of every answer as PNG and SVG, numbered where there are several of its kind."""
+    from commsim.report.plots import figure_bytes
+
+    written = []
+    for view, answers in shown.kinds():
+        for number, answer in enumerate(answers, 1):
+            for name, figure in view.draw(shown, answer).items():
+                file = name if len(answers) == 1 else f"{name}-{number}"
+                written += [
+                    write_atomically(folder / f"{file}.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
+                ]
+    return written
+
+
+def _remove_stale(folder: Path, written: Sequence[Path]) -> None:
+    """Removes what an earlier run left under the names of any kind: it would be read as this run's."""
+    patterns = ["report.html"]
+    for kind in VIEWS:
+        view = view_of(kind)
+        patterns += view.tables
+        patterns += [f"{name}{more}.{form}" for name in view.pictures for more in ("", "-*") for form in ("png", "svg")]
+    for pattern in patterns:
+        for stale in set(folder.glob(pattern)) - set(written):
+            stale.unlink()
+
+
+def write_trace(prepared: Prepared, path: Path) -> list[str]:
+    """Writes what the first item that can be traced does as a Chrome trace; returns lines on what it shows."""
+    from commsim.report.perfetto import chrome_trace
+    from commsim.scenario.run import traced
+
+    shown = traced(prepared)
+    text = chrome_trace(
+        shown.timeline,
+        shown.title,
+        kind=shown.kind,
+        streams=shown.streams,
+        counters=shown.counters,
+        world_size=shown.world_size,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+    return [f"# trace of {shown.title} in {path}; open it in https://ui.perfetto.dev"]

@@ -1,0 +1,106 @@
+"""Collectives of a saved result: rows, measured curves and the use of the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commsim.engine.usage import KindUse, LinkUse, Use
+from commsim.measure.records import Curve
+from commsim.report.saved import csv_rows
+from commsim.scenario.item import Item, Row
+from commsim.units import GIGA
+
+
+def read_items(name: str, records: list[dict[str, Any]], folder: Path | None) -> list[Item]:
+    """The items of a result's JSON, with the links of the table beside it; names of what was not simulated are not in
+    either."""
+    links = _links(folder / "links.csv") if folder is not None else {}
+    return [_item(name, record, tuple(links.get(number, ()))) for number, record in enumerate(records, 1)]
+
+
+def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
+    candidates = item.get("candidates_us") or {}
+    rows = tuple(_row(record, candidates.get(str(record["size_bytes"]), {})) for record in item["rows"])
+    measured, predicted = [], []
+    for curve in item.get("measured") or ():
+        size = np.array(curve["size_bytes"], np.int64)
+        common: dict[str, Any] = {"collective": item["collective"], "n_ranks": curve["n_ranks"], "size_bytes": size}
+        measured.append(
+            Curve(name=str(curve["name"]), kind="measured", time_s=np.array(curve["time_us"], float) / 1e6, **common)
+        )
+        at = np.array(curve["predicted_us"], float) / 1e6
+        predicted.append(Curve(name=name, kind="predicted", time_s=at, **common))
+    return Item(
+        name=name,
+        collective=str(item["collective"]),
+        n_ranks=int(item["n_ranks"]),
+        rows=rows,
+        library=str(item["library"]),
+        mode=str(item["mode"]),
+        measured=tuple(measured),
+        at_measured=tuple(predicted),
+        parameters=str(item.get("parameters") or ""),
+        use=_use(item.get("network_use"), links),
+        use_bytes=max((row.size_bytes for row in rows), default=0),
+    )
+
+
+def _row(record: dict[str, Any], candidates: dict[str, float]) -> Row:
+    def seconds(name: str) -> float | None:
+        return None if record.get(name) is None else float(record[name]) / 1e6
+
+    return Row(
+        size_bytes=int(record["size_bytes"]),
+        count=int(record["count"]),
+        dtype=str(record["dtype"]),
+        redop=str(record["redop"]),
+        root=int(record["root"]),
+        time_s=float(record["time_us"]) / 1e6,
+        algbw=GIGA * float(record["algbw_GBps"]),
+        busbw=GIGA * float(record["busbw_GBps"]),
+        algorithm=str(record["algorithm"]),
+        protocol=str(record["protocol"]),
+        channels=int(record.get("channels") or 0),
+        bottleneck=str(record["bottleneck"]),
+        lower_bound_s=seconds("lower_bound_us"),
+        low_s=seconds("low_us"),
+        high_s=seconds("high_us"),
+        launch_s=seconds("launch_us") or 0.0,
+        kernel_s=seconds("kernel_us") or 0.0,
+        level=str(record.get("level") or ""),
+        p99_s=seconds("p99_us"),
+        runner_up=str(record.get("runner_up") or ""),
+        runner_up_s=seconds("runner_up_us"),
+        candidates=tuple((str(n), float(us) / 1e6) for n, us in candidates.items()),
+        busiest_link=str(record.get("busiest_link") or ""),
+        busiest_share=None if record.get("busiest_share") is None else float(record["busiest_share"]),
+        fifo_s=seconds("fifo_us"),
+        fair_s=seconds("fair_us"),
+    )
+
+
+def _use(record: dict[str, Any] | None, links: tuple[LinkUse, ...]) -> Use | None:
+    """The use of the network; that of an old file, which has only its links, has these."""
+    if record is None:
+        return Use(0.0, 0.0, "", (), links, len(links)) if links else None
+    return Use(
+        time_s=float(record["time_us"]) / 1e6,
+        exposed_s=float(record["exposed_us"]) / 1e6,
+        bottleneck=str(record["bottleneck"]),
+        kinds=tuple(KindUse(**kind) for kind in record["kinds"]),
+        links=links,
+        links_used=int(record["links_used"]),
+        part=str(record["part"]),
+    )
+
+
+def _links(path: Path) -> dict[int, list[LinkUse]]:
+    """The links of links.csv by item, from 1."""
+    links: dict[int, list[LinkUse]] = {}
+    for row in csv_rows(path):
+        busy, share = float(row["busy_us"]) / 1e6, float(row["utilisation"])
+        links.setdefault(int(row["item"]), []).append(LinkUse(row["link"], row["kind"], int(row["bytes"]), busy, share))
+    return links

@@ -1,0 +1,162 @@
+"""How the answers of one kind of workload are shown: on a terminal, in files, in pictures, on a page, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+
+from commsim.errors import CommsimError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from commsim.accuracy.compare import Comparison
+    from commsim.report.page import Part, Section
+    from commsim.report.saved import Saved
+    from commsim.scenario.result import Result
+
+A = TypeVar("A")
+
+VIEWS = {
+    "items": "commsim.report.collectives",
+    "jobs": "commsim.report.jobs",
+    "trainings": "commsim.report.training_view",
+    "claims": "commsim.report.claims",
+    "traces": "commsim.report.chakra",
+}
+"""By the kind of an answer, the module whose ``VIEW`` shows it; only those that a result needs are loaded."""
+
+Pictures = Iterator[tuple[str, "Figure"]]
+"""(what to add to the file's name, the picture)."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What of a result is drawn: one item of several (from 1), a path of a sweep, numbers of nodes for a map."""
+
+    item: int | None = None
+    path: str | None = None
+    nodes: tuple[int, ...] = ()
+
+    def places(self, count: int) -> list[tuple[int, str]]:
+        """(place, what to add to the file's name) of the items that are wanted."""
+        if self.item is not None and not 1 <= self.item <= count:
+            raise CommsimError(f"found --item {self.item}, expected 1 to {count}")
+        wanted = range(count) if self.item is None else [self.item - 1]
+        return [(i, f"-{i + 1}" if count > 1 else "") for i in wanted]
+
+
+@dataclass(frozen=True)
+class PictureKind:
+    """A kind of picture: what it shows, whether a result has what it needs, and its pictures."""
+
+    shows: str
+    has: Callable[[Saved], bool]
+    draw: Callable[[Saved, Drawn], Pictures]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A result beside the comparisons of its measured curves."""
+
+    result: Result
+    comparisons: Sequence[Comparison] = ()
+
+    @property
+    def heading(self) -> str:
+        """The first line of a table."""
+        result = self.result
+        return f"commsim {result.provenance['commsim']}: {result.name} (scenario {result.scenario_hash})"
+
+    @property
+    def provenance(self) -> str:
+        """What a picture is signed with."""
+        return f"commsim {self.result.provenance['commsim']}, scenario {self.result.scenario_hash}"
+
+    @property
+    def machine(self) -> str:
+        """``16 x H100 SXM5: 2 nodes of 8 (NAME)``; of different nodes every kind."""
+        t = self.result.topology
+        gpus, each, counts = t["gpu"], t["ranks_per_node"], t["nodes_of_kind"]
+        kinds = len(counts)
+        models = gpus if isinstance(gpus, list) else [gpus] * kinds
+        sizes = each if isinstance(each, list) else [each] * kinds
+        if len(set(models)) == len(set(sizes)) == 1:
+            nodes = f"{t['nodes']} node{'s' if t['nodes'] != 1 else ''}"
+            return f"{t['ranks']} x {models[0]}: {nodes} of {sizes[0]} ({t['name']})"
+        parts = [
+            f"{count} node{'s' if count != 1 else ''} of {size} x {model}"
+            for count, size, model in zip(counts, sizes, models, strict=True)
+        ]
+        return f"{t['ranks']} ranks: {', '.join(parts)} ({t['name']})"
+
+    def of_kind(self, kind: str) -> tuple[Any, ...]:
+        """The answers of one kind."""
+        return tuple(answer for answer in self.result.answers if answer.kind == kind)
+
+    def kinds(self) -> list[tuple[View[Any], tuple[Any, ...]]]:
+        """Each kind that the result has, with its answers."""
+        kinds = dict.fromkeys(answer.kind for answer in self.result.answers)
+        return [(view_of(kind), self.of_kind(kind)) for kind in kinds]
+
+    def runs(self) -> list[tuple[View[Any], tuple[Any, ...]]]:
+        """The answers in the order of the file, neighbours of one kind together."""
+        return [(view_of(k), tuple(some)) for k, some in groupby(self.result.answers, key=lambda a: a.kind)]
+
+
+class View(Generic[A]):
+    """Shows the answers of one kind; `VIEWS` names the modules that hold one."""
+
+    question: ClassVar[str]
+    tables: ClassVar[tuple[str, ...]] = ()  # names of CSV files
+    pictures: ClassVar[tuple[str, ...]] = ()  # names of pictures beside them, without number and ending
+    kinds: ClassVar[dict[str, PictureKind]] = {}  # more pictures, for `commsim plot`
+
+    def table(self, shown: Shown, answer: A) -> str:
+        """An answer for the terminal; ends with a newline."""
+        raise NotImplementedError
+
+    def lines(self, answer: A) -> list[str]:
+        """What stands below all tables."""
+        return []
+
+    def csv(self, shown: Shown, answers: Sequence[A]) -> dict[str, str]:
+        """The text of each CSV file."""
+        return {}
+
+    def draw(self, shown: Shown, answer: A) -> dict[str, Figure]:
+        """The pictures that `run` writes, by name."""
+        return {}
+
+    def sentences(self, shown: Shown, answers: Sequence[A]) -> list[str]:
+        """The answer at the head of a page."""
+        raise NotImplementedError
+
+    def sections(self, shown: Shown, answers: Sequence[A]) -> list[Section]:
+        """The sections of a page."""
+        raise NotImplementedError
+
+    def sureness(self, shown: Shown, answers: Sequence[A]) -> list[Part]:
+        """What is known of the error."""
+        return []
+
+    def words(self, answer: A) -> list[str]:
+        """What bounds it, in sentences of its own."""
+        return []
+
+    def keep(self, answer: A) -> Any:
+        """What pictures need of it: the same that `read` gives."""
+        return answer
+
+    def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[Any]:
+        """The answers of a saved result: `records` are their values in its document; files may lie beside it."""
+        raise NotImplementedError
+
+
+def view_of(kind: str) -> View[Any]:
+    """What shows answers of a kind."""
+    return cast("View[Any]", import_module(VIEWS[kind]).VIEW)

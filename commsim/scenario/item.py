@@ -1,0 +1,177 @@
+"""What a collective answers: a row for each size, and the measured curves with the prediction at their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from commsim.measure.records import Curve
+from commsim.scenario.answer import Answer
+from commsim.units import gb_per_s, microseconds
+
+if TYPE_CHECKING:
+    from commsim.engine.usage import Use
+
+
+@dataclass(frozen=True)
+class Row:
+    """The prediction for one size: what nccl-tests prints, then how the time came about.
+
+    `size_bytes` and `count` as in nccl-tests; `algbw` and `busbw` in bytes/s.
+    """
+
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    time_s: float
+    algbw: float
+    busbw: float
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+    bottleneck: str = ""
+    lower_bound_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    launch_s: float = 0.0
+    kernel_s: float = 0.0
+    level: str = ""
+    p99_s: float | None = None  # of repeated runs, whose median is `time_s`
+    runner_up: str = ""  # with `algorithm: auto`: the next best, and every algorithm with its seconds, quickest first
+    runner_up_s: float | None = None
+    candidates: tuple[tuple[str, float], ...] = ()
+    busiest_link: str = ""  # with library none the link held longest, else what is; and the share of the time
+    busiest_share: float | None = None
+    fifo_s: float | None = None  # where both views of contention were simulated
+    fair_s: float | None = None
+    left_out: tuple[tuple[str, float], ...] = ()  # not simulated: the seconds that each takes at least are too many
+
+
+@dataclass(frozen=True)
+class Item(Answer):
+    """One workload item: its predicted rows, and the measured curves with the prediction at exactly their sizes."""
+
+    kind: ClassVar[str] = "items"
+
+    name: str
+    collective: str
+    n_ranks: int
+    rows: Sequence[Row]
+    library: str = "nccl"
+    mode: str = "back_to_back"
+    measured: tuple[Curve, ...] = ()
+    at_measured: tuple[Curve, ...] = ()
+    parameters: str = ""
+    use: Use | None = None  # of the network, by the largest size; with library none
+    use_bytes: int = 0
+
+    def curve(self) -> Curve:
+        """The predicted rows as a curve, with the band where every row has one."""
+        low, high = (
+            np.array([np.nan if v is None else v for v in column])
+            for column in ([r.low_s for r in self.rows], [r.high_s for r in self.rows])
+        )
+        banded = bool(self.rows) and not np.isnan(low).any()
+        return Curve(
+            name=self.name,
+            low_s=low if banded else None,
+            high_s=high if banded else None,
+            collective=self.collective,
+            n_ranks=self.n_ranks,
+            kind="predicted",
+            size_bytes=np.array([r.size_bytes for r in self.rows], np.int64),
+            time_s=np.array([r.time_s for r in self.rows]),
+            lower_bound_s=np.array([np.nan if r.lower_bound_s is None else r.lower_bound_s for r in self.rows]),
+            dtype=self.rows[0].dtype if self.rows else "",
+            redop=self.rows[0].redop if self.rows else "",
+        )
+
+    def use_dict(self) -> dict[str, Any] | None:
+        """The use of the network as JSON-ready values, without the single links."""
+        if self.use is None:
+            return None
+        return {
+            "size_bytes": self.use_bytes,
+            "time_us": microseconds(self.use.time_s),
+            "exposed_us": microseconds(self.use.exposed_s),
+            "bottleneck": self.use.bottleneck,
+            "links_used": self.use.links_used,
+            "part": self.use.part,
+            "kinds": [vars(kind) for kind in self.use.kinds],
+        }
+
+    def candidates_dict(self) -> dict[str, dict[str, float]]:
+        """With `algorithm: auto`: microseconds of every algorithm by size in bytes."""
+        return {
+            str(row.size_bytes): {name: microseconds(seconds) for name, seconds in row.candidates}
+            for row in self.rows
+            if row.candidates
+        }
+
+    def measured_dicts(self) -> list[dict[str, Any]]:
+        """The measured curves with the prediction at their sizes, as plain values."""
+        return [
+            {
+                "name": curve.name,
+                "n_ranks": curve.n_ranks,
+                "size_bytes": [int(size) for size in curve.size_bytes],
+                "time_us": [microseconds(float(t)) for t in curve.time_s],
+                "predicted_us": [microseconds(float(t)) for t in at.time_s],
+            }
+            for curve, at in zip(self.measured, self.at_measured, strict=True)
+        ]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as plain values with units in the names: what CSV, JSON and data frames hold."""
+        return [
+            {
+                "collective": self.collective,
+                "n_ranks": self.n_ranks,
+                "size_bytes": r.size_bytes,
+                "count": r.count,
+                "dtype": r.dtype,
+                "redop": r.redop,
+                "root": r.root,
+                "time_us": microseconds(r.time_s),
+                "algbw_GBps": gb_per_s(r.algbw),
+                "busbw_GBps": gb_per_s(r.busbw),
+                "algorithm": r.algorithm,
+                "protocol": r.protocol,
+                "channels": r.channels,
+                "bottleneck": r.bottleneck,
+                "lower_bound_us": None if r.lower_bound_s is None else microseconds(r.lower_bound_s),
+                "low_us": None if r.low_s is None else microseconds(r.low_s),
+                "high_us": None if r.high_s is None else microseconds(r.high_s),
+                "launch_us": microseconds(r.launch_s),
+                "kernel_us": microseconds(r.kernel_s),
+                "level": r.level,
+                "p99_us": None if r.p99_s is None else microseconds(r.p99_s),
+                "busiest_link": r.busiest_link,
+                "busiest_share": r.busiest_share,
+                "fifo_us": None if r.fifo_s is None else microseconds(r.fifo_s),
+                "fair_us": None if r.fair_s is None else microseconds(r.fair_s),
+                "runner_up": r.runner_up,
+                "runner_up_us": None if r.runner_up_s is None else microseconds(r.runner_up_s),
+                "not_simulated": len(r.left_out),
+            }
+            for r in self.rows
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            "collective": self.collective,
+            "n_ranks": self.n_ranks,
+            "library": self.library,
+            "mode": self.mode,
+            "parameters": self.parameters,
+            "network_use": self.use_dict(),
+            "rows": self.records(),
+            "candidates_us": self.candidates_dict(),
+            "measured": self.measured_dicts(),
+        }

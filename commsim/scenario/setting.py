@@ -1,0 +1,197 @@
+"""What a scenario says beside its workload: the machine, the library, how to predict, what to compare with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from commsim.document import Document, located
+from commsim.document.types import KeyPath, show
+from commsim.scenario.collective import CollectiveSpec
+from commsim.scenario.nccl_env import value_faults
+from commsim.scenario.strict import Strict
+from commsim.scenario.variation import VariationSpec
+from commsim.topology.spec import TopologySpec
+
+DEFAULT_NCCL_VERSION = "2.26.2"
+
+
+def _version(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){2}", value, re.ASCII):
+        return value
+    raise ValueError(f"found {show(value)}, expected an NCCL version of three numbers, such as {DEFAULT_NCCL_VERSION}")
+
+
+def _env_value(value: Any) -> Any:
+    """``NCCL_MAX_NCHANNELS: 16`` need not be quoted."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+EnvValue = Annotated[str, BeforeValidator(_env_value, json_schema_input_type=str | int)]
+
+
+class Library(Strict):
+    """Who runs the collective: NCCL or gloo with their own choices, or ``none`` for a raw schedule."""
+
+    name: Literal["nccl", "gloo", "none"] = Field(
+        default="nccl",
+        description=(
+            "whose collectives they are: NCCL's, gloo's as torch calls it, or `none` for raw schedules; the name "
+            "alone may stand in place of the block"
+        ),
+    )
+    version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = Field(
+        default=DEFAULT_NCCL_VERSION, description="of NCCL, three numbers: constants and rules differ by version"
+    )
+    env: dict[str, EnvValue] = Field(
+        default_factory=dict, description="the `NCCL_*` variables of the run; one that is not modelled gives a warning"
+    )
+    graph: str | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "what NCCL found on the machine itself, in place of a search: a file of `NCCL_GRAPH_DUMP_FILE`, or a log "
+            "of `NCCL_DEBUG=INFO` with the lines of `NCCL_DEBUG_SUBSYS=INIT,GRAPH`, of a job with as many GPUs a node; "
+            "a file beside the scenario, as an override from where the program runs"
+        ),
+    )
+    launch_mode: Literal["one_process", "process_per_gpu"] = Field(
+        default="process_per_gpu",
+        description="one GPU per process (torchrun, mpirun), or all GPUs of a node in one (nccl-tests `-g 8`); NCCL's",
+    )
+    one_host: bool = Field(
+        default=False,
+        description="with gloo: all nodes share the `cpu.cores` of one computer, as network namespaces do",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _env_makes_sense(self) -> Library:
+        faults: list[tuple[KeyPath, str]] = [(("env", k), m) for k, m in value_faults(self.env).items()]
+        needs = {"version": "nccl", "env": "nccl", "graph": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
+        faults += [
+            ((key,), f"found {key} with library {self.name}, expected it only with library {library}")
+            for key, library in needs.items()
+            if library != self.name
+            and key in self.model_fields_set
+            and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
+        ]
+        if faults:
+            raise located(*faults)
+        return self
+
+
+class Report(Strict):
+    """What to write beside the table."""
+
+    plot: bool = Field(default=False, description="write the bandwidth curve as PNG and SVG")
+    html: bool = Field(default=False, description="write the whole report as one file that loads nothing")
+
+
+class Setting(Strict):
+    """What a scenario says, whatever kinds of workload there are: these see no more of it than this."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=200,
+        description=(
+            "what tables and plots are titled; in lower case, with words joined by `-`, the default output folder"
+        ),
+    )
+    topology: TopologySpec = Field(description="the machine")
+    library: Library = Field(
+        default_factory=Library, description="whose collectives, and in which version and environment"
+    )
+    workload: tuple[Strict, ...] = Field(min_length=1, description="what is predicted, one table or answer per entry")
+    engine: Literal["auto", "closed_form", "wavefront", "fold", "event"] = Field(
+        default="auto",
+        description=(
+            "how times are computed; a level that does not apply says which of its conditions fails; `fold` only "
+            "with library `none`"
+        ),
+    )
+    contention: Literal["fifo", "fair"] = Field(
+        default="fifo",
+        description=(
+            "with library `none`: messages that meet on a link go one after the other, or side by side with a "
+            "max-min fair share each"
+        ),
+    )
+    variation: VariationSpec | None = Field(
+        default=None, description="with library `none`: what differs from run to run and from rank to rank"
+    )
+    mode: Literal["back_to_back", "single"] = Field(
+        default="back_to_back",
+        description=(
+            "`back_to_back`: calls follow each other, as in nccl-tests; `single`: one call that somebody waits "
+            "for, which pays launch and kernel"
+        ),
+    )
+    compare: tuple[str, ...] = Field(
+        default=(), description="measured curves beside the scenario file: CSV tables or logs"
+    )
+    params: str | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "a file of fitted parameters that `commsim calibrate` wrote, beside the scenario; as an override, from "
+            "where the program runs"
+        ),
+    )
+    report: Report = Field(default_factory=Report, description="what to write beside the table")
+
+    _document: Document = PrivateAttr(default_factory=lambda: Document("", None))
+    _base_dir: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def source(self) -> str:
+        """The file it was read from, empty for one made in code."""
+        return self._document.file
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder that ``compare`` and ``topology.path`` are relative to."""
+        return self._base_dir
+
+    @property
+    def document(self) -> Document:
+        """The document it was read from, for faults that only show later."""
+        return self._document
+
+    @property
+    def slug(self) -> str:
+        """The name as a file name: lower case, words joined by ``-``."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:80] or "scenario"
+
+    def compare_paths(self) -> list[Path]:
+        """The measured files, from where the program runs."""
+        return [self.base_dir / name for name in self.compare]
+
+    def params_path(self) -> Path | None:
+        """The file of fitted parameters: beside the scenario, or where the program runs if an override names it."""
+        return self._file(("params",), self.params)
+
+    def graph_path(self) -> Path | None:
+        """The file of NCCL's graphs: beside the scenario, or where the program runs if an override names it."""
+        return self._file(("library", "graph"), self.library.graph)
+
+    def _file(self, key: KeyPath, name: str | None) -> Path | None:
+        if name is None:
+            return None
+        return Path(name) if key in self.document.overrides else self.base_dir / name
+
+    def nccl_env(self, work: CollectiveSpec) -> dict[str, str]:
+        """NCCL's environment for one item: ``library.env`` and what the item itself fixes."""
+        env = dict(self.library.env)
+        if work.protocol is not None:
+            env["NCCL_PROTO"] = work.protocol
+        if work.channels is not None:
+            env["NCCL_MIN_NCHANNELS"] = env["NCCL_MAX_NCHANNELS"] = str(work.channels)
+        return env

@@ -1,0 +1,1 @@
+"""The kinds of workload: one file each, listed in `registry`."""

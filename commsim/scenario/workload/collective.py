@@ -1,0 +1,138 @@
+"""A collective over message sizes: a row for each, beside the measured curves of the scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from commsim.collectives import registry
+from commsim.collectives.semantics import ROOTED
+from commsim.document.types import KeyPath, show, suggest
+from commsim.measure.records import Curve
+from commsim.nccl.operation import unknown_to
+from commsim.nccl.version import parse_version
+from commsim.scenario.collective import CollectiveSpec
+from commsim.scenario.setting import Setting
+from commsim.scenario.work import Traced, Workload, WorkSite
+from commsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from commsim.scenario.item import Item, Row
+    from commsim.scenario.rows import RowPredictor
+
+
+class CollectiveWork(CollectiveSpec, Workload):
+    """One collective over message sizes; ``sizes`` are bytes, None to take those of the measured files."""
+
+    kind: ClassVar[str] = "items"
+    noun: ClassVar[str] = "a collective"
+    compared: ClassVar[bool] = True
+    whole_nodes: ClassVar[bool] = True
+
+    def faults(self, setting: Setting) -> list[tuple[KeyPath, str]]:
+        """What does not go with the library and the rest of the scenario, each at its key."""
+        faults: list[tuple[KeyPath, str]] = []
+        if self.sizes is None and not setting.compare:
+            faults.append(
+                ((), "found no key 'sizes', expected it, such as '8 B .. 8 GiB x2', unless compare has files")
+            )
+        odd = next((s for s in self.sizes or () if s % self.item_bytes), None)
+        if odd is not None:
+            text = f"found {format_bytes(odd)}, expected a multiple of {self.item_bytes} B, one {self.dtype}"
+            faults.append((("sizes",), text))
+        if self.root is not None and self.collective not in ROOTED:
+            text = f"found a root for {self.collective}, expected it only for broadcast, reduce, gather and scatter"
+            faults.append((("root",), text))
+        if setting.library.name == "none":
+            known = ["auto", *(a for c, a in registry.names() if c == self.collective)]
+            if self.algorithm is not None and self.algorithm not in known:
+                text = f"found the unknown algorithm {show(self.algorithm)}, {suggest(self.algorithm, known)}"
+                faults.append((("algorithm",), text))
+            if self.protocol is not None:
+                text = f"found protocol {self.protocol} with library none, expected it only with library nccl"
+                faults.append((("protocol",), text))
+            return faults
+        if setting.library.name == "gloo":
+            faults += [
+                ((key,), f"found {key} with library gloo, which chooses itself")
+                for key in ("algorithm", "protocol", "channels")
+                if getattr(self, key) is not None
+            ]
+            return faults
+        if reason := unknown_to(parse_version(setting.library.version), None, self.collective, self.operation):
+            key = "redop" if f"no {self.redop}," in reason else "dtype"
+            faults.append(((key,), f"found {getattr(self, key)}, but {reason}"))
+        if self.algorithm is not None:
+            text = (
+                f"found algorithm {self.algorithm} with library nccl, which chooses itself; "
+                f"expected library none, or NCCL_ALGO: {self.algorithm.title()} in library.env"
+            )
+            faults.append((("algorithm",), text))
+        for key, names in (
+            ("protocol", ("NCCL_PROTO",)),
+            ("channels", ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")),
+        ):
+            both = [n for n in names if n in setting.library.env]
+            if getattr(self, key) is not None and both:
+                faults.append(((key,), f"found {key} here and {both[0]} in library.env, expected one"))
+        return faults
+
+    def run(self, site: WorkSite) -> tuple[Item, list[str]]:
+        """The predicted rows, and the prediction at exactly the sizes of every measured curve."""
+        from commsim.scenario.item import Item
+        from commsim.scenario.predictors import row_predictor
+
+        setting, topology = site.setting, site.topology
+        predictor = row_predictor(setting, topology, self, site.cache)
+        curves = tuple(c for c in site.measured if c.collective == self.collective)
+        sizes = self.sizes if self.sizes is not None else _sizes_of(curves)
+        shown = site.progress(sizes, f"{setting.name}: {self.collective}") if site.progress else sizes
+        rows = tuple(predictor(size) for size in shown)
+        item = Item(
+            name=setting.name,
+            collective=self.collective,
+            n_ranks=topology.world_size,
+            library=setting.library.name,
+            mode=setting.mode,
+            rows=rows,
+            measured=curves,
+            at_measured=tuple(self._at_measured(site, curve, predictor, rows) for curve in curves),
+            parameters=predictor.provenance,
+            use=predictor.use,
+            use_bytes=max(sizes, default=0),
+        )
+        return item, predictor.warnings
+
+    def _at_measured(self, site: WorkSite, curve: Curve, predictor: RowPredictor, rows: tuple[Row, ...]) -> Curve:
+        """The prediction at the sizes of a measured curve, of its type and reduction where the item states none."""
+        from commsim.scenario.predictors import row_predictor
+
+        logged = self.as_logged(curve.dtype, curve.redop)
+        known = {row.size_bytes: row for row in rows}
+        if site.setting.library.name == "nccl" and not logged.operation.alike(self.operation):
+            predictor, known = row_predictor(site.setting, site.topology, logged, site.cache), {}
+        at = [known.get(int(size)) or predictor(int(size)) for size in curve.size_bytes]
+        return Curve(
+            name=site.setting.name,
+            collective=curve.collective,
+            n_ranks=site.topology.world_size,
+            kind="predicted",
+            size_bytes=curve.size_bytes,
+            time_s=np.array([row.time_s for row in at]),
+            dtype=predictor.work.dtype,
+            redop=predictor.work.redop,
+        )
+
+    def traced(self, site: WorkSite) -> Traced:
+        """The moves of the largest size, simulated by events; of several runs the first."""
+        if site.setting.library.name != "none":
+            return super().traced(site)
+        from commsim.scenario.trace import traced
+
+        return traced(site, self)
+
+
+def _sizes_of(curves: Iterable[Curve]) -> tuple[int, ...]:
+    return tuple(sorted({int(size) for curve in curves for size in curve.size_bytes}))

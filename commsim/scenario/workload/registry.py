@@ -1,0 +1,17 @@
+"""The kinds of workload that a scenario may hold; a new one is a file here, a name in `AnyWork`, a view in `report`."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from commsim.scenario.work import Workload
+from commsim.scenario.workload.claim import ClaimWork
+from commsim.scenario.workload.collective import CollectiveWork
+from commsim.scenario.workload.jobs import JobsWork
+from commsim.scenario.workload.trace import TraceWork
+from commsim.scenario.workload.training import TrainingWork
+
+AnyWork = CollectiveWork | JobsWork | TrainingWork | ClaimWork | TraceWork
+
+KINDS: dict[str, type[Workload]] = {work.kind: work for work in get_args(AnyWork)}
+"""By their lists in the JSON result, in its order."""
