@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from commsim.accuracy.index import NETWORK_KINDS, NVLINK, IndexRow, index_rows, parse_row
-from commsim.accuracy.machines import Host, host_of, machine_of, plugin_of
+from commsim.accuracy.machines import NamedMachine, host_of, machine_of, plugin_of
 from commsim.accuracy.releases import log_date, release_day
 from commsim.document import read_documents, validate
 from commsim.document.types import show, suggest
@@ -222,7 +222,7 @@ def _faulty(cells: dict[str, str], slug: str, path: Path, fault: str) -> Case:
     )
 
 
-def _environment(row: IndexRow, host: Host, cells: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def _environment(row: IndexRow, host: NamedMachine, cells: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """The environment of a log: what its row states, then what the network's plugin of its day sets; and a note."""
     plugin = plugin_of(host, row.network)
     # Of a log without a date the plugin is as old as its NCCL.

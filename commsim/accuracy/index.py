@@ -18,6 +18,7 @@ from commsim.measure.records import collective_name
 from commsim.nccl.parameters import NETWORKS
 from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
 from commsim.nccl.version import Version, parse_version
+from commsim.units import parse_bandwidth
 
 REQUIRED = ("collective", "n_ranks", "machine", "nodes", "gpus_per_node", "launch")
 """Columns without which a log cannot be predicted."""
@@ -121,7 +122,7 @@ def parse_row(cells: Mapping[str, str]) -> IndexRow:
         system=cells.get("system", ""),
         network=network,
         nics_per_node=count(cells, "nics_per_node"),
-        nic_bandwidth=float(rate) * 1e9 / 8 if rate else None,
+        nic_bandwidth=parse_bandwidth(f"{rate} Gb/s") if rate else None,
         version=release,
         iterations=count(cells, "iterations") or NCCL_TESTS_ITERATIONS,
         env=variables(cells),

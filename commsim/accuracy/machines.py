@@ -19,6 +19,7 @@ from commsim.nccl.version import ASSUMED
 from commsim.topology.graph import Topology
 from commsim.topology.imported import NDR_BANDWIDTH
 from commsim.topology.presets import Preset, described, load_file, load_preset, preset, preset_names
+from commsim.units import gb_per_s, parse_bandwidth
 
 _USUAL_RATE = {"volta": 100, "turing": 100, "ampere": 200, "ada": 200, "hopper": 400, "blackwell": 400}
 """Gb/s of a NIC where the row names none: the usual one of the servers of that time."""
@@ -50,7 +51,7 @@ _LATENCY = {
 
 
 @dataclass(frozen=True)
-class Host:
+class NamedMachine:
     """A machine that a row names: its `topology:` key and value, its figures, its GPU's generation."""
 
     key: str  # preset or path
@@ -80,13 +81,13 @@ def _load_path(name: str, **knobs: object) -> Topology:
 
 
 @lru_cache(maxsize=256)
-def host_of(machine: str, folder: Path) -> Host:
+def host_of(machine: str, folder: Path) -> NamedMachine:
     """The machine of a row: a preset, or a topology file whose path is relative to the folder of the index."""
     if machine.endswith((".yaml", ".yml")):
         path = (folder / machine).resolve()
-        host = Host("path", str(path), described(path), "", "")
+        host = NamedMachine("path", str(path), described(path), "", "")
     elif machine in preset_names():
-        host = Host("preset", machine, preset(machine), "", "")
+        host = NamedMachine("preset", machine, preset(machine), "", "")
     else:
         close = get_close_matches(machine.lower(), preset_names(), n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "`commsim topo list` names them"
@@ -95,14 +96,16 @@ def host_of(machine: str, folder: Path) -> Host:
     return replace(host, generation=gpu.generation, gpu=gpu.model)
 
 
-def plugin_of(host: Host, network: str | None) -> str:
+def plugin_of(host: NamedMachine, network: str | None) -> str:
     """NCCL's network plugin on a row's machine (`commsim.nccl.plugins`): the machine's own, else the network's."""
     if host.figures.nics_per_node and network in (None, host.figures.network):
         return host.figures.plugin
     return _PLUGIN_OF.get(network or "", "none")
 
 
-def machine_of(row: IndexRow, host: Host, env: dict[str, str]) -> tuple[dict[str, object], str, tuple[str, ...]]:
+def machine_of(
+    row: IndexRow, host: NamedMachine, env: dict[str, str]
+) -> tuple[dict[str, object], str, tuple[str, ...]]:
     """The `topology:` description of a row, the kind of its network, and notes on what was assumed."""
     full = host.figures.gpus_per_node
     nodes, per_node = row.nodes, row.gpus_per_node
@@ -136,7 +139,7 @@ def _one_nvlink_domain(row: IndexRow, full: int, env: dict[str, str]) -> bool:
     return full > _GPUS_OF_A_SERVER and row.network is None and env.get("NCCL_MNNVL_ENABLE", "") != "0"
 
 
-def node_parts(host: Host, row: IndexRow, env: dict[str, str]) -> int:
+def node_parts(host: NamedMachine, row: IndexRow, env: dict[str, str]) -> int:
     """Into how many equal parts NCCL cuts a node whose GPUs it may not let talk to each other: 1 where they may.
 
     Without shared memory (NCCL_SHM_DISABLE=1) GPUs that may not write to each other's memory (`peer_level`) reach each
@@ -167,7 +170,7 @@ def _over_own(row: IndexRow, own: Preset, hosts: int) -> dict[str, object]:
     return {"node": {"nic": changed}} if changed else {}
 
 
-def wire_of(row: IndexRow, host: Host, gpus: int) -> Wire:
+def wire_of(row: IndexRow, host: NamedMachine, gpus: int) -> Wire:
     """The network of a row on a machine that has none; `gpus` of a host."""
     notes = []
     network = row.network
@@ -179,10 +182,10 @@ def wire_of(row: IndexRow, host: Host, gpus: int) -> Wire:
     bandwidth, nics = row.nic_bandwidth, row.nics_per_node
     if bandwidth is None:
         rate = _RATE_OF.get(network, _RATE_OF_BOARD.get(host.figures.name, _USUAL_RATE[host.generation]))
-        bandwidth = rate * 1e9 / 8
+        bandwidth = parse_bandwidth(f"{rate} Gb/s")
         notes.append(f"NIC rate not stated: taken as {rate} Gb/s")
     if nics is None:
-        nics, why = _usual_count(network, bandwidth * 8 / 1e9, gpus, host.generation)
+        nics, why = _usual_count(network, 8 * gb_per_s(bandwidth), gpus, host.generation)
         notes.append(f"NIC count not stated: taken as {nics} ({why})")
     if network == "efa" and nics > gpus and nics % gpus == 0:  # its plugin joins the devices beside one GPU
         nics, bandwidth = gpus, bandwidth * nics / gpus

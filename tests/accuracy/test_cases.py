@@ -365,11 +365,41 @@ def test_fabric_classes() -> None:
     assert fabric_class("efa", 2) == "Slingshot/EFA/cloud plugin"
 
 
-def test_every_log_of_the_project_has_a_machine_of_its_ranks(checkout: Path) -> None:
-    cases = load_cases([checkout / "validation" / "measured"])
-    assert len(cases) > 270
-    wrong = [c.slug for c in cases if c.fault or c.topology().world_size != c.n_ranks]
-    assert wrong == []
+@pytest.mark.parametrize(("folder", "logs", "unknown"), [("measured", 279, 0), ("outside", 63, 1), ("silicon", 136, 0)])
+def test_every_log_of_the_project_has_a_machine_of_its_ranks(
+    folder: str, logs: int, unknown: int, checkout: Path
+) -> None:
+    cases = load_cases([checkout / "validation" / folder])
+    assert (len(cases), sum(bool(c.fault) for c in cases)) == (logs, unknown)
+    assert [c.slug for c in cases if not c.fault and c.topology().world_size != c.n_ranks] == []
+
+
+def test_every_machine_file_of_the_project_is_some_log_s(checkout: Path) -> None:
+    folders = [checkout / "validation" / name for name in ("measured", "outside")]
+    named = {(f / c.row["machine"]).resolve() for f in folders for c in load_cases([f]) if "/" in c.row["machine"]}
+    assert named == {path.resolve() for path in (checkout / "validation" / "machines").glob("*.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("slug", "nodes", "gpus", "nics", "gbps", "env", "launch"),
+    [
+        # what the page that each row names prints or links
+        ("oci_gb200_n32x4_allreduce_2racks", 2, 64, 64, 400, {"NCCL_NVLS_ENABLE": "0"}, "process_per_gpu"),
+        ("coreweave_gb200_20racks_n1440_allreduce", 20, 72, 72, 400, {}, "process_per_gpu"),
+        ("rtx6000d_n2x8_allreduce_spcx", 4, 4, 8, 800, {"NCCL_SHM_DISABLE": "1"}, "process_per_gpu"),
+        ("coreweave_a100_n4x8_allreduce", 4, 8, 8, 200, {"NCCL_COLLNET_ENABLE": "1"}, "process_per_gpu"),
+        ("a800_10gbe_n2x8_allreduce_torch", 2, 8, 1, 10, {"NCCL_P2P_DISABLE": "1"}, "process_per_gpu"),
+    ],
+)
+def test_conditions_of_published_logs(
+    slug: str, nodes: int, gpus: int, nics: int, gbps: int, env: dict[str, str], launch: str, checkout: Path
+) -> None:
+    case = next(c for c in load_cases([checkout / "validation" / "measured"]) if c.slug == slug)
+    topology = case.topology()
+    assert (topology.nodes, topology.ranks_per_node, topology.nics_per_node) == (nodes, gpus, nics)
+    assert topology.nic_bandwidth == gbps * 1e9 / 8
+    assert env.items() <= case.env.items()
+    assert case.launch == launch
 
 
 def test_a_folder_without_index_is_named(tmp_path: Path) -> None:
