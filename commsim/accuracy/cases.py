@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from commsim.accuracy.case import Case
 from commsim.accuracy.index import NETWORK_KINDS, NVLINK, IndexRow, index_rows, parse_row
 from commsim.accuracy.machines import NamedMachine, host_of, machine_of, plugin_of
 from commsim.accuracy.releases import log_date, release_day
 from commsim.document import read_documents, validate
 from commsim.document.types import show, suggest
-from commsim.errors import CommsimError, LogFormatError, TopologyError
-from commsim.nccl.operation import SUM, Operation
+from commsim.errors import CommsimError, LogFormatError
 from commsim.nccl.plugins import PLUGINS, variables
-from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
-from commsim.nccl.version import ASSUMED, Version, parse_version
-
-if TYPE_CHECKING:
-    from commsim.nccl.graph_file import GraphFile
-    from commsim.topology.graph import Topology
+from commsim.nccl.version import ASSUMED, parse_version
 
 CLASSES = ("one node", "IB/RoCE", "Slingshot/EFA/cloud plugin")
 """Fabric classes that errors are reported by."""
@@ -77,41 +72,6 @@ class CaseFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     systems: list[CaseRow]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One measured log and the conditions it is predicted under."""
-
-    slug: str
-    path: Path
-    collective: str
-    n_ranks: int
-    nodes: int
-    gpus_per_node: int
-    system: str
-    healthy: str
-    machine: dict[str, object]  # a `topology:` description
-    version: Version | None
-    launch: str
-    env: dict[str, str]
-    notes: tuple[str, ...] = ()
-    iterations: int = NCCL_TESTS_ITERATIONS  # calls timed together
-    graphs: GraphFile | None = None  # that NCCL itself found on the machine; None: they are searched
-    operation: Operation = SUM
-    fault: str = ""  # why no machine could be found
-    row: dict[str, str] = field(default_factory=dict, compare=False)
-
-    def topology(self) -> Topology:
-        """The machine, built."""
-        from commsim.document import Document
-        from commsim.topology.presets import load_topology
-        from commsim.topology.spec import TopologySpec
-
-        if self.fault:
-            raise TopologyError(self.fault)
-        document = Document(file=f"case {self.slug}", data=self.machine, marks={})
-        return load_topology(validate(TopologySpec, document, error=TopologyError), Path())
 
 
 def fabric_class(network: str, nodes: int) -> str:

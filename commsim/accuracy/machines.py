@@ -98,7 +98,7 @@ def host_of(machine: str, folder: Path) -> NamedMachine:
 
 def plugin_of(host: NamedMachine, network: str | None) -> str:
     """NCCL's network plugin on a row's machine (`commsim.nccl.plugins`): the machine's own, else the network's."""
-    if host.figures.nics_per_node and network in (None, host.figures.network):
+    if host.figures.nics_per_node and network in (None, NVLINK, host.figures.network):
         return host.figures.plugin
     return _PLUGIN_OF.get(network or "", "none")
 

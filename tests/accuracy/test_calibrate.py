@@ -9,7 +9,8 @@ import pytest
 
 from commsim.accuracy.baselines import NAMES, three_lines
 from commsim.accuracy.calibrate import Log, Rows, fit, stack, weights
-from commsim.accuracy.cases import Case, case_of
+from commsim.accuracy.case import Case
+from commsim.accuracy.cases import case_of
 from commsim.accuracy.fields import Space, parameters_at, replaced, scope_of, space, start_parameters, walk
 from commsim.accuracy.modes import FEW, Study, nearest, reference
 from commsim.accuracy.planes import FitPredictor, Planes, explored, planes
