@@ -49,3 +49,10 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, json, commsim; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert not set(json.loads(done.stdout)) & {*HEAVY, "numpy", "pydantic"}
+
+
+def test_a_user_s_calibration_does_not_load_the_study_of_published_logs() -> None:
+    probe = "import sys, commsim.accuracy.calibration, commsim.accuracy.calibration_models; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=120)
+    study = {f"commsim.accuracy.{name}" for name in ("cases", "index", "machines", "releases", "validate", "modes")}
+    assert not study & set(done.stdout.split())

@@ -1,6 +1,6 @@
 """Writes docs/accuracy-outside.md: the model against curves that no fit has seen; `make accuracy-outside`.
 
-`validation/outside` holds them. Each is predicted from the words of its index row by the written rule, with the
+`validation/outside` holds them. Each is predicted from the columns of its index row, with the
 parameters fitted to `validation/measured`, less the logs of its system where there are some.
 """
 
@@ -46,9 +46,9 @@ def page(found: dict[str, Any]) -> str:
         "# Curves that no fit has seen",
         "",
         "Written by `make accuracy-outside`; do not edit by hand. The parameters are fitted to the curves of "
-        "[Accuracy](accuracy.md). These are others, published elsewhere, and predicted from the words of their index "
-        "rows by [the written rule](guides/validate.md); where the project's cases name a machine for such slugs "
-        "(`aws_p5_*`), the fit leaves the logs of that machine out. What these curves showed of the rule and of the "
+        "[Accuracy](accuracy.md). These are others, published elsewhere, and predicted from the columns of their index "
+        "rows ([Validate](guides/validate.md)); of a system that has logs on both pages (`aws-p5`), the fit leaves "
+        "them out. What these curves showed of the rule and of the "
         "model was mended, so that one that nobody here has looked at may come out a little worse.",
         "",
         f"{len(zero['per_log'])} published curves, of which {healthy} are scored, not known degraded. Errors in "

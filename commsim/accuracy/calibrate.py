@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.cases import Case
+from commsim.accuracy.case import Case
 from commsim.accuracy.fields import FieldSpace, space
 from commsim.accuracy.planes import Planes
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.cases import Case
+from commsim.accuracy.case import Case
 from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, walk
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve

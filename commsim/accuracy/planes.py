@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from commsim.accuracy.baselines import baselines
-from commsim.accuracy.cases import Case
+from commsim.accuracy.case import Case
 from commsim.accuracy.fields import Field, parameters_at, replaced, scope_of, space
 from commsim.errors import CommsimError
 from commsim.nccl.lower import Call

@@ -7,7 +7,7 @@ notes of docs.nvidia.com/deeplearning/nccl/archives and the tags of github.com/N
 from __future__ import annotations
 
 import re
-from datetime import date, timedelta
+from datetime import date
 
 from commsim.nccl.version import Version, parse_version
 
@@ -29,63 +29,22 @@ RELEASES: tuple[tuple[date, Version], ...] = tuple(
 )
 """(day, release) in order of time."""
 
-_TORCH = {
-    (2, 0): "2.14.3", (2, 1): "2.18.1", (2, 2): "2.19.3", (2, 3): "2.20.5", (2, 4): "2.20.5", (2, 5): "2.21.5",
-    (2, 6): "2.21.5", (2, 7): "2.26.2", (2, 8): "2.27.3", (2, 9): "2.27.5", (2, 11): "2.28.9", (2, 13): "2.29.7",
-}  # fmt: skip
-"""NCCL that the wheels of PyTorch require (their metadata in the package index, which has none of 2.10 and 2.12)."""
-
-_MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
-_NAMES = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS)
-_DATES = (
-    re.compile(r"(?<!\d)(?P<y>20\d\d)[-/_.](?P<m>\d\d)(?:[-/_.](?P<d>\d\d))?(?!\d)"),
-    re.compile(r"(?<!\d)(?P<d>\d\d)\.(?P<m>\d\d)\.(?P<y>20\d\d)(?!\d)"),
-    re.compile(r"(?<!\d)(?P<y>20\d\d)(?P<m>0[1-9]|1[0-2])(?P<d>[0-3]\d)(?!\d)"),
-    re.compile(rf"\b(?P<name>{_NAMES})\.?,?[ -](?:(?P<d>\d\d?)(?:st|nd|rd|th)?,? )?(?P<y>20\d\d)\b", re.I),
-    re.compile(rf"\b(?P<d>\d\d?)(?:st|nd|rd|th|\.)? (?P<name>{_NAMES})\.?,? (?P<y>20\d\d)\b", re.I),
-    re.compile(r"\b(?P<y>20\d\d)\b(?!-\d\d-\d\d)"),
-)
-_VERSION = re.compile(r"(?<![\d.])2[._](\d{1,2})(?:[._](\d{1,2}))?(?![\d])")
-_CODE = re.compile(r"(?<![\d.])2(\d\d)(\d\d)(?![\d.])")
-_IN_NOTES = re.compile(r"\bNCCL (?:version )?v?2\.(\d{1,2})\.(\d{1,2})\b", re.I)
-_OF_TORCH = re.compile(r"torch(?:(?!nccl)[^\d,;]){0,16}(\d)\.(\d{1,2})(?:\.\d+)?", re.I)
-_CONTAINER = re.compile(
-    r"(?:\bNGC\b[^\d,;]{0,12}|(?:pytorch|tensorflow|nemo):)(2\d)\.(0[1-9]|1[0-2])\b"
-    r"|(?<![\d.])(2\d)\.(0[1-9]|1[0-2])-py3\b",
-    re.I,
-)
+_DATE = re.compile(r"(20\d\d)(?:-(0[1-9]|1[0-2])(?:-(0[1-9]|[12]\d|3[01]))?)?(?!\d)")
 
 
 def log_date(text: str) -> date | None:
-    """The first date that a text names; 1 July where only a year, the first of the month where no day is named.
+    """The day that a text begins with; 1 July where only a year, the first of the month where no day is named.
 
-    >>> log_date("2025-02 (repo HEAD 2025-02-07)")
+    >>> log_date("2025-02 (repository of 2025-02-07)")
     datetime.date(2025, 2, 1)
     """
-    found = [match for match in (pattern.search(text) for pattern in _DATES) if match]
-    for match in sorted(found, key=lambda match: match.start()):
-        parts = match.groupdict()
-        name = (parts.get("name") or "")[:3].title()
-        named = (number for number, month in enumerate(_MONTHS, 1) if month[:3] == name)
-        month = next(named, None) or int(parts.get("m") or 7)
-        try:
-            return date(int(parts["y"]), month, int(parts.get("d") or 1))
-        except ValueError:
-            continue
-    return None
+    match = _DATE.match(text)
+    if match is None:
+        return None
+    try:
+        return date(int(match[1]), int(match[2] or 7), int(match[3] or 1))
+    except ValueError:
+        return None
 
 
 def current_release(day: date) -> Version:
@@ -100,44 +59,3 @@ def release_day(version: Version) -> date:
     (datetime.date(2024, 4, 3), datetime.date(2024, 4, 3))
     """
     return max((day for day, release in RELEASES if release <= version), default=RELEASES[0][0])
-
-
-def stated_version(text: str) -> Version | None:
-    """The NCCL release that a text names, or None: ``2.22.3+cuda12.6``, ``2.18 (directory)``, the code ``22203``."""
-    text = _OF_TORCH.sub(" ", _CONTAINER.sub(" ", text))
-    match = _VERSION.search(text) or _CODE.search(text)
-    return parse_version(f"2.{int(match[1])}.{int(match[2] or 0)}") if match else None
-
-
-def brought_version(text: str) -> tuple[Version, str] | None:
-    """The NCCL of the PyTorch or of NVIDIA's container that a text names, and a note; None where it names neither.
-
-    A container is taken to hold the release that was current at the end of its month.
-    """
-    if (match := _OF_TORCH.search(text)) and (torch := (int(match[1]), int(match[2]))) in _TORCH:
-        return parse_version(_TORCH[torch]), f"version not stated: that of PyTorch {torch[0]}.{torch[1]}"
-    if match := _CONTAINER.search(text):
-        year, month = match[1] or match[3], match[2] or match[4]
-        end = date(2000 + int(year), int(month), 28) + timedelta(days=3)
-        return current_release(end), f"version not stated: that of the container {year}.{month}"
-    return None
-
-
-def version_of(text: str, day: str, notes: str = "") -> tuple[Version | None, str]:
-    """The release of a log, and a note where it is not stated.
-
-    Notes may state it as well ("NCCL 2.18.5"). Else it is that of the PyTorch or the container that version or notes
-    name, else the one that was current on the log's date, if any.
-    """
-    version = stated_version(text)
-    if version is None and (match := _IN_NOTES.search(notes)):
-        version = parse_version(f"2.{int(match[1])}.{int(match[2])}")
-    if version is not None:
-        return version, ""
-    brought = brought_version(text) or brought_version(notes)
-    if brought is not None:
-        return brought
-    when = log_date(day)
-    if when is None:
-        return None, "neither version nor date stated"
-    return current_release(when), f"version not stated: the release current on {when.isoformat()}"

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from commsim.accuracy.anchors import anchored
 from commsim.accuracy.baselines import FREE_FIT, NAMES, three_lines
 from commsim.accuracy.calibrate import Log, stack
-from commsim.accuracy.cases import CLASSES, Case, fabric_class, load_cases
+from commsim.accuracy.case import Case
+from commsim.accuracy.cases import CLASSES, fabric_class, load_cases
 from commsim.accuracy.compare import BANDS
 from commsim.accuracy.fields import space
 from commsim.accuracy.modes import DRAWN, MOST_NODES, Plan, Study

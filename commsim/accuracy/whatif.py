@@ -126,7 +126,8 @@ _LAUNCHES = {
 
 def _launch(scenario: Scenario, topology: Topology, stated: str) -> list[WhatIf]:
     (other,) = set(_LAUNCHES) - {scenario.library.launch_mode}
-    stated = stated.replace("process_per_node", "one_process")
+    alike = {"process_per_node": "one_process", "thread_per_gpu": "process_per_gpu"}  # threads launch side by side
+    stated = alike.get(stated, stated)
     if topology.ranks_per_node == 1 or stated == scenario.library.launch_mode:
         return []
     words = f"{_LAUNCHES[other]}{', as the log says' if stated == other else ''}"

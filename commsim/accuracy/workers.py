@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.calibrate import Log
-from commsim.accuracy.cases import Case
+from commsim.accuracy.case import Case
 from commsim.accuracy.fields import Field, space
 from commsim.accuracy.planes import Planes, attempted, explored, unique
 from commsim.errors import CommsimError, ScenarioError

@@ -145,10 +145,20 @@ def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[
     if index:
         table.collective = collective_name(index.get("collective", ""))
         table.n_ranks = _integer_or_none(index.get("n_ranks", ""))
-        table.conditions = {k: v for k in _CONDITIONS if (v := index.get(k, "").strip())}
+        table.conditions = _conditions(index)
     table.has_redop = any(row.redop for row in table.rows)
     table.has_root = any(row.root is not None for row in table.rows)
     return [table]
+
+
+def _conditions(index: dict[str, str]) -> dict[str, str]:
+    """What the source of a log states of its conditions; not what the index assumes."""
+    known = {k: v for k in _CONDITIONS if (v := index.get(k, "").strip())}
+    if "n_nodes" not in known and index.get("nodes", "").strip():
+        known = {"n_nodes": index["nodes"].strip()} | known
+    for column in index.get("assumed", "").split():
+        known.pop(column, None)
+    return known
 
 
 def index_row(path: Path) -> dict[str, str]:

@@ -129,7 +129,13 @@ def _folder() -> Path:
 
 def preset(name: str) -> Preset:
     """One shipped preset; no other file is read."""
-    file, machine = _read(_folder() / f"{name}.yaml")
+    return described(_folder() / f"{name}.yaml")
+
+
+def described(path: Path) -> Preset:
+    """The machine of a description file, as `topo list` shows a preset."""
+    file, machine = _read(path)
+    name = path.stem
     node, nic = machine.node or NodeSpec(), (machine.node and machine.node.nic) or NicSpec()
     gpu, nics = machine.gpu or GpuSpec(), full_nics(node)
     network = (machine.fabric and machine.fabric.network) or "infiniband"

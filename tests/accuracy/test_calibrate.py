@@ -9,7 +9,8 @@ import pytest
 
 from commsim.accuracy.baselines import NAMES, three_lines
 from commsim.accuracy.calibrate import Log, Rows, fit, stack, weights
-from commsim.accuracy.cases import Case, case_of
+from commsim.accuracy.case import Case
+from commsim.accuracy.cases import case_of
 from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, start_parameters, walk
 from commsim.accuracy.modes import FEW, Study, nearest, reference
 from commsim.accuracy.planes import FitPredictor, Planes, explored, planes
@@ -20,21 +21,23 @@ from commsim.nccl.predict import Options, Predictor
 SIZES = tuple(2**k for k in range(8, 31, 2))
 
 
-def _case(slug: str, collective: str = "all_reduce", nodes: int = 1, gpu: str = "H100", **more: str) -> Case:
+def _case(slug: str, collective: str = "all_reduce", nodes: int = 1, machine: str = "hgx-h100", **more: str) -> Case:
     row = {
         "slug": slug,
         "collective": collective,
-        "n_nodes": str(nodes),
+        "machine": machine,
+        "nodes": str(nodes),
         "gpus_per_node": "4",
-        "gpu_model": gpu,
-        "intra_link": "NVSwitch",
-        "inter_link": "8x 400Gb/s InfiniBand" if nodes > 1 else "",
         "nccl_version": "2.26.2",
+        "launch": "one_process" if nodes == 1 else "process_per_gpu",
         "env": "NCCL_NVLS_ENABLE=0",
         "healthy": "yes",
         "source_url": "https://github.com/one/x",
     }
-    return case_of(row | more, Path())
+    if nodes > 1:
+        row |= {"network": "infiniband", "nics_per_node": "8", "nic_gbps": "400"}
+    row |= more
+    return case_of({"n_ranks": str(nodes * int(row["gpus_per_node"]))} | row, Path())
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +155,7 @@ def test_zero_shot_does_not_see_the_scored_system(origin: np.ndarray) -> None:
 
 
 def test_modes_score_what_they_have_not_seen(origin: np.ndarray) -> None:
-    cases = [_case("a"), _case("b", "all_gather"), _case("c", n_nodes="1", gpus_per_node="8")]
+    cases = [_case("a"), _case("b", "all_gather"), _case("c", gpus_per_node="8")]
     _, study = _study(origin, cases)
     zero = dict.fromkeys(study.systems, origin)
     few = study.plan("few", zero)
@@ -230,4 +233,4 @@ def test_baselines_are_there_for_every_size() -> None:
 
 
 def test_a_case_that_cannot_be_predicted_says_why() -> None:
-    assert "MI300X" in str(explored(_case("x", gpu="MI300X"), SIZES, {}))
+    assert "MI300X" in str(explored(_case("x", machine="MI300X"), SIZES, {}))

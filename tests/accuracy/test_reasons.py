@@ -28,10 +28,11 @@ def _reason(predicted: list[float], time: list[float], undisturbed: list[float])
     row = {
         "slug": "one",
         "collective": "all_reduce",
-        "n_nodes": "1",
+        "n_ranks": "8",
+        "machine": "hgx-h100",
+        "nodes": "1",
         "gpus_per_node": "8",
-        "gpu_model": "H100",
-        "intra_link": "NVSwitch",
+        "launch": "process_per_gpu",
         "nccl_version": "2.26.2",
     }
     log = Log(case_of(row, Path()), SIZES, np.array(time), np.array(undisturbed))

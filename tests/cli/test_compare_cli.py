@@ -143,7 +143,8 @@ def test_the_other_launch_mode_is_found(tmp_path: Path, mode: str, other: str, s
 def test_a_launch_mode_that_the_log_states_is_no_cause(scenario: Path) -> None:
     (one,) = load_scenarios(scenario)
     assert any("launch_mode" in option.cause for option in what_ifs(one))
-    assert not any("launch_mode" in option.cause for option in what_ifs(one, "process_per_gpu"))
+    for launch in ("process_per_gpu", "thread_per_gpu"):
+        assert not any("launch_mode" in option.cause for option in what_ifs(one, launch))
     (grouped,) = load_scenarios(scenario, ["library.launch_mode=one_process"])
     assert not any("launch_mode" in option.cause for option in what_ifs(grouped, "process_per_node"))
 

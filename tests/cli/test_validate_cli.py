@@ -15,9 +15,7 @@ from commsim.document import read_documents, validate
 from commsim.errors import CommsimError
 from commsim.nccl.uncertainty import Residuals
 
-HEAD = (
-    "slug,collective,n_ranks,n_nodes,gpus_per_node,gpu_model,intra_link,inter_link,nccl_version,env,healthy,date,notes"
-)
+HEAD = "slug,collective,n_ranks,machine,nodes,gpus_per_node,nccl_version,launch,env,healthy,date"
 
 
 @pytest.fixture
@@ -29,10 +27,10 @@ def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> P
     (tmp_path / "new_a.csv").write_text(text)
     (tmp_path / "new_b.csv").write_text("\n".join(text.splitlines()[:4]) + "\n")
     (tmp_path / "new_c.csv").write_text(text)
-    common = "all_reduce,8,1,8,{},NVSwitch,,2.18.1,(defaults),yes,2023-06-21,-g 8"
+    common = "all_reduce,8,{},1,8,2.18.1,one_process,,yes,2023-06-21"
     rows = [HEAD]
-    rows += [f"{s},{common.format(g)}" for s, g in (("new_a", "A100 SXM"), ("new_b", "A100 SXM"), ("new_c", "MI300X"))]
-    rows.append(f"new_d,{common.format('H200')}")
+    rows += [f"{s},{common.format(g)}" for s, g in (("new_a", "dgx-a100"), ("new_b", "dgx-a100"), ("new_c", "MI300X"))]
+    rows.append(f"new_d,{common.format('hgx-h200')}")
     (tmp_path / "INDEX_new.csv").write_text("\n".join(rows) + "\n")
     assert len(list(csv.DictReader(rows))) == 4
     return tmp_path
@@ -84,7 +82,7 @@ def test_few_sizes_of_a_curve_leave_the_others(folder: Path) -> None:
 def test_folders_may_follow_one_another(folder: Path) -> None:
     other = folder / "other"
     other.mkdir()
-    (other / "INDEX_b.csv").write_text(f"{HEAD}\nother_a,all_reduce,8,1,8,A100 SXM,NVSwitch,,2.18.1,,yes,,\n")
+    (other / "INDEX_b.csv").write_text(f"{HEAD}\nother_a,all_reduce,8,dgx-a100,1,8,2.18.1,one_process,,yes,\n")
     (other / "other_a.csv").write_text((folder / "new_a.csv").read_text())
     for arguments in (["--data", str(folder), str(other)], [str(folder), str(other), str(folder)]):
         whole = ["validate", "collectives", *arguments, "--only", "new_a,other_a", "--json", "-", "--workers", "1"]

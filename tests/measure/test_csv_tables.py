@@ -33,6 +33,15 @@ def test_the_index_row_of_the_slug_is_used(tmp_path: Path) -> None:
     assert curve.notes == ()
 
 
+def test_what_the_index_assumes_is_not_a_condition_that_the_source_states(tmp_path: Path) -> None:
+    path = write(tmp_path, FULL)
+    head, row = "slug,collective,n_ranks,nodes,launch,nccl_version,assumed", "one,all_reduce,8,1,one_process,2.20.5"
+    for assumed, launch in (("", {"launch": "one_process"}), ("launch nic_gbps", {})):
+        (tmp_path / "INDEX_test.csv").write_text(f"{head}\n{row},{assumed}\n")
+        (curve,) = read_measured(path)
+        assert curve.conditions == {"n_nodes": "1", "nccl_version": "2.20.5"} | launch
+
+
 @pytest.mark.parametrize("nothing", ["nan", "NaN", "N/A", "null", "-", ""])
 def test_cells_where_nothing_was_measured(nothing: str, tmp_path: Path) -> None:
     rows = (

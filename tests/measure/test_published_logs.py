@@ -54,12 +54,13 @@ def test_a_published_log_gives_the_rows_of_its_table(path: Path) -> None:
     assert (curve.collective, curve.n_ranks) == (collective_name(record["collective"]), int(record["n_ranks"]))
 
 
-def test_every_carried_table_is_read_whole() -> None:
-    index = _index(_MEASURED)
-    assert len(index) == len([p for p in _MEASURED.glob("*.csv") if not p.name.startswith(("INDEX", "SPREAD"))])
+@pytest.mark.parametrize("folder", [_MEASURED, _MEASURED.parent / "silicon"], ids=lambda folder: folder.name)
+def test_every_carried_table_is_read_whole(folder: Path) -> None:
+    index = _index(folder)
+    assert len(index) == len([p for p in folder.glob("*.csv") if not p.name.startswith(("INDEX", "SPREAD"))])
     for slug, record in index.items():
-        (curve,) = read_measured(_MEASURED / f"{slug}.csv")
-        assert curve.size_bytes.tolist() == _sizes(_MEASURED / f"{slug}.csv"), slug
+        (curve,) = read_measured(folder / f"{slug}.csv")
+        assert curve.size_bytes.tolist() == _sizes(folder / f"{slug}.csv"), slug
         assert (curve.collective, curve.n_ranks) == (collective_name(record["collective"]), int(record["n_ranks"])), (
             slug
         )
@@ -75,6 +76,19 @@ def test_carrying_is_reproducible(tmp_path: Path) -> None:
     assert len(written) == len(list(_MEASURED.glob("*.csv")))
     for path in written:
         assert path.read_bytes() == (_MEASURED / path.name).read_bytes(), path.name
+
+
+def test_a_new_log_brings_its_conditions(tmp_path: Path) -> None:
+    script, head = _CHECKOUT / "validation" / "carry.py", "slug,collective,n_ranks,healthy,date,source_url,gpu_model"
+    (tmp_path / "INDEX_multi_node.csv").write_text(f"{head},intra_link,inter_link,nccl_tests_version\n")
+    text = (tmp_path / "INDEX_multi_node.csv").read_text() + "fresh,all_reduce,8,yes,2025,https://x.org,H100,,,\n"
+    (tmp_path / "INDEX_single_node.csv").write_text(text)
+    (tmp_path / "fresh.csv").write_text("size_bytes,oop_time_us\n8,1\n")
+    words = [sys.executable, str(script), str(tmp_path), str(tmp_path / "to")]
+    (tmp_path / "to").mkdir()
+    run = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 1
+    assert run.stderr.strip() == ("fresh: fill in machine, nodes, gpus_per_node, launch (docs/guides/validate.md)")
 
 
 def _mutant(text: bytes, rng: random.Random) -> bytes:

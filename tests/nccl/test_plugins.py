@@ -131,20 +131,20 @@ def test_groups_inside_a_node_have_the_environment_of_the_job(checkout: Path) ->
 @pytest.mark.parametrize(
     ("preset", "row"),
     [
-        (P5, {"gpu_model": "H100 80GB HBM3", "inter_link": "32x 100Gb/s EFA"}),
-        ("aws-p5en", {"gpu_model": "H200", "inter_link": "16x 200Gb/s EFA"}),
-        ("aws-p6-b200", {"gpu_model": "B200", "inter_link": "8x 400Gb/s EFA"}),
-        ("aws-p4d", {"gpu_model": "A100 40GB SXM4", "inter_link": "4x 100Gb/s EFA"}),
-        ("gcp-a3-high", {"gpu_model": "H100 80GB HBM3", "inter_link": "4x 200Gb/s, GPUDirect-TCPX"}),
-        ("gcp-a3-mega", {"gpu_model": "H100 80GB HBM3", "inter_link": "8x 200Gb/s, GPUDirect-TCPXO"}),
-        ("gcp-a4", {"gpu_model": "B200", "inter_link": "8x 400Gb/s RoCE (gIB)"}),
+        (P5, {"machine": "hgx-h100", "network": "efa", "nics_per_node": "32", "nic_gbps": "100"}),
+        ("aws-p5en", {"machine": "hgx-h200", "network": "efa", "nics_per_node": "16", "nic_gbps": "200"}),
+        ("aws-p6-b200", {"machine": "hgx-b200", "network": "efa", "nics_per_node": "8", "nic_gbps": "400"}),
+        ("aws-p4d", {"machine": "dgx-a100", "network": "efa", "nics_per_node": "4", "nic_gbps": "100"}),
+        ("gcp-a3-high", {"machine": "hgx-h100", "network": "tcpx", "nics_per_node": "4", "nic_gbps": "200"}),
+        ("gcp-a3-mega", {"machine": "gcp-a3-mega"}),
+        ("gcp-a4", {"machine": "gcp-a4", "network": "roce"}),
     ],
 )
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_a_log_of_today_and_a_preset_have_the_same(
     preset: str, row: dict[str, str], nodes: int, tmp_path: Path
 ) -> None:
-    named = {"slug": "new", "collective": "all_reduce", "intra_link": "NVSwitch", "n_nodes": str(nodes)}
+    named = {"slug": "new", "collective": "all_reduce", "launch": "process_per_gpu", "nodes": str(nodes)}
     case = case_of(named | {"n_ranks": str(8 * nodes), "gpus_per_node": "8", "date": "2099-12-31"} | row, tmp_path)
     assert case.fault == ""
     assert case.env == of_machine(load_preset(preset, nodes=nodes), VERSION)
