@@ -18,7 +18,6 @@ import contextlib
 import csv
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -76,10 +75,10 @@ class _Change:
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
     """All mutants of a file, in the order of the source."""
-    return [mutant(file, source, number) for number in range(sum(1 for _ in _changes(ast.parse(source))))]
+    return [nth_mutant(file, source, number) for number in range(sum(1 for _ in _changes(ast.parse(source))))]
 
 
-def mutant(file: str, source: str, number: int) -> Mutant:
+def nth_mutant(file: str, source: str, number: int) -> Mutant:
     """The mutant of that number of a file."""
     change = list(_changes(ast.parse(source)))[number]
     line: int = getattr(change.node, "lineno", 0)
@@ -185,7 +184,7 @@ def sample(folder: str, count: int, seed: int) -> list[Mutant]:
     for path in sorted((CHECKOUT / "commsim" / folder).rglob("*.py")):
         every += [(path, number) for number in range(sum(1 for _ in _changes(ast.parse(path.read_text()))))]
     random.Random(f"{seed} {folder}").shuffle(every)
-    return [mutant(str(path.relative_to(CHECKOUT)), path.read_text(), number) for path, number in every[:count]]
+    return [nth_mutant(str(path.relative_to(CHECKOUT)), path.read_text(), number) for path, number in every[:count]]
 
 
 def at(place: str) -> list[Mutant]:
@@ -193,7 +192,7 @@ def at(place: str) -> list[Mutant]:
     file, _, line = place.partition(":")
     source = (CHECKOUT / file).read_text()
     numbers = [i for i, c in enumerate(_changes(ast.parse(source))) if getattr(c.node, "lineno", 0) == int(line)]
-    return [mutant(file, source, number) for number in numbers]
+    return [nth_mutant(file, source, number) for number in numbers]
 
 
 def equivalent() -> dict[tuple[str, str, str], str]:
@@ -228,11 +227,11 @@ class Copy:
         environment = os.environ | {
             "PYTHONPATH": str(self.root), "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m"]
+        limit = ["/bin/sh", "-c", 'ulimit -t "$0"; exec "$@"', str(cpu_s)]
+        command = [*limit, sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m"]
         run = subprocess.Popen(
             [*command, "not slow and not benchmark_bar", *map(str, files)], cwd=self.root, env=environment,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s)),
         )  # fmt: skip
         try:
             return run.wait(timeout=10 * cpu_s)
@@ -260,10 +259,12 @@ def _run(mutants: list[Mutant], cpu_s: int) -> list[Mutant]:
     survivors, known = [], equivalent()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy(Path(folder))
-        for first in {Path(m.file).parts[1]: m for m in reversed(mutants)}.values():
-            if copy.tests(first.file, cpu_s):
-                raise SystemExit(f"the tests of {Path(first.file).parts[1]} fail without any change")
+        pristine = set()
         for mutant in mutants:
+            part = Path(mutant.file).parts[1]
+            if part not in pristine and copy.tests(mutant.file, cpu_s):
+                raise SystemExit(f"the tests of {part} fail without any change")
+            pristine.add(part)
             start = time.monotonic()
             outcome = "equivalent"
             if mutant.name not in known:

@@ -41,7 +41,7 @@ def _repeat(scenario: dict[str, Any], overrides: str) -> Any:
 
 @pytest.mark.parametrize("library", ["none", "nccl"])
 def test_every_gain_is_what_a_run_with_its_overrides_takes(library: str) -> None:
-    work: dict[str, Any] = {"collective": "all_reduce", "sizes": ["256 KiB", "64 MiB"]}
+    work: dict[str, Any] = {"collective": "all_reduce", "sizes": ["256 KiB"]}
     scenario = {"name": "x", "topology": {"preset": "hgx-h100"}, "library": library, "workload": [work]}
     (found,) = explain(cs.run(scenario), [1 << 18])
     checked = [g for g in found.gains if g.overrides]
