@@ -288,6 +288,8 @@ def main() -> int:
     parser.add_argument("--cpu-s", type=int, default=300, help="CPU seconds after which a mutant counts as killed")
     parser.add_argument("--list", action="store_true", help="print the mutants, run none")
     given = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # so that a run that is stopped ends its tests, removes its copy
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     share = -(-given.count // len(given.folders))
     mutants = [m for place in given.at for m in at(place)]
     mutants = mutants or [m for folder in given.folders for m in sample(folder, share, given.seed)]

@@ -218,3 +218,12 @@ def test_the_page_begins_with_what_bounds_it() -> None:
     assert page.answer[0].startswith("all_reduce of 1 GiB on 8 ranks: 4.183 ms, bound by NVLink")
     assert page.answer[1].startswith("The next best change, simulated: NVLinks")
     assert "What if: all_reduce of 1 KiB" in html(page)
+
+
+@pytest.mark.parametrize(("own", "others"), [(None, [4, 8, 16, 32]), (8, [4, 16, 32])])
+def test_other_numbers_of_channels_are_tried(own: int | None, others: list[int]) -> None:
+    work = {"collective": "all_reduce", "sizes": ["1 MiB"]} | ({"channels": own} if own else {})
+    scenario = {"name": "x", "topology": {"preset": "hgx-h100"}, "library": "nccl", "workload": [work]}
+    (answer,) = explain(cs.run(scenario))
+    tried = [int(g.what.split()[0]) for g in answer.gains if g.what.endswith(" channels")]
+    assert sorted(tried) == others

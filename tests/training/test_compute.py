@@ -247,3 +247,8 @@ def test_the_update_of_one_stage_is_of_all_weights(name: str) -> None:
 def test_bytes_of_an_operand_of_a_product(name: str, nbytes: int, fp8: int, fp4: int) -> None:
     c = _columns(_step(accelerator=accelerator("B200"), precision=precision(name)))
     assert (c.gemm_bytes[0], c.fp8[0], c.fp4[0]) == (nbytes, fp8, fp4)
+
+
+def test_kernels_of_a_layer_by_hand() -> None:
+    plain, unfused, cut = _step(), _step(flash_attention=False), _step(tp=2)
+    assert dense_layer(_columns(plain, unfused, cut)).kernels.tolist() == [16.0, 24.0, 20.0]

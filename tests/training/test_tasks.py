@@ -121,3 +121,16 @@ def test_scoring_takes_twice_as_long_for_twice_the_tokens_or_half_the_gpus(
     assert tasks.scoring_seconds(llama, gpu, 2 * tokens, gpus, reach) == pytest.approx(2 * once)
     assert tasks.scoring_seconds(llama, gpu, tokens, 2 * gpus, reach) == pytest.approx(once / 2)
     assert tasks.scoring_seconds(llama, gpu, tokens, gpus, reach / 2) == pytest.approx(2 * once)
+
+
+def test_what_is_computed_again_by_hand() -> None:
+    """Full recomputation repeats the layers and not the output matrix; selective the scores of unfused attention."""
+    one = step(model=model("llama3-8b"), recompute="full")
+    m = one.model
+    layers = 32 * (2 * (m.attention_parameters + m.mlp_parameters) + 4 * 2048 * 4096)
+    assert hardware_flops(one) - model_flops(one) == pytest.approx(1536 * 2048 * layers, rel=1e-4)  # norms are counted
+    scores = 1536 * 2048 * 32 * 4 * 2048 * 4096
+    chosen = step(model=model("llama3-8b"), recompute="selective")
+    assert hardware_flops(chosen) - model_flops(chosen) == pytest.approx(scores)
+    fused = step(model=model("llama3-8b"), recompute="selective", flash_attention=True)
+    assert hardware_flops(fused) == model_flops(fused)
