@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commsim.nccl.graph import Graph, System
+from commsim.nccl.tuner_inputs import generation
 from commsim.nccl.tuner_switch import nvls_bandwidth
 from commsim.nccl.version import Version
 
@@ -37,3 +38,25 @@ def test_the_bandwidth_of_each_version(
 ) -> None:
     machine = System(8 * nodes, nodes, 90, "intel", "x86_64", "NVL", "PXB", 0.0, RING, RING, EIGHT, 16)
     assert nvls_bandwidth(machine, EIGHT, 100.0, collective, algorithm, version) == pytest.approx(gbps)
+
+
+@pytest.mark.parametrize(
+    ("sm", "version", "mixed", "row"),
+    [
+        (70, (2, 22, 3), False, 0),
+        (80, (2, 22, 3), False, 1),
+        (89, (2, 22, 3), False, 1),
+        (90, (2, 22, 3), False, 2),
+        (100, (2, 24, 3), False, 2),
+        (100, (2, 25, 1), False, 3),
+        (80, (2, 16, 2), False, 1),
+        (80, (2, 16, 2), True, 0),
+        (86, (2, 16, 2), False, 0),
+        (90, (2, 14, 3), False, 0),
+        (90, (2, 15, 1), False, 2),
+        (70, (2, 16, 2), False, 0),
+    ],
+)
+def test_the_row_of_the_tables(sm: int, version: Version, mixed: bool, row: int) -> None:
+    machine = System(8, 1, sm, "intel", "x86_64", "NVL", "PXB", 0.0, RING, RING, EIGHT, 16, mixed_gpus=mixed)
+    assert generation(machine, version) == row
