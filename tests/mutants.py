@@ -82,7 +82,10 @@ def nth_mutant(file: str, source: str, number: int) -> Mutant:
     """The mutant of that number of a file."""
     change = list(_changes(ast.parse(source)))[number]
     line: int = getattr(change.node, "lineno", 0)
-    return Mutant(file, number, line, change.function, f"{_words(change.node)} -> {_applied(source, number)[1]}")
+    words = f"{_words(change.node)} -> {_applied(source, number)[1]}"
+    if isinstance(change.node, ast.Constant):  # of which a function has many alike
+        words += f" in {source.splitlines()[line - 1].strip()}"
+    return Mutant(file, number, line, change.function, words)
 
 
 def mutated(source: str, number: int) -> str:

@@ -30,10 +30,12 @@ def left(day: int = 1, *, late: bool = False) -> "Week | None":
     return days
 '''
 
+LEFT = 'def left(day: int = 1, *, late: bool = False) -> "Week | None":'
+
 CHANGES = [
-    (7, "module", "7 -> 8"),
-    (11, "left", "False -> True"),
-    (11, "left", "1 -> 2"),
+    (7, "module", "7 -> 8 in DAYS: int | None = 7"),
+    (11, "left", f"False -> True in {LEFT}"),
+    (11, "left", f"1 -> 2 in {LEFT}"),
     (13, "left", "not late and day >= DAYS -> not late or day >= DAYS"),
     (13, "left", "not late -> not not late"),
     (13, "left", "day >= DAYS -> day > DAYS"),
@@ -66,7 +68,7 @@ def test_a_short_run_is_the_beginning_of_a_long_one() -> None:
 def test_the_mutants_of_a_line() -> None:
     line = (CHECKOUT / "commsim/units.py").read_text().splitlines().index("_MOST_TIME = 1e4 * 86400.0") + 1
     changes = ["10000.0 * 86400.0 -> 10000.0 / 86400.0", "10000.0 -> 12500.0", "86400.0 -> 108000.0"]
-    assert [m.change for m in at(f"commsim/units.py:{line}")] == changes
+    assert [m.change.partition(" in ")[0] for m in at(f"commsim/units.py:{line}")] == changes
 
 
 def test_what_is_called_equivalent_is_a_mutant_of_today() -> None:

@@ -161,5 +161,6 @@ def test_what_there_is_to_choose_by_hand() -> None:
     assert axes["tp"] == (1, 2, 4, 8)
     assert axes["micro_batch_size"] == (1, 2, 4, 8, 16)
     assert axes["ep"] == (1,)
+    assert axes["zero_stage"] == (0, 1, 2, 3)
     assert default_axes(model("mixtral-8x7b"), 6, 6, (1,), (512,))["ep"] == (1, 2, 4)
     assert default_axes(model("mixtral-8x7b"), 6, 6, (1,), (512,))["tp"] == (1, 2, 3, 6)
