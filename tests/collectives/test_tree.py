@@ -168,8 +168,8 @@ def test_examples_in_docstrings_run() -> None:
 
 
 def test_a_broadcast_is_one_piece_on_one_channel_from_rank_0_unless_asked_otherwise() -> None:
-    """Two trees, so two chunks."""
-    plain, asked = double_tree_broadcast(5, 100), double_tree_broadcast(5, 100, 1, 0, 1, itemsize=1)
+    """Two trees, so two chunks, cut anywhere between two bytes."""
+    plain, asked = double_tree_broadcast(5, 101), double_tree_broadcast(5, 101, 1, 0, 1, itemsize=1)
     assert plain.rows == asked.rows
-    assert plain.chunk_bytes.tolist() == asked.chunk_bytes.tolist() == [50, 50]
+    assert plain.chunk_bytes.tolist() == asked.chunk_bytes.tolist() == [51, 50]
     assert plain.root == 0

@@ -52,6 +52,9 @@ def test_the_bandwidth_of_each_version(
         (80, (2, 16, 2), False, 1),
         (80, (2, 16, 2), True, 0),
         (86, (2, 16, 2), False, 0),
+        (86, (2, 17, 0), False, 1),  # what a user's "2.17" is read as
+        (86, (2, 17, 1), True, 1),
+        (90, (2, 16, 2), False, 2),
         (90, (2, 14, 3), False, 0),
         (90, (2, 15, 1), False, 2),
         (70, (2, 16, 2), False, 0),
