@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FAST   := not slow and not benchmark_bar
 
-.PHONY: readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: mutants readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -26,6 +26,9 @@ test-slow: $(VENV)/.installed-dev ## the tests marked slow
 bench: $(VENV)/.installed-dev ## the performance bars, one at a time, then the table beside other simulators
 	$(BIN)/python -m pytest -m benchmark_bar tests benchmarks $(ARGS)
 	$(BIN)/python benchmarks/table.py
+
+mutants: $(VENV)/.installed-dev ## small changes of the package against the tests of their folders (hours; ARGS="--count 20")
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff: format and rules
 	$(BIN)/ruff format --check .

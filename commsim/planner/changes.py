@@ -179,7 +179,7 @@ def step_changes(step: Step) -> Iterator[Change]:
     if step.tp > 1 and not step.sequence_parallel:
         yield say("sequence parallelism", sequence_parallel=True)
     yield from (say(f"ZeRO {z}", zero_stage=z) for z in (0, 1, 2, 3) if z != step.zero_stage and step.dp > 1)
-    if "bf16" in step.precision.name or "fp16" in step.precision.name:
+    if step.precision.gemm in ("bf16", "fp16"):
         yield say("fp8 products", precision="fp8")
     yield from _cuts(step, cut)
 

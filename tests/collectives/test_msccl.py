@@ -402,3 +402,25 @@ def _schedule_or_error(text: str) -> None:
     except ScheduleError:
         return
     assert schedule.rows >= 0
+
+
+def test_a_dependence_orders_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks carry what a step of the same GPU waits for, the very first step of the file included, and hand it on."""
+    monkeypatch.setattr("commsim.collectives.msccl_order._MOST_VISITS", 0)
+    wait = step("nop", depid=0, deps=0, hasdep=1)
+    overwrite = step("cpy", ("i", 1), ("i", 0), depid=1, deps=0)
+    direct: list[Block] = [(1, -1, [step("s", hasdep=1)]), (-1, -1, [step("cpy", ("i", 1), ("i", 0), depid=0, deps=0)])]
+    handed: list[Block] = [(1, -1, [step("s", hasdep=1)]), (-1, -1, [wait]), (-1, -1, [overwrite])]
+    for sender in (direct, handed):
+        assert parse_msccl(algo([sender, [(-1, 0, [R])]])).steps > 0
+    with pytest.raises(ScheduleError, match="too many steps to prove"):
+        parse_msccl(algo([[(1, -1, [S]), (-1, -1, [step("cpy", ("i", 1), ("i", 0))])], [(-1, 0, [R])]]))
+
+
+def test_numbers_are_those_of_a_c_int() -> None:
+    text = algo(PAIR, ngpus=2).replace('depid="-1"', 'depid="{}"', 1).replace('hasdep="0"', 'hasdep="1"', 1)
+    with pytest.raises(ScheduleError, match="expected a number from -1 to 2147483647"):
+        parse_msccl(text.format(2**31))
+    with pytest.raises(ScheduleError) as refused:
+        parse_msccl(text.format(2**31 - 1))
+    assert "expected a number" not in str(refused.value)

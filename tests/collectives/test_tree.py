@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from commsim.collectives import tree
 from commsim.collectives.check import check
+from commsim.collectives.double_tree import double_tree_broadcast
 from commsim.collectives.tree import ATTACH, along_trees, double_binary_tree, rank_trees, tree_all_reduce
 from commsim.errors import ScheduleError
 
@@ -164,3 +165,11 @@ def test_impossible_trees_are_refused() -> None:
 
 def test_examples_in_docstrings_run() -> None:
     assert doctest.testmod(tree).failed == 0
+
+
+def test_a_broadcast_is_one_piece_on_one_channel_from_rank_0_unless_asked_otherwise() -> None:
+    """Two trees, so two chunks, cut anywhere between two bytes."""
+    plain, asked = double_tree_broadcast(5, 101), double_tree_broadcast(5, 101, 1, 0, 1, itemsize=1)
+    assert plain.rows == asked.rows
+    assert plain.chunk_bytes.tolist() == asked.chunk_bytes.tolist() == [51, 50]
+    assert plain.root == 0

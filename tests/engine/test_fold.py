@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commsim.engine.fair import simulate_fair
-from commsim.engine.family import Family, Totals, hierarchical_family, ring_family
+from commsim.engine.family import Family, Phase, Totals, hierarchical_family, ring_family
 from commsim.engine.fold import Folded, fold, run_folded
 from commsim.engine.simulate import simulate
 from commsim.topology.faults import degraded
@@ -151,3 +151,22 @@ def test_the_period_is_the_topologys() -> None:
     assert fold(ring_family("all_reduce", 64, 64 << 10), slow) == (
         "hgx-h100-ndr400 does not repeat after any number of ranks"
     )
+
+
+@pytest.mark.parametrize("all_ranks", [64, 63])
+@pytest.mark.parametrize(("reach", "known"), [(8, True), (-8, True), (9, False), (16, False), (-16, False)])
+def test_of_many_ranks_only_neighbours_of_a_period_are_folded(
+    all_ranks: int, reach: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where not all periods are looked at, a message may go as far as the next one, and no further."""
+    monkeypatch.setattr("commsim.engine.fold.CHECK_ALL_RANKS", all_ranks)
+    topology = load_preset("hgx-h100-ndr400", nodes=8)
+    ranks = np.arange(64)
+    to = (ranks + reach) % 64 if reach % 8 == 0 else (ranks + 8) // 8 * 8 % 64 + (ranks + 1) % 8
+    shift = Family("send_recv", "shift", 64, 64 << 10, (Phase(to, 1, 1 << 10),))
+    folded = fold(shift, topology, 8)
+    if known or all_ranks == 64:
+        assert isinstance(folded, Folded), folded
+    else:
+        assert isinstance(folded, str)
+        assert folded.startswith("the family reaches beyond the next period, which is only checked up to 63 ranks")

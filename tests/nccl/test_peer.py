@@ -76,6 +76,7 @@ def test_what_leaves_the_node_passes_the_same_port() -> None:
         assert 15 / 16 * (1 << 32) / got.time_s == pytest.approx(45.8e9, rel=0.08)
 
 
+@pytest.mark.slow  # the search of four such nodes takes long
 def test_what_leaves_the_node_is_not_held_up_between_its_sockets() -> None:
     """Each GPU of four nodes sends 31/32 through its port, whatever the sockets or a shared uplink carry."""
     four = load_preset("a100-pcie", nodes=4, nics_per_node=8, nic_bandwidth="200 Gb/s")

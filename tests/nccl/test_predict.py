@@ -723,8 +723,9 @@ def test_copies_of_a100_as_measured(collective: str, ranks: int, nbytes: int, me
 @pytest.mark.parametrize(
     ("preset", "env", "told"),
     [
-        ("hgx-h100-ndr400", {"NCCL_NET_GDR_LEVEL": "LOC"}, True),
-        ("hgx-h100-ndr400", {"NCCL_NET_GDR_LEVEL": "0"}, True),
+        pytest.param("hgx-h100-ndr400", {"NCCL_NET_GDR_LEVEL": "LOC"}, True, marks=pytest.mark.slow),
+        ("hgx-a100-4-hdr200", {"NCCL_NET_GDR_LEVEL": "LOC"}, True),
+        ("hgx-a100-4-hdr200", {"NCCL_NET_GDR_LEVEL": "0"}, True),
         ("hgx-h100-ndr400", {"NCCL_NET_GDR_LEVEL": "PIX"}, False),
         ("hgx-h100-ndr400", {}, False),
         ("polaris", {"NCCL_NET_GDR_LEVEL": "PHB"}, False),

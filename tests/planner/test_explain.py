@@ -42,7 +42,7 @@ def _repeat(scenario: dict[str, Any], overrides: str) -> Any:
 
 @pytest.mark.parametrize("library", ["none", "nccl"])
 def test_every_gain_is_what_a_run_with_its_overrides_takes(library: str) -> None:
-    work: dict[str, Any] = {"collective": "all_reduce", "sizes": ["256 KiB", "64 MiB"]}
+    work: dict[str, Any] = {"collective": "all_reduce", "sizes": ["256 KiB"]}
     scenario = {"name": "x", "topology": {"preset": "hgx-h100"}, "library": library, "workload": [work]}
     (found,) = explain(cs.run(scenario), [1 << 18])
     checked = [g for g in found.gains if g.overrides]
@@ -219,3 +219,12 @@ def test_the_page_begins_with_what_bounds_it() -> None:
     assert page.answer[0].startswith("all_reduce of 1 GiB on 8 ranks: 4.183 ms, bound by NVLink")
     assert page.answer[1].startswith("The next best change, simulated: NVLinks")
     assert "What if: all_reduce of 1 KiB" in html(page)
+
+
+@pytest.mark.parametrize(("own", "others"), [(None, [4, 8, 16, 32]), (8, [4, 16, 32])])
+def test_other_numbers_of_channels_are_tried(own: int | None, others: list[int]) -> None:
+    work = {"collective": "all_reduce", "sizes": ["1 MiB"]} | ({"channels": own} if own else {})
+    scenario = {"name": "x", "topology": {"preset": "hgx-h100"}, "library": "nccl", "workload": [work]}
+    (answer,) = explain(cs.run(scenario))
+    tried = [int(g.what.split()[0]) for g in answer.gains if g.what.endswith(" channels")]
+    assert sorted(tried) == others

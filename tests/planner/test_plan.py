@@ -158,6 +158,9 @@ def test_a_checkpoint_feels_the_network_and_the_price_of_its_switches(file: Path
     assert views[8] is not None
     assert views[8].checkpoint_s == pytest.approx(4 * views[2].checkpoint_s)
     assert views[8].bound == "the network"
+    # By hand: bf16 weights, fp32 weights and two moments; 4 * 8 * 400 Gb/s of a leaf by 8, in both directions.
+    parameters = found[8].step.model.parameters()
+    assert views[8].checkpoint_s == pytest.approx(parameters * (2 + 12) / (2 * 4 * 8 * 50e9 / 8))
     cost = found[2].cost
     assert cost is not None
     switches = sum(k == VertexKind.SWITCH for k in found[2].machine.topology.vertex_kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,3 +110,57 @@ def test_the_kept_are_the_best_of_all() -> None:
     assert ranking.feasible == fits.sum()
     assert ranking.walked == of.size
     assert [r.seconds for r in ranking.best[:5]] == pytest.approx(np.sort(seconds[fits])[:5])
+
+
+def _first_reason(of: Space, at: dict[str, Any]) -> str:
+    """The first of `REASONS` for one combination, written out with plain numbers."""
+    tp, pp, cp, ep, v, zero = (at[n] for n in ("tp", "pp", "cp", "ep", "virtual_stages", "zero_stage"))
+    micro, seq, batch, sp = (at[n] for n in ("micro_batch_size", "seq_len", "global_batch_size", "sequence_parallel"))
+    if of.world_size % (tp * pp * cp):
+        return REASONS[1]
+    dp = of.world_size // (tp * pp * cp)
+    m = batch // (micro * dp)
+    expert_tp = tp if ep == 1 or cp * dp % ep == 0 else 1
+    schedule = at["schedule"]
+    rules = [
+        of.model.heads % tp,
+        pp * v > of.model.layers or (of.model.layers % (pp * v) and (of.model.layers + 2) % (pp * v)),
+        (v > 1) != (schedule == "interleaved_1f1b")
+        or (pp == 1 and schedule != "1f1b")
+        or (schedule == "interleaved_1f1b" and m % pp)
+        or (schedule == "dualpipe" and (pp % 2 or m % 2 or m < 2 * pp)),
+        m < 1 or batch % (micro * dp),
+        seq % cp or (sp and micro * seq // cp % tp),
+        of.model.moe.experts % ep or tp * cp * dp % (ep * expert_tp) if of.model.moe else ep > 1,
+        zero >= 2 and pp > 1 and not of.sharded_pipelines,
+        (sp and tp == 1) or (zero and dp * cp == 1) or at["recompute"] == "selective",
+    ]
+    return next((REASONS[i] for i, rule in enumerate(rules, start=2) if rule), REASONS[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "batch", "framework"), [*CASES, ("llama3-8b", 4, 8, "megatron"), ("mixtral-8x7b", 6, 12, "fsdp2")]
+)
+def test_the_first_reason_of_every_combination(name: str, gpus: int, batch: int, framework: str) -> None:
+    of = space(name, gpus, batch, framework)
+    blocks, rng = list(of.blocks()), np.random.default_rng(11)
+    for b in rng.permutation(len(blocks))[:60]:
+        block, reasons = blocks[b], blocks[b].reasons()
+        for i in rng.choice(block.length, min(block.length, 30), replace=False):
+            at = {axis: of.axes[axis][place] for axis, place in block.places(int(i)).items()}
+            assert REASONS[reasons[i]] == _first_reason(of, at), at
+
+
+def test_what_there_is_to_choose_by_hand() -> None:
+    """Llama 3 8B, 32 layers, on two nodes of eight: 32 and 34 layers divide into the stages."""
+    axes = default_axes(model("llama3-8b"), 16, 8, (8, 24), (4096, 2048))
+    assert axes["pp"] == (1, 2, 4, 8, 16)
+    assert axes["virtual_stages"] == (1, 2, 4, 8, 16)
+    assert default_axes(model("llama3-8b"), 34, 2, (8,), (4096,))["pp"] == (1, 2, 17)
+    assert axes["cp"] == (1, 2, 4, 8)  # at least 512 tokens to a rank
+    assert axes["tp"] == (1, 2, 4, 8)
+    assert axes["micro_batch_size"] == (1, 2, 4, 8, 16)
+    assert axes["ep"] == (1,)
+    assert axes["zero_stage"] == (0, 1, 2, 3)
+    assert default_axes(model("mixtral-8x7b"), 6, 6, (1,), (512,))["ep"] == (1, 2, 4)
+    assert default_axes(model("mixtral-8x7b"), 6, 6, (1,), (512,))["tp"] == (1, 2, 3, 6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.accuracy.memory_rows import MemoryRow, memory_row
+from commsim.errors import CommsimError
 from commsim.topology.presets import load_preset
 from commsim.training.accelerator import accelerator
 from commsim.training.activations import layer_kept, recomputed
@@ -125,6 +127,49 @@ def test_advice_names_single_changes_that_fit() -> None:
     assert any(line.startswith("recompute: full") for line in found)
     fits = step(tp=8, pp=8, dp=8, precision=precision("bf16"), recompute="full", zero_stage=1)
     assert advice(fits, step_memory(fits)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tp": 8, "pp": 8, "dp": 8},
+        {"tp": 4, "pp": 4, "dp": 4, "micro_batch_size": 4},
+        {"tp": 2, "pp": 8, "dp": 8, "zero_stage": 1, "recompute": "full"},
+        {"tp": 8, "dp": 64, "sequence_parallel": True},
+        {"tp": 8, "pp": 2, "dp": 16, "sequence_parallel": True, "zero_stage": 1},
+        {"tp": 8, "pp": 4, "dp": 15, "global_batch_size": 120, "recompute": "selective"},
+    ],
+)
+def test_advice_is_every_single_change_that_fits_and_what_it_takes(changes: dict[str, Any]) -> None:
+    one = step(**{"precision": precision("bf16")} | changes)
+    tries: dict[str, dict[str, Any]] = {"sequence_parallel: true": {"sequence_parallel": True}}
+    tries |= {f"zero_stage: {z}": {"zero_stage": z} for z in (1, 2, 3) if one.pp == 1 or z < 2}
+    tries |= {f"recompute: {kind}": {"recompute": kind} for kind in ("selective", "full")}
+    tries["micro_batch_size: 1"] = {"micro_batch_size": 1}
+    if one.dp % 2 == 0:
+        if one.tp < 8:
+            tries[f"tp: {2 * one.tp}, dp: {one.dp // 2}"] = {"tp": 2 * one.tp, "dp": one.dp // 2}
+        tries[f"pp: {2 * one.pp}, dp: {one.dp // 2}"] = deeper = {"pp": 2 * one.pp, "dp": one.dp // 2}
+        if one.zero_stage:
+            tries[f"pp: {2 * one.pp}, dp: {one.dp // 2}, recompute: full"] = deeper | {"recompute": "full"}
+    memory = step_memory(one)
+    assert not memory.fits
+    expected = {}
+    for words, values in tries.items():
+        weaker = one.recompute == "full" and values == {"recompute": "selective"}
+        if (
+            weaker
+            or values.get("zero_stage", 4) <= one.zero_stage
+            or all(getattr(one, n) == v for n, v in values.items())
+        ):
+            continue
+        try:
+            peak = step_memory(replace(one, **values)).peak
+        except CommsimError:  # a step that does not exist
+            continue
+        if peak <= one.accelerator.memory_bytes:
+            expected[words] = f"{peak / GIB:.1f} GiB"
+    assert dict(line.rsplit(": ", 1) for line in advice(one, memory)) == expected
 
 
 def test_offload_moves_states_to_the_host_over_pcie() -> None:

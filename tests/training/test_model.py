@@ -157,3 +157,33 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ScenarioError, match=r"config\.json"):
         read_hf_config(path)
+
+
+def test_what_a_family_takes_for_granted(tmp_path: Path) -> None:
+    """The classes of GPT-NeoX take four times the width where no MLP is named; Llama's must name it."""
+    without = {name: value for name, value in LLAMA.items() if name != "intermediate_size"}
+    assert read_hf_config(_write(tmp_path, without | {"model_type": "gpt_neox"})).ffn_hidden == 4 * 4096
+    with pytest.raises(ScenarioError, match="found no key 'intermediate_size'"):
+        read_hf_config(_write(tmp_path, without))
+
+
+@pytest.mark.parametrize(("family", "window"), [("gpt_oss", 128), ("llama", 0), ("qwen3", 0)])
+def test_a_window_counts_where_the_family_slides(tmp_path: Path, family: str, window: int) -> None:
+    """gpt-oss attends to 128 tokens in every second layer; others name a window that they don't use by default."""
+    config = LLAMA | {"model_type": family, "sliding_window": 128}
+    assert read_hf_config(_write(tmp_path, config)).window == window
+
+
+@pytest.mark.parametrize(
+    ("config", "kv_heads"),
+    [
+        ({"model_type": "falcon"}, 1),
+        ({"model_type": "falcon", "new_decoder_architecture": True}, 32),
+        ({"model_type": "falcon", "multi_query": False}, 32),
+        ({"model_type": "gpt_bigcode"}, 1),
+        ({"model_type": "gpt_neox"}, 32),
+    ],
+)
+def test_heads_of_keys_where_none_are_named(tmp_path: Path, config: dict[str, object], kv_heads: int) -> None:
+    without = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"}
+    assert read_hf_config(_write(tmp_path, without | config)).kv_heads == kv_heads

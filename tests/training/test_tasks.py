@@ -101,3 +101,36 @@ def test_rlhf_and_verifiable_rewards() -> None:
     grpo = tasks.verifiable_rewards(100, actor, gpu, 8, rollout, update_s=20.0, verify_s=1.0)
     assert ppo.seconds - grpo.seconds > 0
     assert grpo.tokens == 100 * 1024 * 512
+
+
+def test_scoring_by_hand() -> None:
+    """A forward over a million tokens on four A100 that reach half of 312 TFLOP/s."""
+    llama = model("llama3-8b")
+    flops = 1e6 * (2 * (llama.parameters() - llama.vocab * llama.hidden) + 32 * 4 * 1024 * 4096 / 2)
+    seconds = tasks.scoring_seconds(llama, accelerator("A100"), 1e6, 4, reach=0.5)
+    assert seconds == pytest.approx(flops / (4 * 312e12 * 0.5), rel=2e-3)
+    assert tasks.scoring_seconds(llama, accelerator("V100"), 1e6, 1, 1.0) == pytest.approx(flops / 125e12, rel=2e-3)
+
+
+@given(tokens=st.floats(1, 1e9), gpus=st.integers(1, 4096), reach=st.floats(0.1, 1.0))
+def test_scoring_takes_twice_as_long_for_twice_the_tokens_or_half_the_gpus(
+    tokens: float, gpus: int, reach: float
+) -> None:
+    llama, gpu = model("llama3-8b"), accelerator("H100")
+    once = tasks.scoring_seconds(llama, gpu, tokens, gpus, reach)
+    assert tasks.scoring_seconds(llama, gpu, 2 * tokens, gpus, reach) == pytest.approx(2 * once)
+    assert tasks.scoring_seconds(llama, gpu, tokens, 2 * gpus, reach) == pytest.approx(once / 2)
+    assert tasks.scoring_seconds(llama, gpu, tokens, gpus, reach / 2) == pytest.approx(2 * once)
+
+
+def test_what_is_computed_again_by_hand() -> None:
+    """Full recomputation repeats the layers and not the output matrix; selective the scores of unfused attention."""
+    one = step(model=model("llama3-8b"), recompute="full")
+    m = one.model
+    layers = 32 * (2 * (m.attention_parameters + m.mlp_parameters) + 4 * 2048 * 4096)
+    assert hardware_flops(one) - model_flops(one) == pytest.approx(1536 * 2048 * layers, rel=1e-4)  # norms are counted
+    scores = 1536 * 2048 * 32 * 4 * 2048 * 4096
+    chosen = step(model=model("llama3-8b"), recompute="selective")
+    assert hardware_flops(chosen) - model_flops(chosen) == pytest.approx(scores)
+    fused = step(model=model("llama3-8b"), recompute="selective", flash_attention=True)
+    assert hardware_flops(fused) == model_flops(fused)
