@@ -10,7 +10,7 @@ import numpy as np
 
 from commsim.report.page import Code, Part, Section, Text, picture, table
 from commsim.report.saved import csv_rows
-from commsim.report.view import Drawn, PictureKind, Pictures, Shown, View
+from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.units import GIB, format_time
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from commsim.scenario.training_result import TrainingItem
 
 
-def _draw_memory(saved: Saved, selection: Drawn) -> Pictures:
+def _draw_memory(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.steps import plot_memory
 
     for i, suffix in selection.places(len(saved.steps)):
         yield suffix, plot_memory(saved.steps[i], saved.provenance)
 
 
-def _draw_pipeline(saved: Saved, selection: Drawn) -> Pictures:
+def _draw_pipeline(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.gantt import plot_pipeline
 
     steps = [step for step in saved.steps if step.timeline is not None]

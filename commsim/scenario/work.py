@@ -52,7 +52,7 @@ class Traced:
     world_size: int | None = None  # endpoints from there on are switches
 
 
-class Workload(Strict):
+class WorkItem(Strict):
     """An item of the workload; its first key names the kind in the file, ``kind`` its list in the JSON result."""
 
     kind: ClassVar[str]

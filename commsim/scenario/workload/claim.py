@@ -9,7 +9,7 @@ from pydantic import Field
 
 from commsim.scenario.answer import Answer
 from commsim.scenario.claim import ClaimSpec
-from commsim.scenario.work import Workload, WorkSite
+from commsim.scenario.work import WorkItem, WorkSite
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ClaimItem(Answer):
         return 1
 
 
-class ClaimWork(Workload):
+class ClaimWork(WorkItem):
     """A workload item that is a claim."""
 
     kind: ClassVar[str] = "claims"

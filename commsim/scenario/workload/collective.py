@@ -15,7 +15,7 @@ from commsim.nccl.operation import unknown_to
 from commsim.nccl.version import parse_version
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.setting import Setting
-from commsim.scenario.work import Traced, Workload, WorkSite
+from commsim.scenario.work import Traced, WorkItem, WorkSite
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from commsim.scenario.rows import RowPredictor
 
 
-class CollectiveWork(CollectiveSpec, Workload):
+class CollectiveWork(CollectiveSpec, WorkItem):
     """One collective over message sizes; ``sizes`` are bytes, None to take those of the measured files."""
 
     kind: ClassVar[str] = "items"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 from commsim.document.types import KeyPath
 from commsim.scenario.jobs import JobsSpec
 from commsim.scenario.setting import Setting
-from commsim.scenario.work import Workload, WorkSite
+from commsim.scenario.work import WorkItem, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.jobs_result import JobsItem
     from commsim.topology.graph import Topology
 
 
-class JobsWork(JobsSpec, Workload):
+class JobsWork(JobsSpec, WorkItem):
     """Jobs that share the network, each beside the time it takes alone."""
 
     kind: ClassVar[str] = "jobs"

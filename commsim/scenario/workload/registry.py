@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from commsim.scenario.work import Workload
+from commsim.scenario.work import WorkItem
 from commsim.scenario.workload.claim import ClaimWork
 from commsim.scenario.workload.collective import CollectiveWork
 from commsim.scenario.workload.jobs import JobsWork
@@ -13,5 +13,5 @@ from commsim.scenario.workload.training import TrainingWork
 
 AnyWork = CollectiveWork | JobsWork | TrainingWork | ClaimWork | TraceWork
 
-KINDS: dict[str, type[Workload]] = {work.kind: work for work in get_args(AnyWork)}
+KINDS: dict[str, type[WorkItem]] = {work.kind: work for work in get_args(AnyWork)}
 """By their lists in the JSON result, in its order."""

@@ -12,14 +12,14 @@ from pydantic import Field
 from commsim.document.types import KeyPath
 from commsim.errors import CommsimError, ScenarioError
 from commsim.scenario.chakra import TraceFiles, TraceSpec
-from commsim.scenario.work import Traced, Workload, WorkSite
+from commsim.scenario.work import Traced, WorkItem, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra_result import TraceItem
     from commsim.topology.graph import Topology
 
 
-class TraceWork(Workload):
+class TraceWork(WorkItem):
     """A workload item of execution traces."""
 
     kind: ClassVar[str] = "traces"

@@ -10,14 +10,14 @@ from pydantic import Field
 
 from commsim.document.types import KeyPath
 from commsim.scenario.training import TrainingSpec, is_processor_file, machine_faults
-from commsim.scenario.work import Traced, Workload, WorkSite
+from commsim.scenario.work import Traced, WorkItem, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.training_result import TrainingItem
     from commsim.topology.graph import Topology
 
 
-class TrainingWork(Workload):
+class TrainingWork(WorkItem):
     """A workload item that is a training step."""
 
     kind: ClassVar[str] = "trainings"
