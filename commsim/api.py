@@ -137,14 +137,14 @@ def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int 
     """
     from commsim.report.kinds import kinds_of, pictures
     from commsim.report.read_saved import saved_of
-    from commsim.report.view import Selection
+    from commsim.report.view import PictureChoice
 
     if isinstance(answer, Compared):
         return answer.plot()
     saved = saved_of(answer) if isinstance(answer, Result) else answer.saved()
     default = "knees" if isinstance(answer, Swept) and not kind else ""
     wanted = kind or default or next(iter(kinds_of(saved)), "")
-    return pictures(saved, wanted, Selection(item + 1 if isinstance(answer, Result) else None, path or None))[0][1]
+    return pictures(saved, wanted, PictureChoice(item + 1 if isinstance(answer, Result) else None, path or None))[0][1]
 
 
 def write_report(answer: Result | Compared | Planned | Swept, file: str | Path) -> Path:

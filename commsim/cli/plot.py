@@ -44,12 +44,12 @@ def plot(
     from commsim.report.kinds import kinds_of, pictures
     from commsim.report.plots import figure_bytes
     from commsim.report.read_saved import read_saved
-    from commsim.report.view import Selection
+    from commsim.report.view import PictureChoice
 
     if out is not None and out.suffix[1:].isalpha() and out.suffix not in (".png", ".svg") and not out.is_dir():
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .png, .svg or a folder")
     saved = read_saved(Path(result) if Path(result).exists() else find_scenario(result))
-    selection = Selection(item, path, _numbers(nodes))
+    selection = PictureChoice(item, path, _numbers(nodes))
     wanted = kinds_of(saved) if kind == ["all"] else list(dict.fromkeys(kind or [""]))
     made = {f"{name}{suffix}": figure for name in wanted for suffix, figure in pictures(saved, name, selection)}
     if out is not None and out.suffix in (".png", ".svg"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commsim.report.page import Cell, Part, Section, Text, picture, table
-from commsim.report.view import PictureKind, Pictures, Selection, Shown, View
+from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class SavedTrace:
     bottleneck: str
 
 
-def _draw_ranks(saved: Saved, selection: Selection) -> Pictures:
+def _draw_ranks(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.chakra_plot import plot_ranks
 
     traces = saved.of_kind("traces")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commsim.report.page import Cell, Part, Section, Text, picture, table
-from commsim.report.view import PictureKind, Pictures, Selection, Shown, View
+from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
 
@@ -24,7 +24,7 @@ RAW_SCHEDULE = Text(
 )
 
 
-def _draw_links(saved: Saved, selection: Selection) -> Pictures:
+def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.link_heat import heat_of
     from commsim.report.topology_plot import plot_topology
     from commsim.scenario.build import build_topology

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError, TopologyError
 from commsim.report.saved import Saved
-from commsim.report.view import VIEWS, PictureKind, Pictures, Selection, view_of
+from commsim.report.view import VIEWS, PictureChoice, PictureKind, Pictures, view_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ def kinds_of(saved: Saved) -> list[str]:
     return [name for name, kind in KINDS.items() if kind.has(saved)]
 
 
-def pictures(saved: Saved, name: str, selection: Selection | None = None) -> list[tuple[str, Figure]]:
+def pictures(saved: Saved, name: str, selection: PictureChoice | None = None) -> list[tuple[str, Figure]]:
     """The pictures of a kind; CommsimError, naming the kinds that there are, where the result has not what it needs."""
     possible = kinds_of(saved)
     if name not in possible:
@@ -29,7 +29,7 @@ def pictures(saved: Saved, name: str, selection: Selection | None = None) -> lis
         shown = "".join(f"\n  {kind:<10} {KINDS[kind].shows}" for kind in possible)
         listed = f"expected one of those that this {saved.sort} can show:{shown}" if possible else "it can show none"
         raise CommsimError(f"{saved.name}: {fault}, {listed}")
-    made = list(KINDS[name].draw(saved, selection or Selection()))
+    made = list(KINDS[name].draw(saved, selection or PictureChoice()))
     if not made:
         raise CommsimError(f"{saved.name}: found nothing to draw as {name}")
     return made
@@ -38,7 +38,7 @@ def pictures(saved: Saved, name: str, selection: Selection | None = None) -> lis
 # -- collectives ---------------------------------
 
 
-def _bandwidth(saved: Saved, selection: Selection) -> Pictures:
+def _bandwidth(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.plots import plot_bandwidth
 
     if saved.sort == "sweep":
@@ -101,7 +101,7 @@ def _point_name(values: dict[str, Any], varying: set[str]) -> str:
     return ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in values.items() if name in varying) or "all"
 
 
-def _accuracy(saved: Saved, selection: Selection) -> Pictures:
+def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
     if saved.sort == "validation":
         from commsim.report.accuracy_plot import plot_validation
 
@@ -119,7 +119,7 @@ def _accuracy(saved: Saved, selection: Selection) -> Pictures:
         yield suffix, plot_bandwidth(predicted, list(item.measured), saved.name, pairs, saved.provenance)
 
 
-def _crossover(saved: Saved, selection: Selection) -> Pictures:
+def _crossover(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.crossover import plot_crossover
     from commsim.report.crossover_map import plot_map, winners_of
 
@@ -198,7 +198,7 @@ def _is_map(saved: Saved) -> bool:
     return len({r["size_bytes"] for r in rows}) > 1 and len({r["n_ranks"] for r in rows}) > 1
 
 
-def _scaling(saved: Saved, selection: Selection) -> Pictures:
+def _scaling(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.scaling import plot_scaling, scalings
 
     yield "", plot_scaling(scalings(saved.rows), saved.name, saved.provenance)
@@ -213,7 +213,7 @@ def _scales(saved: Saved) -> bool:
 # -- training ---------------------------------
 
 
-def _breakdown(saved: Saved, selection: Selection) -> Pictures:
+def _breakdown(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.steps import plot_breakdown
 
     yield "", plot_breakdown(_bars(saved), saved.name, saved.provenance)
@@ -246,13 +246,13 @@ def _values(row: dict[str, Any]) -> str:
 # -- plans, sweeps ---------------------------------
 
 
-def _pareto(saved: Saved, selection: Selection) -> Pictures:
+def _pareto(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.plan_tables import plot_choices
 
     yield "", plot_choices(saved.choices, saved.name, saved.provenance)
 
 
-def _knees(saved: Saved, selection: Selection) -> Pictures:
+def _knees(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.sweep_plot import figure_of, plot_sweep
 
     paths = _paths(saved)

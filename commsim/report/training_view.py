@@ -10,7 +10,7 @@ import numpy as np
 
 from commsim.report.page import Code, Part, Section, Text, picture, table
 from commsim.report.saved import csv_rows
-from commsim.report.view import PictureKind, Pictures, Selection, Shown, View
+from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.units import format_time
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 
 
-def _draw_memory(saved: Saved, selection: Selection) -> Pictures:
+def _draw_memory(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.steps import plot_memory
 
     for i, suffix in selection.places(len(saved.steps)):
         yield suffix, plot_memory(saved.steps[i], saved.provenance)
 
 
-def _draw_pipeline(saved: Saved, selection: Selection) -> Pictures:
+def _draw_pipeline(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.gantt import plot_pipeline
 
     steps = [step for step in saved.steps if step.timeline is not None]

@@ -35,7 +35,7 @@ Pictures = Iterator[tuple[str, "Figure"]]
 
 
 @dataclass(frozen=True)
-class Selection:
+class PictureChoice:
     """What of a result is drawn: one item of several (from 1), a path of a sweep, numbers of nodes for a map."""
 
     item: int | None = None
@@ -56,7 +56,7 @@ class PictureKind:
 
     shows: str
     has: Callable[[Saved], bool]
-    draw: Callable[[Saved, Selection], Pictures]
+    draw: Callable[[Saved, PictureChoice], Pictures]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 
-class Answer:
+class WorkAnswer:
     """The answer to one item of a workload."""
 
     kind: ClassVar[str]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.chakra.simulate import TraceRun, critical_path
-from commsim.scenario.answer import Answer
+from commsim.scenario.answer import WorkAnswer
 from commsim.units import microseconds
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class CallRow:
 
 
 @dataclass(frozen=True, eq=False)
-class TraceItem(Answer):
+class TraceItem(WorkAnswer):
     """Simulated traces; trace rank i ran on rank ``places[i]`` of the machine."""
 
     kind: ClassVar[str] = "traces"

@@ -17,7 +17,7 @@ from commsim.training.accelerator import accelerator
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra import TraceFiles, TraceSpec
-    from commsim.scenario.workload.work import Site
+    from commsim.scenario.workload.work import WorkSite
     from commsim.topology.graph import Topology
 
 
@@ -50,7 +50,7 @@ class ComputeSeconds:
         return self._rates
 
 
-def run_trace(site: Site, spec: TraceSpec, files: TraceFiles) -> tuple[TraceItem, list[str]]:
+def run_trace(site: WorkSite, spec: TraceSpec, files: TraceFiles) -> tuple[TraceItem, list[str]]:
     """(item, warnings) of traces on the scenario's machine."""
     scenario, topology = site.setting, site.topology
     places = spec.places(topology.world_size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from commsim.measure.records import Curve
-from commsim.scenario.answer import Answer
+from commsim.scenario.answer import WorkAnswer
 from commsim.units import gb_per_s, microseconds
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Item(Answer):
+class Item(WorkAnswer):
     """One workload item: its predicted rows, and the measured curves with the prediction at exactly their sizes."""
 
     kind: ClassVar[str] = "items"

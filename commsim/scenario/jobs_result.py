@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from commsim.scenario.answer import Answer
+from commsim.scenario.answer import WorkAnswer
 from commsim.units import microseconds
 
 
@@ -49,7 +49,7 @@ class JobRow:
 
 
 @dataclass(frozen=True)
-class JobsItem(Answer):
+class JobsItem(WorkAnswer):
     """One workload item of several jobs on a network of ``world_size`` ranks, with as many background flows."""
 
     kind: ClassVar[str] = "jobs"

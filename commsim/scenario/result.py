@@ -10,7 +10,7 @@ from commsim.scenario.workload.registry import KINDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commsim.scenario.answer import Answer
+    from commsim.scenario.answer import WorkAnswer
     from commsim.scenario.chakra_result import TraceItem
     from commsim.scenario.item import Item
     from commsim.scenario.jobs_result import JobsItem
@@ -40,7 +40,7 @@ class Result:
     scenario_hash: str
     resolved: str
     topology: dict[str, Any]
-    answers: tuple[Answer, ...]
+    answers: tuple[WorkAnswer, ...]
     warnings: tuple[str, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
 

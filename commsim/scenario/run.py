@@ -12,7 +12,7 @@ from commsim.measure.records import Curve
 from commsim.scenario.load import resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.predictors import Cache
 from commsim.scenario.result import Result
-from commsim.scenario.workload.work import Progress, Site, Traced
+from commsim.scenario.workload.work import Progress, Traced, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -31,9 +31,9 @@ class Prepared:
     measured: tuple[Curve, ...]
     files: dict[int, Any] = field(default_factory=dict)  # by item, what its `read` returned
 
-    def site(self, place: int, cache: Cache, progress: Progress | None = None) -> Site:
+    def site(self, place: int, cache: Cache, progress: Progress | None = None) -> WorkSite:
         """Where an item of the workload runs."""
-        return Site(self.scenario, self.topology, place, cache, self.measured, self.files.get(place), progress)
+        return WorkSite(self.scenario, self.topology, place, cache, self.measured, self.files.get(place), progress)
 
 
 def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from commsim.engine.evaluate import Contention
     from commsim.scenario.jobs import JobsSpec
     from commsim.scenario.setting import Setting
-    from commsim.scenario.workload.work import Site
+    from commsim.scenario.workload.work import WorkSite
     from commsim.topology.graph import Topology
 
 DIFFERENCE = 0.1
 """Where FIFO links and fair sharing differ by more than this share, a warning gives both."""
 
 
-def run_jobs(site: Site, work: JobsSpec) -> tuple[JobsItem, list[str]]:
+def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     """The rows of one item of jobs, and what the user should know."""
     scenario, topology = site.setting, site.topology
     jobs = [_job(site, work, i) for i in range(len(work.jobs))]
@@ -73,7 +73,7 @@ def _runs(
     return [run_together(jobs, flows, topology, contention, variation=variation, run=run) for run in range(repeats)]
 
 
-def _job(site: Site, work: JobsSpec, i: int) -> Job:
+def _job(site: WorkSite, work: JobsSpec, i: int) -> Job:
     topology = site.topology
     spec = work.jobs[i]
     ranks = np.arange(topology.world_size) if spec.ranks is None else np.array(spec.ranks, np.int64)
@@ -96,7 +96,7 @@ def _job(site: Site, work: JobsSpec, i: int) -> Job:
     return Job(work.job_name(i), schedule, ranks, spec.start)
 
 
-def _paced(site: Site, work: JobsSpec, i: int) -> float | None:
+def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
     """The rate of a flow; a fault if its narrowest link carries less."""
     topology = site.topology
     flow = work.background[i]

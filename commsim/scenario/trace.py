@@ -9,14 +9,14 @@ from commsim.engine.timeline import timeline
 from commsim.engine.variation import repeated
 from commsim.errors import ScenarioError
 from commsim.scenario.raw import RawRows
-from commsim.scenario.workload.work import Site, Traced
+from commsim.scenario.workload.work import Traced, WorkSite
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
     from commsim.scenario.collective import CollectiveSpec
 
 
-def traced(site: Site, work: CollectiveSpec) -> Traced:
+def traced(site: WorkSite, work: CollectiveSpec) -> Traced:
     """The moves of the item's largest size, simulated by events; of several runs the first.
 
     A ScenarioError when it has no sizes.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.engine.timeline import Timeline
-from commsim.scenario.answer import Answer
+from commsim.scenario.answer import WorkAnswer
 from commsim.training.memory import StepMemory
 from commsim.training.spec import Step
 from commsim.training.step_traffic import AXES
@@ -23,7 +23,7 @@ CAUSES = ("compute", "tp", "cp", "ep", "dp", "offload", "pp", "bubble", "optimiz
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingItem(Answer):
+class TrainingItem(WorkAnswer):
     """One simulated step; ``causes`` add up to ``step_s``. Stages are those of one replica."""
 
     kind: ClassVar[str] = "trainings"

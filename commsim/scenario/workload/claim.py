@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from commsim.scenario.answer import Answer
+from commsim.scenario.answer import WorkAnswer
 from commsim.scenario.claim import ClaimSpec
-from commsim.scenario.workload.work import Site, Work
+from commsim.scenario.workload.work import WorkItem, WorkSite
 
 
 @dataclass(frozen=True)
-class ClaimItem(Answer):
+class ClaimItem(WorkAnswer):
     """One claim; the verdict is ``reproduced``, ``holds under the assumption that`` or ``not reproduced, because``."""
 
     kind: ClassVar[str] = "claims"
@@ -47,7 +47,7 @@ class ClaimItem(Answer):
         return 1
 
 
-class ClaimWork(Work):
+class ClaimWork(WorkItem):
     """A workload item that is a claim."""
 
     kind: ClassVar[str] = "claims"
@@ -56,7 +56,7 @@ class ClaimWork(Work):
 
     claim: ClaimSpec = Field(description="a statement that is looked at")
 
-    def run(self, site: Site) -> tuple[ClaimItem, list[str]]:
+    def run(self, site: WorkSite) -> tuple[ClaimItem, list[str]]:
         """The claim's quantity, compared within its tolerance."""
         from commsim.scenario.quantities import FUNCTIONS
 

@@ -14,7 +14,7 @@ from commsim.nccl.operation import unknown_to
 from commsim.nccl.version import parse_version
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.setting import Setting
-from commsim.scenario.workload.work import Site, Traced, Work
+from commsim.scenario.workload.work import Traced, WorkItem, WorkSite
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from commsim.scenario.rows import RowPredictor
 
 
-class CollectiveWork(CollectiveSpec, Work):
+class CollectiveWork(CollectiveSpec, WorkItem):
     """One collective over message sizes; ``sizes`` are bytes, None to take those of the measured files."""
 
     kind: ClassVar[str] = "items"
@@ -78,7 +78,7 @@ class CollectiveWork(CollectiveSpec, Work):
                 faults.append(((key,), f"found {key} here and {both[0]} in library.env, expected one"))
         return faults
 
-    def run(self, site: Site) -> tuple[Item, list[str]]:
+    def run(self, site: WorkSite) -> tuple[Item, list[str]]:
         """The predicted rows, and the prediction at exactly the sizes of every measured curve."""
         from commsim.scenario.item import Item
         from commsim.scenario.predictors import row_predictor
@@ -104,7 +104,7 @@ class CollectiveWork(CollectiveSpec, Work):
         )
         return item, predictor.warnings
 
-    def _at_measured(self, site: Site, curve: Curve, predictor: RowPredictor, rows: tuple[Row, ...]) -> Curve:
+    def _at_measured(self, site: WorkSite, curve: Curve, predictor: RowPredictor, rows: tuple[Row, ...]) -> Curve:
         """The prediction at the sizes of a measured curve, of its type and reduction where the item states none."""
         from commsim.scenario.predictors import row_predictor
 
@@ -124,7 +124,7 @@ class CollectiveWork(CollectiveSpec, Work):
             redop=predictor.work.redop,
         )
 
-    def traced(self, site: Site) -> Traced:
+    def traced(self, site: WorkSite) -> Traced:
         """The moves of the largest size, simulated by events; of several runs the first."""
         if site.setting.library.name != "none":
             return super().traced(site)

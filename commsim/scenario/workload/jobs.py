@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 from commsim.document.types import KeyPath
 from commsim.scenario.jobs import JobsSpec
 from commsim.scenario.setting import Setting
-from commsim.scenario.workload.work import Site, Work
+from commsim.scenario.workload.work import WorkItem, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.jobs_result import JobsItem
     from commsim.topology.graph import Topology
 
 
-class JobsWork(JobsSpec, Work):
+class JobsWork(JobsSpec, WorkItem):
     """Jobs that share the network, each beside the time it takes alone."""
 
     kind: ClassVar[str] = "jobs"
@@ -35,7 +35,7 @@ class JobsWork(JobsSpec, Work):
         """Ranks that are not on the machine."""
         return self.rank_faults(topology.world_size)
 
-    def run(self, site: Site) -> tuple[JobsItem, list[str]]:
+    def run(self, site: WorkSite) -> tuple[JobsItem, list[str]]:
         """A row per job, and where both views of contention differ."""
         from commsim.scenario.together import run_jobs
 

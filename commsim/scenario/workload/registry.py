@@ -9,9 +9,9 @@ from commsim.scenario.workload.collective import CollectiveWork
 from commsim.scenario.workload.jobs import JobsWork
 from commsim.scenario.workload.trace import TraceWork
 from commsim.scenario.workload.training import TrainingWork
-from commsim.scenario.workload.work import Work
+from commsim.scenario.workload.work import WorkItem
 
 AnyWork = CollectiveWork | JobsWork | TrainingWork | ClaimWork | TraceWork
 
-KINDS: dict[str, type[Work]] = {work.kind: work for work in get_args(AnyWork)}
+KINDS: dict[str, type[WorkItem]] = {work.kind: work for work in get_args(AnyWork)}
 """By their lists in the JSON result, in its order."""

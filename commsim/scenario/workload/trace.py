@@ -12,14 +12,14 @@ from pydantic import Field
 from commsim.document.types import KeyPath
 from commsim.errors import CommsimError, ScenarioError
 from commsim.scenario.chakra import TraceFiles, TraceSpec
-from commsim.scenario.workload.work import Site, Traced, Work
+from commsim.scenario.workload.work import Traced, WorkItem, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.chakra_result import TraceItem
     from commsim.topology.graph import Topology
 
 
-class TraceWork(Work):
+class TraceWork(WorkItem):
     """A workload item of execution traces."""
 
     kind: ClassVar[str] = "traces"
@@ -48,7 +48,7 @@ class TraceWork(Work):
         traces = item["trace"]
         traces |= {key: name(traces[key]) for key in ("path", "groups") if key in traces}
 
-    def read(self, site: Site) -> TraceFiles:
+    def read(self, site: WorkSite) -> TraceFiles:
         """What the files of all ranks hold."""
         from commsim.scenario.predictors import check_alike
 
@@ -58,13 +58,13 @@ class TraceWork(Work):
         except CommsimError as error:
             raise ScenarioError([site.fault(("trace", "path"), text) for text in str(error).split("\n")]) from None
 
-    def run(self, site: Site) -> tuple[TraceItem, list[str]]:
+    def run(self, site: WorkSite) -> tuple[TraceItem, list[str]]:
         """The replay: the time, what ranks spend it on, the critical path."""
         from commsim.scenario.chakra_run import run_trace
 
         return run_trace(site, self.trace, site.files)
 
-    def traced(self, site: Site) -> Traced:
+    def traced(self, site: WorkSite) -> Traced:
         """What every rank does."""
         from commsim.chakra.simulate import STREAMS
 

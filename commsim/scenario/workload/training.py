@@ -10,14 +10,14 @@ from pydantic import Field
 
 from commsim.document.types import KeyPath
 from commsim.scenario.training import TrainingSpec, is_processor_file, machine_faults
-from commsim.scenario.workload.work import Site, Traced, Work
+from commsim.scenario.workload.work import Traced, WorkItem, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.training_result import TrainingItem
     from commsim.topology.graph import Topology
 
 
-class TrainingWork(Work):
+class TrainingWork(WorkItem):
     """A workload item that is a training step."""
 
     kind: ClassVar[str] = "trainings"
@@ -40,13 +40,13 @@ class TrainingWork(Work):
         if is_processor_file(training.get("accelerator")):
             training["accelerator"] = name(training["accelerator"])
 
-    def run(self, site: Site) -> tuple[TrainingItem, list[str]]:
+    def run(self, site: WorkSite) -> tuple[TrainingItem, list[str]]:
         """The step, simulated."""
         from commsim.scenario.training_run import run_training
 
         return run_training(site.setting, site.topology, self.training)
 
-    def traced(self, site: Site) -> Traced:
+    def traced(self, site: WorkSite) -> Traced:
         """What every stage does over the step, and what it holds in memory."""
         from commsim.training.simulate import STREAMS
 

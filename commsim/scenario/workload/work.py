@@ -15,7 +15,7 @@ from commsim.scenario.strict import Strict
 if TYPE_CHECKING:
     from commsim.engine.timeline import Timeline
     from commsim.measure.records import Curve
-    from commsim.scenario.answer import Answer
+    from commsim.scenario.answer import WorkAnswer
     from commsim.scenario.predictors import Cache
     from commsim.topology.graph import Topology
 
@@ -24,7 +24,7 @@ Progress = Callable[[Iterable[int], str], Iterable[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class WorkSite:
     """Where one item runs: the machine, what the scenario says beside it, and its place in the workload."""
 
     setting: Setting
@@ -52,7 +52,7 @@ class Traced:
     world_size: int | None = None  # endpoints from there on are switches
 
 
-class Work(Strict):
+class WorkItem(Strict):
     """An item of the workload; its first key names the kind in the file, ``kind`` its list in the JSON result."""
 
     kind: ClassVar[str]
@@ -79,18 +79,18 @@ class Work(Strict):
         """What does not go with the machine, each at its key."""
         return []
 
-    def read(self, site: Site) -> Any:
+    def read(self, site: WorkSite) -> Any:
         """What the files hold that the item names, before anything runs; faults are a ScenarioError."""
         return None
 
     def name_files(self, item: dict[str, Any], name: Callable[[str], str]) -> None:
         """Renames the files in the item's plain values."""
 
-    def run(self, site: Site) -> tuple[Answer, list[str]]:
+    def run(self, site: WorkSite) -> tuple[WorkAnswer, list[str]]:
         """The answer, and what the user should know."""
         raise NotImplementedError
 
-    def traced(self, site: Site) -> Traced:
+    def traced(self, site: WorkSite) -> Traced:
         """What it does over time; a ScenarioError where that is not simulated."""
         document, name = site.setting.document, site.setting.library.name
         if name != "none":
