@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commsim.nccl.graph import Graph, System
+from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner_inputs import generation
 from commsim.nccl.tuner_switch import nvls_bandwidth
 from commsim.nccl.version import Version
