@@ -143,14 +143,23 @@ def test_an_export_ends_right_in_any_order(key: tuple[str, str], n: int, chunks:
 
 
 def shuffled(algo: Algo, rng: random.Random) -> Algo:
-    """The program with two steps of some thread block changed for each other, if nobody waits in that block."""
-    blocks = [b for g in algo.gpus for b in g.blocks if len(b.steps) > 1]
+    """The program with two steps of some thread block changed for each other; who is waited for says so still.
+
+    Steps that only wait keep their places: they say nothing to others.
+    """
+    moving = {
+        (g.id, b.id): [i for i, step in enumerate(b.steps) if step.type != "nop"] for g in algo.gpus for b in g.blocks
+    }
+    blocks = [(g, b) for g in algo.gpus for b in g.blocks if len(moving[g.id, b.id]) > 1]
     if blocks:
-        block = rng.choice(blocks)
-        one, two = sorted(rng.sample(range(len(block.steps)), 2))
+        gpu, block = rng.choice(blocks)
+        one, two = rng.sample(moving[gpu.id, block.id], 2)
         block.steps[one], block.steps[two] = block.steps[two], block.steps[one]
         for number, step in enumerate(block.steps):
             step.s = number
+        awaited = {step.deps for b in gpu.blocks for step in b.steps if step.depid == block.id}
+        for step in block.steps:
+            step.hasdep = step.s in awaited
     return algo
 
 
