@@ -10,7 +10,7 @@ from commsim.report.calibration import calibration_table, plot_residuals
 from commsim.report.compare_page import compare_page
 from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, table
 from commsim.report.verdict import answer_line
-from commsim.units import format_bytes, gb_per_s
+from commsim.units import format_bytes, gb_per_s, microseconds
 
 
 def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes: Iterable[str] = ()) -> Page:
@@ -38,6 +38,8 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
         sections.append(Section("What NCCL chose", (_choices(findings.choices),)))
     if findings.traffic:
         sections.append(Section("Bytes on the wire", (_traffic(findings),)))
+    if findings.variants:
+        sections.append(Section("CUDA graphs and registered memory", (_variants(findings),)))
     if findings.steps:
         sections.append(Section("Training steps", (_steps(findings),)))
     if findings.rates:
@@ -82,6 +84,20 @@ def _traffic(findings: Findings) -> Part:
         "collective", Column("size", number=True), "counted (B)", "of the schedule (B)", "difference (%)",
     ]  # fmt: skip
     return table(head, rows, "Bytes that the busiest rank sent in one call.")
+
+
+def _variants(findings: Findings) -> Part:
+    rows = [
+        (
+            v.way, v.collective, Cell(format_bytes(v.nbytes), float(v.nbytes)), float(microseconds(v.time_s)),
+            float(microseconds(v.plain_s)), 100 * (v.time_s / v.plain_s - 1),
+        )
+        for v in findings.variants
+    ]  # fmt: skip
+    head: list[str | Column] = [
+        "as", "collective", Column("size", number=True), "time (us)", "without (us)", "difference (%)",
+    ]  # fmt: skip
+    return table(head, rows, "The same calls launched as CUDA graphs, and on memory registered with all ranks.")
 
 
 def _steps(findings: Findings) -> Part:

@@ -16,11 +16,13 @@ class Exchange:
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
         self.step = 0
+        self._awaited = 0  # the first rank that has not been seen at this step
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def post(self, said: dict[str, Any], data: Any = b"") -> None:
         """Gives the others words and bytes for the next step; the step before last is read by none any more."""
         self.step += 1
+        self._awaited = 0
         words = json.dumps(said).encode()
         path = self._path(self.rank)
         unfinished = path.with_name(f"{path.name}.part")
@@ -32,7 +34,9 @@ class Exchange:
 
     def all_posted(self) -> bool:
         """Whether every rank has come to this step."""
-        return all(os.path.exists(self._path(rank)) for rank in range(self.size))  # noqa: PTH110 - asked often
+        while self._awaited < self.size and os.path.exists(self._path(self._awaited)):  # noqa: PTH110 - asked often
+            self._awaited += 1
+        return self._awaited == self.size
 
     def words(self, rank: int) -> dict[str, Any]:
         """What a rank said at this step."""
