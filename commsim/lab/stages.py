@@ -133,7 +133,7 @@ def step_tasks(ranks: int, memory_bytes: int, largest: int = LARGEST_BYTES) -> l
     fitting = (h for h in _WIDTHS if _step_bytes(h) <= memory_bytes // 2 and 2 * _layer(h) <= largest)
     hidden = next(fitting, _WIDTHS[-1])
     heads = max(ranks if hidden % ranks == 0 else 1, hidden // _HEAD)
-    sequence = min(2048, 8 * hidden)
+    sequence = min(2048, 2 * hidden)
     schemes = ("ddp", "zero3", "tp", "pp") if ranks > 1 else ("ddp",)
     tasks = [
         TrainingTask(

@@ -66,9 +66,9 @@ def law_s(machine: Settings, collective: str, nbytes: int, forced: dict[str, str
 def test_eight_ranks_on_two_nodes_leave_a_whole_folder_and_the_law_is_found_again(tmp_path: Path) -> None:
     """Rates by a command of their own with little time: they compute on the CPU here, as long as they may."""
     parts = "collectives,steps,forced,graphs,registered"
-    done = gpu(tmp_path, EIGHT, "--largest", "256 KiB", "--only", parts, "--minutes", "14")
+    done = gpu(tmp_path, EIGHT, "--largest", "64 KiB", "--only", parts, "--minutes", "14")
     assert done.returncode == 0, done.stdout + done.stderr
-    rates = gpu(tmp_path, EIGHT, "--largest", "256 KiB", "--only", "rates", "--minutes", "0.4")
+    rates = gpu(tmp_path, EIGHT, "--largest", "64 KiB", "--only", "rates", "--minutes", "0.4")
     assert rates.returncode == 0, rates.stdout + rates.stderr
     lab = tmp_path / "lab"
     for name in (
