@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from gpu.compare import page
+from rehearsal.law import COSTS
 from rehearsal.settings import Settings, environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,7 +93,7 @@ def test_a_machine_with_one_gpu_from_a_plain_checkout(tmp_path: Path) -> None:
     assert (tmp_path / "lab.zip").is_file()
     assert str(tmp_path) not in (lab / "report.html").read_text()  # the folder above may name a user
     text = (lab / "comparison.md").read_text()
-    assert f"| 1 | all_reduce | 8 B | {1e6 * (machine.alpha_s) + 0.2:.2f} |" in text
+    assert f"| 1 | all_reduce | 8 B | {1e6 * COSTS['Simple'].start_s + 0.2:.2f} |" in text
     assert "| all_gather | " in text.split("## What NCCL chose")[1].split("##")[0]
     measured = (lab / "collectives" / "measured.csv").read_bytes()
     again = script(*words, **env)

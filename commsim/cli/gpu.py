@@ -47,9 +47,14 @@ def gpu(
     only: Annotated[
         str | None,
         typer.Option(
-            "--only", help="Parts to keep to, with commas: collectives, rates, steps, forced.", show_default=False
+            "--only",
+            help="Parts to keep to, with commas: collectives, rates, steps, forced, graphs, registered.",
+            show_default=False,
         ),
     ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for all calls of a row together.")
+    ] = 600.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Drop what an earlier run left in the folder; without it that is kept.")
     ] = False,
@@ -92,7 +97,7 @@ def gpu(
         if fresh:
             discard(out)
         expect_same(out, _of_this_machine(ranks))
-    _lead(out, 60 * minutes, most, parts, ranks, port)
+    _lead(out, 60 * minutes, most, parts, ranks, port, timeout)
 
 
 def _follow(place: Place) -> None:
@@ -123,6 +128,7 @@ def _lead(
     parts: Sequence[str],
     ranks: Ranks | None,
     port: int | None,
+    timeout_s: float,
 ) -> None:
     """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
     from commsim.errors import MeasurementError
@@ -134,7 +140,7 @@ def _lead(
     notes: list[str] = []
     if ranks is not None:
         say = partial(_say, Clock(seconds))
-        session = Session(folder, ranks, _alone(ranks, port), Clock(seconds), say, largest, parts)
+        session = Session(folder, ranks, _alone(ranks, port), Clock(seconds), say, largest, parts, timeout_s)
         faults, notes = session.faults, session.notes
         try:
             session.measure()
@@ -145,11 +151,15 @@ def _lead(
             faults.append(str(error).splitlines()[0])
         finally:
             ranks.end()
+            if session.alone is not None:
+                session.alone.end()
+    stopped = bool(faults)
     _report(folder, faults, notes)
     if interrupted:
         raise typer.Exit(130)
     if faults:
-        raise MeasurementError("\n".join([*faults, "what was measured is kept; run the same command again to go on"]))
+        kept = ["what was measured is kept; run the same command again to go on"] if stopped else []
+        raise MeasurementError("\n".join([*faults, *kept]))
 
 
 def _say(clock: Clock, text: str) -> None:
@@ -200,11 +210,16 @@ def _report(folder: Path, faults: list[str], notes: list[str]) -> None:
     from commsim.files import write_atomically
     from commsim.lab.findings import conclude
     from commsim.lab.folder import REPORT, pack
+    from commsim.lab.incidents import left_out_or_slowed, wrong_data
     from commsim.lab.page import lab_page, summary
     from commsim.report.page import html
 
     if not folder.is_dir():
         return
+    faults += [f"{line}; --fresh measures anew" for line in wrong_data(folder)]
+    for line in (noted := list(left_out_or_slowed(folder))):
+        typer.echo(f"# {line}", err=True)
+    notes += noted
     findings = conclude(folder, lambda text: typer.echo(f"# {text}"))
     write_atomically(folder / REPORT, html(lab_page(findings, findings.machine, faults, notes)))
     for line in summary(findings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
 
 COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "steps", "rates"
+GRAPHS, REGISTERED = "graphs", "registered"
 """Folders of a laboratory."""
 
 PARAMS = "params.yaml"
@@ -48,6 +49,17 @@ class Choice:
         return self.logged == self.predicted
 
 
+@dataclass(frozen=True)
+class Variant:
+    """A call as a CUDA graph or with registered memory, beside the same call without; seconds out of place."""
+
+    way: str
+    collective: str
+    nbytes: int
+    time_s: float
+    plain_s: float
+
+
 @dataclass
 class Findings:
     """All that the folder says; `gaps` are the parts that could not be had, with the reason."""
@@ -60,6 +72,7 @@ class Findings:
     calls: list[Mapping[str, str]] = field(default_factory=list)  # rows of one rank with a GPU for itself
     steps: list[Mapping[str, Any]] = field(default_factory=list)
     rates: list[Mapping[str, str]] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
 
@@ -92,6 +105,7 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
     _traffic(folder / COLLECTIVES, findings)
     findings.calls = _table(folder / SINGLE / TABLE)
     findings.steps = _items(folder / STEPS / TRAINING)
+    findings.variants = list(_variants(folder))
     findings.rates = _table(folder / RATES / "rates.csv")
     return findings
 
@@ -228,6 +242,17 @@ def _traffic(folder: Path, findings: Findings) -> None:
         )
         if counted and expected:
             findings.traffic.append((row["collective"], int(row["size_bytes"]), sum(counted), sum(expected)))
+
+
+def _variants(folder: Path) -> Iterator[Variant]:
+    """What was measured as a CUDA graph or with registered memory, as far as it was measured without, too."""
+    plain = {(row["collective"], row["size_bytes"]): row for row in _table(folder / COLLECTIVES / TABLE)}
+    for name in (GRAPHS, REGISTERED):
+        for row in _table(folder / name / TABLE):
+            beside = plain.get((row["collective"], row["size_bytes"]))
+            if beside is not None:
+                times = (1e-6 * float(one["oop_time_us"]) for one in (row, beside))
+                yield Variant(name, row["collective"], int(row["size_bytes"]), *times)
 
 
 def _items(path: Path) -> list[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from commsim.errors import CommsimError, MeasurementError
-from commsim.lab.findings import COLLECTIVES, FORCED, PARAMS, RATES, SINGLE, STEPS
+from commsim.lab.findings import COLLECTIVES, FORCED, GRAPHS, PARAMS, RATES, REGISTERED, SINGLE, STEPS
 from commsim.lab.machine import SCENARIO, TOPOLOGY
 from commsim.measure.capture import CHOICES
 from commsim.measure.capture import FOLDER as CAPTURE
@@ -22,6 +22,8 @@ _OWN = (
     COLLECTIVES,
     SINGLE,
     FORCED,
+    GRAPHS,
+    REGISTERED,
     STEPS,
     RATES,
     SCENARIO,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from commsim.errors import CommsimError, MeasurementError
+from commsim.errors import CommsimError, MeasurementError, TopologyError
 from commsim.files import write_atomically
 from commsim.lab.stages import MEASURED
 from commsim.topology.imported import Given, Imported
@@ -100,11 +100,16 @@ def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list
     """Writes ``topology.yaml`` and ``scenario.yaml``; returns what the reader should know.
 
     The graph file is named by the scenario as `library.graph`, so that predictions begin with what NCCL found here.
-    Raises TopologyError where the description of the machine is not whole.
+    Raises TopologyError where the description of the machine is not whole, or not that of the ranks.
     """
     from commsim.topology.importing import checked, import_file
 
     imported = import_file(topology_xml, Given(sm=site.sm, network=_given_network(site)))
+    gpus = sum(kind == "gpu" for kind in imported.data["node"]["vertices"].values())
+    if gpus * site.nodes != site.ranks:
+        raise TopologyError(
+            f"{topology_xml.name}: found {gpus} GPUs, expected {site.ranks} ranks on {site.nodes} nodes alike"
+        )
     notes = list(imported.notes)
     if site.nodes > 1 and "nic" not in imported.data["node"]:
         notes.append(_with_a_socket(imported))

@@ -10,7 +10,7 @@ from commsim.report.calibration import calibration_table, plot_residuals
 from commsim.report.compare_page import compare_page
 from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, table
 from commsim.report.verdict import answer_line
-from commsim.units import GIB, GIGA, format_bytes
+from commsim.units import GIB, GIGA, format_bytes, microseconds
 
 
 def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes: Iterable[str] = ()) -> Page:
@@ -40,6 +40,8 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
         sections.append(Section("Bytes on the wire", (_traffic(findings),)))
     if findings.calls:
         sections.append(Section("What a call costs", (_calls(findings),)))
+    if findings.variants:
+        sections.append(Section("CUDA graphs and registered memory", (_variants(findings),)))
     if findings.steps:
         sections.append(Section("Training steps", (_steps(findings),)))
     if findings.rates:
@@ -100,6 +102,20 @@ def _calls(findings: Findings) -> Part:
         Column("in place (us)", number=True),
     ]  # fmt: skip
     return table(head, rows, "One rank with a GPU for itself sends nothing: what calling and launching costs.")
+
+
+def _variants(findings: Findings) -> Part:
+    rows = [
+        (
+            v.way, v.collective, Cell(format_bytes(v.nbytes), float(v.nbytes)), float(microseconds(v.time_s)),
+            float(microseconds(v.plain_s)), 100 * (v.time_s / v.plain_s - 1),
+        )
+        for v in findings.variants
+    ]  # fmt: skip
+    head: list[str | Column] = [
+        "as", "collective", Column("size", number=True), "time (us)", "without (us)", "difference (%)",
+    ]  # fmt: skip
+    return table(head, rows, "The same calls launched as CUDA graphs, and on memory registered with all ranks.")
 
 
 def _steps(findings: Findings) -> Part:

@@ -1,6 +1,7 @@
 """The ranks of a laboratory: started anew for every stage, here or beside each process of torchrun or srun.
 
-A rank that is lost, or a GPU that has faulted, so takes one stage with it and not the rest.
+A rank that is lost, or a GPU that has faulted, so takes one stage with it and not the rest. A nursery forks them, or a
+stage would begin with seconds in which every rank loads torch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Protocol
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import beside, capture_beside, capture_here, launch
+from commsim.measure.nursery import Nursery
 from commsim.measure.rendezvous import Place, Rendezvous
 from commsim.measure.run import Run
 
@@ -44,15 +46,23 @@ class StartedHere:
     def __init__(self, world_size: int, ranks_per_gpu: int, show: Callable[[str], None], port: int | None) -> None:
         self.world_size, self.ranks_per_gpu = world_size, ranks_per_gpu
         self._show, self._port = show, port
+        self._nursery: Nursery | None = None
 
     def capture(self, run: Run) -> None:
-        capture_here(run, self._show, port=self._port)
+        capture_here(run, self._show, port=self._port, nursery=self._begun())
 
     def measure(self, run: Run) -> None:
-        launch(run, self._show, port=self._port)
+        launch(run, self._show, port=self._port, nursery=self._begun())
 
     def end(self) -> None:
-        return
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
+    def _begun(self) -> Nursery:
+        if self._nursery is None or self._nursery.gone:
+            self._nursery = Nursery()
+        return self._nursery
 
 
 class Joined:
@@ -63,18 +73,20 @@ class Joined:
         self._place, self._show = place, show
         self._meeting = Rendezvous(place, "lab", arrival_s)
         self._number = 0
+        self._nursery = Nursery()
 
     def capture(self, run: Run) -> None:
         self._say(run.to_json())
-        capture_beside(run, self._place, self._show)
+        capture_beside(run, self._place, self._show, self._nursery)
 
     def measure(self, run: Run) -> None:
         self._say(run.to_json())
-        if fault := beside(run, self._place, f"stage {self._number}"):
+        if fault := beside(run, self._place, f"stage {self._number}", self._nursery):
             raise MeasurementError(fault)
 
     def end(self) -> None:
         self._say("")
+        self._nursery.close()
 
     def _say(self, text: str) -> None:
         self._meeting.store.set(_key(self._number), text)
@@ -87,14 +99,17 @@ def follow(place: Place, arrival_s: float) -> None:
     A stage that fails ends here as everywhere, and rank 0 says why; the next one is tried.
     """
     meeting = Rendezvous(place, "lab", arrival_s)
-    number = 0
-    while text := _next(meeting, number):
-        number += 1
-        run = Run.from_json(text)
-        if run.capture_choices:
-            capture_beside(run, place, lambda line: None)
-        else:
-            beside(run, place, f"stage {number}")
+    number, nursery = 0, Nursery()
+    try:
+        while text := _next(meeting, number):
+            number += 1
+            run = Run.from_json(text)
+            if run.capture_choices:
+                capture_beside(run, place, lambda line: None, nursery)
+            else:
+                beside(run, place, f"stage {number}", nursery)
+    finally:
+        nursery.close()
 
 
 def _next(meeting: Rendezvous, number: int) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 
 from commsim.errors import CommsimError, MeasurementError
 from commsim.lab.clock import Clock
-from commsim.lab.findings import COLLECTIVES, FORCED, RATES, SINGLE, STEPS
+from commsim.lab.findings import COLLECTIVES, FORCED, GRAPHS, RATES, REGISTERED, SINGLE, STEPS
 from commsim.lab.machine import SCENARIO, Site, describe, site_of
 from commsim.lab.ranks import Ranks
 from commsim.lab.stages import (
     BUFFERS,
+    GRAPH_LAUNCHES,
     LARGEST_BYTES,
     MEASURED,
     SHARED_LARGEST_BYTES,
@@ -24,8 +25,10 @@ from commsim.lab.stages import (
     forced,
     forced_tasks,
     largest_bytes,
+    registration,
     sizes,
     step_tasks,
+    variant_tasks,
 )
 from commsim.measure.capture import CHOICES
 from commsim.measure.gpu import gpus
@@ -33,13 +36,11 @@ from commsim.measure.run import Run, Task, TrainingTask
 from commsim.measure.run_folder import read_conditions
 from commsim.nccl.functions import FUNCTIONS
 
-PARTS = (COLLECTIVES, RATES, STEPS, FORCED)
+PARTS = (COLLECTIVES, RATES, STEPS, FORCED, GRAPHS, REGISTERED)
 """What a laboratory can be told to keep to."""
 
 _UNTIL_COLLECTIVES, _UNTIL_RATES, _UNTIL_STEPS = 0.5, 0.6, 0.75
 """Parts of the whole time after which a stage begins no further row; what is left goes to the collectives."""
-
-_WATCHDOG_S = 600.0
 
 _STEP_ITERATIONS = 10
 
@@ -58,6 +59,7 @@ class Session:
     say: Callable[[str], None]
     most_bytes: int | None = None  # largest message, where the user has said it
     parts: Sequence[str] = PARTS
+    timeout_s: float = 600.0  # that a rank waits for the others
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -79,12 +81,19 @@ class Session:
             self._rates()
         if STEPS in self.parts:
             stepping = self.alone or self.ranks
-            steps = self._run(STEPS, stepping, training=step_tasks(stepping.world_size, site.memory_bytes))
+            steps = self._run(STEPS, stepping, training=step_tasks(stepping.world_size, site.memory_bytes, largest))
             self._stage("training steps", steps, _UNTIL_STEPS, stepping)
         if FORCED in self.parts:
             for one in forced(_possible(choices)):
                 run = self._run(f"{FORCED}/{one.name}", tasks=forced_tasks(largest), env=one.env)
                 self._stage(f"all_reduce by {one.algorithm} over {one.protocol}, forced", run)
+        if GRAPHS in self.parts:
+            run = self._run(GRAPHS, tasks=variant_tasks(largest), graph=GRAPH_LAUNCHES)
+            self._stage("the same calls as CUDA graphs", run)
+        if REGISTERED in self.parts:
+            how = registration(site.nccl_version)
+            run = self._run(REGISTERED, tasks=variant_tasks(largest), register=how)
+            self._stage(f"the same calls on registered memory ({how})", run)
         if COLLECTIVES in self.parts:
             self._stage("the remaining sizes", collectives)
 
@@ -140,6 +149,8 @@ class Session:
         training: Iterable[TrainingTask] = (),
         env: dict[str, str] | None = None,
         capture_choices: bool = False,
+        graph: int = 0,
+        register: str = "none",
     ) -> Run:
         """A run into the folder of that name; collectives are called in libnccl, as nccl-tests does."""
         ranks = ranks or self.ranks
@@ -156,7 +167,9 @@ class Session:
             env=env or {},
             capture_choices=capture_choices,
             network="",
-            timeout_s=_WATCHDOG_S,
+            timeout_s=self.timeout_s,
+            graph=graph,
+            register=register,
             out=str((self.folder / name).absolute()),
         )
 

@@ -95,24 +95,46 @@ def forced_tasks(largest: int) -> tuple[Task, ...]:
     return Task("all_reduce", coarse), Task("all_reduce", middle)
 
 
+GRAPH_LAUNCHES = 5
+"""How often the CUDA graph of a row's calls is launched."""
+
+_WINDOWS_SINCE = (2, 27)
+
+
+def registration(nccl_version: str) -> str:
+    """How memory is registered: as a window of all ranks where NCCL has them (ncclCommWindowRegister), else alone."""
+    major, minor, *_ = map(int, nccl_version.split("."))
+    return "window" if (major, minor) >= _WINDOWS_SINCE else "buffer"
+
+
 def forced(possible: Sequence[tuple[str, str]]) -> list[Forced]:
     """The pairs worth forcing among those for which NCCL's own table has a bandwidth, the most valuable first."""
     known = {(algorithm.replace("_", "").lower(), protocol.lower()) for algorithm, protocol in possible}
     return [Forced(a, p) for a, p in _FORCED if (a.lower(), p.lower()) in known]
 
 
-_WIDTHS = (4096, 2048, 1024, 256, 64)
-_LAYERS, _VOCABULARY, _STATE_BYTES = 4, 8192, 16
-"""Layers, tokens of the vocabulary, and bytes of a parameter with its gradient and Adam's state."""
+def variant_tasks(largest: int) -> tuple[Task, ...]:
+    """What is measured as CUDA graphs, and with registered memory."""
+    coarse, *_ = sizes(largest)
+    return tuple(Task(name, coarse) for name in _FIRST[:3])
+
+
+_WIDTHS = (4096, 2048, 1024, 256, 64, 32)
+_LAYERS, _TOKENS, _STATE_BYTES = 4, 2, 16
+"""Layers, tokens of the vocabulary for each width, and bytes of a parameter with its gradient and Adam's state."""
 
 _HEAD = 128
 
 
-def step_tasks(ranks: int, memory_bytes: int) -> list[TrainingTask]:
-    """Training steps of a dense model in bf16 that fills a part of a GPU, under each parallelism over all ranks."""
-    hidden = next((h for h in _WIDTHS if _step_bytes(h) <= memory_bytes // 2), _WIDTHS[-1])
+def step_tasks(ranks: int, memory_bytes: int, largest: int = LARGEST_BYTES) -> list[TrainingTask]:
+    """Training steps of a dense model in bf16 that fills a part of a GPU, under each parallelism over all ranks.
+
+    A layer, which FSDP gathers at once, is no larger than the largest message.
+    """
+    fitting = (h for h in _WIDTHS if _step_bytes(h) <= memory_bytes // 2 and 2 * _layer(h) <= largest)
+    hidden = next(fitting, _WIDTHS[-1])
     heads = max(ranks if hidden % ranks == 0 else 1, hidden // _HEAD)
-    sequence = min(2048, 8 * hidden)
+    sequence = min(2048, 2 * hidden)
     schemes = ("ddp", "zero3", "tp", "pp") if ranks > 1 else ("ddp",)
     tasks = [
         TrainingTask(
@@ -124,7 +146,7 @@ def step_tasks(ranks: int, memory_bytes: int) -> list[TrainingTask]:
             ffn_hidden=4 * hidden,
             heads=heads,
             kv_heads=heads,
-            vocab=_VOCABULARY,
+            vocab=_TOKENS * hidden,
             seq_len=sequence,
             micro_batches=2 * ranks if scheme == "pp" else 2,
             over_gloo=False,
@@ -136,5 +158,10 @@ def step_tasks(ranks: int, memory_bytes: int) -> list[TrainingTask]:
 
 
 def _step_bytes(hidden: int) -> int:
-    """Bytes that a step of the model needs at least: 12 h^2 parameters a layer (attention 4, MLP 8) and two tables."""
-    return _STATE_BYTES * (12 * hidden * hidden * _LAYERS + 2 * _VOCABULARY * hidden)
+    """Bytes that a step of the model needs at least: its layers and two tables."""
+    return _STATE_BYTES * (_LAYERS * _layer(hidden) + 2 * _TOKENS * hidden * hidden)
+
+
+def _layer(hidden: int) -> int:
+    """Parameters of a layer: 4 h^2 of attention and 8 h^2 of the MLP."""
+    return 12 * hidden * hidden

@@ -22,6 +22,7 @@ from typing import IO, Any
 from commsim.collectives.semantics import DIVIDED, ROOTED
 from commsim.errors import MeasurementError
 from commsim.measure.capture import is_captured
+from commsim.measure.nursery import Born, Nursery
 from commsim.measure.rank_environment import library_environment, log_level
 from commsim.measure.rendezvous import PASS, Place
 from commsim.measure.run import Run
@@ -48,7 +49,7 @@ class Host:
 @dataclass
 class _Child:
     rank: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Born
     said: str = ""
     cause: str = ""  # what torch or NCCL logged as the reason, before a stack of frames
     noise: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
@@ -110,8 +111,11 @@ def launch(
     hosts: Sequence[Host] = (),
     address: str = "127.0.0.1",
     port: int | None = None,
+    nursery: Nursery | None = None,
 ) -> None:
     """Runs a run on ranks of this machine until all have finished; `show` gets every line of the table.
+
+    The ranks are forked by a nursery where there is one, else started each by itself.
 
     A run that cannot go on raises MeasurementError with what each rank said; an interrupt is passed on. In every case
     no rank is left when this returns.
@@ -126,7 +130,7 @@ def launch(
     with interrupts():
         try:
             for rank, host in enumerate(places):
-                children.append(_start(run, rank, host, address, port))
+                children.append(_start(run, rank, host, address, port, nursery))
             _watch(children, show)
         finally:
             _end(children)
@@ -153,18 +157,18 @@ def capture_here(run: Run, show: Callable[[str], None], **where: Any) -> None:
         show(f"# warning: NCCL's choices are not captured: {str(error).splitlines()[0]}")
 
 
-def capture_beside(run: Run, place: Place, show: Callable[[str], None]) -> None:
+def capture_beside(run: Run, place: Place, show: Callable[[str], None], nursery: Nursery | None = None) -> None:
     """The same as one rank of torchrun or srun: a process beside this one is the rank of the pass."""
     fault = ""
     for graphs in (True, False):
         name = "capture" if graphs else "capture again"
-        if not (fault := beside(replace(run.capturing(), capture_graphs=graphs), place, name)):
+        if not (fault := beside(replace(run.capturing(), capture_graphs=graphs), place, name, nursery)):
             return
     if place.rank == 0:
         show(f"# warning: NCCL's choices are not captured: {fault}")
 
 
-def beside(run: Run, place: Place, name: str) -> str:
+def beside(run: Run, place: Place, name: str, nursery: Nursery | None = None) -> str:
     """Measures a run as one rank of torchrun or srun, in a process beside this one; returns the fault, empty if none.
 
     The processes of a `name` meet at the next port, or in a corner of their own of the store that torchrun keeps.
@@ -174,16 +178,32 @@ def beside(run: Run, place: Place, name: str) -> str:
     if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         env["MASTER_PORT"] = str(place.port + 1)
     env.setdefault("TORCH_CPP_LOG_LEVEL", log_level(run))
-    words = [sys.executable, "-m", "commsim.measure.torch_runner"]
-    done = subprocess.run(words, input=run.to_json(), env=env, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode == 0:
+    status, words = _beside(run, env, nursery)
+    if status == 0:
         return ""
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    lines = [line for line in words.splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("commsim: ")), lines[-1] if lines else "")
-    return said.removeprefix("commsim: ") or f"{place}: ended with status {done.returncode}"
+    return said.removeprefix("commsim: ") or f"{place}: ended with status {status}"
 
 
-def _start(run: Run, rank: int, host: Host, address: str, port: int) -> _Child:
+def _beside(run: Run, env: Mapping[str, str], nursery: Nursery | None) -> tuple[int, str]:
+    """Exit status and standard error of a rank in a process of its own, which writes where this one does."""
+    if nursery is None:
+        words = [sys.executable, "-m", "commsim.measure.torch_runner"]
+        done = subprocess.run(words, input=run.to_json(), env=env, stderr=subprocess.PIPE, text=True, check=False)
+        return done.returncode, done.stderr
+    sys.stdout.flush()
+    born = nursery.start(env, run.to_json(), stdout=sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    try:
+        with born.stderr:
+            said = born.stderr.read()
+        return born.wait(), said.decode(errors="replace")
+    except BaseException:
+        born.kill()
+        raise
+
+
+def _start(run: Run, rank: int, host: Host, address: str, port: int, nursery: Nursery | None) -> _Child:
     env = os.environ | library_environment(run, os.environ)
     env |= {
         "RANK": str(rank),
@@ -199,6 +219,8 @@ def _start(run: Run, rank: int, host: Host, address: str, port: int) -> _Child:
         env.pop(name, None)
     if not host.prefix and sys.platform == "linux":
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if nursery is not None and not host.prefix:
+        return _Child(rank, nursery.start(env | dict(host.env), run.to_json()))
     process = subprocess.Popen(
         [*host.prefix, sys.executable, "-m", "commsim.measure.torch_runner"],
         stdin=subprocess.PIPE,

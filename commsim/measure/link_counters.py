@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +112,18 @@ def has_adapters(sysfs: Path) -> bool:
     return False
 
 
+@lru_cache(maxsize=8)
+def _ports(sysfs: Path) -> tuple[Path, ...]:
+    """The ports of the host's adapters, looked for once: a driver makes them when the host starts."""
+    return tuple(sorted((sysfs / "class/infiniband").glob("*/ports/*")))
+
+
 def adapter_bytes(sysfs: Path) -> Bytes | None:
     """Bytes of all active ports of the host's adapters, headers among them; None if a port does not count."""
     sent = received = 0
     counted = False
     try:
-        for port in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
+        for port in _ports(sysfs):
             if "ACTIVE" not in (port / "state").read_text(encoding="utf-8"):
                 continue
             words = [int((port / "counters" / name).read_text()) for name in ("port_xmit_data", "port_rcv_data")]

@@ -558,8 +558,8 @@ def _first_line(error: BaseException) -> str:
     return first.split(" This is typically caused")[0].rstrip(".")
 
 
-def _die_with_parent() -> None:
-    """Have Linux kill this process when the launcher dies, however it dies: no rank is left behind."""
+def die_with_parent() -> None:
+    """Has Linux kill this process when the launcher dies, however it dies: no rank is left behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != int(os.environ.get("COMMSIM_LAUNCHER", os.getppid())):
@@ -580,7 +580,7 @@ def end_process(status: int) -> NoReturn:
 
 def main() -> int:
     """Entry point of a rank that the launcher has started; returns its exit status."""
-    _die_with_parent()
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what an interrupt means
     try:
         place = place_from(os.environ)

@@ -1,9 +1,15 @@
-"""How the ranks of a rehearsal hand data to each other: one file per rank and step, in a folder of all."""
+"""How the ranks of a rehearsal hand data to each other: one file per rank and step, in a folder of all.
+
+Paths are text here: a run looks for some hundred thousand files.
+"""
+
+# ruff: noqa: PTH104, PTH108, PTH110, PTH123
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +22,40 @@ class Exchange:
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
         self.step = 0
+        self._awaited = 0  # the first rank that has not been seen at this step
+        self._at = str(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def post(self, said: dict[str, Any], data: Any = b"") -> None:
         """Gives the others words and bytes for the next step; the step before last is read by none any more."""
         self.step += 1
+        self._awaited = 0
         words = json.dumps(said).encode()
         path = self._path(self.rank)
-        unfinished = path.with_name(f"{path.name}.part")
-        with unfinished.open("wb") as stream:
+        with open(f"{path}.part", "wb") as stream:
             stream.write(len(words).to_bytes(8, "little") + words)
             stream.write(data)
-        unfinished.rename(path)
-        (self.folder / f"{self.step - 2}.{self.rank}").unlink(missing_ok=True)
+        os.rename(f"{path}.part", path)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._at}/{self.step - 2}.{self.rank}")
 
     def all_posted(self) -> bool:
         """Whether every rank has come to this step."""
-        return all(os.path.exists(self._path(rank)) for rank in range(self.size))  # noqa: PTH110 - asked often
+        while self._awaited < self.size and os.path.exists(self._path(self._awaited)):
+            self._awaited += 1
+        return self._awaited == self.size
 
     def words(self, rank: int) -> dict[str, Any]:
         """What a rank said at this step."""
-        with self._path(rank).open("rb") as stream:
+        with open(self._path(rank), "rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             return dict(json.loads(stream.read(length)))
 
     def data(self, rank: int, first: int, length: int) -> Any:
         """Some bytes of what a rank gave at this step, as an array that may be written to."""
-        with self._path(rank).open("rb") as stream:
+        with open(self._path(rank), "rb") as stream:
             begin = 8 + int.from_bytes(stream.read(8), "little")
         return np.fromfile(self._path(rank), np.uint8, length, offset=begin + first)
 
-    def _path(self, rank: int) -> Path:
-        return self.folder / f"{self.step}.{rank}"
+    def _path(self, rank: int) -> str:
+        return f"{self._at}/{self.step}.{rank}"

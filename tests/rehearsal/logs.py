@@ -1,11 +1,14 @@
-"""What NCCL writes when its environment asks for it: its log, the topology and the graphs; with content of our own."""
+"""What NCCL writes when its environment asks for it: its log, with the choices and the table of the rehearsed law, the
+topology and the graphs."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rehearsal.law import COSTS, Work, channels, choice, graph_channels, seconds
 from rehearsal.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,12 +22,14 @@ _NAMES = {
     "reduce": "Reduce",
 }
 
+_LARGE = 1 << 33
+
 
 def write_logs(s: Settings, communicator: Communicator) -> None:
     """Writes what a rank of a new communicator writes."""
     n, nodes = communicator.size, len({s.node_of(rank) for rank in communicator.ranks})
     version = f"{s.version // 10000}.{s.version % 10000 // 100}.{s.version % 100}"
-    channels = 16
+    channels, speed = graph_channels(s, nodes)
     _log(
         s,
         f"NCCL version {version}+cuda12.9",
@@ -34,33 +39,51 @@ def write_logs(s: Settings, communicator: Communicator) -> None:
     for pattern, same in ((4, 1), (1, 0)):
         _log(
             s,
-            f"Pattern {pattern}, crossNic 0, nChannels {channels}, bw 20.000000/20.000000, type NVL/PIX, "
+            f"Pattern {pattern}, crossNic 0, nChannels {channels}, bw {speed:.6f}/{speed:.6f}, type NVL/PIX, "
             f"sameChannels {same}",
         )
-    _log(s, f"{channels} coll channels, {channels} collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p "
+    _log(s, f"{2 * channels} coll channels, {2 * channels} collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p "
             "channels per peer")  # fmt: skip
     _log(s, "  Algorithm   |      Tree      |      Ring      |", subsystem="TUNING")
-    cells = ((8.0, 30.0), (16.5, 100.0), (60.0, 110.0), (7.2, 60.0), (15.9, 170.0), (11.8, 180.0))
-    for kind in _NAMES.values():
-        row = [(0.0, 0.0)] * 3 + list(cells[3:]) if kind != "AllReduce" else cells
-        text = " | ".join(f"{latency:8.1f}/{bandwidth:6.1f}" for latency, bandwidth in row)
-        _log(s, f"{kind:>13} | {text} |", subsystem="TUNING")
-    for name, text in (("NCCL_TOPO_DUMP_FILE", _system(s)), ("NCCL_GRAPH_DUMP_FILE", _graphs(s, channels, nodes))):
+    for kind, name in _NAMES.items():
+        cells = [
+            _cell(s, Work(kind, _LARGE), communicator.ranks, {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol})
+            if algorithm == "ring" or (kind == "all_reduce" and n > 1)
+            else (0.0, 0.0)
+            for algorithm in ("tree", "ring")
+            for protocol in COSTS
+        ]
+        text = " | ".join(f"{latency:8.1f}/{bandwidth:6.1f}" for latency, bandwidth in cells)
+        _log(s, f"{name:>13} | {text} |", subsystem="TUNING")
+    for name, text in (
+        ("NCCL_TOPO_DUMP_FILE", _system(s)),
+        ("NCCL_GRAPH_DUMP_FILE", _graphs(s, channels, speed, nodes)),
+    ):
         path = os.environ.get(name)
         if path and (communicator.rank == 0):
             Path(path).write_text(text)
 
 
+def _cell(s: Settings, work: Work, ranks: list[int], env: dict[str, str]) -> tuple[float, float]:
+    """Latency in us and bandwidth in GB/s of an algorithm and a protocol: by the law for none and for many bytes."""
+    none, many = (seconds(s, replace(work, nbytes=nbytes), ranks, env) for nbytes in (1, work.nbytes))
+    return 1e6 * none, work.nbytes / (many - none) / 1e9
+
+
 def write_selection(s: Settings, operation: Operation) -> None:
     """Writes the line of a choice, as NCCL does for every collective it enqueues where TUNING is asked for."""
-    if operation.kind in _NAMES:
-        protocol = "LL" if operation.block <= 65536 else "SIMPLE"
-        _log(
-            s,
-            f"{_NAMES[operation.kind]}: {operation.block} Bytes -> Algo RING proto {protocol} "
-            "channel{Lo..Hi}={0..15}",
-            subsystem="TUNING",
-        )
+    work, ranks = operation.work(), operation.communicator.ranks
+    if work.kind not in _NAMES or len(ranks) == 1:
+        return
+    algorithm, protocol = choice(s, work, ranks)
+    nodes = len({s.node_of(rank) for rank in ranks})
+    last = channels(s, work, len(ranks), nodes, algorithm, protocol) - 1
+    _log(
+        s,
+        f"{_NAMES[work.kind]}: {operation.block} Bytes -> Algo {algorithm.upper()} proto {protocol.upper()} "
+        f"channel{{Lo..Hi}}={{0..{last}}}",
+        subsystem="TUNING",
+    )
 
 
 def _log(s: Settings, text: str, subsystem: str = "INIT", raw: bool = False) -> None:
@@ -77,14 +100,14 @@ def _log(s: Settings, text: str, subsystem: str = "INIT", raw: bool = False) -> 
 
 
 def _system(s: Settings) -> str:
-    """The topology of a node: GPUs beside NICs under one CPU each half, NVLink to a switch."""
+    """The topology of a node as NCCL writes it, with the GPUs of the ranks alone: half of them under each CPU."""
     lines = ['<system version="1">']
     for cpu in range(2):
         lines.append(
             f'  <cpu host_hash="0x{s.node:x}" numaid="{cpu}" affinity="ffffffff" arch="x86_64" '
             'vendor="GenuineIntel" familyid="6" modelid="143">'
         )
-        for gpu in range(cpu * s.gpus // 2, (cpu + 1) * s.gpus // 2):
+        for gpu in range(cpu * s.gpus_of_node // 2, (cpu + 1) * s.gpus_of_node // 2):
             bus = f"0000:{0x10 + 0x10 * gpu:02x}:00.0"
             lines.append(f'    <pci busid="0000:{0xF + 0x10 * gpu:02x}:00.0" class="0x060400" vendor="0x104c" '
                          'device="0x8232" subsystem_vendor="0x0000" subsystem_device="0x0000" '
@@ -108,16 +131,17 @@ def _system(s: Settings) -> str:
     return "\n".join([*lines, "</system>"]) + "\n"
 
 
-def _graphs(s: Settings, channels: int, nodes: int) -> str:
+def _graphs(s: Settings, channels: int, speed: int, nodes: int) -> str:
     """Ring and tree of a node, the GPUs in order in every channel, between NICs where there are several nodes."""
     lines = ['<graphs version="1">']
     for number, pattern in ((0, 4), (1, 1)):
         lines.append(
-            f'  <graph id="{number}" pattern="{pattern}" crossnic="0" nchannels="{channels}" speedintra="20" '
-            'speedinter="20" latencyinter="0" typeintra="NVL" typeinter="PIX" samechannels="1">'
+            f'  <graph id="{number}" pattern="{pattern}" crossnic="0" nchannels="{channels}" '
+            f'speedintra="{speed}" speedinter="{speed}" latencyinter="0" typeintra="NVL" typeinter="PIX" '
+            'samechannels="1">'
         )
         for channel in range(channels):
-            order = [(channel + i) % s.gpus for i in range(s.gpus)]
+            order = [(channel + i) % s.gpus_of_node for i in range(s.gpus_of_node)]
             lines.append("    <channel>")
             net = [f'      <net dev="{channel % max(1, s.nics)}"/>'] * (nodes > 1)
             lines += [*net, *(f'      <gpu dev="{gpu}"/>' for gpu in order), *net]

@@ -30,8 +30,8 @@ class Failure:
 class Settings:
     """A cluster of equal nodes; ranks lie on nodes in order, `ranks_per_node` on each.
 
-    A call of `size` bytes among n ranks takes `alpha_s`, and a ring's bytes per rank over `bandwidth` (bytes/s) within
-    a node; among nodes `net_alpha_s` and `ranks_per_node` times `net_bandwidth`. Every launch takes the CPU `launch_s`.
+    What a call takes says `rehearsal.law`; a channel carries at most `net_bandwidth` (bytes/s) from node to node. Every
+    launch takes the CPU `launch_s`.
     """
 
     folder: str
@@ -41,9 +41,6 @@ class Settings:
     sm: int = 90
     memory_bytes: int = 80 << 30
     version: int = 22809
-    alpha_s: float = 12e-6
-    bandwidth: float = 360e9
-    net_alpha_s: float = 30e-6
     net_bandwidth: float = 45e9
     launch_s: float = 4e-6
     nics: int = 8
@@ -66,6 +63,11 @@ class Settings:
     def node_of(self, rank: int) -> int:
         """The node of a rank."""
         return rank // self.ranks_per_node
+
+    @property
+    def gpus_of_node(self) -> int:
+        """GPUs of a node that have a rank."""
+        return min(self.gpus, self.ranks_per_node)
 
     @property
     def node_folder(self) -> Path:

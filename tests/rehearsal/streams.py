@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rehearsal.collectives import Operation
     from rehearsal.layer import Rehearsal
 
-_PAUSE_S = 2e-4  # between two looks at what other ranks have posted: many ranks share few cores
+_PAUSE_S = 2e-4, 1e-2
+"""Between two looks at what other ranks have posted, the longer the more were in vain: many ranks share few cores."""
 
 
 @dataclass
@@ -34,6 +35,7 @@ class RehearsedStream(Stream):
         self.layer, self.pointer = layer, pointer
         self.free_s = 0.0  # when the GPU is through with what it has finished
         self._queue: list[Batch] = []
+        self._pause_s = _PAUSE_S[0]
         self._captured: list[Operation] | None = None
 
     def put(self, operation: Operation) -> None:
@@ -58,8 +60,10 @@ class RehearsedStream(Stream):
         while self._queue:
             end = self._queue[0].operation.progress(self._queue[0], self.free_s)
             if end is None:
-                time.sleep(_PAUSE_S)
+                time.sleep(self._pause_s)
+                self._pause_s = min(1.2 * self._pause_s, _PAUSE_S[1])
                 return False
+            self._pause_s = _PAUSE_S[0]
             self.free_s = end
             self._queue.pop(0)
         self.layer.now_s = max(self.layer.now_s, self.free_s)

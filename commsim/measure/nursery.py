@@ -1,0 +1,231 @@
+"""A process that has loaded torch and forks ranks: a rank is there in a tenth of a second instead of several.
+
+It loads and does no more: no GPU is touched and no thread begun in it, so that a rank that it forks is as good as one
+that was started by itself, also for CUDA, which a fork must not inherit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from commsim.errors import MeasurementError
+
+_HEAD = struct.Struct("<Q")  # the length of what follows
+_LOOK_S = 0.05  # between two looks at what has ended
+_BORN_S = 120.0  # to load torch from a cold disk
+_FAILED = 70
+
+
+class Nursery:
+    """The parent's side: `start` gives a process; all of them end with `close`."""
+
+    def __init__(self) -> None:
+        env = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"} | os.environ  # read as torch is loaded
+        self._socket, theirs = socket.socketpair()
+        words = [sys.executable, "-m", "commsim.measure.nursery", str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            words,
+            env=env | {"COMMSIM_LAUNCHER": str(os.getpid())},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt of the terminal reaches the launcher alone
+        )
+        theirs.close()
+        self._rest = b""
+        self._ended: dict[int, int] = {}
+        self._born: list[int] = []
+        self.gone = False
+
+    def start(self, env: Mapping[str, str], text: str, stdout: int | None = None) -> Born:
+        """A rank that has `text` on its standard input; its standard output goes to `stdout`, else into a pipe."""
+        out: tuple[int, ...] = () if stdout is not None else os.pipe()
+        err = os.pipe()
+        try:
+            self._send({"env": dict(env), "text": text}, [stdout if stdout is not None else out[1], err[1]])
+            pid = self._next_born()
+        except BaseException:
+            for descriptor in (*out[:1], err[0]):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in (*out[1:], err[1]):
+                os.close(descriptor)
+        return Born(self, pid, os.fdopen(out[0], "rb", 0) if out else None, os.fdopen(err[0], "rb", 0))
+
+    def signal(self, pid: int, number: int) -> None:
+        """Signals a process that has not been waited for yet."""
+        with suppress(MeasurementError):
+            self._send({"signal": number, "pid": pid}, [])
+
+    def status(self, pid: int, patience_s: float = 0.0) -> int | None:
+        """How a process ended, below 0 the signal that killed it; None as long as it runs."""
+        until = time.monotonic() + patience_s
+        while pid not in self._ended and not self.gone:
+            left = until - time.monotonic()
+            if not self._listen(max(0.0, left)) and left <= 0:
+                return None
+        return self._ended.get(pid, -signal.SIGKILL)  # they die with the nursery
+
+    def close(self) -> None:
+        """Ends the nursery and whom it still holds."""
+        self._socket.close()
+        self._process.wait()
+
+    def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
+        data = json.dumps(request).encode()
+        try:
+            socket.send_fds(self._socket, [_HEAD.pack(len(data))], descriptors)
+            self._socket.sendall(data)
+        except OSError:
+            raise MeasurementError("the process that starts the ranks has ended") from None
+
+    def _next_born(self) -> int:
+        until = time.monotonic() + _BORN_S
+        while not self._born:
+            if self.gone or time.monotonic() > until:
+                raise MeasurementError("no rank could be started: torch cannot be loaded")
+            self._listen(1.0)
+        return self._born.pop(0)
+
+    def _listen(self, patience_s: float) -> bool:
+        """Takes in what the nursery says; False where it says nothing for so long."""
+        if not select.select([self._socket], [], [], patience_s)[0]:
+            return False
+        data = self._socket.recv(65536)
+        self.gone = not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            word, pid, *status = line.split()
+            if word == b"born":
+                self._born.append(int(pid))
+            else:
+                self._ended[int(pid)] = int(status[0])
+        return True
+
+
+class Born:
+    """A process of a nursery, with as much of subprocess.Popen as the launcher asks for."""
+
+    stdin = None
+
+    def __init__(self, nursery: Nursery, pid: int, stdout: IO[bytes] | None, stderr: IO[bytes]) -> None:
+        self._nursery, self.pid, self.stdout, self.stderr = nursery, pid, stdout, stderr
+
+    def poll(self) -> int | None:
+        """The exit status, None as long as the process runs."""
+        return self._nursery.status(self.pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status; subprocess.TimeoutExpired after so many seconds."""
+        status = self._nursery.status(self.pid, float("inf") if timeout is None else timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired("a rank", timeout or 0.0)
+        return status
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        self._nursery.signal(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it."""
+        self._nursery.signal(self.pid, signal.SIGKILL)
+
+
+def _serve(connection: socket.socket) -> None:
+    """Forks whom the other side asks for and says who has ended, until the other side hangs up."""
+    alive: set[int] = set()
+    while True:
+        for pid in list(alive):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                alive.remove(pid)
+                connection.sendall(f"ended {pid} {os.waitstatus_to_exitcode(status)}\n".encode())
+        if not select.select([connection], [], [], _LOOK_S if alive else None)[0]:
+            continue
+        head, descriptors, *_ = socket.recv_fds(connection, _HEAD.size, 2)
+        if len(head) < _HEAD.size:
+            break
+        request = json.loads(_exactly(connection, _HEAD.unpack(head)[0]))
+        if "signal" in request:
+            if request["pid"] in alive:
+                os.kill(request["pid"], request["signal"])
+            continue
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            _be(request, descriptors, parent)
+        alive.add(pid)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.sendall(f"born {pid}\n".encode())
+    for pid in alive:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        part = connection.recv(length - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def _be(request: Mapping[str, Any], descriptors: list[int], parent: int) -> None:
+    """What a forked process does from its birth to its end."""
+    status = _FAILED
+    try:
+        from commsim.measure.torch_runner import end_process, main
+
+        os.setsid()
+        for descriptor, number in zip(descriptors, (1, 2), strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.environ.clear()
+        os.environ.update(request["env"] | {"COMMSIM_LAUNCHER": str(parent)})
+        sys.stdin = io.StringIO(request["text"])
+        end_process(main())
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> int:
+    """Entry point of the nursery: loads torch, then serves the socket whose number is its argument."""
+    import gc
+
+    import torch.distributed.fsdp
+    import torch.distributed.tensor  # noqa: F401 - training steps need both, and load them for seconds
+
+    from commsim.measure.torch_runner import die_with_parent
+
+    die_with_parent()
+    gc.freeze()  # what is loaded is never collected, so that ranks go on sharing its memory
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    with suppress(BrokenPipeError, ConnectionError, EOFError):
+        _serve(connection)
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main())
