@@ -135,7 +135,7 @@ def repeated(
     >>> from commsim.collectives.ring import ring_all_reduce
     >>> from commsim.topology.presets import load_preset
     >>> runs = repeated(ring_all_reduce(8, 8 << 20), load_preset("hgx-h100"), Variation(1, 50, Jitter(1e-6)))
-    >>> spread = Spread(np.array([run.makespan_s for run in runs]))
+    >>> spread = RepeatedTimes(np.array([run.makespan_s for run in runs]))
     >>> spread.median_s < spread.p99_s
     True
     """

@@ -131,7 +131,7 @@ def _ratio_bounds(rows: Iterable[TableRow]) -> tuple[float, float]:
 def deduce_ranks(collective: str, rows: Sequence[TableRow]) -> int | None:
     """The number of ranks that busbw / algbw allows, or None where it allows several or none.
 
-    >>> one = Row(1, 8, 2, "float", "sum", -1, Group(1.0, 100.0, 175.0), NOTHING)
+    >>> one = TableRow(1, 8, 2, "float", "sum", -1, Group(1.0, 100.0, 175.0), NOTHING)
     >>> deduce_ranks("all_reduce", [one])
     8
     """
