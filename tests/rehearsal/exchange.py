@@ -57,7 +57,7 @@ class Exchange:
     def data(self, rank: int, first: int, length: int) -> Any:
         """Some bytes of what a rank gave at this step, as an array that may be written to."""
         descriptor, begin = self._posted(rank)
-        values = np.empty(length, np.uint8)
+        values: Any = np.empty(length, np.uint8)
         at = 0
         while at < length:
             at += os.preadv(descriptor, [values[at:]], begin + first + at)
