@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from commsim.measure.gpu import Gpus
 from commsim.measure.traffic import Bytes, tcp_bytes
@@ -112,10 +112,25 @@ def has_adapters(sysfs: Path) -> bool:
     return False
 
 
+class _Port(NamedTuple):
+    """The files of a port, as text: they are read before and after every row."""
+
+    state: str
+    sent: str
+    received: str
+
+
 @lru_cache(maxsize=8)
-def _ports(sysfs: Path) -> tuple[Path, ...]:
+def _ports(sysfs: Path) -> tuple[_Port, ...]:
     """The ports of the host's adapters, looked for once: a driver makes them when the host starts."""
-    return tuple(sorted((sysfs / "class/infiniband").glob("*/ports/*")))
+    found = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
+    names = ("state", "counters/port_xmit_data", "counters/port_rcv_data")
+    return tuple(_Port(*(str(port / name) for name in names)) for port in found)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as stream:  # noqa: PTH123
+        return stream.read()
 
 
 def adapter_bytes(sysfs: Path) -> Bytes | None:
@@ -124,9 +139,9 @@ def adapter_bytes(sysfs: Path) -> Bytes | None:
     counted = False
     try:
         for port in _ports(sysfs):
-            if "ACTIVE" not in (port / "state").read_text(encoding="utf-8"):
+            if "ACTIVE" not in _read(port.state):
                 continue
-            words = [int((port / "counters" / name).read_text()) for name in ("port_xmit_data", "port_rcv_data")]
+            words = [int(_read(name)) for name in (port.sent, port.received)]
             if _STUCK in words:
                 return None
             sent, received, counted = sent + words[0] * _WORD, received + words[1] * _WORD, True

@@ -214,8 +214,9 @@ def main() -> int:
     """Entry point of the nursery: loads torch, then serves the socket whose number is its argument."""
     import gc
 
+    import torch._dynamo  # which optimizers load when they are made
     import torch.distributed.fsdp
-    import torch.distributed.tensor  # noqa: F401 - training steps need both, and load them for seconds
+    import torch.distributed.tensor  # noqa: F401 - training steps load all three, for seconds
 
     from commsim.measure.torch_runner import die_with_parent
 

@@ -14,8 +14,10 @@ from commsim.lab.stages import (
     collective_tasks,
     forced,
     largest_bytes,
+    registration,
     sizes,
     step_tasks,
+    variant_tasks,
 )
 
 GIB = 1 << 30
@@ -65,3 +67,25 @@ def test_steps_are_possible_and_leave_half_of_the_memory(ranks: int, memory: int
     for task in tasks:
         assert not list(task.faults())
         assert 16 * task.layers * 12 * task.hidden**2 <= memory / 2 or task.scheme == "pp"
+
+
+@given(st.integers(10, 33))
+def test_no_layer_of_a_step_is_larger_than_the_largest_message(exponent: int) -> None:
+    largest = 1 << exponent
+    for task in step_tasks(8, 80 * GIB, largest):
+        assert 2 * 12 * task.hidden**2 <= largest or task.hidden == 32
+
+
+def test_steps_of_a_large_gpu_are_those_of_a_large_model() -> None:
+    task = step_tasks(8, 80 * GIB)[0]
+    assert (task.hidden, task.seq_len, task.vocab) == (4096, 2048, 8192)
+
+
+def test_graphs_and_registered_memory_are_measured_where_there_are_plain_rows_to_compare() -> None:
+    plain = {(task.collective, size) for task in collective_tasks(GIB) for size in task.sizes}
+    assert {(task.collective, size) for task in variant_tasks(GIB) for size in task.sizes} <= plain
+
+
+@pytest.mark.parametrize(("version", "how"), [("2.26.2", "buffer"), ("2.27.3", "window"), ("2.28.9", "window")])
+def test_windows_are_registered_where_nccl_has_them(version: str, how: str) -> None:
+    assert registration(version) == how

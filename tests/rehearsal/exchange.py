@@ -22,6 +22,7 @@ class Exchange:
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
         self.step = 0
+        self._open: dict[int, tuple[int, int]] = {}  # by rank, of this step: the descriptor and where its data begin
         self._awaited = 0  # the first rank that has not been seen at this step
         self._at = str(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -30,6 +31,9 @@ class Exchange:
         """Gives the others words and bytes for the next step; the step before last is read by none any more."""
         self.step += 1
         self._awaited = 0
+        for descriptor, _ in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
         words = json.dumps(said).encode()
         path = self._path(self.rank)
         with open(f"{path}.part", "wb") as stream:
@@ -47,15 +51,23 @@ class Exchange:
 
     def words(self, rank: int) -> dict[str, Any]:
         """What a rank said at this step."""
-        with open(self._path(rank), "rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            return dict(json.loads(stream.read(length)))
+        descriptor, begin = self._posted(rank)
+        return dict(json.loads(os.pread(descriptor, begin - 8, 8)))
 
     def data(self, rank: int, first: int, length: int) -> Any:
         """Some bytes of what a rank gave at this step, as an array that may be written to."""
-        with open(self._path(rank), "rb") as stream:
-            begin = 8 + int.from_bytes(stream.read(8), "little")
-        return np.fromfile(self._path(rank), np.uint8, length, offset=begin + first)
+        descriptor, begin = self._posted(rank)
+        values: Any = np.empty(length, np.uint8)
+        at = 0
+        while at < length:
+            at += os.preadv(descriptor, [values[at:]], begin + first + at)
+        return values
+
+    def _posted(self, rank: int) -> tuple[int, int]:
+        if rank not in self._open:
+            descriptor = os.open(self._path(rank), os.O_RDONLY)
+            self._open[rank] = descriptor, 8 + int.from_bytes(os.pread(descriptor, 8, 0), "little")
+        return self._open[rank]
 
     def _path(self, rank: int) -> str:
         return f"{self._at}/{self.step}.{rank}"

@@ -56,8 +56,8 @@ def write_logs(s: Settings, communicator: Communicator) -> None:
         text = " | ".join(f"{latency:8.1f}/{bandwidth:6.1f}" for latency, bandwidth in cells)
         _log(s, f"{name:>13} | {text} |", subsystem="TUNING")
     for name, text in (
-        ("NCCL_TOPO_DUMP_FILE", _system(s)),
-        ("NCCL_GRAPH_DUMP_FILE", _graphs(s, channels, speed, nodes)),
+        ("NCCL_TOPO_DUMP_FILE", system_xml(s)),
+        ("NCCL_GRAPH_DUMP_FILE", graphs_xml(s, nodes)),
     ):
         path = os.environ.get(name)
         if path and (communicator.rank == 0):
@@ -99,7 +99,7 @@ def _log(s: Settings, text: str, subsystem: str = "INIT", raw: bool = False) -> 
         stream.write(line + "\n")
 
 
-def _system(s: Settings) -> str:
+def system_xml(s: Settings) -> str:
     """The topology of a node as NCCL writes it, with the GPUs of the ranks alone: half of them under each CPU."""
     lines = ['<system version="1">']
     for cpu in range(2):
@@ -131,8 +131,9 @@ def _system(s: Settings) -> str:
     return "\n".join([*lines, "</system>"]) + "\n"
 
 
-def _graphs(s: Settings, channels: int, speed: int, nodes: int) -> str:
+def graphs_xml(s: Settings, nodes: int) -> str:
     """Ring and tree of a node, the GPUs in order in every channel, between NICs where there are several nodes."""
+    channels, speed = graph_channels(s, nodes)
     lines = ['<graphs version="1">']
     for number, pattern in ((0, 4), (1, 1)):
         lines.append(

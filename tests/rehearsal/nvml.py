@@ -23,6 +23,7 @@ class Nvml:
 
     def __init__(self, s: Settings) -> None:
         self._settings = s
+        self._counters: dict[int, Counters] = {}
         self.throttled = False
 
     def nvmlInit(self) -> None:
@@ -51,7 +52,9 @@ class Nvml:
 
     def nvmlDeviceGetFieldValues(self, handle: int, fields: list[Any]) -> list[Any]:
         """NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX (138, 139) in KiB; any other is not supported (3)."""
-        counters = Counters(self._settings, handle)
+        if handle not in self._counters:
+            self._counters[handle] = Counters(self._settings, handle)
+        counters = self._counters[handle]
         answers = []
         for field in fields:
             number = field[0] if isinstance(field, tuple) else field
