@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,10 +59,9 @@ def table_of(rows: Sequence[TrainingRow]) -> MeasuredRows:
     """The rows that have a step and a measured time."""
     known = [(row, time) for row in rows if row.step is not None and (time := measured(row)) is not None]
     steps = [row.step for row, _ in known if row.step is not None]
-    links = [row.links for row, _ in known if row.links is not None]
     return MeasuredRows(
         [row for row, _ in known],
-        columns(steps, links),
+        columns(steps),
         np.array([time for _, time in known], np.float64),
         np.array([row.source.name for row, _ in known], np.str_),
     )
@@ -85,16 +85,13 @@ class Removal:
     name: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
     parts: frozenset[str] = frozenset()
-    columns: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def seconds(self, table: MeasuredRows, values: Values) -> Float64:
         """Predicted seconds of every row without the term."""
-        c = table.columns
-        if self.columns:
-            c = replace(c, **{name: np.full(len(c), x) for name, x in self.columns.items()})
-        time = step_time(c, values)
+        time = step_time(table.columns.replaced(self.columns) if self.columns else table.columns, values)
         kept = [getattr(time, part.name) for part in fields(time) if part.name not in self.parts]
-        return np.asarray(sum(kept), np.float64)
+        return np.asarray(sum(kept, start=np.zeros(len(table))), np.float64)
 
 
 class Fit:
