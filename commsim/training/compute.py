@@ -43,8 +43,8 @@ SCORES_BACKWARD = 1.3
 over `validation/training/steps.csv` is 7.82 %; it is 7.94 with 0.98, and 7.99 with 1.63."""
 
 HOST_BACKWARD = 1.3
-"""Time of the host backward over forward. Measured likewise: the median error of all rows is 6.7 %; it is 8.3 with 0.98,
-and 8.7 with 1.95."""
+"""Time of the host backward over forward. Measured likewise: the median error of all rows is 6.7 %, with 0.98 8.3,
+with 1.95 8.7."""
 
 
 def by_generation(values: Values, name: str, step: Steps) -> Number:

@@ -44,8 +44,8 @@ class Software:
 
 _DEEPSPEED = (6 * GIB, 0.10, 10.0)
 """Base, fragmentation and bytes per logit, by what nvidia-smi showed in 65 of BLOOM's trials (`memory.csv`, which
-`commsim validate training --memory` reads). The median error is 5.0 %; it is 5.3 and 5.6 with a base of 4.5 and 7.5 GiB,
-7.3 and 7.2 with a fragmentation of 0 and 0.15."""
+`commsim validate training --memory` reads). The median error is 5.0 %, with a base of 4.5 and 7.5 GiB 5.3 and 5.6,
+with a fragmentation of 0 and 0.15 7.3 and 7.2."""
 
 
 def software(step: Step, framework: Framework) -> Software:

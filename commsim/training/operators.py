@@ -62,8 +62,8 @@ ROTARY_BYTES = 5.0
 """Per element of queries, keys and values: read and written in 16 bit (4), and 1 assumed for angles and strides."""
 
 LOSS_BYTES = 24.0
-"""Per token and word of the loss, both passes (Megatron-Core `fused_cross_entropy.py`): an fp32 copy (2 + 4), its maximum
-(4), exponentials in place and their sum (8), and their gradient in 16 bit (4 + 2)."""
+"""Per token and word of the loss, both passes (Megatron-Core `fused_cross_entropy.py`): an fp32 copy (2 + 4), its
+maximum (4), exponentials in place and their sum (8), and their gradient in 16 bit (4 + 2)."""
 
 FUSED_NORM_BYTES, PLAIN_NORM_BYTES = 14.0, 22.0
 """Per token and element of a layer's two residual additions with dropout: two inputs, an output and a mask of one byte
