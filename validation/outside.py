@@ -10,11 +10,11 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from commsim.accuracy.record import document
-from commsim.accuracy.validate import prepare, score
-from commsim.accuracy.workers import Workers
 from commsim.files import write_atomically
-from commsim.report.accuracy import markdown_table
+from study.collectives_report import markdown_table
+from study.record import document
+from study.validate import prepare, score
+from study.workers import Workers
 
 ROOT = Path(__file__).resolve().parent.parent
 CURVES = ROOT / "validation" / "outside"
