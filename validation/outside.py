@@ -31,9 +31,9 @@ def measured() -> dict[str, Any]:
     return document(validation, MODES[0])
 
 
-def page(found: dict[str, Any]) -> str:
+def page(figures: dict[str, Any]) -> str:
     """The page of the documentation."""
-    zero, few = (found["modes"][mode] for mode in MODES)
+    zero, few = (figures["modes"][mode] for mode in MODES)
     scored = [row for row in zero["per_log"] if row["mape"] is not None]
     healthy = sum(row["healthy"] != "no" for row in scored)
     source = {
@@ -68,7 +68,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         "## NCCL's own tuner on the same curves",
         "",
-        *markdown_table(found["baselines"]["tuner"]["by_class"]),
+        *markdown_table(figures["baselines"]["tuner"]["by_class"]),
         "",
         "## Every curve",
         "",

@@ -78,8 +78,8 @@ class Calibration:
             for curve in self.curves
             if curve.low_s is not None and curve.high_s is not None
         ]
-        found = np.concatenate(parts) if parts else np.zeros(0)
-        return float(np.median(found)) if found.size else None
+        spreads = np.concatenate(parts) if parts else np.zeros(0)
+        return float(np.median(spreads)) if spreads.size else None
 
 
 def calibrate(

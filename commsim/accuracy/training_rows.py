@@ -120,10 +120,10 @@ class _Cells:
     def step(self) -> tuple[Step, Links]:
         """The row's step and links; ScenarioError names what is missing."""
         missing = [n for n in ("gpu_model", "n_gpus", "seq_len", "global_batch_seqs", "tp", "pp") if not self.text(n)]
-        found = self._model()
-        if found is None:
+        architecture = self._model()
+        if architecture is None:
             missing.append("layers, hidden, heads (and no preset of this model name)")
-        if missing or found is None:
+        if missing or architecture is None:
             raise ScenarioError(f"missing: {', '.join(missing)}")
         gpu = self._accelerator()
         n, tp, pp, cp = (self.count(c) or 1 for c in ("n_gpus", "tp", "pp", "cp"))
@@ -135,7 +135,7 @@ class _Cells:
         node = self.count("gpus_per_node") or 8
         zero = self.count("zero_stage")
         step = Step(
-            model=found,
+            model=architecture,
             accelerator=gpu,
             precision=self._precision(),
             seq_len=self.count("seq_len") or 1,
@@ -145,9 +145,9 @@ class _Cells:
             pp=pp,
             cp=cp,
             dp=dp,
-            ep=self._experts(found, tp * cp * dp),
-            virtual_stages=self._chunks(found, pp),
-            schedule="interleaved_1f1b" if self._chunks(found, pp) > 1 else "1f1b",
+            ep=self._experts(architecture, tp * cp * dp),
+            virtual_stages=self._chunks(architecture, pp),
+            schedule="interleaved_1f1b" if self._chunks(architecture, pp) > 1 else "1f1b",
             sequence_parallel=self._sequence_parallel(tp),
             zero_stage=self.source.zero if zero is None else min(zero, 3),
             recompute=self._recompute(),
@@ -155,13 +155,13 @@ class _Cells:
             stack=self._stack(),
             flash_attention=self.source.flash and not self.named(self.source.unfused_where),
             attention_kernel=self.source.attention,
-            cuda_graphs=found.moe is not None and self._container() >= self.source.graphs_from,
+            cuda_graphs=architecture.moe is not None and self._container() >= self.source.graphs_from,
             overlap_dp="dp" in self.source.overlap,
             overlap_tp=self._overlap_tp(),
             overlap_pp="pp" in self.source.overlap,
             gpus_per_node=node,
-            imbalance=self.source.imbalance if found.moe else 1.0,
-            expert_tp=self._expert_tp(found, tp, cp * dp),
+            imbalance=self.source.imbalance if architecture.moe else 1.0,
+            expert_tp=self._expert_tp(architecture, tp, cp * dp),
         )
         return step, links_of(gpu, self._nic(gpu, node), node)
 
@@ -232,9 +232,9 @@ class _Cells:
         return min(fitting, key=lambda a: abs(hidden / a - 128), default=None)
 
     def _accelerator(self) -> Accelerator:
-        found = accelerator(self.text("gpu_model"))
+        gpu = accelerator(self.text("gpu_model"))
         watts = re.search(r"(\d{3,4}) W limit", self.notes)
-        return replace(found, tdp_w=float(watts[1])) if watts else found
+        return replace(gpu, tdp_w=float(watts[1])) if watts else gpu
 
     def _micro_batch(self, batch: int, dp: int) -> int:
         """The printed one; one sequence where it is blank."""
@@ -244,8 +244,8 @@ class _Cells:
     def _precision(self) -> Precision:
         text = self.text("precision").lower()
         word = re.split(r"[\s(-]", text)[0] or ("fp16" if not self.source.flash else "bf16")
-        found = precision(word)
-        return with_gradients(found, 18) if self.source.fp32_gradients and found.master else found
+        kind = precision(word)
+        return with_gradients(kind, 18) if self.source.fp32_gradients and kind.master else kind
 
     def _stack(self) -> str:
         words = f"{self.notes}; {self.text('precision')}"
@@ -256,33 +256,37 @@ class _Cells:
 
     def _container(self) -> tuple[int, int]:
         """Year and month of NVIDIA's container that the notes name, (0, 0) where they name none."""
-        found = re.search(r"container (\d\d)\.(\d\d)", self.notes)
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        month = re.search(r"container (\d\d)\.(\d\d)", self.notes)
+        return (int(month[1]), int(month[2])) if month else (0, 0)
 
-    def _experts(self, found: Model, ranks: int) -> int:
+    def _experts(self, architecture: Model, ranks: int) -> int:
         """The printed ep; where DeepEP is named without a number, as many ranks as divide the experts."""
-        if found.moe is None:
+        if architecture.moe is None:
             return 1
         ep = self.count("ep")
         if ep is None and self.named("DeepEP"):
-            return math.gcd(found.moe.experts, ranks)
+            return math.gcd(architecture.moe.experts, ranks)
         return ep or 1
 
-    def _expert_tp(self, found: Model, tp: int, others: int) -> int:
+    def _expert_tp(self, architecture: Model, tp: int, others: int) -> int:
         """Over how many ranks each expert is cut, where the source cuts them at all and that divides the ranks."""
-        cut = found.moe is not None and self.source.expert_tp and others % self._experts(found, tp * others) == 0
+        cut = (
+            architecture.moe is not None
+            and self.source.expert_tp
+            and others % self._experts(architecture, tp * others) == 0
+        )
         return tp if cut else 1
 
-    def _chunks(self, found: Model, pp: int) -> int:
+    def _chunks(self, architecture: Model, pp: int) -> int:
         vpp = self.count("vpp")
         if pp == 1:
             return 1
         if vpp:
             return vpp
         if isinstance(self.source.chunks, tuple):
-            return dict(self.source.chunks).get(found.layers, 1)
+            return dict(self.source.chunks).get(architecture.layers, 1)
         if self.source.chunks == "layers" and self.text("schedule").lower() != "1f1b":
-            return max(math.ceil(found.layers / pp), 1)
+            return max(math.ceil(architecture.layers / pp), 1)
         return 1
 
     def _sequence_parallel(self, tp: int) -> bool:

@@ -168,9 +168,9 @@ def test_the_current_folder_may_be_the_checkout(
     """As with an installed wheel, whose data hold no study."""
     monkeypatch.setattr("commsim.resources.data_root", lambda: tmp_path / "data")
     monkeypatch.chdir(checkout / "validation")
-    words = ["validate", "collectives", str(folder), "--only", "new_b", "--json", "-"]
+    words = ["validate", "collectives", str(folder), "--only", "new_[ab]", "--json", "-", "--check", "--workers", "1"]
     found = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
-    assert [row["slug"] for row in found["per_log"]] == ["new_b"]
+    assert [row["slug"] for row in found["per_log"]] == ["new_a", "new_b"]
 
 
 @pytest.mark.slow

@@ -61,8 +61,8 @@ class CaseRow(BaseModel):
     def over(self, cells: dict[str, str]) -> dict[str, str]:
         """The cells of an index row with what this row says instead."""
         columns = {"preset": "machine", "version": "nccl_version"}
-        stated = {k: v for k, v in self.model_dump(exclude={"slugs", "env"}).items() if v is not None}
-        cells = cells | {columns.get(name, name): str(value) for name, value in stated.items()}
+        given = {k: v for k, v in self.model_dump(exclude={"slugs", "env"}).items() if v is not None}
+        cells = cells | {columns.get(name, name): str(value) for name, value in given.items()}
         return cells if self.env is None else cells | {"env": ";".join(f"{k}={v}" for k, v in self.env.items())}
 
 

@@ -41,10 +41,10 @@ BESIDE = {
 _MOST_REASONS = 10
 
 
-def summary(found: Mapping[str, Any]) -> str:
+def summary(figures: Mapping[str, Any]) -> str:
     """Medians of every mode by class, baselines, the worst ten logs and why logs are not scored; errors in percent."""
     lines = []
-    for name, mode in found["modes"].items():
+    for name, mode in figures["modes"].items():
         scored = sum(1 for r in mode["per_log"] if r["mape"] is not None)
         head = f"{name}: {scored} of {len(mode['per_log'])} logs scored"
         degraded = sum(1 for r in mode["per_log"] if r["mape"] is not None and r["healthy"] == "no")
@@ -54,17 +54,17 @@ def summary(found: Mapping[str, Any]) -> str:
         if scored:
             for key, label in BESIDE.items():
                 lines += [f"  {label}", *_text_table(mode[key]["by_class"])] if key in mode else []
-    baselines = [(BASELINES[name], _text_table(part["by_class"])) for name, part in found["baselines"].items()]
+    baselines = [(BASELINES[name], _text_table(part["by_class"])) for name, part in figures["baselines"].items()]
     if any(table for _, table in baselines):
         lines += ["baselines, medians over logs | over systems, %"]
     for label, table in baselines:
         lines += [f"  {label}", *table] if table else []
-    if found["worst"]:
-        lines += [f"worst logs, {found['mode']}"]
-        lines += [f"  {row['mape']:7.1f}  {row['slug']}: {row['reason']}" for row in found["worst"]]
-    rest = [row for row in found["per_log"] if row["mape"] is None]
+    if figures["worst"]:
+        lines += [f"worst logs, {figures['mode']}"]
+        lines += [f"  {row['mape']:7.1f}  {row['slug']}: {row['reason']}" for row in figures["worst"]]
+    rest = [row for row in figures["per_log"] if row["mape"] is None]
     if rest:
-        lines += [f"not scored, {found['mode']}"]
+        lines += [f"not scored, {figures['mode']}"]
         lines += [f"  {row['slug']}: {row['reason']}" for row in rest[:_MOST_REASONS]]
     if len(rest) > _MOST_REASONS:
         lines += [f"  and {len(rest) - _MOST_REASONS} more (--json names all)"]
@@ -87,7 +87,7 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def write_report(validation: Validation, found: Mapping[str, Any]) -> list[Path]:
+def write_report(validation: Validation, figures: Mapping[str, Any]) -> list[Path]:
     """Writes the page, the pictures, the recorded figures and the residuals; returns the files."""
     pictures = DOCS / "images" / "accuracy"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def write_report(validation: Validation, found: Mapping[str, Any]) -> list[Path]
     ]
     for old in set(pictures.glob("*.svg")) - set(written):
         old.unlink()
-    kept = to_record(found) | {"parameters": parameters_record(validation)}
+    kept = to_record(figures) | {"parameters": parameters_record(validation)}
     recorded = json.dumps(kept, indent=0, allow_nan=False) + "\n"
     residuals = (
         "# Written by `commsim validate collectives --report`. Quantiles of measured / predicted over systems, whose\n"
@@ -107,7 +107,7 @@ def write_report(validation: Validation, found: Mapping[str, Any]) -> list[Path]
     )
     return [
         *written,
-        write_atomically(DOCS / "accuracy.md", page(found, systems, coverage(points(validation)))),
+        write_atomically(DOCS / "accuracy.md", page(figures, systems, coverage(points(validation)))),
         write_atomically(record_path(), recorded),
         write_atomically(RESIDUALS, residuals),
     ]
@@ -118,9 +118,9 @@ def file_name(system: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", system).strip("-")
 
 
-def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Mapping[str, float]]) -> str:
+def page(figures: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Mapping[str, float]]) -> str:
     """The page docs/accuracy.md; `held` is the coverage of the bands."""
-    logs = found["modes"]["zero-shot"]["per_log"]
+    logs = figures["modes"]["zero-shot"]["per_log"]
     scored = [r for r in logs if r["mape"] is not None and r["healthy"] != "no"]
     lines = [
         "# Accuracy",
@@ -133,18 +133,18 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
         "and, after the stroke, the median over systems of the median over their logs.",
         "",
     ]
-    for name, mode in found["modes"].items():
+    for name, mode in figures["modes"].items():
         lines += [f"## {name}", "", *markdown_table(mode["medians"]["by_class"]), ""]
         for key, label in BESIDE.items():
             if key in mode:
                 lines += [f"{label[0].upper()}{label[1:]}:", "", *markdown_table(mode[key]["by_class"]), ""]
     lines += ["## Baselines", "", "On the same logs.", ""]
-    for name, part in found["baselines"].items():
+    for name, part in figures["baselines"].items():
         lines += [f"**{BASELINES[name]}**", "", *markdown_table(part["by_class"]), ""]
     lines += [
         "## By collective, zero-shot",
         "",
-        *markdown_table(found["modes"]["zero-shot"]["medians"]["by_collective"]),
+        *markdown_table(figures["modes"]["zero-shot"]["medians"]["by_collective"]),
         "",
     ]
     lines += [
@@ -159,7 +159,7 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
         "",
     ]
     lines += ["## The worst ten, zero-shot", "", "| log | error | |", "|---|--:|---|"]
-    lines += [f"| `{r['slug']}` | {r['mape']:.0f} | {r['reason']} |" for r in found["modes"]["zero-shot"]["worst"]]
+    lines += [f"| `{r['slug']}` | {r['mape']:.0f} | {r['reason']} |" for r in figures["modes"]["zero-shot"]["worst"]]
     lines += [
         "",
         "## By system",
@@ -169,7 +169,7 @@ def page(found: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Ma
         "",
     ]
     for system in systems:
-        part = found["modes"]["zero-shot"]["medians"]["by_system"].get(system)
+        part = figures["modes"]["zero-shot"]["medians"]["by_system"].get(system)
         note = (
             f" ({part['n_logs']} {'log' if part['n_logs'] == 1 else 'logs'}, median {_percent(part['logs']['mape'])} %)"
             if part
@@ -251,11 +251,11 @@ def _svg(figure: Figure) -> bytes:
     from commsim.report.plots import figure_bytes
 
     with rc_context({"svg.fonttype": "none"}):
-        found = figure_bytes(figure, "svg").decode()
-    found = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE[^>]*>", "", found, flags=re.DOTALL)
-    found = re.sub(r'=("[^"]*")', lambda m: "=" + re.sub(r"\s+", " ", m[1]), found)
-    found = re.sub(r"-?\d+\.\d{2,}", lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), found)
-    found = re.sub(r' id="(?:figure|axes|patch|text|line2d|xtick|ytick|matplotlib|legend)[\w.]*"', "", found)
-    found = re.sub(r' transform="rotate\(-0 [^"]*"', "", found)
-    found = found.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
-    return re.sub(r"\s*\n\s*", "\n", found).strip().encode() + b"\n"
+        svg = figure_bytes(figure, "svg").decode()
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE[^>]*>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'=("[^"]*")', lambda m: "=" + re.sub(r"\s+", " ", m[1]), svg)
+    svg = re.sub(r"-?\d+\.\d{2,}", lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), svg)
+    svg = re.sub(r' id="(?:figure|axes|patch|text|line2d|xtick|ytick|matplotlib|legend)[\w.]*"', "", svg)
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
+    svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    return re.sub(r"\s*\n\s*", "\n", svg).strip().encode() + b"\n"

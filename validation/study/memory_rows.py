@@ -233,8 +233,8 @@ def _finetune(row: Row) -> float:
     if "Multiple" in table:
         raise _MissingError("how the parameters are cut over the GPUs is not printed")
     one = Step(model(row["model"]), accelerator("A100"), precision("bf16"), 2048, 1, 1, frozen_weights=True)
-    found = re.search(r"longest example (\d+)", notes)
-    tokens = (int(found[1]) if found else 512) * _number(row, "micro_batch", 1)
+    longest = re.search(r"longest example (\d+)", notes)
+    tokens = (int(longest[1]) if longest else 512) * _number(row, "micro_batch", 1)
     trained = re.search(r"trainable parameters ([\d,]+)", notes)
     trainable = int(trained[1].replace(",", "")) if trained else lora_parameters(one, 8)
     base = 2.0

@@ -31,29 +31,29 @@ MODES = {
 }
 
 
-def collectives_page(validation: Validation, found: Mapping[str, Any]) -> Page:
-    """The page of a validation of collectives; `found` is its document."""
-    mode = found["mode"]
-    logs = found["per_log"]
+def collectives_page(validation: Validation, figures: Mapping[str, Any]) -> Page:
+    """The page of a validation of collectives; `figures` is its document."""
+    mode = figures["mode"]
+    logs = figures["per_log"]
     scored = [r for r in logs if r["mape"] is not None]
     healthy = [r for r in scored if r["healthy"] != "no"]
-    medians = found["medians"]["all"]
-    baseline = found["baselines"]["tuner"]["all"]["logs"]["mape"]
+    medians = figures["medians"]["all"]
+    baseline = figures["baselines"]["tuner"]["all"]["logs"]["mape"]
     beside = f" NCCL's own tuner estimates: {baseline:.1f} %." if baseline is not None else ""
     sections = [
-        Section("By kind of machine", (_medians(found["medians"]["by_class"]),)),
-        Section("By collective", (_medians(found["medians"]["by_collective"]),)),
-        Section("By system", tuple(_systems(validation, found, healthy))),
+        Section("By kind of machine", (_medians(figures["medians"]["by_class"]),)),
+        Section("By collective", (_medians(figures["medians"]["by_collective"]),)),
+        Section("By system", tuple(_systems(validation, figures, healthy))),
         Section("Every log", (_logs(scored),)),
     ]
-    if len(found["modes"]) > 1:
-        sections.append(Section("By what was known of the system", (_modes(found["modes"]),)))
-    sections.append(Section("Simpler models on the same logs", (_baselines(found["baselines"]),)))
+    if len(figures["modes"]) > 1:
+        sections.append(Section("By what was known of the system", (_modes(figures["modes"]),)))
+    sections.append(Section("Simpler models on the same logs", (_baselines(figures["baselines"]),)))
     missing = [r for r in logs if r["mape"] is None]
     if missing:
         rows = [(r["slug"], r["system"], r["reason"]) for r in missing]
         sections.append(Section("Not scored", (table(["log", "system", "reason"], rows),)))
-    sections.append(Section("How sure this is", tuple(_statement(mode, found))))
+    sections.append(Section("How sure this is", tuple(_statement(mode, figures))))
     return Page(
         title="Accuracy of predicted collectives",
         question="How far off are predictions of published nccl-tests logs?",
@@ -106,14 +106,14 @@ def _baselines(baselines: Mapping[str, Any]) -> Part:
     return table(["model", "logs", *(f"{label} (%)" for _, label in COLUMNS)], rows, "Medians over logs.")
 
 
-def _systems(validation: Validation, found: Mapping[str, Any], healthy: Sequence[Mapping[str, Any]]) -> list[Part]:
+def _systems(validation: Validation, figures: Mapping[str, Any], healthy: Sequence[Mapping[str, Any]]) -> list[Part]:
     parts: list[Part] = []
     if healthy:
         caption = "A dot is a log, the bar the median of its system; the best system at the top."
         parts.append(picture(systems_figure(healthy), caption))
-    if "zero-shot" not in found["modes"]:
+    if "zero-shot" not in figures["modes"]:
         return parts
-    median = {s: p["logs"]["mape"] for s, p in found["medians"]["by_system"].items() if p["logs"]["mape"] is not None}
+    median = {s: p["logs"]["mape"] for s, p in figures["medians"]["by_system"].items() if p["logs"]["mape"] is not None}
     for system in sorted(median, key=lambda s: -median[s])[:MOST_SYSTEMS]:
         caption = (
             f"{system}: predicted over measured time, zero-shot; a line is a log, above 1 the prediction is too slow."
@@ -167,7 +167,7 @@ def _logs(rows: Sequence[Mapping[str, Any]]) -> Part:
     return table(head, body, "The worst first; a click on a head sorts.")
 
 
-def _statement(mode: str, found: Mapping[str, Any]) -> list[Part]:
+def _statement(mode: str, figures: Mapping[str, Any]) -> list[Part]:
     return [
         Text(
             "The error of a log is the mean of |predicted - measured| / measured over its sizes, on out-of-place "
@@ -182,20 +182,20 @@ def _statement(mode: str, found: Mapping[str, Any]) -> list[Part]:
             (
                 ("commsim", commsim.__version__),
                 ("mode", f"{mode}: {MODES[mode]}"),
-                ("modes scored", ", ".join(found["modes"])),
+                ("modes scored", ", ".join(figures["modes"])),
             )
         ),
     ]
 
 
-def training_page(validation: TrainingValidation, found: Mapping[str, Any]) -> Page:
-    """The page of a validation of training steps; `found` is its document."""
+def training_page(validation: TrainingValidation, figures: Mapping[str, Any]) -> Page:
+    """The page of a validation of training steps; `figures` is its document."""
     from study.training_report import measured_figure, sources_figure
 
-    rows = found["per_row"]
+    rows = figures["per_row"]
     predicted = [r for r in rows if r["error_pct"] is not None]
     counted = [abs(r["error_pct"]) for r in predicted if not r["reason"]]
-    null = found["null_model"]["per_source"]
+    null = figures["null_model"]["per_source"]
     missing: dict[tuple[str, str], int] = {}
     for row in rows:
         if row["predicted_s"] is None:
@@ -219,13 +219,13 @@ def training_page(validation: TrainingValidation, found: Mapping[str, Any]) -> P
     ]
     body = [
         (name, p["n"], p["mape"], p["median"], p["p90"], p["max"], p["bias"], null.get(name, {}).get("mape"))
-        for name, p in found["per_source"].items()
+        for name, p in figures["per_source"].items()
         if p["n"]
     ]
     sections = [Section("By source", (*pictures, table(head, body)))]
-    if "memory" in found:
+    if "memory" in figures:
         shown = [
-            (n, p["n"], p["mape"], p["median"], p["p90"], p["bias"]) for n, p in found["memory"]["per_source"].items()
+            (n, p["n"], p["mape"], p["median"], p["p90"], p["bias"]) for n, p in figures["memory"]["per_source"].items()
         ]
         names = ["source", "rows", "MAPE (%)", "median (%)", "90 % below (%)", "bias (%)"]
         sections.append(Section("Peak memory", (table(names, shown),)))

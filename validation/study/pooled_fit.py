@@ -43,13 +43,13 @@ def stack(logs: Sequence[Log], several: Sequence[Mapping[int, Planes]]) -> Rows:
     log = np.concatenate([np.full(len(entry.nbytes), i) for i, entry in enumerate(logs)])
     constant = np.full((len(several), log.size), -np.inf)
     slope = np.zeros((len(several), log.size, fitted))
-    for k, found in enumerate(several):
-        for i in found:
+    for k, planes in enumerate(several):
+        for i in planes:
             rows = np.flatnonzero(log == i)
-            at = {n: j for j, n in enumerate(found[i].nbytes)}
+            at = {n: j for j, n in enumerate(planes[i].nbytes)}
             pick = np.array([at[n] for n in logs[i].nbytes])
-            constant[k, rows] = found[i].constant[pick]
-            slope[k][np.ix_(rows, found[i].field)] = found[i].slope[pick]
+            constant[k, rows] = planes[i].constant[pick]
+            slope[k][np.ix_(rows, planes[i].field)] = planes[i].slope[pick]
     return Rows(
         log,
         np.concatenate([np.array(e.nbytes) for e in logs]),

@@ -75,23 +75,23 @@ def explain(misses: Sequence[Miss], same: Sequence[Sequence[Log]], workers: Work
         if not isinstance(seconds, str):
             tried[i][name] = seconds
     return [
-        f"{_where(miss, band)}: {_cause(miss, band, rows, found, others)}"
-        for miss, band, rows, found, others in zip(misses, bands, some, tried, same, strict=True)
+        f"{_where(miss, band)}: {_cause(miss, band, rows, seconds_of, others)}"
+        for miss, band, rows, seconds_of, others in zip(misses, bands, some, tried, same, strict=True)
     ]
 
 
 def _others(log: Log) -> list[tuple[str, Log]]:
     """The log under every other condition that may explain it."""
-    case, found = log.case, []
+    case, logs = log.case, []
     other = "process_per_gpu" if case.launch == "one_process" else "one_process"
-    found.append((other, replace(log, case=replace(case, launch=other))))
+    logs.append((other, replace(log, case=replace(case, launch=other))))
     if case.collective in p2p.COLLECTIVES or case.env.keys() & {"NCCL_ALGO", "NCCL_PROTO"}:
-        return found  # nothing to choose, or stated
+        return logs  # nothing to choose, or stated
     for algorithm in _VARIABLE if case.collective == "all_reduce" else ("ring",):
         for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):
             env = {**case.env, "NCCL_ALGO": _VARIABLE[algorithm], "NCCL_PROTO": protocol}
-            found.append((f"{algorithm}/{protocol}", replace(log, case=replace(case, env=env))))
-    return found
+            logs.append((f"{algorithm}/{protocol}", replace(log, case=replace(case, env=env))))
+    return logs
 
 
 def _where(miss: Miss, band: npt.NDArray[np.int64]) -> str:

@@ -30,13 +30,13 @@ def record_path() -> Path:
     return VALIDATION / "accuracy.json"
 
 
-def to_record(found: Mapping[str, Any]) -> dict[str, Any]:
+def to_record(figures: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of every log in every mode, which medians over any part of the logs follow from."""
     return {
         "schema_version": 1,
         "modes": {
             name: [{k: row[k] for k in _KEPT} for row in mode["per_log"] if row["mape"] is not None]
-            for name, mode in found["modes"].items()
+            for name, mode in figures["modes"].items()
         },
     }
 
@@ -52,8 +52,8 @@ def recorded(path: Path | None = None) -> dict[str, Any]:
     path = path or record_path()
     if not path.is_file():
         raise ScenarioError(f"{path}: not found; run with --report first")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return figures
 
 
 def compare_medians(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -37,20 +37,20 @@ class Residual:
 def points(validation: Validation, mode: str = "zero-shot") -> list[Residual]:
     """Every scored size of every log that is not degraded."""
     _, seconds = validation.modes[mode]
-    found = []
+    residuals = []
     for entry in validation.entries:
         if entry.log is None or entry.case.healthy == "no":
             continue
         log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
         for n, measured, predicted in zip(log.nbytes, log.time_s.tolist(), seconds[entry.log].tolist(), strict=True):
-            found.append(
+            residuals.append(
                 Residual(planes.generation, planes.link, band_of(n), entry.case.system, entry.log, log.case.nodes, n,
                       measured / predicted)
             )  # fmt: skip
-    return found
+    return residuals
 
 
-def kinds(found: Sequence[Residual]) -> list[MeasuredKind]:
+def kinds(residuals: Sequence[Residual]) -> list[MeasuredKind]:
     """The kinds of some points: each generation on each link, each link, and links inside and between nodes."""
     out = []
     sorts: list[Callable[[Residual], tuple[str, str]]] = [
@@ -60,32 +60,32 @@ def kinds(found: Sequence[Residual]) -> list[MeasuredKind]:
     ]
     for sort in sorts:
         groups: dict[tuple[str, str], list[Residual]] = {}
-        for p in found:
+        for p in residuals:
             groups.setdefault(sort(p), []).append(p)
         out += [_kind(generation, link, groups[generation, link]) for generation, link in sorted(groups)]
     return out
 
 
-def _kind(generation: str, link: str, found: Sequence[Residual]) -> MeasuredKind:
-    bands = {name: [p for p in found if p.band == name] for name, _ in SIZE_BANDS}
+def _kind(generation: str, link: str, residuals: Sequence[Residual]) -> MeasuredKind:
+    bands = {name: [p for p in residuals if p.band == name] for name, _ in SIZE_BANDS}
     return MeasuredKind(
         generation=generation,
         link=link,
-        smallest=min(p.nbytes for p in found),
-        largest=max(p.nbytes for p in found),
-        most_nodes=max(p.nodes for p in found),
+        smallest=min(p.nbytes for p in residuals),
+        largest=max(p.nbytes for p in residuals),
+        most_nodes=max(p.nodes for p in residuals),
         bands={name: _quantiles(part) for name, part in bands.items() if part},
     )
 
 
-def _quantiles(found: Sequence[Residual]) -> Quantiles:
+def _quantiles(residuals: Sequence[Residual]) -> Quantiles:
     sizes: dict[int, int] = {}
     logs: dict[str, set[int]] = {}
-    for p in found:
+    for p in residuals:
         sizes[p.log] = sizes.get(p.log, 0) + 1
         logs.setdefault(p.system, set()).add(p.log)
-    ratio = np.array([p.ratio for p in found])
-    weight = np.array([1 / (sizes[p.log] * len(logs[p.system])) for p in found])
+    ratio = np.array([p.ratio for p in residuals])
+    weight = np.array([1 / (sizes[p.log] * len(logs[p.system])) for p in residuals])
     systems = len(logs)
     side = _SIDE * max(0, systems - 2) / (systems + 2)
     order = np.argsort(ratio)
@@ -99,16 +99,16 @@ def residual_record(validation: Validation) -> dict[str, Any]:
     return {"kinds": [kind.model_dump() for kind in kinds(points(validation))]}
 
 
-def coverage(found: Sequence[Residual]) -> dict[str, dict[str, float]]:
+def coverage(residuals: Sequence[Residual]) -> dict[str, dict[str, float]]:
     """By link and over all: share of sizes inside the bands of the other systems, median width, how many systems.
 
     Systems weigh alike, and in them their sizes. The width is high / low of the band.
     """
     inside: dict[str, dict[str, list[bool]]] = {}
     widths: dict[str, list[float]] = {}
-    for system in sorted({p.system for p in found}):
-        others = kinds([p for p in found if p.system != system])
-        for p in (p for p in found if p.system == system):
+    for system in sorted({p.system for p in residuals}):
+        others = kinds([p for p in residuals if p.system != system])
+        for p in (p for p in residuals if p.system == system):
             band = spread(p.generation, p.link, p.nbytes, p.nodes, others)
             if band is None:
                 continue

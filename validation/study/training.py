@@ -124,33 +124,33 @@ def per_group(table: MeasuredRows, predicted: Float64, used: frozenset[str] = fr
     return out
 
 
-def document(found: TrainingValidation) -> dict[str, Any]:
+def document(validation: TrainingValidation) -> dict[str, Any]:
     """All figures as plain values: ``per_row``, ``per_source``, ``null_model``."""
-    place = {row.id: i for i, row in enumerate(found.table.rows)}
-    error = errors(found.table, found.predicted)
-    rows = [_row_record(found, row, place.get(row.id), error) for row in found.rows]
+    place = {row.id: i for i, row in enumerate(validation.table.rows)}
+    error = errors(validation.table, validation.predicted)
+    rows = [_row_record(validation, row, place.get(row.id), error) for row in validation.rows]
     null = {
-        "per_row": {row.id: float(f"{t:.6g}") for row, t in zip(found.table.rows, found.null, strict=True)},
-        "per_source": per_group(found.table, found.null, found.used),
+        "per_row": {row.id: float(f"{t:.6g}") for row, t in zip(validation.table.rows, validation.null, strict=True)},
+        "per_source": per_group(validation.table, validation.null, validation.used),
     }
     return {
         "per_row": rows,
-        "per_source": per_group(found.table, found.predicted, found.used),
+        "per_source": per_group(validation.table, validation.predicted, validation.used),
         "null_model": null,
     }
 
 
-def _row_record(found: TrainingValidation, row: TrainingRow, i: int | None, error: Float64) -> dict[str, Any]:
+def _row_record(validation: TrainingValidation, row: TrainingRow, i: int | None, error: Float64) -> dict[str, Any]:
     record: dict[str, Any] = {"id": row.id, "source": row.source.name}
     if i is None:
         reason = row.reason or "missing: a measured time, rate, TFLOP/s or MFU"
         return record | {"measured_s": None, "predicted_s": None, "error_pct": None, "reason": reason}
     reason = f"reported apart: {why}" if (why := apart(row)) else ""
-    if row.id in found.used:
+    if row.id in validation.used:
         reason = "the row that its source is calibrated with"
     return record | {
-        "measured_s": float(f"{found.table.measured[i]:.6g}"),
-        "predicted_s": float(f"{found.predicted[i]:.6g}"),
+        "measured_s": float(f"{validation.table.measured[i]:.6g}"),
+        "predicted_s": float(f"{validation.predicted[i]:.6g}"),
         "error_pct": round(float(error[i]), 2),
         "reason": reason,
     }

@@ -44,10 +44,10 @@ def ablation(table: MeasuredRows, progress: Progress) -> dict[str, dict[str, Any
     """`per_group` figures without each term, by the term's name; rows without their source, as always."""
     train = training_part(table, _ROWS)
     part = table.take(_some(table))
-    found = {}
+    figures = {}
     for removal in progress(REMOVALS, "ablation", len(REMOVALS)):
-        found[removal.name] = per_group(part, Fit(train, removal).seconds(part))
-    return found
+        figures[removal.name] = per_group(part, Fit(train, removal).seconds(part))
+    return figures
 
 
 def _some(table: MeasuredRows) -> Any:

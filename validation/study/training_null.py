@@ -54,8 +54,8 @@ def null_coefficients(table: MeasuredRows, held_out: Collection[str] = ()) -> Fl
     design = terms(part) / part.measured[:, None]
     scale = design.max(axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(design / scale * weight[:, None], weight)
-    return np.asarray(found / scale, np.float64)
+    coefficients, _ = nnls(design / scale * weight[:, None], weight)
+    return np.asarray(coefficients / scale, np.float64)
 
 
 def null_seconds(table: MeasuredRows, train: MeasuredRows) -> Float64:

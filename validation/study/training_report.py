@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _MODES = {"loso": "without the row's source", "one-row": "with one row of its source"}
 
 
-def summary(found: TrainingValidation, figures: Mapping[str, Any]) -> str:
+def summary(validation: TrainingValidation, figures: Mapping[str, Any]) -> str:
     """Errors by group of rows beside the null model's, and the reasons of rows that are not predicted."""
     null = figures["null_model"]["per_source"]
     predicted = sum(1 for r in figures["per_row"] if r["predicted_s"] is not None)
     lines = [
-        f"{predicted} of {len(figures['per_row'])} rows predicted, {_MODES[found.mode]}; errors in percent",
+        f"{predicted} of {len(figures['per_row'])} rows predicted, {_MODES[validation.mode]}; errors in percent",
         f"{'':24s}{'rows':>5s}{'MAPE':>7s}{'median':>8s}{'p90':>7s}{'bias':>7s}{'null MAPE':>11s}{'median':>8s}",
     ]
     for name, part in figures["per_source"].items():
@@ -55,58 +55,60 @@ def summary(found: TrainingValidation, figures: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_report(found: TrainingValidation, progress: Progress) -> list[Path]:
+def write_report(validation: TrainingValidation, progress: Progress) -> list[Path]:
     """Writes the page, its pictures and the record; returns the files."""
-    loso = found.fit.seconds(found.table)
-    calibrated, used = with_one_row(found.table, loso)
-    modes = {"loso": per_group(found.table, loso), "one-row": per_group(found.table, calibrated, used)}
-    null = per_group(found.table, found.null)
-    terms = ablation(found.table, progress)
+    loso = validation.fit.seconds(validation.table)
+    calibrated, used = with_one_row(validation.table, loso)
+    modes = {"loso": per_group(validation.table, loso), "one-row": per_group(validation.table, calibrated, used)}
+    null = per_group(validation.table, validation.null)
+    terms = ablation(validation.table, progress)
     record = {"modes": modes, "null": null, "ablation": terms}
     pictures = DOCS / "images" / "accuracy-training"
     pictures.mkdir(parents=True, exist_ok=True)
     written = [
-        write_atomically(pictures / "sources.svg", _svg(sources_figure(found, loso))),
-        write_atomically(pictures / "measured.svg", _svg(measured_figure(found, loso))),
+        write_atomically(pictures / "sources.svg", _svg(sources_figure(validation, loso))),
+        write_atomically(pictures / "measured.svg", _svg(measured_figure(validation, loso))),
     ]
-    one_row = _over_sources(found, calibrated, used)
+    one_row = _over_sources(validation, calibrated, used)
     return [
         *written,
-        write_atomically(DOCS / "accuracy-training.md", page(found, modes, null, terms, one_row)),
+        write_atomically(DOCS / "accuracy-training.md", page(validation, modes, null, terms, one_row)),
         write_atomically(record_path(), json.dumps(record, indent=0, allow_nan=False) + "\n"),
     ]
 
 
-def _over_sources(found: TrainingValidation, predicted: Any, used: frozenset[str], least: int = 5) -> tuple[float, int]:
+def _over_sources(
+    validation: TrainingValidation, predicted: Any, used: frozenset[str], least: int = 5
+) -> tuple[float, int]:
     """Median over the sources with `least` rows left of the median error with one row; how many sources these are."""
-    error = np.abs(errors(found.table, predicted))
+    error = np.abs(errors(validation.table, predicted))
     medians = []
-    for name in sorted(set(found.table.source)):
-        mine = np.flatnonzero(found.table.source == name).tolist()
-        rows = [i for i in mine if not apart(found.table.rows[i]) and found.table.rows[i].id not in used]
+    for name in sorted(set(validation.table.source)):
+        mine = np.flatnonzero(validation.table.source == name).tolist()
+        rows = [i for i in mine if not apart(validation.table.rows[i]) and validation.table.rows[i].id not in used]
         if len(rows) >= least:
             medians.append(float(np.median(error[rows])))
     return float(np.median(medians)), len(medians)
 
 
 def page(
-    found: TrainingValidation,
+    validation: TrainingValidation,
     modes: Mapping[str, Any],
     null: Mapping[str, Any],
     terms: Mapping[str, Any],
     one_row: tuple[float, int],
 ) -> str:
     """The page docs/accuracy-training.md."""
-    missing = [row for row in found.rows if row.step is None]
+    missing = [row for row in validation.rows if row.step is None]
     lines = [
         "# Accuracy of training steps",
         "",
         "Written by `commsim validate training --report`; do not edit by hand. The model: "
         "[How a training step is modelled](background/training.md).",
         "",
-        f"{len(found.rows)} published rows, of which {len(found.table)} are complete enough to predict. The error of "
-        "a row is (predicted - measured) / measured of the time per step, in percent. *Leaving the source out*: "
-        "everything fitted was fitted without any row of the scored source. *One row*: then scaled by "
+        f"{len(validation.rows)} published rows, of which {len(validation.table)} are complete enough to predict. The "
+        "error of a row is (predicted - measured) / measured of the time per step, in percent. *Leaving the source "
+        "out*: everything fitted was fitted without any row of the scored source. *One row*: then scaled by "
         "what one row of the source suggests (the row most like the others, chosen without looking at "
         "times; it is not scored). The rules for what a source does not print "
         "(`validation/study/training_sources.yaml`), the terms and their starting values were written "
@@ -141,9 +143,9 @@ def page(
         "",
         "## By size of the model and by accelerator, leaving the source out",
         "",
-        *_by(found, "model size", _size),
+        *_by(validation, "model size", _size),
         "",
-        *_by(found, "accelerator", lambda row: row.step.accelerator.name if row.step else ""),
+        *_by(validation, "accelerator", lambda row: row.step.accelerator.name if row.step else ""),
         "",
         "## What every term is worth",
         "",
@@ -174,8 +176,8 @@ def _source_line(name: str, part: Mapping[str, Any], one: Mapping[str, Any], nul
     if "bar" in bar:
         mode = bar.get("mode", "loso")
         value = (one if mode == "one-row" else part).get(bar["statistic"])
-        what = f"{bar['statistic']} <= {bar['bar']}{' with one row' if mode == 'one-row' else ''}"
-        verdict = f"{what}: {'met' if value is not None and value <= bar['bar'] else 'missed'}"
+        aim = f"{bar['statistic']} <= {bar['bar']}{' with one row' if mode == 'one-row' else ''}"
+        verdict = f"{aim}: {'met' if value is not None and value <= bar['bar'] else 'missed'}"
     cells = [
         f"{part['n']}",
         *(_number(part.get(k)) for k in ("mape", "median")),
@@ -201,10 +203,10 @@ def _size(row: Any) -> str:
     return ""
 
 
-def _by(found: TrainingValidation, title: str, key: Any) -> list[str]:
-    error = np.abs(errors(found.table, found.fit.seconds(found.table)))
+def _by(validation: TrainingValidation, title: str, key: Any) -> list[str]:
+    error = np.abs(errors(validation.table, validation.fit.seconds(validation.table)))
     groups: dict[str, list[float]] = {}
-    for row, e in zip(found.table.rows, error, strict=True):
+    for row, e in zip(validation.table.rows, error, strict=True):
         if not apart(row):
             groups.setdefault(key(row), []).append(float(e))
     lines = [f"| {title} | rows | MAPE | median | p90 |", "|---|--:|--:|--:|--:|"]
@@ -231,7 +233,9 @@ def _svg(figure: Figure) -> bytes:
 
 
 def sources_figure(
-    found: TrainingValidation, predicted: Any, title: str = "Time per training step, without the rows of the source"
+    validation: TrainingValidation,
+    predicted: Any,
+    title: str = "Time per training step, without the rows of the source",
 ) -> Figure:
     """The signed errors of every group of rows: a dot per row, a bar from the first to the third quartile."""
     from matplotlib import rc_context
@@ -239,10 +243,10 @@ def sources_figure(
 
     from commsim.report.style import BOUND, INK, PREDICTED_COLOURS, RC
 
-    error = errors(found.table, predicted)
-    null = errors(found.table, found.null)
+    error = errors(validation.table, predicted)
+    null = errors(validation.table, validation.null)
     groups: dict[str, list[int]] = {}
-    for i, row in enumerate(found.table.rows):
+    for i, row in enumerate(validation.table.rows):
         if not apart(row):
             groups.setdefault(group_of(row), []).append(i)
     names = sorted((n for n in groups if len(groups[n]) > 1), key=lambda n: float(np.median(np.abs(error[groups[n]]))))
@@ -271,7 +275,7 @@ def sources_figure(
 
 
 def measured_figure(
-    found: TrainingValidation, predicted: Any, title: str = "Predicted without the row's source"
+    validation: TrainingValidation, predicted: Any, title: str = "Predicted without the row's source"
 ) -> Figure:
     """Predicted against measured seconds per step, both logarithmic."""
     from matplotlib import rc_context
@@ -279,9 +283,9 @@ def measured_figure(
 
     from commsim.report.style import INK, MEASURED_COLOURS, PREDICTED_COLOURS, RC
 
-    keep = np.array([not apart(row) for row in found.table.rows])
-    moe = np.array([bool(row.step and row.step.model.moe) for row in found.table.rows])
-    single = found.table.source == "vtrain_single"
+    keep = np.array([not apart(row) for row in validation.table.rows])
+    moe = np.array([bool(row.step and row.step.model.moe) for row in validation.table.rows])
+    single = validation.table.source == "vtrain_single"
     with rc_context(cast("Any", RC)):
         figure = Figure(figsize=(6.4, 5.6), layout="constrained")
         axes = figure.subplots()
@@ -292,7 +296,7 @@ def measured_figure(
         )
         for mask, label, colour in parts:
             axes.scatter(
-                found.table.measured[keep & mask],
+                validation.table.measured[keep & mask],
                 predicted[keep & mask],
                 s=10,
                 alpha=0.5,
@@ -300,7 +304,7 @@ def measured_figure(
                 color=colour,
                 label=label,
             )
-        ends = np.array([found.table.measured.min() * 0.8, found.table.measured.max() * 1.25])
+        ends = np.array([validation.table.measured.min() * 0.8, validation.table.measured.max() * 1.25])
         axes.plot(ends, ends, color=INK, lw=0.9)
         axes.fill_between(ends, ends * 0.8, ends * 1.25, color=INK, alpha=0.06, lw=0)
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)

@@ -132,11 +132,11 @@ def prepare(
         if entry.log is None:
             listed.append(entry)
             continue
-        found = first[entry.log]
-        if isinstance(found, str):
-            listed.append(Entry(entry.case, None, found))
+        made = first[entry.log]
+        if isinstance(made, str):
+            listed.append(Entry(entry.case, None, made))
         else:
-            listed.append(Entry(entry.case, place[entry.log], note=(*entry.case.notes, *found.warnings)))
+            listed.append(Entry(entry.case, place[entry.log], note=(*entry.case.notes, *made.warnings)))
     return Validation(listed, study, planes, zero, whole)
 
 
@@ -244,8 +244,8 @@ def _predicted(
             seconds[i] = before[1][i]
         else:
             moved.append((i, x))
-    found = workers.times([logs[i] for i, _ in moved], [x for _, x in moved], label)
-    for (i, _), values in zip(moved, found, strict=True):
+    predicted = workers.times([logs[i] for i, _ in moved], [x for _, x in moved], label)
+    for (i, _), values in zip(moved, predicted, strict=True):
         seconds[i] = values
     return seconds
 
@@ -266,8 +266,8 @@ def find_reasons(validation: Validation, mode: str, workers: Workers) -> None:
         choices = [validation.planes[i].choices[at[n]] for n in logs[i].nbytes]
         misses.append(Miss(logs[i], x, seconds[i], plan.scored[i], choices))
         same.append([other for k, other in enumerate(logs) if k != i and _same_call(logs[i].case, other.case)])
-    found = explain(misses, same, workers)
-    validation.reasons[mode] = {miss.log.case.slug: text for miss, text in zip(misses, found, strict=True)}
+    texts = explain(misses, same, workers)
+    validation.reasons[mode] = {miss.log.case.slug: text for miss, text in zip(misses, texts, strict=True)}
 
 
 def _same_call(a: Case, b: Case) -> bool:
@@ -375,7 +375,7 @@ def medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
         return {"n_logs": len(picked), "n_systems": len(by), "logs": logs, "systems": systems}
 
     def split(key: str, names: Iterable[str]) -> dict[str, object]:
-        return {name: over(found) for name in names if (found := [r for r in rows if r[key] == name])}
+        return {name: over(chosen) for name in names if (chosen := [r for r in rows if r[key] == name])}
 
     return {
         "all": over(rows),
@@ -387,7 +387,7 @@ def medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 def baseline_record(validation: Validation) -> dict[str, object]:
     """The medians of the models that a prediction has to beat, on the same logs."""
-    found: dict[str, object] = {}
+    baselines: dict[str, object] = {}
     for name in (*NAMES, FREE_FIT):
         rows: list[dict[str, object]] = []
         for entry in validation.entries:
@@ -407,8 +407,8 @@ def baseline_record(validation: Validation) -> dict[str, object]:
             }
             rows.append(conditions | figures(np.array(log.nbytes), error))
         summary = medians(rows)
-        found[name] = {"all": summary["all"], "by_class": summary["by_class"]}
-    return found
+        baselines[name] = {"all": summary["all"], "by_class": summary["by_class"]}
+    return baselines
 
 
 def _spans(planes: CasePlanes, size: npt.NDArray[np.int64]) -> str:

@@ -59,28 +59,28 @@ class Workers:
 
     def planes(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "slopes") -> list[CasePlanes | str]:
         """The planes of every log at its own point; why not, where a log cannot be predicted."""
-        found: list[CasePlanes | str] = [""] * len(logs)
+        results: list[CasePlanes | str] = [""] * len(logs)
         for members, _, made in self._each(_planes_job, logs, at, label):
             for i in members:
-                found[i] = made
-        return found
+                results[i] = made
+        return results
 
     def times(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "predictions") -> list[Float64]:
         """Predicted seconds of every log at its own point."""
-        found = self.attempts(logs, at, label)
-        for entry, seconds in zip(logs, found, strict=True):
+        results = self.attempts(logs, at, label)
+        for entry, seconds in zip(logs, results, strict=True):
             if isinstance(seconds, str):
                 raise ScenarioError(f"case {entry.case.slug}: {seconds}")
-        return [seconds for seconds in found if not isinstance(seconds, str)]
+        return [seconds for seconds in results if not isinstance(seconds, str)]
 
     def attempts(self, logs: Sequence[Log], at: Sequence[Float64], label: str) -> list[Float64 | str]:
         """The same for logs of which some may not be predictable: why not, where one is not."""
-        found: list[Float64 | str] = [""] * len(logs)
+        results: list[Float64 | str] = [""] * len(logs)
         for members, sizes, seconds in self._each(_times_job, logs, at, label):
             place = {n: j for j, n in enumerate(sizes)}
             for i in members:
-                found[i] = seconds if isinstance(seconds, str) else seconds[[place[n] for n in logs[i].nbytes]]
-        return found
+                results[i] = seconds if isinstance(seconds, str) else seconds[[place[n] for n in logs[i].nbytes]]
+        return results
 
     def _each(
         self, work: Callable[[Job], R], logs: Sequence[Log], at: Sequence[Float64], label: str
@@ -97,8 +97,8 @@ class Workers:
                 jobs.append((logs[same[0]].case, sizes, space().values(at[same[0]])))
                 members.append(same)
         order = sorted(range(len(jobs)), key=lambda k: -jobs[k][0].n_ranks)
-        found = self._map(work, [jobs[k] for k in order])
-        shown = found if self.progress is None else self.progress(found, label, len(jobs))
+        results = self._map(work, [jobs[k] for k in order])
+        shown = results if self.progress is None else self.progress(results, label, len(jobs))
         return [(members[k], jobs[k][1], result) for k, result in zip(order, shown, strict=True)]  # type: ignore[misc]
 
     def _map(self, work: Callable[[Job], R], jobs: Sequence[Job]) -> Iterable[R]:
@@ -119,11 +119,11 @@ def _shared_out(pool: ProcessPoolExecutor, work: Callable[[Job], R], jobs: Seque
 
     ended = CommsimError("a process that predicts logs ended without a result: out of memory, or killed")
     try:
-        found = pool.map(work, jobs)
+        results = pool.map(work, jobs)
     except (BrokenProcessPool, OSError):  # OSError: it ended while another was started, whose pipes the pool then shuts
         raise ended from None
     try:
-        yield from found
+        yield from results
     except BrokenProcessPool:
         raise ended from None
 
