@@ -9,9 +9,10 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from commsim.cli.commands import group
 from commsim.cli.say import say
 
-app = typer.Typer(no_args_is_help=True, help="Score the model against folders of measured curves.")
+app = group("Score the model against folders of measured curves.")
 
 R = TypeVar("R")
 
