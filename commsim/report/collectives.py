@@ -42,8 +42,6 @@ class CollectivesView(View[Item]):
     """Collectives over message sizes."""
 
     question: ClassVar[str] = "What should these collectives do on this machine?"
-    tables: ClassVar[tuple[str, ...]] = ("result.csv", "links.csv", "comparison.csv")
-    pictures: ClassVar[tuple[str, ...]] = ("bandwidth", "crossover")
     kinds: ClassVar[dict[str, PictureKind]] = {
         "links": PictureKind(
             "how busy every link is, on the drawing of the machine",
@@ -70,13 +68,16 @@ class CollectivesView(View[Item]):
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
         """Rows, links and comparisons."""
-        from commsim.report.links import links_csv
-        from commsim.report.tables import comparison_csv, result_csv
+        from commsim.report.tables import result_csv
 
         texts = {"result.csv": result_csv(answers)}
         if any(item.use for item in answers):
+            from commsim.report.links import links_csv
+
             texts["links.csv"] = links_csv(answers)
         if shown.comparisons:
+            from commsim.report.comparisons import comparison_csv
+
             texts["comparison.csv"] = comparison_csv(shown.comparisons)
         return texts
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from commsim.collectives.semantics import NcclTestsName
-from commsim.measure.run import ITEM_BYTES
+from commsim.collectives.semantics import ITEM_BYTES, NcclTestsName
 from commsim.nccl.operation import Operation
 from commsim.scenario.sizes import parse_size_list
 from commsim.scenario.strict import Strict
