@@ -22,7 +22,7 @@ from commsim.accuracy.baselines import baselines
 from commsim.accuracy.case import Case
 from commsim.accuracy.fields import Field, parameters_at, replaced, scope_of, space
 from commsim.errors import CommsimError
-from commsim.nccl.lower import Call
+from commsim.nccl.channels import Call
 from commsim.nccl.parameters import Parameters, network_of
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
-from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
+from commsim.nccl.machine import NO_ORDERING
+from commsim.nccl.messages import IB_TRANSPORT, ordering
 from commsim.nccl.plugins import PLUGINS, said
 from commsim.nccl.version import parse_version
 

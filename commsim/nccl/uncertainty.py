@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from commsim.document import read_documents, validate
 
 if TYPE_CHECKING:
-    from commsim.nccl.lower import Machine
+    from commsim.nccl.machine import Machine
     from commsim.nccl.system import System
 
 RESIDUALS = Path(__file__).parent / "residuals.yaml"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import InfeasibleError, ScenarioError
-from commsim.nccl.functions import FUNCTIONS
+from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import choose
 from commsim.nccl.uncertainty import Spread
