@@ -27,7 +27,7 @@ RAW_SCHEDULE = Text(
 def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.link_heat import heat_of
     from commsim.report.topology_plot import plot_topology
-    from commsim.scenario.build import build_topology
+    from commsim.scenario.setting import build_topology
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
@@ -61,10 +61,16 @@ class CollectivesView(View[Item]):
 
     def lines(self, answer: Item) -> list[str]:
         """The use of the network, and which algorithm wins where."""
-        from commsim.report.crossover import crossover_lines
-        from commsim.report.links import use_lines
+        lines = []
+        if answer.use is not None:
+            from commsim.report.links import use_lines
 
-        return [*use_lines(answer), *crossover_lines(answer)]
+            lines = use_lines(answer)
+        if any(row.candidates for row in answer.rows):
+            from commsim.report.crossover import crossover_lines
+
+            lines += crossover_lines(answer)
+        return lines
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
         """Rows, links and comparisons."""

@@ -11,9 +11,9 @@ from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import parse_version
-from commsim.scenario.build import build_topology
 from commsim.scenario.item import Row
 from commsim.scenario.rows import Pace, RowPredictor
+from commsim.scenario.setting import build_topology
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Parameters
