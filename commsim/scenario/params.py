@@ -41,7 +41,7 @@ RENAMED = {
 
 
 class _ParamsBlock(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Band(_ParamsBlock):

@@ -152,7 +152,7 @@ CPU_TDP_W = 100.0
 class MeasuredProcessor(BaseModel):
     """A file that `commsim rates --device cpu` wrote: what one process reached with one thread, and the memory."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     processor: str
     source: str
