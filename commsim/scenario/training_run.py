@@ -193,11 +193,10 @@ def _task(spec: TrainingSpec, step: Step, step_s: float) -> tasks.TaskCost | Non
         tokens = task.tokens or (task.steps or 0) * step.tokens
         return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, model_flops(step), gpus)
     rollout = tasks.Rollout(step.global_batch_size, task.prompt_len, task.answer_len, task.generation_tp)
-    per_step = rollout.sequences * (rollout.prompt + rollout.answer)
-    steps = float(task.steps or task.tokens / per_step)
+    steps = float(task.steps or task.tokens / rollout.tokens)
+    actor = tasks.Learner(step.model, step_s)
     if task.kind == "rl_verifiable":
-        return tasks.verifiable_rewards(steps, step.model, gpu, gpus, rollout, step_s)
+        return tasks.verifiable_rewards(steps, actor, gpu, gpus, rollout)
     critic = model(task.critic) if task.critic else step.model
-    return tasks.ppo(
-        steps, step.model, critic, gpu, gpus, rollout, step_s, step_s * critic.parameters() / step.model.parameters()
-    )
+    update_s = step_s * critic.parameters() / step.model.parameters()
+    return tasks.ppo(steps, actor, tasks.Learner(critic, update_s), gpu, gpus, rollout)
