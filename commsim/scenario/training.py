@@ -349,10 +349,10 @@ def model_of(spec: TrainingSpec, base_dir: Path) -> Model:
 
 def precision_of(spec: TrainingSpec) -> Precision:
     """The number formats; 18 bytes per parameter (fp32 gradients) with megatron, as it trains."""
-    found = precision(spec.precision)
-    if not found.master:
-        return found
-    return with_gradients(found, spec.bytes_per_parameter or (18 if spec.framework == "megatron" else 16))
+    formats = precision(spec.precision)
+    if not formats.master:
+        return formats
+    return with_gradients(formats, spec.bytes_per_parameter or (18 if spec.framework == "megatron" else 16))
 
 
 _ALIKE = (

@@ -82,11 +82,11 @@ def run_training(
 
 def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     """What is trained beside a frozen base; None where everything is."""
-    told = spec.finetune
-    if told is None:
+    method = spec.finetune
+    if method is None:
         return None
     return fine_tune(
-        step, told.kind, rank=told.rank, targets=told.targets, bottleneck=told.bottleneck, length=told.length
+        step, method.kind, rank=method.rank, targets=method.targets, bottleneck=method.bottleneck, length=method.length
     )
 
 
@@ -155,12 +155,12 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> N
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
     """What leaves the GPU, with one GPU's share of the node's rates."""
-    told = spec.offload
-    if told is None:
+    offload = spec.offload
+    if offload is None:
         return None
     each = topology.ranks_per_node
-    nvme = (told.nvme_bandwidth or 0.0) / each
-    return Offload(told.optimizer, told.parameters, told.host_memory_bandwidth / each, nvme)
+    nvme = (offload.nvme_bandwidth or 0.0) / each
+    return Offload(offload.optimizer, offload.parameters, offload.host_memory_bandwidth / each, nvme)
 
 
 def _version(scenario: Setting) -> tuple[int, int, int] | None:

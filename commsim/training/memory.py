@@ -260,15 +260,15 @@ def advice(step: Step, memory: StepMemory, framework: Framework = "megatron") ->
     """Single changes after which the step fits, most harmless first; empty when it fits already."""
     if memory.fits:
         return []
-    found = []
+    fitting = []
     for words, changes in _changes(step):
         try:
             other = step_memory(replace(step, **changes), framework)  # type: ignore[arg-type]
         except CommsimError:  # the change does not go with the rest of the step
             continue
         if other.fits:
-            found.append(f"{words}: {other.peak / GIB:.1f} GiB")
-    return found
+            fitting.append(f"{words}: {other.peak / GIB:.1f} GiB")
+    return fitting
 
 
 def _changes(step: Step) -> list[tuple[str, dict[str, object]]]:

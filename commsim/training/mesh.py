@@ -113,8 +113,8 @@ class Mesh:
 
     def position(self, rank: int) -> dict[str, int]:
         """Where a rank stands on tp, cp, dp and pp, and on the expert axes where there are experts' groups."""
-        found = {axis: int(column[rank]) for axis, column in self._coordinates(_DENSE).items()}
-        position = {axis: found[axis] for axis in _DENSE}
+        dense = {axis: int(column[rank]) for axis, column in self._coordinates(_DENSE).items()}
+        position = {axis: dense[axis] for axis in _DENSE}
         if self.ep > 1:
             experts = self._coordinates(tuple(_EXPERT.values()))
             position |= {axis: int(experts[axis][rank]) for axis in ("etp", "ep", "edp")}
