@@ -54,7 +54,7 @@ def run_training(
         memory, hints = finetune_step_memory(step, tune), tuple(finetune_advice(step, tune))
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(step, memory, spec.framework))
+        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload))
     warnings = list(comm.warnings)
     if not memory.fits:
         fullest = memory.fullest

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from commsim.errors import ScenarioError
-from commsim.training.accelerator import TYPES, Accelerator
+from commsim.training.accelerator import Accelerator
 
 BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp6": 0.75, "fp4": 0.5}
 """Bytes of an element in memory; tf32 is fp32 with shorter factors."""
@@ -135,10 +135,3 @@ def with_gradients(formats: Precision, variant: int) -> Precision:
     if variant == 16:
         return replace(formats, gradient=formats.weight, extra_gradient_bytes=0.0)
     return replace(formats, gradient="fp32", extra_gradient_bytes=BYTES[formats.weight] if variant == 20 else 0.0)
-
-
-def storage_bytes(dtype: str) -> float:
-    """Bytes per element of any type, fp6 and fp4 included; unknown types are an error."""
-    if dtype not in TYPES:
-        raise ScenarioError(f"found the type {dtype!r}, expected one of {', '.join(TYPES)}")
-    return BYTES[dtype]
