@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError, TopologyError
-from commsim.nccl import nvls, p2p, timing
-from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
-from commsim.nccl.channels import Split, nvls_channels, split
-from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, THROUGH_HOST, path_level, unmodelled, whole
+from commsim.nccl import timing
+from commsim.nccl.channels import Call, Split, nvls_channels, split
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, POINT_TO_POINT, THROUGH_HOST, path_level, unmodelled, whole
 from commsim.nccl.graph import discover
-from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
+from commsim.nccl.lower import lower_ring, misaligned
+from commsim.nccl.machine import NO_ORDERING, Machine, nic_efficiency, survey
+from commsim.nccl.messages import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, MESSAGES, ordering, spread_s
 from commsim.nccl.operation import SUM, Operation, unknown_to
-from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, NO_ORDERING, ordering
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
-from commsim.nccl.pat import pat_time
-from commsim.nccl.peer import peer_level
+from commsim.nccl.paths import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
@@ -44,14 +43,13 @@ _OVERLAP_ORDER = 6.0
 _GDR = "NCCL_NET_GDR_LEVEL"
 
 _CLOSED = {
-    "nvls": nvls.nvls_time,
-    "nvls_tree": nvls.nvls_time,
-    "pat": pat_time,
-    "collnet_direct": collnet_time,
-    "collnet_chain": collnet_time,
+    "nvls": "nvls",
+    "nvls_tree": "nvls",
+    "pat": "pat",
+    "collnet_direct": "collnet",
+    "collnet_chain": "collnet",
 }
-"""Algorithms with a closed form of their own; NVLS of several nodes reduces in the network."""
-
+"""Algorithms with a closed form of their own: X_time of `commsim.nccl.X`, imported when it is asked for."""
 
 NCCL_TESTS_ITERATIONS = 20
 """Calls that nccl-tests times together unless told otherwise (-n)."""
@@ -73,6 +71,7 @@ class Options:
     operation: Operation = SUM
     exact: bool = False  # sizes are those of real calls; else those that nccl-tests rounds to whole packs per rank
     graphs: GraphFile | None = None  # that NCCL found on the machine; None: they are searched
+    tree_pieces: int = 32  # of the coarsest cut of a tree that is simulated in place of a finer one
 
 
 @dataclass(frozen=True)
@@ -114,30 +113,18 @@ class Predictor:
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
         self.system: System = discover(topology, self.version, self.options.env, options.graphs)
+        self.topology, level, unheeded = _within_reach(topology, self.version, self.options.env)
+        if unheeded:
+            self._warn(unheeded)
         self.machine: Machine = survey(
             self.system,
-            self.topology,
-            self._peer_level(),
+            topology,
+            level,
             ordering(topology, self.version, self.options.env),
             staged=self._far_nics(),
         )
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
-
-    def _peer_level(self) -> int:
-        """`peer_level`; takes NVLink out of the topology where the level is below it."""
-        level = peer_level(self.topology, self.version, self.options.env)
-        if level < PATHS.index("NVL") and any(group.nvlink_links for group in self.topology.groups):
-            from commsim.topology.faults import without_nvlink
-
-            try:
-                self.topology = without_nvlink(self.topology)
-            except TopologyError:
-                off = whole(self.options.env, "NCCL_P2P_DISABLE") == 1
-                name = "NCCL_P2P_DISABLE=1" if off else "NCCL_P2P_LEVEL"
-                self._warn(f"{name} has no effect on the rates: only NVLink joins all GPUs of a node")
-                return PATHS.index("SYS")
-        return level
 
     def _check(self) -> None:
         if self.options.iterations is not None and self.options.iterations < 1:
@@ -239,7 +226,7 @@ class Predictor:
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
             return self._joined(nbytes, copy, self._launch(), "copy", "-", 0, copy, "GPU memory", "closed_form")
-        if collective in p2p.COLLECTIVES:
+        if collective in POINT_TO_POINT:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
         protocol = PROTOCOLS[name]
@@ -295,9 +282,13 @@ class Predictor:
 
     @cached_property
     def _busiest_rail(self) -> float:
+        from commsim.nccl import p2p
+
         return p2p.busiest_rail(self.topology, self.version, self.options.env)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
+        from commsim.nccl import p2p
+
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
         rail = self._busiest_rail if collective == "scatter" else 1.0
@@ -336,6 +327,8 @@ class Predictor:
         Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
         node waits for its last rank.
         """
+        from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
+
         machine = self.system, self.machine, self.parameters
         if self.options.mode == "single":
             return chain_time(*machine, call, fill=True)
@@ -351,7 +344,7 @@ class Predictor:
         if self._tree is None:
             from commsim.nccl.tree import TreeTimer
 
-            self._tree = TreeTimer(self.system, self.topology, self.machine)
+            self._tree = TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
         return self._tree
 
     def _launch(self, channels: int = 1, *, grouped: bool = False) -> float:
@@ -371,7 +364,7 @@ class Predictor:
         machine = self.system, self.machine, self.parameters
         closed = _CLOSED.get(call.algorithm)
         if call.algorithm == "nvls" and self.system.nodes > 1:
-            closed = collnet_time
+            closed = "collnet"  # of several nodes it reduces in the network
         if closed is not None or call.collective in CHAINED:
             if engine not in ("auto", "closed_form"):
                 raise ScenarioError(
@@ -379,7 +372,8 @@ class Predictor:
                     "expected auto or closed_form"
                 )
             if closed is not None:
-                return (*closed(*machine, call), "closed_form")
+                time = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
+                return (*time(*machine, call), "closed_form")
             return (*self._chain_of_a_root(call), "closed_form")
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
@@ -398,3 +392,17 @@ class Predictor:
         if uniform and engine != "wavefront":
             return (*timing.ring_closed_form(plan), plan.limit, "closed_form")
         return (*timing.ring_wavefront(plan), plan.limit, "wavefront")
+
+
+def _within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
+    """The machine without NVLink where `peer_level` is below it; that level; the variable without effect, if one is."""
+    level = peer_level(topology, version, env)
+    if level >= PATHS.index("NVL") or not any(group.nvlink_links for group in topology.groups):
+        return topology, level, ""
+    from commsim.topology.faults import without_nvlink
+
+    try:
+        return without_nvlink(topology), level, ""
+    except TopologyError:
+        name = "NCCL_P2P_DISABLE=1" if whole(env, "NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
+        return topology, PATHS.index("SYS"), f"{name} has no effect on the rates: only NVLink joins all GPUs of a node"
