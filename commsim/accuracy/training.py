@@ -45,10 +45,9 @@ def table_of(rows: Sequence[TrainingRow]) -> MeasuredRows:
     """The rows that have a step and a measured time."""
     known = [(row, time) for row in rows if row.step is not None and (time := measured(row)) is not None]
     steps = [row.step for row, _ in known if row.step is not None]
-    links = [row.links for row, _ in known if row.links is not None]
     return MeasuredRows(
         [row for row, _ in known],
-        columns(steps, links),
+        columns(steps),
         np.array([time for _, time in known], np.float64),
         np.array([row.source.name for row, _ in known], np.str_),
     )

@@ -18,7 +18,6 @@ from commsim.accuracy.training_source import Source, unknown_source
 from commsim.document import read_text
 from commsim.errors import Fault, LogFormatError, ScenarioError
 from commsim.training.accelerator import Accelerator, accelerator
-from commsim.training.columns import Links, links_of
 from commsim.training.model import Model, model
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
@@ -33,7 +32,7 @@ MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_p
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """A row: its step and links, or the reason why there are none."""
+    """A row: its step, or the reason why there is none."""
 
     id: str
     source: Source
@@ -41,7 +40,6 @@ class TrainingRow:
     gpu: str
     cells: Mapping[str, str]
     step: Step | None = None
-    links: Links | None = None
     reason: str = ""
 
 
@@ -82,10 +80,10 @@ def row_of(cells: Mapping[str, str], source: Source) -> TrainingRow:
     hidden = {k: v for k, v in cells.items() if k not in MEASURED}
     row = TrainingRow(cells["id"], source, cells.get("model", ""), cells["gpu_model"], cells)
     try:
-        step, links = _Cells(hidden, source).step()
+        step = _Cells(hidden, source).step()
     except ScenarioError as exc:
         return replace(row, reason=str(exc))
-    return replace(row, step=step, links=links)
+    return replace(row, step=step)
 
 
 class _Cells:
@@ -120,8 +118,8 @@ class _Cells:
         """Whether the notes, table or model name a configuration."""
         return re.search(pattern, self.notes, re.IGNORECASE) is not None
 
-    def step(self) -> tuple[Step, Links]:
-        """The row's step and links; ScenarioError names what is missing."""
+    def step(self) -> Step:
+        """The row's step; ScenarioError names what is missing."""
         missing = [n for n in ("gpu_model", "n_gpus", "seq_len", "global_batch_seqs", "tp", "pp") if not self.text(n)]
         architecture = self._model()
         if architecture is None:
@@ -137,7 +135,7 @@ class _Cells:
         micro = self._micro_batch(batch, dp)
         node = self.count("gpus_per_node") or 8
         zero = self.count("zero_stage")
-        step = Step(
+        return Step(
             model=architecture,
             accelerator=gpu,
             precision=self._precision(),
@@ -163,10 +161,10 @@ class _Cells:
             overlap_tp=self._overlap_tp(),
             overlap_pp="pp" in self.source.overlap,
             gpus_per_node=node,
+            nic_bytes_per_s=self._nic(gpu, node),
             imbalance=self.source.imbalance if architecture.moe else 1.0,
             expert_tp=self._expert_tp(architecture, tp, cp * dp),
         )
-        return step, links_of(gpu, self._nic(gpu, node), node)
 
     def _model(self) -> Model | None:
         """The architecture of the columns, with experts, latent attention and head width of the preset of that name."""

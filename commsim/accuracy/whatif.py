@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
-from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
+from commsim.nccl.machine import NO_ORDERING
+from commsim.nccl.messages import IB_TRANSPORT, ordering
 from commsim.nccl.plugins import PLUGINS, said
 from commsim.nccl.version import parse_version
 
@@ -55,8 +56,8 @@ def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int], l
 
     Type and reduction are those of the curve that it shall be `like`, where the scenario states none.
     """
-    from commsim.scenario.build import build_topology
     from commsim.scenario.run import Prepared, run
+    from commsim.scenario.setting import build_topology
 
     work = next((w for w in scenario.collectives if w.collective == collective), None)
     if work is None:
@@ -110,7 +111,7 @@ def what_ifs(scenario: Scenario, launch: str = "") -> list[WhatIf]:
 
     `launch`: how the log says that its ranks were started; the other way is then no cause.
     """
-    from commsim.scenario.build import build_topology
+    from commsim.scenario.setting import build_topology
 
     topology = build_topology(scenario)
     if scenario.library.name == "nccl":

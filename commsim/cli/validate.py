@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Score the model against folders of measured curves.")
+from commsim.cli.commands import group
+
+app = group("Score the model against folders of measured curves.")
 
 JsonPath = Annotated[
     Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)

@@ -21,13 +21,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.dependencies import Dependencies, derive, with_extra
 from commsim.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from commsim.collectives.dependencies import Dependencies
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -169,6 +171,8 @@ class Schedule:
 
     def dependencies(self, *, joins: bool = False) -> Dependencies:
         """Successors of each row in CSR form, ``idx[ptr[i]:ptr[i + 1]]`` of row i; ``joins``: see `derive`."""
+        from commsim.collectives.dependencies import derive, with_extra
+
         if self.known_dependencies is not None:
             return with_extra(self.known_dependencies(), self.after)
         chunks = self.chunk_bytes.size

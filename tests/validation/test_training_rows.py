@@ -82,10 +82,9 @@ def row_of(cells: dict[str, str]) -> TrainingRow:
 def test_a_row_is_a_step() -> None:
     row = row_of(SC21)
     assert row.step is not None
-    assert row.links is not None
     assert (row.step.tp, row.step.dp, row.step.num_microbatches, row.step.recompute) == (4, 32, 1, "full")
     assert (row.step.flash_attention, row.step.zero_stage, row.step.overlap_dp) == (False, 0, False)
-    assert row.links.nic_bytes_per_s == 25e9
+    assert row.step.nic_bytes_per_s == 25e9
     assert fitted(row)
 
 

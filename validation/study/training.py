@@ -73,10 +73,10 @@ def calibration_row(table: MeasuredRows) -> int:
     Distance in the logarithms of ranks per axis, batch, sequence, width, layers and peak, and in what is recomputed.
     """
     c = table.columns
-    features = np.log(
-        np.stack([c.tp, c.pp, c.cp, c.dp, c.ep, c.micro_batch, c.seq, c.hidden, c.layers, c.m, c.gemm_peak], axis=1)
-    )
-    features = np.concatenate([features, 2 * c.full[:, None], 2 * c.moe_layers[:, None] / c.layers[:, None]], axis=1)
+    model, axes = c.model, [c.tp, c.pp, c.cp, c.dp, c.ep, c.micro_batch_size]
+    sizes = [*axes, c.seq_len, model.hidden, model.layers, c.num_microbatches, c.gemm_peak]
+    kinds = [2.0 * (c.recompute == "full"), 2 * model.moe_layers / model.layers]
+    features = np.stack([*np.log(sizes), *kinds], axis=1)
     distance = np.abs(features[:, None, :] - features[None, :, :]).sum(axis=2)
     return int(distance.sum(axis=1).argmin())
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,16 +53,13 @@ class Removal:
     name: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
     parts: frozenset[str] = frozenset()
-    columns: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def seconds(self, table: MeasuredRows, values: Values) -> Float64:
         """Predicted seconds of every row without the term."""
-        c = table.columns
-        if self.columns:
-            c = replace(c, **{name: np.full(len(c), x) for name, x in self.columns.items()})
-        time = step_time(c, values)
+        time = step_time(table.columns.replaced(self.columns) if self.columns else table.columns, values)
         kept = [getattr(time, part.name) for part in fields(time) if part.name not in self.parts]
-        return np.asarray(sum(kept), np.float64)
+        return np.asarray(sum(kept, start=np.zeros(len(table))), np.float64)
 
 
 class Fit:

@@ -23,21 +23,23 @@ def terms(table: MeasuredRows) -> Float64:
     c = table.columns
     steps = [row.step for row in table.rows if row.step is not None]
     flops = np.array([flops_per_token(s, "full") * s.tokens / s.world_size for s in steps])
-    ideal = flops * (1.0 + c.full / 3.0) / c.gemm_peak * (1.0 + (c.pp - 1.0) / (c.v * c.m))
-    tp = 4.0 * c.m * c.layers / c.pp * c.tokens * c.hidden * 2.0 * 2.0 * (c.tp - 1.0) / c.tp
+    m, layers = c.num_microbatches, c.model.layers
+    ideal = flops * (1.0 + (c.recompute == "full") / 3.0) / c.gemm_peak * (1.0 + (c.pp - 1.0) / (c.virtual_stages * m))
+    tp = 4.0 * m * layers / c.pp * c.rank_tokens * c.model.hidden * 2.0 * 2.0 * (c.tp - 1.0) / c.tp
     dense, experts = stage_parameters(c)
     ranks = c.dp * c.cp
-    dp = 2.0 * (ranks - 1.0) / ranks * (dense + experts) * 2.0 * np.where(c.zero >= 3, 1.5 * c.m, 1.0)
-    inside = c.tp <= c.domain
-    near = c.tp * ranks <= c.domain
-    shared = np.clip(np.floor(c.domain / c.tp), 1.0, ranks)
+    dp = 2.0 * (ranks - 1.0) / ranks * (dense + experts) * 2.0 * np.where(c.zero_stage >= 3, 1.5 * m, 1.0)
+    nvlink, nic, domain = c.accelerator.near_bytes_per_s, c.nic_bytes_per_s, c.nvlink_domain
+    inside = c.tp <= domain
+    near = c.tp * ranks <= domain
+    shared = np.clip(np.floor(domain / c.tp), 1.0, ranks)
     columns = [
         ideal,
-        np.where(inside, tp / c.nvlink, 0.0),
-        np.where(inside, 0.0, tp / c.nic),
-        np.where(near, dp / c.nvlink, 0.0),
-        np.where(near, 0.0, dp / (c.nic * shared)),
-        c.m * c.layers / c.pp,
+        np.where(inside, tp / nvlink, 0.0),
+        np.where(inside, 0.0, tp / nic),
+        np.where(near, dp / nvlink, 0.0),
+        np.where(near, 0.0, dp / (nic * shared)),
+        m * layers / c.pp,
         np.ones(len(table)),
     ]
     return np.stack(columns, axis=1)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.fields import Field, space
-from commsim.errors import CommsimError, ScenarioError
-from commsim.processes import follow_parent
+from commsim.errors import ScenarioError
+from commsim.processes import Pool
 from study.case import Case
 from study.case_planes import CasePlanes, attempted, explored, unique
 from study.pooled_fit import Log
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing.process import BaseProcess
 
 R = TypeVar("R")
 
@@ -35,9 +30,8 @@ class Workers:
     """
 
     def __init__(self, count: int = 2, progress: Progress | None = None) -> None:
-        self.count, self.progress = count, progress
-        self._pool: ProcessPoolExecutor | None = None
-        self._others: set[BaseProcess] = set()
+        self.progress = progress
+        self._pool = Pool(count)
 
     def __enter__(self) -> Workers:
         return self
@@ -45,42 +39,33 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is None:
-            return
-        from multiprocessing import active_children
-
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(active_children()) - self._others:  # an interrupt does not wait for what they work on
-            process.terminate()
-            process.join()
-            while process.is_alive():  # the pool's own thread may be the one that the system tells of its end
-                time.sleep(0.01)
-        self._pool = None
+        self._pool.__exit__(kind, value, trace)
 
     def planes(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "slopes") -> list[CasePlanes | str]:
         """The planes of every log at its own point; why not, where a log cannot be predicted."""
-        results: list[CasePlanes | str] = [""] * len(logs)
+        planes: list[CasePlanes | str] = [""] * len(logs)
         for members, _, made in self._each(_planes_job, logs, at, label):
             for i in members:
-                results[i] = made
-        return results
+                planes[i] = made
+        return planes
 
     def times(self, logs: Sequence[Log], at: Sequence[Float64], label: str = "predictions") -> list[Float64]:
         """Predicted seconds of every log at its own point."""
-        results = self.attempts(logs, at, label)
-        for entry, seconds in zip(logs, results, strict=True):
+        times = []
+        for entry, seconds in zip(logs, self.attempts(logs, at, label), strict=True):
             if isinstance(seconds, str):
                 raise ScenarioError(f"case {entry.case.slug}: {seconds}")
-        return [seconds for seconds in results if not isinstance(seconds, str)]
+            times.append(seconds)
+        return times
 
     def attempts(self, logs: Sequence[Log], at: Sequence[Float64], label: str) -> list[Float64 | str]:
         """The same for logs of which some may not be predictable: why not, where one is not."""
-        results: list[Float64 | str] = [""] * len(logs)
+        times: list[Float64 | str] = [""] * len(logs)
         for members, sizes, seconds in self._each(_times_job, logs, at, label):
             place = {n: j for j, n in enumerate(sizes)}
             for i in members:
-                results[i] = seconds if isinstance(seconds, str) else seconds[[place[n] for n in logs[i].nbytes]]
-        return results
+                times[i] = seconds if isinstance(seconds, str) else seconds[[place[n] for n in logs[i].nbytes]]
+        return times
 
     def _each(
         self, work: Callable[[Job], R], logs: Sequence[Log], at: Sequence[Float64], label: str
@@ -97,35 +82,9 @@ class Workers:
                 jobs.append((logs[same[0]].case, sizes, space().values(at[same[0]])))
                 members.append(same)
         order = sorted(range(len(jobs)), key=lambda k: -jobs[k][0].n_ranks)
-        results = self._map(work, [jobs[k] for k in order])
+        results = self._pool.map(work, [jobs[k] for k in order])
         shown = results if self.progress is None else self.progress(results, label, len(jobs))
         return [(members[k], jobs[k][1], result) for k, result in zip(order, shown, strict=True)]  # type: ignore[misc]
-
-    def _map(self, work: Callable[[Job], R], jobs: Sequence[Job]) -> Iterable[R]:
-        if self.count == 1 or len(jobs) < 2:
-            return map(work, jobs)
-        if self._pool is None:
-            import multiprocessing
-            from concurrent.futures import ProcessPoolExecutor
-
-            self._others = set(multiprocessing.active_children())
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, spawn, initializer=follow_parent)
-        return _shared_out(self._pool, work, jobs)
-
-
-def _shared_out(pool: ProcessPoolExecutor, work: Callable[[Job], R], jobs: Sequence[Job]) -> Iterator[R]:
-    from concurrent.futures.process import BrokenProcessPool
-
-    ended = CommsimError("a process that predicts logs ended without a result: out of memory, or killed")
-    try:
-        results = pool.map(work, jobs)
-    except (BrokenProcessPool, OSError):  # OSError: it ended while another was started, whose pipes the pool then shuts
-        raise ended from None
-    try:
-        yield from results
-    except BrokenProcessPool:
-        raise ended from None
 
 
 def _planes_job(job: Job) -> CasePlanes | str:

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import naive
+import numba
 import numpy as np
 import pytest
 from hypothesis import given
+from interpreted import interpret
 from programs import on_switch, random_programs
 
 from commsim.collectives.ring import ring_all_reduce
 from commsim.collectives.tree import tree_all_reduce
-from commsim.engine import critical, kernel, program
+from commsim.engine.loops import compiled
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 
@@ -27,10 +29,7 @@ def _everything(p: Program, *, interpreted: bool, record: bool = False, in_order
     if not interpreted:
         return simulate(p, record=record, in_order=in_order)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("run_heap", "run_in_order", "_push", "_drop_top"):
-            compiled = getattr(kernel, name)
-            # With NUMBA_DISABLE_JIT=1 there is nothing but the Python function.
-            patch.setattr(kernel, name, getattr(compiled, "py_func", compiled))
+        interpret(patch)
         return simulate(p, record=record, in_order=in_order)
 
 
@@ -95,18 +94,19 @@ def test_in_order_pass_succeeds_on_rings_and_gives_up_on_trees() -> None:
     assert simulate(on_switch(tree_all_reduce(16, 1 << 20, ranks_per_node=1, chunks=8))).method == "heap"
 
 
-def test_the_event_key_has_the_same_room_for_hops_everywhere() -> None:
-    """The number is written down three times, so that what does not need numba need not import it."""
-    assert kernel.MAX_HOPS == program.MAX_HOPS == 1 << critical._HOP_BITS
+def test_compiled_code_is_kept_under_a_name_that_changes_with_any_file(tmp_path: Path) -> None:
+    """numba looks at the file of a function alone, not at those of its callees."""
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    one.write_text("a = 1")
+    before = compiled.digest([one, two])
+    two.write_text("b = 2")
+    assert compiled.digest([one, two]) != before
+    assert {path.stem for path in compiled._SOURCES} >= {"heap", "links", "events", "program"}
 
 
-def test_compiled_code_is_kept_beside_the_source_or_with_the_user(tmp_path: Path) -> None:
-    package, user = tmp_path / "package", tmp_path / "user"
-    package.mkdir()
-    assert kernel.cache_folder(package, user) == package / "__pycache__"
-    blocked = tmp_path / "file"
-    blocked.write_text("")  # a folder below a file cannot be made, whoever asks
-    own = kernel.cache_folder(blocked, user)
-    assert own is not None
-    assert own.is_relative_to(user / "commsim")
-    assert kernel.cache_folder(blocked, blocked) is None
+def test_without_a_folder_to_write_to_loops_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any, function: Any) -> None:
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(numba.core.caching.FunctionCache, "__init__", refuse)
+    assert compiled.compiled(lambda x: x + 1)(41) == 42
