@@ -43,6 +43,7 @@ types: $(VENV)/.installed-dev ## mypy, strict
 
 imports: $(VENV)/.installed-dev ## the import direction between the parts of the package, and no circles inside them
 	$(BIN)/lint-imports --no-cache
+	cd validation && ../$(BIN)/lint-imports --no-cache
 
 docs: $(VENV)/.installed-dev ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
