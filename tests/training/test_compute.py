@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from steps import step
 
 from commsim.errors import ScenarioError
+from commsim.training.accelerator import accelerator
 from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.columns import Columns, columns
 from commsim.training.compute import gemm_seconds, step_compute
@@ -249,3 +250,77 @@ def test_bytes_of_an_operand_of_a_product(name: str, nbytes: int, fp8: int, fp4:
 def test_kernels_of_a_layer_by_hand() -> None:
     plain, unfused, cut = _step(), _step(flash_attention=False), _step(tp=2)
     assert dense_layer(_columns(plain, unfused, cut)).kernels.tolist() == [16.0, 24.0, 20.0]
+
+
+# -- the parts of a step by hand: one layer's messages over what carries them ---------------------------------
+
+PLAIN = {
+    "alpha": 0.0, "alpha_node": 0.0, "alpha_z": 0.0, "alpha_rank": 0.0, "nvlink": 0.5, "nic": 0.8, "scale": 1.0,
+    "exposed_tp": 0.3, "exposed_ep": 0.5, "exposed_cp": 1.0, "exposed_pp": 0.25, "exposed_dp": 1.0, "slowdown": 1.0,
+}  # fmt: skip
+NVLINK, NIC = 0.5 * 450e9, 0.8 * 50e9
+HIDDEN = 4096 * 4096 * 2  # bytes of a micro-batch of one sequence
+
+
+def _part(name: str, **changes: Any) -> float:
+    one = replace(_step(**changes), nic_bytes_per_s=50e9)
+    return float(getattr(step_time(one, dict(shipped_values()) | PLAIN), name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "all_reduces"),
+    [
+        ({}, 4),
+        ({"sequence_parallel": True}, 5),
+        ({"recompute": "full"}, 6),
+        ({"recompute": "full", "sequence_parallel": True}, 7),
+        ({"overlap_tp": True}, 4 * 0.3),
+    ],
+)
+def test_tensor_parallel_seconds_by_hand(changes: dict[str, Any], all_reduces: float) -> None:
+    each = 2 * 7 / 8 * HIDDEN / NVLINK
+    assert _part("tp", tp=8, **changes) == pytest.approx(16 * 32 * all_reduces * each)
+
+
+def test_tensor_parallel_over_two_nodes_is_as_fast_as_its_cards() -> None:
+    assert _part("tp", tp=16) == pytest.approx(16 * 32 * 4 * 2 * 15 / 16 * HIDDEN / min(NVLINK, 8 * NIC))
+
+
+def test_expert_parallel_seconds_by_hand() -> None:
+    """Two of eight experts: four exchanges a layer, half of them in the open."""
+    experts: dict[str, Any] = {"model": model("mixtral-8x7b"), "dp": 8, "ep": 8}
+    assert _part("ep", **experts) == pytest.approx(2 * 32 * 4 * 0.5 * 7 / 8 * 2 * HIDDEN / NVLINK)
+    gpu = replace(accelerator("H100"), nvlink_domain=4)
+    # Of two nodes of four ranks a token goes to the other one once, with either expert or both: 3/4 of the copies.
+    far = 2 * HIDDEN * 3 / 4 * 1 / 2 / NIC
+    near = 3 / 8 * 2 * HIDDEN / NVLINK
+    halves = _part("ep", **experts, accelerator=gpu, gpus_per_node=4)
+    assert halves == pytest.approx(2 * 32 * 4 * 0.5 * max(near, far))
+
+
+def test_context_parallel_seconds_by_hand() -> None:
+    """Keys and values of 8 heads of 128 go round three times a layer; nothing hides where all is exposed."""
+    kv = 4096 / 4 * 2 * 1024 * 2
+    assert _part("cp", cp=4) == pytest.approx(16 * 32 * 3 * 3 * kv / NVLINK)
+
+
+@pytest.mark.parametrize(("changes", "shown"), [({}, 0.25), ({"overlap_pp": False}, 1.0)])
+def test_messages_between_stages_by_hand(changes: dict[str, Any], shown: float) -> None:
+    """Slices of 1/8 over the cards, gathered on the other side over NVLink; forward and backward, two chunks each."""
+    each = HIDDEN / 8 / NIC + 7 / 8 * HIDDEN / NVLINK
+    cut = {"pp": 4, "tp": 8, "virtual_stages": 2, "schedule": "interleaved_1f1b"}
+    assert _part("pp", **cut, **changes) == pytest.approx(2 * 2 * 16 * each * shown)
+    inside = HIDDEN / NVLINK  # two stages in one node
+    assert _part("pp", pp=2, **changes) == pytest.approx(2 * 16 * inside * shown)
+
+
+@pytest.mark.parametrize(("zero", "gradients", "parameters"), [(0, 2, 0), (1, 1, 1), (3, 1, 2)])
+def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters: int) -> None:
+    """Of two stages, in 16 bit over a node: an all_reduce; scattered and gathered; per micro-batch under ZeRO-3."""
+    one = _step(pp=2, dp=8, zero_stage=zero)
+    weights = 16 * one.model.layer_parameters(0) + one.model.output_parameters
+    rounds = (gradients + parameters) * (one.num_microbatches if zero == 3 else 1)
+    seconds = rounds * 7 / 8 * 2 * weights / NVLINK
+    changes = {"pp": 2, "dp": 8, "zero_stage": zero}
+    assert _part("dp", **changes, overlap_dp=False) == pytest.approx(seconds, rel=1e-3)  # norms are not counted
+    assert _part("dp", **changes) == pytest.approx(seconds, rel=1e-3)  # of which all is in the open
