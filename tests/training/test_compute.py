@@ -16,14 +16,14 @@ from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
 from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.columns import Columns, columns
-from commsim.training.compute import gemm_seconds, step_compute
+from commsim.training.compute import Passes, attention_passes, gemm_seconds, layer_passes, step_compute
 from commsim.training.model import model
-from commsim.training.operators import Gemm, dense_layer, logits, moe_layer
+from commsim.training.operators import Gemm, Layer, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import chunks_of
-from commsim.training.step_time import optimizer_seconds, overlapped, step_time
+from commsim.training.step_time import optimizer_seconds, overlapped, recompute_seconds, step_time
 
 
 def _step(**changes: Any) -> Step:
@@ -324,3 +324,95 @@ def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters:
     changes = {"pp": 2, "dp": 8, "zero_stage": zero}
     assert _part("dp", **changes, overlap_dp=False) == pytest.approx(seconds, rel=1e-3)  # norms are not counted
     assert _part("dp", **changes) == pytest.approx(seconds, rel=1e-3)  # of which all is in the open
+
+
+# -- operators by hand ---------------------------------
+
+
+def _bytes(layer: Layer) -> dict[str, float]:
+    return {e.name: float(e.nbytes) for e in layer.elementwise}
+
+
+def test_bytes_of_element_wise_operators_by_hand() -> None:
+    """Llama 3 8B: 4,096 tokens over tp 2, hidden 4,096, an MLP of 14,336 and queries, keys and values of 6,144."""
+    t, h, f, qkv = 4096, 4096, 14336, 6144
+    one = _step(tp=2)
+    assert _bytes(dense_layer(one)) == pytest.approx(
+        {"norms": t * h * 14, "activation": t * f / 2 * 6, "rotary": t * qkv / 2 * 5, "casts": 0}
+    )
+    assert float(logits(one)[1].nbytes) == t * 128256 / 2 * 24
+    narrow = _step(tp=2, sequence_parallel=True, flash_attention=False, precision=precision("fp8"))
+    cast = t * (qkv + h) / 2 + t * f / 2 * 2 + 2 * t * h
+    there = _bytes(dense_layer(narrow))
+    assert (there["norms"], there["casts"]) == pytest.approx((t * h * 22 / 2, 3 * cast))
+    plain = replace(one.model, gated_mlp=False)
+    assert _bytes(dense_layer(replace(one, model=plain)))["activation"] == pytest.approx(t * f / 2 * 4)
+
+
+def test_an_expert_layer_by_hand() -> None:
+    """Mixtral over ep 4 and sequence parallelism of 2, its experts whole: 2,048 tokens, two copies each."""
+    one = _step(model=model("mixtral-8x7b"), tp=2, dp=4, ep=4, sequence_parallel=True, precision=precision("fp8"))
+    layer, rows, h, f = moe_layer(one), 2048 * 2, 4096, 14336
+    assert _bytes(layer) == pytest.approx(
+        {
+            "norms": 2048 * h * 14,
+            "activation": rows * f * 6,
+            "rotary": 4096 * 6144 / 2 * 5,
+            "permute": rows * h * 2 * 8,
+            "router": 2048 * 8 * 4 * 6,
+            "casts": 3 * (4096 * (6144 + h) / 2 + rows * (f + h) + 4096 * h),
+        }
+    )
+    products = {g.name: (float(g.m), float(g.n), float(g.k), float(g.groups)) for g in layer.gemms}
+    assert products["experts_up"] == (rows / 2, 2 * f, h, 2)  # of two local experts, gate and up
+    assert products["experts_down"] == (rows / 2, h, f, 2)
+    assert products["router"] == (2048, 8, h, 1)
+    assert float(layer.kernels) == 16 + 4 + 30 + 6 * 2
+
+
+def test_the_attention_core_by_hand() -> None:
+    one = _step(tp=2)
+    core, seq, heads = dense_layer(one).attention, 4096, 16
+    assert float(core.flops) == 2 * seq * (seq + 1) / 2 * heads * (128 + 128)
+    assert float(core.nbytes) == 2 * seq * (2 * 4096 + 2 * 1024) / 2
+    assert float(core.scores) == seq * seq * heads
+    unfused = replace(one, flash_attention=False)
+    assert float(dense_layer(unfused).attention.flops) == 2 * seq * seq * heads * 256  # a batched product has no mask
+    windowed = replace(one, model=replace(one.model, window=128))
+    assert float(dense_layer(windowed).attention.flops) == 2 * seq * ((seq + 1) / 2 + 128) / 2 * heads * 256
+
+
+def test_seconds_of_attention_by_hand() -> None:
+    """Fused where FLOPs bound it, backward 2.5 times as many at 0.85 of the rate; unfused through memory."""
+    one = _step()
+    v = dict(shipped_values()) | {
+        "attention.hopper": 0.5, "attention_half": 4096.0, "hbm": 0.5, "score_bytes": 10.0, "batched": 1.0,
+        "gemm.hopper": 0.75, "attention_open.hopper": 0.5,
+    }  # fmt: skip
+    core = dense_layer(one).attention
+    forward, backward = attention_passes(core, one, v)
+    seconds = float(core.flops) / (0.5 * 989.4e12 * 0.5)
+    assert (forward, backward) == pytest.approx((seconds, 2.5 / 0.85 * seconds), rel=2e-3)
+    assert attention_passes(core, replace(one, attention_kernel="open"), v)[0] == pytest.approx(2 * forward)
+    plain = replace(one, flash_attention=False)
+    core = dense_layer(plain).attention
+    products = float(core.flops) / (0.75 * 989.4e12 * 128 / 192)
+    scores = 10.0 * float(core.scores) / (3.35e12 * 0.5)
+    expected = (products + scores, 2 * products + 1.3 * scores)
+    assert attention_passes(core, plain, v) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_layer_is_its_kernels_or_its_host_by_hand() -> None:
+    """Nothing but launches: 16 kernels forward, 1.3 times as long backward; graphs make them cheap."""
+    v = dict(shipped_values()) | {"host": 1.0, "host_graphs": 0.25, "host_compiled": 0.5}
+    for changes, seconds in (({}, 16.0), ({"cuda_graphs": True}, 4.0), ({"stack": "compiled"}, 8.0)):
+        one = _step(**changes)
+        passes = layer_passes(dense_layer(one), one, v)
+        assert (passes.forward, passes.backward) == pytest.approx((seconds, 1.3 * seconds))
+
+
+def test_a_second_forward_by_hand() -> None:
+    passes = Passes(forward=16.0, backward=0.0, weight=0.0, attention=4.0, gemm=8.0, memory=2.0)
+    again = {r: recompute_seconds(passes, _step(recompute=r)) for r in ("none", "selective", "layerwise", "full")}
+    assert again == pytest.approx({"none": 0.0, "selective": 0.0, "layerwise": 0.35 * 8 + 0.5 * 2, "full": 16.0})
+    assert recompute_seconds(passes, _step(recompute="selective", flash_attention=False)) == 4.0
