@@ -416,3 +416,15 @@ def test_a_second_forward_by_hand() -> None:
     again = {r: recompute_seconds(passes, _step(recompute=r)) for r in ("none", "selective", "layerwise", "full")}
     assert again == pytest.approx({"none": 0.0, "selective": 0.0, "layerwise": 0.35 * 8 + 0.5 * 2, "full": 16.0})
     assert recompute_seconds(passes, _step(recompute="selective", flash_attention=False)) == 4.0
+
+
+@pytest.mark.parametrize(("zero", "window"), [(0, 0.8), (3, 0.9)])
+def test_what_does_not_fit_beside_compute_is_in_the_open(zero: int, window: float) -> None:
+    slow = dict(shipped_values()) | PLAIN | {"exposed_dp": 0.0, "nvlink": 1e-3, "alpha_z": 1e-3, "alpha_rank": 1e-4}
+    one = _step(dp=8, zero_stage=zero)
+    alone, beside = (step_time(replace(one, overlap_dp=o), slow) for o in (False, True))
+    micro, rounds = alone.compute / one.num_microbatches, one.num_microbatches if zero == 3 else 1
+    assert beside.dp == pytest.approx(alone.dp - rounds * window * micro)
+    launches = 3 * 32 * (1e-3 + 8 * 1e-4) * rounds if zero == 3 else 0.0  # of 32 layers
+    without = step_time(replace(one, overlap_dp=False), slow | {"alpha_z": 0.0, "alpha_rank": 0.0}).dp
+    assert alone.dp - without == pytest.approx(launches)

@@ -56,6 +56,13 @@ def test_impossible_steps_say_why(changes: dict[str, Any], message: str) -> None
         _step(**changes)
 
 
+def test_embedding_and_output_may_be_stages_of_their_own() -> None:
+    most = _step(tp=1, pp=98, virtual_stages=1)
+    assert most.pp == most.model.layers + 2
+    with pytest.raises(ScenarioError, match=r"pp \* virtual_stages = 99 \* 1 = 99"):
+        _step(tp=1, pp=99)
+
+
 def test_all_faults_come_at_once() -> None:
     with pytest.raises(ScenarioError, match=r"recompute.*zero_stage.*tp = 7"):
         _step(recompute="x", zero_stage=9, tp=7)
