@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim import __version__
+from commsim.engine.compiling import announce
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -76,6 +77,7 @@ _CACHE_DIR = numba.config.CACHE_DIR
 if not _CACHE_DIR and _FOLDER is not None and _FOLDER.parent != _HERE:
     numba.config.CACHE_DIR = str(_FOLDER)
 _jit = numba.njit(cache=bool(_CACHE_DIR) or _FOLDER is not None, nogil=True)
+announce()
 
 
 # An index that cannot be negative spares the test whether it counts from the end: the heap runs 1.4 times as fast.

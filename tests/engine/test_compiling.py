@@ -1,0 +1,31 @@
+"""The first compilation of an event loop is said; what others compile is not."""
+
+from __future__ import annotations
+
+import logging
+
+import numba
+import pytest
+
+from commsim.engine.compiling import announce
+
+
+def _one(x: float) -> float:
+    return x + 1.0
+
+
+def _two(x: float) -> float:
+    return x + 2.0
+
+
+@pytest.mark.parametrize(("module", "lines"), [("commsim.engine.kernel", 1), ("somebody.else", 0)])
+def test_only_our_own_loops_are_announced_and_once(
+    module: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    announce()
+    for function in (_one, _two):
+        monkeypatch.setattr(function, "__module__", module)
+    with caplog.at_level(logging.WARNING, "commsim"):
+        assert (numba.njit(_one)(1.0), numba.njit(_two)(1.0)) == (2.0, 3.0)
+    notices = [record.message for record in caplog.records if "compiling the event loops" in record.message]
+    assert len(notices) == lines
