@@ -1,7 +1,7 @@
 """The quantities behind claims: each computed by the same code that predicts steps, memory and traffic.
 
 A function gets the claim, its scenario and its topology, and returns what comes out with what had to be assumed, and
-with the reason that would explain a difference. Whether the claim holds is decided in `commsim.scenario.workload.claim`.
+with the reason that would explain a difference. `commsim.scenario.workload.claim` decides whether the claim holds.
 """
 
 from __future__ import annotations

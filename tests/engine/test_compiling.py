@@ -6,8 +6,9 @@ import logging
 
 import numba
 import pytest
+from numba.core import event
 
-from commsim.engine.compiling import announce
+from commsim.engine.compiling import Notice
 
 
 def _one(x: float) -> float:
@@ -22,10 +23,10 @@ def _two(x: float) -> float:
 def test_only_our_own_loops_are_announced_and_once(
     module: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    announce()
     for function in (_one, _two):
         monkeypatch.setattr(function, "__module__", module)
-    with caplog.at_level(logging.WARNING, "commsim"):
+    log = logging.getLogger("test_compiling")
+    with caplog.at_level(logging.WARNING, log.name), event.install_listener("numba:compile", Notice(log)):
         assert (numba.njit(_one)(1.0), numba.njit(_two)(1.0)) == (2.0, 3.0)
-    notices = [record.message for record in caplog.records if "compiling the event loops" in record.message]
+    notices = [record.message for record in caplog.records if record.name == log.name]
     assert len(notices) == lines
