@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FAST   := not slow and not benchmark_bar
 
-.PHONY: mutants readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: architecture mutants readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -43,6 +43,7 @@ types: $(VENV)/.installed-dev ## mypy, strict
 
 imports: $(VENV)/.installed-dev ## the import direction between the parts of the package, and no circles inside them
 	$(BIN)/lint-imports --no-cache
+	cd validation && ../$(BIN)/lint-imports --no-cache
 
 docs: $(VENV)/.installed-dev ## build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -52,6 +53,9 @@ wheel-check: $(VENV)/.installed-dev ## build the wheel, install it elsewhere, ru
 
 readme: $(VENV)/.installed-dev ## write the figures and the picture of the README anew
 	$(BIN)/python validation/readme.py
+
+architecture: $(VENV)/.installed-dev ## draw the parts of the package and the data between them anew
+	$(BIN)/python docs/architecture.py
 
 reference: $(VENV)/.installed-dev schema ## write what the reference pages take from the code anew
 	$(BIN)/python docs/reference_pages.py

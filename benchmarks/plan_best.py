@@ -17,7 +17,8 @@ import numpy as np
 from commsim.document.types import Document
 from commsim.planner.plan import ClusterSpace, _nccl_times, _simulated, machines
 from commsim.planner.question import PlanFile
-from commsim.planner.ranking import Ranked, Ranker
+from commsim.planner.ranking import Ranked, evaluated
+from commsim.training.memory import Framework
 from commsim.training.parameters import shipped_values
 
 FIRST, MOST = 20, 2_000
@@ -48,20 +49,19 @@ def question(name: str) -> PlanFile:
     )
 
 
-def everything(machine: ClusterSpace, ranker: Ranker) -> list[Ranked]:
+def everything(machine: ClusterSpace, framework: Framework) -> list[Ranked]:
     """All configurations that fit, or an even choice of `MOST` of them, in the order of the ranking."""
-    found: list[Ranked] = []
+    fitting: list[Ranked] = []
     for block in machine.space.blocks():
         index = np.flatnonzero(block.reasons() == 0)
         if not len(index):
             continue
-        valid = block.take(index)
-        peak, total = ranker.memory.peak(valid), ranker.times(valid).total * np.ones(valid.length)
-        tokens = valid.number("global_batch_size") * valid.number("seq_len") * np.ones(valid.length, np.int64)
-        fits = np.flatnonzero(peak <= machine.space.accelerator.memory_bytes)
-        found += [Ranked(valid.places(int(i)), float(total[i]), int(tokens[i]), float(peak[i]), {}) for i in fits]
-    found.sort(key=lambda r: r.seconds_per_token)
-    return found[: MOST // 2] + found[MOST // 2 :: max(1, (len(found) - MOST // 2) // (MOST // 2))][: MOST // 2]
+        batch = evaluated(block.take(index), framework, shipped_values())
+        fits = np.flatnonzero(batch.memory_bytes <= machine.space.accelerator.memory_bytes)
+        fitting += [batch.ranked(i) for i in fits.tolist()]
+    fitting.sort(key=lambda r: r.seconds_per_token)
+    half = MOST // 2
+    return fitting[:half] + fitting[half :: max(1, (len(fitting) - half) // half)][:half]
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def main() -> int:
         file = question(name)
         spec = file.plan
         machine = machines(spec, Document("", {}), Path())[0]
-        ranked = everything(machine, Ranker(machine.space, spec.framework, shipped_values()))
+        ranked = everything(machine, spec.framework)
         comm = _nccl_times(machine, Path())
         begun = time.process_time()
         seconds = [_simulated(spec, machine, r, comm).seconds for r in ranked]

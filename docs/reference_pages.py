@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from commsim import api
 from commsim.cli import app
+from commsim.collectives import traffic
 from commsim.files import write_atomically
 from commsim.planner.question import PlanFile
 from commsim.scenario.json_schema import sweep_schema
@@ -288,6 +289,7 @@ def pages() -> dict[Path, str]:
     """Every page of the reference as it should be."""
     texts = {page: page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md"))}
     texts[COMMANDS_PAGE] = with_places(texts[COMMANDS_PAGE])
+    texts[PAGES / "traffic.md"] = traffic.page()
     return {page: with_blocks(text) for page, text in texts.items()}
 
 

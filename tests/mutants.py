@@ -224,11 +224,8 @@ class Copy:
         folder, module = Path(file).parts[1], Path(file).stem
         files = sorted((self.root / "tests" / folder).glob("test_*.py"))
         files.sort(key=lambda path: f"{folder}.{module}" not in path.read_text())
-        # Compiled kernels are kept by the age of their file alone: a changed one has a cache of its own.
-        compiled = "numba" in (self.root / file).read_text()
-        cache = Path(tempfile.mkdtemp(dir=self.caches.parent)) if compiled else self.caches
         environment = os.environ | {
-            "PYTHONPATH": str(self.root), "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(self.root), "NUMBA_CACHE_DIR": str(self.caches), "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         limit = ["/bin/sh", "-c", 'ulimit -t "$0"; exec "$@"', str(cpu_s)]
         command = [*limit, sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m"]

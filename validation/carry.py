@@ -15,8 +15,8 @@ import io
 import sys
 from pathlib import Path
 
-from commsim.accuracy.index import REQUIRED
 from commsim.files import write_atomically
+from study.index import REQUIRED
 
 MEASURED = Path(__file__).resolve().parent / "measured"
 INDEXES = ("INDEX_single_node.csv", "INDEX_multi_node.csv")

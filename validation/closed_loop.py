@@ -59,9 +59,9 @@ def calibrated(loop: Loop) -> Calibration:
     (scenario,) = load_scenarios(ROOT / "scenarios" / f"{loop.scenario}.yaml")
     topology = build_topology(scenario)
     curves = read_measured(RUNS / loop.folder)
-    found = calibrate(model_of(scenario, topology, curves), curves)
-    write_atomically(RUNS / loop.folder / "params.yaml", params_yaml(found, scenario, topology))
-    return found
+    calibration = calibrate(model_of(scenario, topology, curves), curves)
+    write_atomically(RUNS / loop.folder / "params.yaml", params_yaml(calibration, scenario, topology))
+    return calibration
 
 
 def bar(loop: Loop, c: Calibration) -> tuple[float, float]:
@@ -71,13 +71,13 @@ def bar(loop: Loop, c: Calibration) -> tuple[float, float]:
     return c.error(c.held_out_s), max(0.15, 1.5 * (c.spread() or 0.0))
 
 
-def summary(found: dict[Loop, Calibration]) -> str:
+def summary(calibrations: dict[Loop, Calibration]) -> str:
     """The table of errors."""
     lines = [
         "| run | sizes left out | above 64 KiB | as shipped, above 64 KiB | spread of repeats | above 64 KiB | bar |",
         "|---|---|---|---|---|---|---|",
     ]
-    for loop, c in found.items():
+    for loop, c in calibrations.items():
         error, allowed = bar(loop, c)
         cells = [
             c.error(c.held_out_s),
@@ -92,12 +92,12 @@ def summary(found: dict[Loop, Calibration]) -> str:
     return "\n".join(lines)
 
 
-def by_collective(found: dict[Loop, Calibration]) -> str:
+def by_collective(calibrations: dict[Loop, Calibration]) -> str:
     """Measured over predicted time, each predicted by a fit that had not seen the size."""
-    lines = ["| collective | " + " | ".join(loop.name for loop in found if loop.network) + " |"]
+    lines = ["| collective | " + " | ".join(loop.name for loop in calibrations if loop.network) + " |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
     ratios: dict[str, dict[str, str]] = {}
-    for loop, c in found.items():
+    for loop, c in calibrations.items():
         if not loop.network:
             continue
         ends = np.cumsum([len(curve) for curve in c.curves])[:-1]
@@ -105,7 +105,7 @@ def by_collective(found: dict[Loop, Calibration]) -> str:
             at = [int(np.argmin(np.abs(curve.size_bytes - size))) for size in SHOWN_SIZES]
             text = ", ".join(f"{curve.time_s[i] / held[i]:.2f}" for i in at)
             ratios.setdefault(curve.collective, {})[loop.name] = text
-    names = [loop.name for loop in found if loop.network]
+    names = [loop.name for loop in calibrations if loop.network]
     lines += [f"| {name} | " + " | ".join(row.get(n, "") for n in names) + " |" for name, row in ratios.items()]
     return "\n".join(lines)
 
@@ -121,27 +121,27 @@ def predicted_and_compared(loop: Loop) -> str:
     with tempfile.TemporaryDirectory() as folder:
         scenario, out = str(ROOT / "scenarios" / f"{loop.scenario}.yaml"), f"{folder}/p"
         command("run", scenario, f"params={RUNS / loop.folder / 'params.yaml'}", "--out", out)
-        said = command("compare", out, str(RUNS / loop.folder), "--no-plot")
-        return said.replace(f"{folder}/", "out/").replace(f"{ROOT}/", "")
+        printed = command("compare", out, str(RUNS / loop.folder), "--no-plot")
+        return printed.replace(f"{folder}/", "out/").replace(f"{ROOT}/", "")
 
 
 def conditions(loop: Loop) -> dict[str, Any]:
     """What ``run.json`` says of a run."""
-    said: dict[str, Any] = json.loads((RUNS / loop.folder / "run.json").read_text())
-    return said
+    recorded: dict[str, Any] = json.loads((RUNS / loop.folder / "run.json").read_text())
+    return recorded
 
 
-def page(found: dict[Loop, Calibration]) -> str:
+def page(calibrations: dict[Loop, Calibration]) -> str:
     """The page."""
     first, busy = LOOPS[0], LOOPS[1]
-    said, load = conditions(first), conditions(busy)["load_average"]
+    run, load = conditions(first), conditions(busy)["load_average"]
     return f"""# Accuracy of the gloo model
 
 Four commands close the loop on one computer: measure, calibrate, predict, compare. Everything on this page is what they
 say of the runs recorded in `validation/runs`, and is written anew by `python validation/closed_loop.py`. Machine:
-{said["cpu"]}, {said["cores"]} cores, kernel {said["kernel"]}, torch {said["torch"]}; five repeats of every row.
+{run["cpu"]}, {run["cores"]} cores, kernel {run["kernel"]}, torch {run["torch"]}; five repeats of every row.
 
-{summary(found)}
+{summary(calibrations)}
 
 *Sizes left out*: every size is predicted by a fit that had not seen it (four fits, each without every fourth size). The
 error of a run is the mean over its collectives of the mean absolute relative error. *Spread*: half of highest less
@@ -162,7 +162,7 @@ commsim compare out/p out/m
 `calibrate` says, of `validation/runs/loopback`:
 
 ```
-{calibration_table(found[first]).rstrip()}
+{calibration_table(calibrations[first]).rstrip()}
 ```
 
 and `compare`, after `run` with these parameters:
@@ -174,7 +174,7 @@ and `compare`, after `run` with these parameters:
 Of `loopback-busy`, whose repeats differ most:
 
 ```
-{calibration_table(found[busy]).rstrip()}
+{calibration_table(calibrations[busy]).rstrip()}
 ```
 
 ## On networks of known rates
@@ -189,7 +189,7 @@ commsim calibrate gloo-testbed-star out/star -o out/star.yaml
 
 Measured over predicted time at 256 KiB, 1 MiB and 4 MiB, sizes left out:
 
-{by_collective(found)}
+{by_collective(calibrations)}
 
 ![Residuals on the star](images/gloo-star.svg)
 
@@ -201,10 +201,10 @@ settle into a [slower pace](background/gloo.md#what-it-does-not-know), depending
 
 def main() -> None:
     """Calibrates all runs and writes the page."""
-    found = {loop: calibrated(loop) for loop in LOOPS}
+    calibrations = {loop: calibrated(loop) for loop in LOOPS}
     star = next(loop for loop in LOOPS if loop.name == "star")
-    write_atomically(PICTURE, figure_bytes(plot_residuals(found[star], "gloo on a star of 4"), "svg"))
-    write_atomically(PAGE, page(found))
+    write_atomically(PICTURE, figure_bytes(plot_residuals(calibrations[star], "gloo on a star of 4"), "svg"))
+    write_atomically(PAGE, page(calibrations))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python validation/fit_parameters.py            show the fit: what moved, and the errors with it
     python validation/fit_parameters.py --write    also write the parameter files
 
-The fit is that of `commsim validate collectives` (commsim.accuracy.calibrate), on every log that is known to be
+The fit is that of `commsim validate collectives` (study.pooled_fit), on every log that is known to be
 healthy; starting values and priors are in commsim/accuracy/starts.yaml. What no curve determines stays at its start.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 import yaml
 
 from commsim.accuracy.fields import Field, scope_of, space, start_parameters, start_provenance, walk
-from commsim.accuracy.validate import Validation, prepare, training_folder
-from commsim.accuracy.workers import Workers
 from commsim.files import write_atomically
 from commsim.nccl.parameters import GENERATIONS, NETWORKS
 from commsim.units import format_bytes
+from study.validate import Validation, prepare, training_folder
+from study.workers import Workers
 
 TARGET = Path(__file__).resolve().parent.parent / "commsim" / "nccl"
 HEAD = "# Written by validation/fit_parameters.py --write; do not edit by hand.\n"

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import sys
 
-from commsim.accuracy.training import shipped_fit
 from commsim.files import write_atomically
 from commsim.training.parameters import PATH, parameters
+from study.training import shipped_fit
 
 
 def yaml_number(value: float) -> str:

@@ -10,11 +10,11 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from commsim.accuracy.record import document
-from commsim.accuracy.validate import prepare, score
-from commsim.accuracy.workers import Workers
 from commsim.files import write_atomically
-from commsim.report.accuracy import markdown_table
+from study.collectives_report import markdown_table
+from study.record import document
+from study.validate import prepare, score
+from study.workers import Workers
 
 ROOT = Path(__file__).resolve().parent.parent
 CURVES = ROOT / "validation" / "outside"
@@ -31,9 +31,9 @@ def measured() -> dict[str, Any]:
     return document(validation, MODES[0])
 
 
-def page(found: dict[str, Any]) -> str:
+def page(figures: dict[str, Any]) -> str:
     """The page of the documentation."""
-    zero, few = (found["modes"][mode] for mode in MODES)
+    zero, few = (figures["modes"][mode] for mode in MODES)
     scored = [row for row in zero["per_log"] if row["mape"] is not None]
     healthy = sum(row["healthy"] != "no" for row in scored)
     source = {
@@ -68,7 +68,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         "## NCCL's own tuner on the same curves",
         "",
-        *markdown_table(found["baselines"]["tuner"]["by_class"]),
+        *markdown_table(figures["baselines"]["tuner"]["by_class"]),
         "",
         "## Every curve",
         "",

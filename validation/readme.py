@@ -35,14 +35,14 @@ def answers() -> list[tuple[Item, list[Comparison]]]:
     ]
 
 
-def table(found: list[tuple[Item, list[Comparison]]]) -> str:
+def table(answered: list[tuple[Item, list[Comparison]]]) -> str:
     """The Markdown table of MAPE in percent, overall and by size band."""
     names = [name for name, _, _ in BANDS]
     lines = [
         "| measured curve | sizes | all | " + " | ".join(BAND_LABELS[n] for n in names) + " |",
         "|---|--:|--:|" + "--:|" * len(names),
     ]
-    for _, comparisons in found:
+    for _, comparisons in answered:
         for c in comparisons:
             cells = [c.mape, *(c.band_mape(n) for n in names)]
             shown = " | ".join("-" if v is None else f"{100 * v:.1f} %" for v in cells)
@@ -57,13 +57,13 @@ def with_table(text: str, rows: str) -> str:
 
 def main() -> int:
     """Write README.md and the picture."""
-    found = answers()
-    write_atomically(README, with_table(README.read_text(encoding="utf-8"), table(found)))
+    answered = answers()
+    write_atomically(README, with_table(README.read_text(encoding="utf-8"), table(answered)))
     figure = plot_bandwidth(
-        [c.predicted for _, comparisons in found for c in comparisons],
-        [c.measured for _, comparisons in found for c in comparisons],
+        [c.predicted for _, comparisons in answered for c in comparisons],
+        [c.measured for _, comparisons in answered for c in comparisons],
         "AllReduce on eight GPUs of one node, predicted and measured",
-        [c for _, comparisons in found for c in comparisons],
+        [c for _, comparisons in answered for c in comparisons],
     )
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(PICTURE, figure_bytes(figure, "png"))

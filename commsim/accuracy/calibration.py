@@ -1,7 +1,7 @@
 """Fits a library's physical parameters to measured curves of one machine, and says how far to trust them.
 
-The objective is that of `commsim.accuracy.calibrate.fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of
-equal weight, with a weak prior round the shipped values. Planes are taken at each new point until the point stays. A
+The objective is that of `commsim.accuracy.curve_fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of equal
+weight, with a weak prior round the shipped values. Planes are taken at each new point until the point stays. A
 field whose uncertainty the data do not reduce to half of what the prior grants is kept as shipped, one after another,
 and the rest fitted again. The error is that of sizes left out: four fits, each without every fourth size of each curve.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibrate import ADAPTED, SCALE, Rows, fit
 from commsim.accuracy.calibration_models import Contact, CurveModel, Float64
+from commsim.accuracy.curve_fit import LEAST_S, SCALE, Rows, fit
 from commsim.accuracy.suspects import suspects
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
@@ -78,8 +78,8 @@ class Calibration:
             for curve in self.curves
             if curve.low_s is not None and curve.high_s is not None
         ]
-        found = np.concatenate(parts) if parts else np.zeros(0)
-        return float(np.median(found)) if found.size else None
+        spreads = np.concatenate(parts) if parts else np.zeros(0)
+        return float(np.median(spreads)) if spreads.size else None
 
 
 def calibrate(
@@ -157,10 +157,9 @@ def _settle(
     for number in range(ROUNDS):
         rows = _rows(model, curves, contacts, free)
         everything = np.arange(rows.measured.size)
-        found = fit(rows, everything, _weight(rows), center=model.center, prior=ADAPTED, fields=model.fields)
-        new = np.where(free, found, model.center)
-        moved = float(np.abs(new - x).max())
-        x = new
+        fitted = fit(rows, everything, _weight(rows), model.fields, model.center)
+        before, x = x, np.where(free, fitted, model.center)
+        moved = float(np.abs(x - before).max())
         progress(f"round {number + 1}: parameters moved by up to {100 * np.expm1(moved):.0f} %")
         contacts = [*contacts[1 - LATEST :], model.contact(x)]
         if moved < 0.02:
@@ -191,21 +190,11 @@ def _weight(rows: Rows) -> Float64:
     return np.asarray(1.0 / count[rows.log])
 
 
-def _predicted(model: CurveModel, rows: Rows, x: Float64) -> tuple[Float64, Float64]:
-    """Seconds of all rows from the planes at a point, and d ln(seconds) / dx, (rows, fields)."""
-    sign = model.fields.sign
-    factor = np.exp(sign * x)
-    parts = rows.constant + rows.slope @ factor
-    top = np.argmax(parts, axis=0)
-    at = np.arange(rows.measured.size)
-    seconds = np.maximum(parts[top, at], 1e-12)
-    return seconds, rows.slope[top, at] * (sign * factor) / seconds[:, None]
-
-
 def _information(model: CurveModel, rows: Rows, x: Float64) -> Float64:
     """What rows and prior say of x: the inverse of its covariance, (fields, fields)."""
-    seconds, jacobian = _predicted(model, rows, x)
-    residual = np.log(seconds / rows.measured)
+    seconds, slope = rows.predicted(x, model.fields.sign, np.arange(rows.measured.size))
+    seconds = np.maximum(seconds, LEAST_S)
+    jacobian, residual = slope / seconds[:, None], np.log(seconds / rows.measured)
     # The rows' own scatter, robustly; never below a third of the scale, since sizes of one run err together.
     noise = max(SCALE / 3, 1.4826 * float(np.median(np.abs(residual))))
     prior = np.diag(1.0 / np.diag(model.fields.covariance))
@@ -227,7 +216,7 @@ def _held_out(model: CurveModel, curves: Sequence[Curve], rows: Rows, x: Float64
     for k in range(FOLDS):
         left, use = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
         if left.size and use.size:
-            there = fit(rows, use, weight[use], center=model.center, begin=x, prior=ADAPTED, fields=model.fields)
+            there = fit(rows, use, weight[use], model.fields, model.center, begin=x)
             # Predicted anew: a plane says little of a point as far off as a fold's may be.
             out[left] = model.times(np.where(free, there, x))[left]
     return out

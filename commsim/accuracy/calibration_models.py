@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.case import Case
 from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, walk
-from commsim.errors import CalibrationError
+from commsim.errors import CalibrationError, CommsimError
 from commsim.measure.records import Curve
 from commsim.nccl.operation import Operation
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from commsim.accuracy.planes import FieldPredictor
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
@@ -134,45 +133,19 @@ class NcclModel:
 
     def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
         from commsim.nccl.parameters import load_parameters, network_of
-        from commsim.nccl.version import parse_version
-        from commsim.scenario.params import nccl_graphs
 
         self.fields = space()
         self._generation = topology.gpu.generation
         self._network = network_of(topology, scenario.library.env)
         shipped = load_parameters(self._generation, self._network)
-        at = {scope_of(p, self._generation, self._network): None for p, _, _ in walk(shipped)}
-        self._scopes = frozenset(at)
+        self._scopes = frozenset(scope_of(p, self._generation, self._network) for p, _, _ in walk(shipped))
         self.center = np.zeros(len(self.fields.fields))
         for path, value, _ in walk(shipped):
             field = self.fields.index.get((scope_of(path, self._generation, self._network), path))
             if field is not None and value > 0:
                 self.center[field] = np.log(value / self.fields.start[field])
-        machine = scenario.topology.model_dump(mode="json", exclude_none=True)
-        if isinstance(machine.get("path"), str):
-            machine["path"] = str((scenario.base_dir / machine["path"]).resolve())
-        stated = "version" in scenario.library.model_fields_set
-        graphs = nccl_graphs(scenario, topology)
-        self._curves = curves
-        self._cases = [
-            Case(
-                slug=curve.name,
-                path=Path(curve.source),
-                collective=curve.collective,
-                n_ranks=topology.world_size,
-                nodes=topology.nodes,
-                gpus_per_node=topology.ranks_per_node,
-                system=topology.name,
-                healthy="unknown",
-                machine=machine,
-                version=parse_version(scenario.library.version) if stated else None,
-                launch=scenario.library.launch_mode,
-                env=scenario.library.env | curve.env,
-                graphs=graphs,
-                operation=Operation.named(curve.dtype, curve.redop),
-            )
-            for curve in curves
-        ]
+        self._curves = [(curve, curve.collective, [int(n) for n in curve.size_bytes]) for curve in curves]
+        self._predictors = [_predictor(scenario, topology, curve) for curve in curves]
 
     def path(self, field: int) -> str:
         scope, path = self.fields.fields[field]
@@ -182,26 +155,51 @@ class NcclModel:
         return parameters_at(self._generation, self._network, self.fields.values(x))
 
     def contact(self, x: Float64) -> Contact:
-        from commsim.accuracy.planes import explored
+        from commsim.accuracy.planes import planes
 
-        parts = []
-        for case, curve in zip(self._cases, self._curves, strict=True):
-            found = explored(case, [int(n) for n in curve.size_bytes], self.fields.values(x))
-            if isinstance(found, str):
-                raise CalibrationError(f"{curve.name} cannot be predicted: {found}")
-            slope = np.zeros((len(curve), len(self.fields.fields)))
-            slope[:, found.field] = found.slope
-            parts.append(Contact(found.seconds, found.constant, slope))
+        values, parts = self.fields.values(x), []
+        for predictor, (curve, collective, nbytes) in zip(self._predictors, self._curves, strict=True):
+            try:
+                made = planes(predictor, collective, nbytes, values)
+            except CommsimError as error:
+                raise _unpredictable(curve, error) from None
+            slope = np.zeros((len(nbytes), len(self.fields.fields)))
+            slope[:, made.field] = made.slope
+            parts.append(Contact(made.seconds, made.constant, slope))
         return Contact(
             *(np.concatenate([getattr(p, name) for p in parts]) for name in ("seconds", "constant", "slope"))
         )
 
     def times(self, x: Float64) -> Float64:
-        from commsim.accuracy.planes import times
-
         values = self.fields.values(x)
-        pairs = zip(self._cases, self._curves, strict=True)
-        return np.concatenate([times(case, [int(n) for n in c.size_bytes], values) for case, c in pairs])
+        pairs = zip(self._predictors, self._curves, strict=True)
+        return np.concatenate([p.times(collective, nbytes, values) for p, (_, collective, nbytes) in pairs])
+
+
+def _predictor(scenario: Scenario, topology: Topology, curve: Curve) -> FieldPredictor:
+    """The predictor of a curve: its own data type, reduction and environment, everything else the scenario's."""
+    from commsim.accuracy.planes import FieldPredictor
+    from commsim.nccl.predict import Options
+    from commsim.nccl.version import parse_version
+    from commsim.scenario.params import nccl_graphs
+
+    library = scenario.library
+    options = Options(
+        version=parse_version(library.version) if "version" in library.model_fields_set else None,
+        env=library.env | curve.env,
+        launch=library.launch_mode,
+        operation=Operation.named(curve.dtype, curve.redop),
+        exact=True,
+        graphs=nccl_graphs(scenario, topology),
+    )
+    try:
+        return FieldPredictor(topology, options)
+    except CommsimError as error:
+        raise _unpredictable(curve, error) from None
+
+
+def _unpredictable(curve: Curve, error: CommsimError) -> CalibrationError:
+    return CalibrationError(f"{curve.name} cannot be predicted: {str(error).splitlines()[0]}")
 
 
 def model_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> CurveModel:

@@ -65,7 +65,7 @@ def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
 
 def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[CurveSource, Verdict]]:
     """Every measured curve with every prediction of its collective; a curve that fits none is a fault."""
-    found_pairs: list[tuple[CurveSource, Verdict]] = []
+    paired: list[tuple[CurveSource, Verdict]] = []
     faults: list[str] = []
     for curve in measured:
         matching = [p for p in predictions if curve.collective in p.collectives()]
@@ -74,21 +74,21 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
             names = ", ".join(dict.fromkeys(str(p.path) for p in predictions))
             faults.append(f"{curve.source or curve.name} measures {curve.collective}, but {names} predicts {held}")
             continue
-        found, why = [], []
+        verdicts, reasons = [], []
         for source in matching:
             try:
                 line = source.curve
                 if line is None and source.scenario is not None:
                     line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes], curve)
                 if line is not None:
-                    found.append((source, verdict(compare(line, curve))))
+                    verdicts.append((source, verdict(compare(line, curve))))
             except CommsimError as error:
-                why.append(str(error))
-        faults += why if not found else []
-        found_pairs += found
+                reasons.append(str(error))
+        faults += reasons if not verdicts else []
+        paired += verdicts
     if faults:
         raise LogFormatError("\n".join(dict.fromkeys(faults)))
-    return found_pairs
+    return paired
 
 
 def judged(source: CurveSource, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:

@@ -20,7 +20,7 @@ def suspects(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list
 
 
 def _contradictions(curves: Sequence[Curve]) -> list[str]:
-    found = []
+    lines = []
     for a, b in combinations(curves, 2):
         if a.collective != b.collective:
             continue
@@ -32,12 +32,12 @@ def _contradictions(curves: Sequence[Curve]) -> list[str]:
         if max(typical, 1 / typical) > APART:
             worst = int(np.argmax(np.abs(np.log(ratio))))
             slower, faster = (a, b) if typical > 1 else (b, a)
-            found.append(
+            lines.append(
                 f"{slower.name} and {faster.name} contradict each other: {slower.name} takes "
                 f"{max(typical, 1 / typical):.2f} times as long at the median size, "
                 f"{max(ratio[worst], 1 / ratio[worst]):.2f} times at {format_bytes(int(size[worst]))}"
             )
-    return found
+    return lines
 
 
 def _disturbed(curves: Sequence[Curve]) -> list[str]:
@@ -45,7 +45,7 @@ def _disturbed(curves: Sequence[Curve]) -> list[str]:
 
 
 def _outliers(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:
-    found = []
+    lines = []
     ends = np.cumsum([len(c) for c in curves])
     residuals = [np.log(c.undisturbed_s() / p) for c, p in zip(curves, np.split(fitted_s, ends[:-1]), strict=True)]
     for i, curve in enumerate(curves):
@@ -54,7 +54,7 @@ def _outliers(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> lis
         usual = float(np.median(np.abs(others))) if others.size else 0.0
         if others.size and abs(own) > max(np.log(APART), 3 * usual):
             word = "slower" if own > 0 else "faster"
-            found.append(
+            lines.append(
                 f"{curve.name} stands apart: {np.exp(abs(own)):.2f} times {word} than the fit of all logs; "
                 "degraded, or measured under other conditions"
             )
@@ -62,21 +62,21 @@ def _outliers(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> lis
         scatter = 1.4826 * float(np.median(single))
         for k in np.flatnonzero(single > max(np.log(1.5), 5 * scatter)):
             word = "slower" if residuals[i][k] > own else "faster"
-            found.append(
+            lines.append(
                 f"{curve.name}: {format_bytes(int(curve.size_bytes[k]))} is {np.exp(single[k]):.2f} times {word} "
                 "than its neighbours allow"
             )
-    return found
+    return lines
 
 
 def _unsteady(curves: Sequence[Curve]) -> list[str]:
-    found = []
+    lines = []
     for curve in curves:
         if curve.low_s is None or curve.high_s is None:
             continue
         spread = curve.high_s / curve.low_s
         if float(np.median(spread)) > UNSTEADY:
-            found.append(
+            lines.append(
                 f"{curve.name} is unsteady: repeats differ by {np.median(spread):.2f} times at the median size"
             )
-    return found
+    return lines

@@ -1,182 +1,61 @@
-"""The closed form of training steps against published rows: errors by row and source, without their source or with one
-of its rows; the null model beside them.
-"""
+"""Measured training steps against the closed form: errors, and the scale that a machine's own steps suggest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.training_fit import Fit, MeasuredRows, Removal, table_of, training_part
-from commsim.accuracy.training_null import null_seconds
-from commsim.accuracy.training_rows import TrainingRow, read_rows
+from commsim.accuracy.training_measured import measured
+from commsim.accuracy.training_rows import TrainingRow
 from commsim.errors import CalibrationError
-from commsim.resources import data_root
+from commsim.training.columns import Columns, columns
 from commsim.training.compute import Values
 from commsim.training.parameters import values_text
+from commsim.training.step_time import step_time
 
 Float64 = npt.NDArray[np.float64]
-
-MODES = ("loso", "one-row")
 
 SPREAD_OF_SOURCES, SPREAD_OF_ROWS = 0.10, 0.06
 """Standard deviations, in ln, of a source's common error and of a row's own: what one row says about its source."""
 
 
-def training_steps() -> Path:
-    """The rows that the project carries, which fits use."""
-    return data_root() / "validation" / "training" / "steps.csv"
-
-
 @dataclass(frozen=True, eq=False)
-class TrainingValidation:
-    """Rows of a file with their predictions: seconds per row of `table`, and why others have none."""
+class MeasuredRows:
+    """Rows that can be predicted, as columns, with what was measured."""
 
     rows: Sequence[TrainingRow]
-    table: MeasuredRows
-    mode: str
-    predicted: Float64
-    null: Float64
-    fit: Fit
-    used: frozenset[str] = frozenset()  # ids of rows that calibrated their source
+    columns: Columns
+    measured: Float64  # seconds
+    source: npt.NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, index: npt.NDArray[np.int64]) -> MeasuredRows:
+        """Some of the rows."""
+        return MeasuredRows(
+            [self.rows[i] for i in index], self.columns.take(index), self.measured[index], self.source[index]
+        )
 
 
-def validate_training(path: Path, mode: str = "loso", known: Path | None = None) -> TrainingValidation:
-    """Predict the rows of a file; everything fitted comes from the `known` rows of other sources."""
-    rows = read_rows(path)
-    carried = rows if known is not None and known == path else read_rows(known or training_steps())
-    table = table_of(rows)
-    whole = table_of(carried)
-    fit = Fit(training_part(whole))
-    predicted = fit.seconds(table)
-    used: frozenset[str] = frozenset()
-    if mode == "one-row":
-        predicted, used = with_one_row(table, predicted)
-    return TrainingValidation(rows, table, mode, predicted, null_seconds(table, fit.train), fit, used)
-
-
-def one_row_scale(predicted_s: float, measured_s: float) -> float:
-    """The factor on a source's predicted times that one measured row suggests.
-
-    The row's error is partly its own: of ln(measured / predicted) the share that the source is expected to have in
-    common counts (`SPREAD_OF_SOURCES`, `SPREAD_OF_ROWS`).
-    """
-    share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2)
-    return float((measured_s / predicted_s) ** share)
-
-
-def calibration_row(table: MeasuredRows) -> int:
-    """The row to measure: the one that is most like all others in how it is cut, not looking at measured times.
-
-    Distance in the logarithms of ranks per axis, batch, sequence, width, layers and peak, and in what is recomputed.
-    """
-    c = table.columns
-    features = np.log(
-        np.stack([c.tp, c.pp, c.cp, c.dp, c.ep, c.micro_batch, c.seq, c.hidden, c.layers, c.m, c.gemm_peak], axis=1)
+def table_of(rows: Sequence[TrainingRow]) -> MeasuredRows:
+    """The rows that have a step and a measured time."""
+    known = [(row, time) for row in rows if row.step is not None and (time := measured(row)) is not None]
+    steps = [row.step for row, _ in known if row.step is not None]
+    return MeasuredRows(
+        [row for row, _ in known],
+        columns(steps),
+        np.array([time for _, time in known], np.float64),
+        np.array([row.source.name for row, _ in known], np.str_),
     )
-    features = np.concatenate([features, 2 * c.full[:, None], 2 * c.moe_layers[:, None] / c.layers[:, None]], axis=1)
-    distance = np.abs(features[:, None, :] - features[None, :, :]).sum(axis=2)
-    return int(distance.sum(axis=1).argmin())
-
-
-def with_one_row(table: MeasuredRows, predicted: Float64) -> tuple[Float64, frozenset[str]]:
-    """Seconds after scaling each source by what its calibration row suggests, and the ids of those rows."""
-    out, used = predicted.copy(), set()
-    for name in sorted(set(table.source)):
-        of_source = np.flatnonzero(table.source == name).tolist()
-        mine = np.array([i for i in of_source if not table.rows[i].apart], np.int64)
-        if len(mine) < 2:
-            continue
-        k = int(mine[calibration_row(table.take(mine))])
-        out[mine] = predicted[mine] * one_row_scale(float(predicted[k]), float(table.measured[k]))
-        used.add(table.rows[k].id)
-    return out, frozenset(used)
 
 
 def errors(table: MeasuredRows, predicted: Float64) -> Float64:
     """Signed error of every row in percent."""
     return 100.0 * (predicted - table.measured) / table.measured
-
-
-def figures(error: Float64) -> dict[str, Any]:
-    """Size, mean and median absolute error, 90 % quantile, largest, and median signed error, in percent."""
-    if not len(error):
-        return {"n": 0}
-    size = np.abs(error)
-    return {
-        "n": len(error),
-        "mape": round(float(size.mean()), 2),
-        "median": round(float(np.median(size)), 2),
-        "p90": round(float(np.quantile(size, 0.9)), 2),
-        "max": round(float(size.max()), 2),
-        "bias": round(float(np.median(error)), 2),
-    }
-
-
-def group_of(row: TrainingRow) -> str:
-    """The source, with its models of experts and the second table of SC'21 apart: what the bars are stated for."""
-    step = row.step
-    if step is not None and step.model.moe is not None and row.source.name != "simumax":
-        return f"{row.source.name} (experts)"
-    if row.source.name == "sc21" and row.cells.get("table", "").startswith("Table 2"):
-        return "sc21 (Table 2)"
-    return row.source.name
-
-
-def per_group(table: MeasuredRows, predicted: Float64, used: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """`figures` by group, of the rows that are neither apart nor used; `apart` beside where there are such rows."""
-    error = errors(table, predicted)
-    groups: dict[str, list[int]] = {}
-    apart: dict[str, list[int]] = {}
-    for i, row in enumerate(table.rows):
-        if row.id not in used:
-            (apart if row.apart else groups).setdefault(group_of(row), []).append(i)
-    out = {name: figures(error[index]) for name, index in sorted(groups.items())}
-    for name, index in sorted(apart.items()):
-        out.setdefault(name, {"n": 0})["apart"] = figures(error[index])
-    return out
-
-
-def document(found: TrainingValidation) -> dict[str, Any]:
-    """All figures as plain values: ``per_row``, ``per_source``, ``null_model``."""
-    place = {row.id: i for i, row in enumerate(found.table.rows)}
-    error = errors(found.table, found.predicted)
-    rows = [_row_record(found, row, place.get(row.id), error) for row in found.rows]
-    null = {
-        "per_row": {row.id: float(f"{t:.6g}") for row, t in zip(found.table.rows, found.null, strict=True)},
-        "per_source": per_group(found.table, found.null, found.used),
-    }
-    return {
-        "per_row": rows,
-        "per_source": per_group(found.table, found.predicted, found.used),
-        "null_model": null,
-    }
-
-
-def _row_record(found: TrainingValidation, row: TrainingRow, i: int | None, error: Float64) -> dict[str, Any]:
-    record: dict[str, Any] = {"id": row.id, "source": row.source.name}
-    if i is None:
-        reason = row.reason or "missing: a measured time, rate, TFLOP/s or MFU"
-        return record | {"measured_s": None, "predicted_s": None, "error_pct": None, "reason": reason}
-    reason = f"reported apart: {row.apart}" if row.apart else ""
-    if row.id in found.used:
-        reason = "the row that its source is calibrated with"
-    return record | {
-        "measured_s": float(f"{found.table.measured[i]:.6g}"),
-        "predicted_s": float(f"{found.predicted[i]:.6g}"),
-        "error_pct": round(float(error[i]), 2),
-        "reason": reason,
-    }
-
-
-def shipped_fit(path: Path | None = None) -> Values:
-    """The fit on all carried rows: what `parameters.yaml` holds."""
-    return Fit(training_part(table_of(read_rows(path or training_steps())))).without(())
 
 
 @dataclass(frozen=True)
@@ -193,8 +72,10 @@ class TrainingCalibration:
         """The file that `commsim.training.parameters.read_values` reads."""
         n = len(self.before)
         median = float(np.median(np.abs(list(self.after.values()))))
-        what = f"Calibrated with {n} measured step{'s' if n != 1 else ''}: {', '.join(list(self.before)[:8])}"
-        return values_text(self.values, f"{what}\nscale on predicted times {self.scale:.4g}; error left {median:.1f} %")
+        title = f"Calibrated with {n} measured step{'s' if n != 1 else ''}: {', '.join(list(self.before)[:8])}"
+        return values_text(
+            self.values, f"{title}\nscale on predicted times {self.scale:.4g}; error left {median:.1f} %"
+        )
 
 
 def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> TrainingCalibration:
@@ -208,7 +89,7 @@ def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> Training
     left_out = {row.id: row.reason or "no measured time, rate, TFLOP/s or MFU" for row in rows if row.id not in used}
     if not len(table):
         raise CalibrationError("no row can be used: " + "; ".join(f"{k}: {v}" for k, v in list(left_out.items())[:3]))
-    predicted = Removal().seconds(table, values)
+    predicted = step_time(table.columns, values).total
     log = np.log(table.measured / predicted)
     share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2 / len(log))
     scale = float(np.exp(share * np.median(log)))

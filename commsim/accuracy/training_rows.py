@@ -1,4 +1,4 @@
-"""Published training rows as steps: every row of a table with the columns of `steps.csv`, or why it cannot be one.
+"""Measured training steps of a table: every row as a step of the model, or why it cannot be one.
 
 Read are the columns that describe a configuration; the measured ones (time, rates, MFU, memory) are read by `measured`
 only, after the steps stand. Of `notes` only fixed words count that name a configuration (``torch.compile``, ``LoRA``).
@@ -10,15 +10,14 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commsim.accuracy.training_sources import Source, source_of
+from commsim.accuracy.training_source import Source, unknown_source
 from commsim.document import read_text
 from commsim.errors import Fault, LogFormatError, ScenarioError
 from commsim.training.accelerator import Accelerator, accelerator
-from commsim.training.columns import Links, links_of
 from commsim.training.model import Model, model
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
@@ -33,7 +32,7 @@ MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_p
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """A row: its step and links, or the reason why there are none; `apart` says why it is not in the figures."""
+    """A row: its step, or the reason why there is none."""
 
     id: str
     source: Source
@@ -41,18 +40,14 @@ class TrainingRow:
     gpu: str
     cells: Mapping[str, str]
     step: Step | None = None
-    links: Links | None = None
     reason: str = ""
-    apart: str = ""
-
-    @property
-    def fitted(self) -> bool:
-        """Whether fits may use it."""
-        return self.source.fit and not self.apart and not re.search(self.source.early, self.cells.get("table", ""))
 
 
-def read_rows(path: Path) -> list[TrainingRow]:
-    """The rows of a file; LogFormatError where it is not such a table."""
+def read_rows(path: Path, source_of: Callable[[str], Source] = unknown_source) -> list[TrainingRow]:
+    """The rows of a file; LogFormatError where it is not such a table.
+
+    `source_of`: how to read the rows of the source that a row names.
+    """
     text = read_text(path, error=LogFormatError, limit=MAX_BYTES)
     table = csv.DictReader(io.StringIO(text))
     names = table.fieldnames or []
@@ -64,7 +59,7 @@ def read_rows(path: Path) -> list[TrainingRow]:
         records = [{k: (v or "").strip() for k, v in r.items() if isinstance(k, str)} for r in table]
     except csv.Error as exc:
         raise LogFormatError([Fault(str(path), table.line_num, 1, "", str(exc))]) from None
-    return [row_of(cells) for cells in records]
+    return [row_of(cells, source_of(cells["source"])) for cells in records]
 
 
 def is_table_of_rows(path: Path) -> bool:
@@ -77,20 +72,15 @@ def is_table_of_rows(path: Path) -> bool:
     return set(NEEDED) <= {name.strip().strip('"') for name in head.split(",")}
 
 
-def row_of(cells: Mapping[str, str]) -> TrainingRow:
+def row_of(cells: Mapping[str, str], source: Source) -> TrainingRow:
     """A row of the table as a step, or with the reason why not."""
-    source = source_of(cells["source"])
     hidden = {k: v for k, v in cells.items() if k not in MEASURED}
     row = TrainingRow(cells["id"], source, cells.get("model", ""), cells["gpu_model"], cells)
     try:
-        step, links = _Cells(hidden, source).step()
+        step = _Cells(hidden, source).step()
     except ScenarioError as exc:
         return replace(row, reason=str(exc))
-    return replace(row, step=step, links=links, apart=_apart(row, step))
-
-
-def _apart(row: TrainingRow, step: Step) -> str:
-    return row.source.apart or (row.source.apart_zero3 if step.zero_stage == 3 else "")
+    return replace(row, step=step)
 
 
 class _Cells:
@@ -121,17 +111,17 @@ class _Cells:
         value = self.number(name)
         return None if value is None else round(value)
 
-    def said(self, pattern: str) -> bool:
+    def named(self, pattern: str) -> bool:
         """Whether the notes, table or model name a configuration."""
         return re.search(pattern, self.notes, re.IGNORECASE) is not None
 
-    def step(self) -> tuple[Step, Links]:
-        """The row's step and links; ScenarioError names what is missing."""
+    def step(self) -> Step:
+        """The row's step; ScenarioError names what is missing."""
         missing = [n for n in ("gpu_model", "n_gpus", "seq_len", "global_batch_seqs", "tp", "pp") if not self.text(n)]
-        found = self._model()
-        if found is None:
+        architecture = self._model()
+        if architecture is None:
             missing.append("layers, hidden, heads (and no preset of this model name)")
-        if missing or found is None:
+        if missing or architecture is None:
             raise ScenarioError(f"missing: {', '.join(missing)}")
         gpu = self._accelerator()
         n, tp, pp, cp = (self.count(c) or 1 for c in ("n_gpus", "tp", "pp", "cp"))
@@ -142,8 +132,8 @@ class _Cells:
         micro = self._micro_batch(batch, dp)
         node = self.count("gpus_per_node") or 8
         zero = self.count("zero_stage")
-        step = Step(
-            model=found,
+        return Step(
+            model=architecture,
             accelerator=gpu,
             precision=self._precision(),
             seq_len=self.count("seq_len") or 1,
@@ -153,29 +143,25 @@ class _Cells:
             pp=pp,
             cp=cp,
             dp=dp,
-            ep=self._experts(found, tp * cp * dp),
-            virtual_stages=self._chunks(found, pp),
-            schedule="interleaved_1f1b" if self._chunks(found, pp) > 1 else "1f1b",
+            ep=self._experts(architecture, tp * cp * dp),
+            virtual_stages=self._chunks(architecture, pp),
+            schedule="interleaved_1f1b" if self._chunks(architecture, pp) > 1 else "1f1b",
             sequence_parallel=self._sequence_parallel(tp),
             zero_stage=self.source.zero if zero is None else min(zero, 3),
             recompute=self._recompute(),
-            frozen_weights=self.said("LoRA"),
+            frozen_weights=self.named("LoRA"),
             stack=self._stack(),
-            flash_attention=self.source.flash and not self.said(self.source.unfused_where),
+            flash_attention=self.source.flash and not self.named(self.source.unfused_where),
             attention_kernel=self.source.attention,
-            cuda_graphs=found.moe is not None and self._container() >= self.source.graphs_from,
+            cuda_graphs=architecture.moe is not None and self._container() >= self.source.graphs_from,
             overlap_dp="dp" in self.source.overlap,
             overlap_tp=self._overlap_tp(),
             overlap_pp="pp" in self.source.overlap,
             gpus_per_node=node,
-            imbalance=self.source.imbalance if found.moe else 1.0,
-            expert_tp=tp
-            if found.moe
-            and self.source.name == "dgxc"
-            and (tp * cp * dp) % (tp * self._experts(found, tp * cp * dp)) == 0
-            else 1,
+            nic_bytes_per_s=self._nic(gpu, node),
+            imbalance=self.source.imbalance if architecture.moe else 1.0,
+            expert_tp=self._expert_tp(architecture, tp, cp * dp),
         )
-        return step, links_of(gpu, self._nic(gpu, node), node)
 
     def _model(self) -> Model | None:
         """The architecture of the columns, with experts, latent attention and head width of the preset of that name."""
@@ -187,7 +173,7 @@ class _Cells:
         hidden = self.count("hidden")
         layers, heads = self._layers(hidden), self._heads(hidden)
         if not (layers and hidden and heads):
-            return preset if not self.said(r"architecture not (printed|filled)") else None
+            return preset if not self.named(r"architecture not (printed|filled)") else None
         if preset is None:
             if re.search(r"moe|a\d+b|mixtral|grok|deepseek|kimi|gpt.oss", name, re.IGNORECASE):
                 return None  # the columns do not tell of experts
@@ -206,15 +192,13 @@ class _Cells:
         ffn = self.count("ffn_hidden") or preset.ffn_hidden
         if ffn % 64 and preset.gated_mlp:
             ffn = 256 * math.ceil(ffn / 256)  # 8/3 h is rounded up to a multiple of 256 where it is built
-        gated = preset.gated_mlp if preset.hidden == hidden else ffn % hidden != 0
-        if self.source.name in ("nanotron", "internevo"):
-            gated = True
+        gated = self.source.gated_mlp or (preset.gated_mlp if preset.hidden == hidden else ffn % hidden != 0)
         moe = preset.moe
         if moe is not None and layers != preset.layers:
             dense = re.search(r"(\d+) dense layer", self.notes)
             moe = replace(moe, dense_layers=int(dense[1]) if dense else 0)
-        if preset.name == "deepseek-v3" and self.source.name == "mbridge" and not self.said("w/o MTP"):
-            layers += 1  # the multi-token-prediction module is one more layer
+        if preset.name == "deepseek-v3" and self.source.multi_token_prediction and not self.named("w/o MTP"):
+            layers += 1
         return replace(
             preset,
             layers=layers,
@@ -246,9 +230,9 @@ class _Cells:
         return min(fitting, key=lambda a: abs(hidden / a - 128), default=None)
 
     def _accelerator(self) -> Accelerator:
-        found = accelerator(self.text("gpu_model"))
+        gpu = accelerator(self.text("gpu_model"))
         watts = re.search(r"(\d{3,4}) W limit", self.notes)
-        return replace(found, tdp_w=float(watts[1])) if watts else found
+        return replace(gpu, tdp_w=float(watts[1])) if watts else gpu
 
     def _micro_batch(self, batch: int, dp: int) -> int:
         """The printed one; one sequence where it is blank."""
@@ -258,45 +242,49 @@ class _Cells:
     def _precision(self) -> Precision:
         text = self.text("precision").lower()
         word = re.split(r"[\s(-]", text)[0] or ("fp16" if not self.source.flash else "bf16")
-        found = precision(word)
-        return with_gradients(found, 18) if self.source.fp32_gradients and found.master else found
+        kind = precision(word)
+        return with_gradients(kind, 18) if self.source.fp32_gradients and kind.master else kind
 
     def _stack(self) -> str:
         words = f"{self.notes}; {self.text('precision')}"
         return "compiled" if re.search(self.source.compiled_where, words, re.IGNORECASE) else self.source.stack
 
     def _overlap_tp(self) -> bool:
-        return "tp" in self.source.overlap or (self.said(r"async.?TP|comm overlap") and not self.said("vanilla TP"))
+        return "tp" in self.source.overlap or (self.named(r"async.?TP|comm overlap") and not self.named("vanilla TP"))
 
     def _container(self) -> tuple[int, int]:
         """Year and month of NVIDIA's container that the notes name, (0, 0) where they name none."""
-        found = re.search(r"container (\d\d)\.(\d\d)", self.notes)
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        month = re.search(r"container (\d\d)\.(\d\d)", self.notes)
+        return (int(month[1]), int(month[2])) if month else (0, 0)
 
-    def _experts(self, found: Model, ranks: int) -> int:
+    def _experts(self, architecture: Model, ranks: int) -> int:
         """The printed ep; where DeepEP is named without a number, as many ranks as divide the experts."""
-        if found.moe is None:
+        if architecture.moe is None:
             return 1
         ep = self.count("ep")
-        if ep is None and self.said("DeepEP"):
-            return math.gcd(found.moe.experts, ranks)
+        if ep is None and self.named("DeepEP"):
+            return math.gcd(architecture.moe.experts, ranks)
         return ep or 1
 
-    def _expert_tp(self, found: Model, tp: int, others: int) -> int:
-        """Experts are cut by tp as well in NeMo of early 2025, where that divides the ranks."""
-        cut = found.moe is not None and self.source.expert_tp and others % self._experts(found, tp * others) == 0
+    def _expert_tp(self, architecture: Model, tp: int, others: int) -> int:
+        """Over how many ranks each expert is cut, where the source cuts them at all and that divides the ranks."""
+        cut = (
+            architecture.moe is not None
+            and self.source.expert_tp
+            and others % self._experts(architecture, tp * others) == 0
+        )
         return tp if cut else 1
 
-    def _chunks(self, found: Model, pp: int) -> int:
+    def _chunks(self, architecture: Model, pp: int) -> int:
         vpp = self.count("vpp")
         if pp == 1:
             return 1
         if vpp:
             return vpp
         if isinstance(self.source.chunks, tuple):
-            return dict(self.source.chunks).get(found.layers, 1)
+            return dict(self.source.chunks).get(architecture.layers, 1)
         if self.source.chunks == "layers" and self.text("schedule").lower() != "1f1b":
-            return max(math.ceil(found.layers / pp), 1)
+            return max(math.ceil(architecture.layers / pp), 1)
         return 1
 
     def _sequence_parallel(self, tp: int) -> bool:

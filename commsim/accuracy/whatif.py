@@ -83,12 +83,12 @@ def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
     own = _try(scenario, measured, chosen, time, AS_PREDICTED)
     if own is None:
         return []
-    found = [
+    attempts = [
         tried
         for option in what_ifs(scenario, measured.conditions.get("launch", ""))
         if (tried := _try(option.change(scenario), measured, chosen, time, option.cause)) is not None
     ]
-    good = sorted((t for t in found if t.score <= FITS and t.score <= BETTER * own.score), key=lambda t: t.score)
+    good = sorted((t for t in attempts if t.score <= FITS and t.score <= BETTER * own.score), key=lambda t: t.score)
     return [*good, own] if good else []
 
 
@@ -125,13 +125,13 @@ _LAUNCHES = {
 }
 
 
-def _launch(scenario: Scenario, topology: Topology, stated: str) -> list[WhatIf]:
+def _launch(scenario: Scenario, topology: Topology, logged: str) -> list[WhatIf]:
     (other,) = set(_LAUNCHES) - {scenario.library.launch_mode}
     alike = {"process_per_node": "one_process", "thread_per_gpu": "process_per_gpu"}  # threads launch side by side
-    stated = alike.get(stated, stated)
-    if topology.ranks_per_node == 1 or stated == scenario.library.launch_mode:
+    logged = alike.get(logged, logged)
+    if topology.ranks_per_node == 1 or logged == scenario.library.launch_mode:
         return []
-    words = f"{_LAUNCHES[other]}{', as the log says' if stated == other else ''}"
+    words = f"{_LAUNCHES[other]}{', as the log says' if logged == other else ''}"
     return [WhatIf(f"{words} (library.launch_mode={other})", _with_library(launch_mode=other))]
 
 
@@ -157,36 +157,36 @@ def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
         value = "0" if waits else "1"
         options.append((f"{routed} (NCCL_IB_ADAPTIVE_ROUTING={value})", {"NCCL_IB_ADAPTIVE_ROUTING": value}))
     set_already = scenario.library.env.keys()
-    found = [WhatIf(cause, _with_env(env)) for cause, env in options if not env.keys() & set_already]
+    causes = [WhatIf(cause, _with_env(env)) for cause, env in options if not env.keys() & set_already]
     if said(topology, env=set_already):
         cause = f"{PLUGINS[topology.plugin]} does not set its variables (fabric.plugin=none)"
-        found.append(WhatIf(cause, _with_block("fabric", plugin="none")))
-    return found
+        causes.append(WhatIf(cause, _with_block("fabric", plugin="none")))
+    return causes
 
 
 def _machine(scenario: Scenario, topology: Topology) -> list[WhatIf]:
-    found = _network(topology)
+    causes = _network(topology)
     if topology.nodes > 1 and topology.network not in ("ethernet", "none"):
-        found.append(WhatIf("TCP sockets instead of RDMA", _with_block("fabric", network="ethernet")))
+        causes.append(WhatIf("TCP sockets instead of RDMA", _with_block("fabric", network="ethernet")))
     if topology.nvlink_links and scenario.topology.groups is None:
-        found.append(WhatIf("PCIe instead of NVLink", _without_nvlink))
-    return found
+        causes.append(WhatIf("PCIe instead of NVLink", _without_nvlink))
+    return causes
 
 
 def _network(topology: Topology) -> list[WhatIf]:
     if topology.nodes < 2:
         return []
-    found = [
+    causes = [
         WhatIf("links of the network at half their rate", _with_topology(nic_bandwidth=topology.nic_bandwidth / 2))
     ]
     nics = topology.nics_per_node
     if nics > 1:
-        found.append(WhatIf(f"one NIC of {nics} missing in every node", _with_topology(nics_per_node=nics - 1)))
+        causes.append(WhatIf(f"one NIC of {nics} missing in every node", _with_topology(nics_per_node=nics - 1)))
     if nics > 3:
-        found.append(WhatIf(f"half of the {nics} NICs of a node", _with_topology(nics_per_node=nics // 2)))
+        causes.append(WhatIf(f"half of the {nics} NICs of a node", _with_topology(nics_per_node=nics // 2)))
     if nics > 2:
-        found.append(WhatIf(f"one NIC of {nics} in use", _with_topology(nics_per_node=1)))
-    return found
+        causes.append(WhatIf(f"one NIC of {nics} in use", _with_topology(nics_per_node=1)))
+    return causes
 
 
 def _cores(topology: Topology) -> list[WhatIf]:

@@ -60,32 +60,32 @@ def calibrate(
     topology = build_topology(one)
     curves = _curves(one, topology, files)
     show = sys.stderr.isatty()
-    found = fit(
+    result = fit(
         model_of(one, topology, curves), curves, lambda text: typer.echo(f"# {text}", err=True) if show else None
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    written = [write_atomically(out, params_yaml(found, one, topology))]
+    written = [write_atomically(out, params_yaml(result, one, topology))]
     if plot:
-        figure = plot_residuals(found, f"{one.name}: calibration")
+        figure = plot_residuals(result, f"{one.name}: calibration")
         written += [
             write_atomically(out.with_suffix(f".{form}"), figure_bytes(figure, form)) for form in ("png", "svg")
         ]
     if json_output:
-        large = found.error(found.held_out_s, LARGE_BYTES)
+        large = result.error(result.held_out_s, LARGE_BYTES)
         document = {
-            "held_out_mape": found.error(found.held_out_s),
-            "fitted_mape": found.error(found.fitted_s),
-            "shipped_mape": found.error(found.before_s),
+            "held_out_mape": result.error(result.held_out_s),
+            "fitted_mape": result.error(result.fitted_s),
+            "shipped_mape": result.error(result.before_s),
             "held_out_mape_above_64_kib": None if large != large else large,  # noqa: PLR0124 - NaN
-            "spread": found.spread(),
-            "spread_above_64_kib": found.spread(LARGE_BYTES),
-            "values": {v.path: {"value": v.value, "low": v.low, "high": v.high} for v in found.values},
-            "kept": found.kept,
-            "suspects": list(found.suspects),
+            "spread": result.spread(),
+            "spread_above_64_kib": result.spread(LARGE_BYTES),
+            "values": {v.path: {"value": v.value, "low": v.low, "high": v.high} for v in result.values},
+            "kept": result.kept,
+            "suspects": list(result.suspects),
         }
         typer.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    typer.echo(calibration_table(found), nl=False)
+    typer.echo(calibration_table(result), nl=False)
     typer.echo(f"# wrote {', '.join(str(p) for p in written)}")
 
 
@@ -104,17 +104,17 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     if not items:
         raise ScenarioError(f"{scenario.name!r} has no training item, expected one to calibrate with training steps")
     rows = [row for file in files for row in read_rows(file)]
-    found = calibrate_from_rows(rows, values_of(items[0], scenario.base_dir))
+    result = calibrate_from_rows(rows, values_of(items[0], scenario.base_dir))
     out.parent.mkdir(parents=True, exist_ok=True)
-    path = write_atomically(out, found.text())
+    path = write_atomically(out, result.text())
     if json_output:
-        errors = {"before_pct": dict(found.before), "after_pct": dict(found.after)}
-        typer.echo(json.dumps({"scale": found.scale, **errors, "left_out": dict(found.left_out)}, indent=2))
+        errors = {"before_pct": dict(result.before), "after_pct": dict(result.after)}
+        typer.echo(json.dumps({"scale": result.scale, **errors, "left_out": dict(result.left_out)}, indent=2))
         return
-    typer.echo(f"predicted times are scaled by {found.scale:.4f}")
-    for name, error in found.before.items():
-        typer.echo(f"  {name:24s} {error:+7.1f} % before, {found.after[name]:+7.1f} % after")
-    for name, reason in found.left_out.items():
+    typer.echo(f"predicted times are scaled by {result.scale:.4f}")
+    for name, error in result.before.items():
+        typer.echo(f"  {name:24s} {error:+7.1f} % before, {result.after[name]:+7.1f} % after")
+    for name, reason in result.left_out.items():
         typer.echo(f"  {name:24s} not used: {reason}")
     typer.echo(f"# wrote {path}; use it by training.params in the scenario")
 

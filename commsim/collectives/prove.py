@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from typing import Any
 
 from commsim.collectives import registry
 from commsim.collectives.check import check
 from commsim.collectives.semantics import collective as collective_of
 from commsim.errors import ScheduleError
-from commsim.processes import end_with_parent
+from commsim.processes import Pool
 
 Roots = str | Sequence[int]
 _WORTH_PROCESSES = 2000  # schedules; starting processes takes about as long as that many proofs
@@ -79,13 +78,16 @@ def prove(
     table = {key: Proof(*key) for key in keys}
     expected = sum(n if "root" in registry.ALGORITHMS[key].takes else 1 for n in counts for key in keys)
     processes = (_processors() if expected > _WORTH_PROCESSES else 1) if workers is None else workers
-    if processes > 1:
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, spawn, initializer=end_with_parent) as pool:
-            _collect(_parallel(pool, jobs), table, len(jobs), progress)
-    else:
-        _collect((prove_one(*job) for job in jobs), table, len(jobs), progress)
+    with Pool(max(1, processes)) as pool:
+        for done, row in enumerate(pool.map(_prove_job, jobs), 1):
+            table[row.collective, row.algorithm].add(row)
+            if progress is not None:
+                progress(done, len(jobs))
     return list(table.values())
+
+
+def _prove_job(job: tuple[Any, ...]) -> Proof:
+    return prove_one(*job)
 
 
 def prove_one(
@@ -146,23 +148,6 @@ def _selected(collectives: Sequence[str] | None, algorithms: Sequence[str] | Non
                 raise ScheduleError(f"unknown algorithm {algorithm!r}{registry.choice(algorithm, sorted(known))}")
         keys = [key for key in keys if key in wanted]
     return keys
-
-
-def _parallel(pool: Executor, jobs: Sequence[tuple[object, ...]]) -> Iterable[Proof]:
-    for done in as_completed([pool.submit(prove_one, *job) for job in jobs]):  # type: ignore[arg-type]
-        yield done.result()
-
-
-def _collect(
-    rows: Iterable[Proof],
-    table: dict[tuple[str, str], Proof],
-    total: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    for done, row in enumerate(rows, 1):
-        table[row.collective, row.algorithm].add(row)
-        if progress is not None:
-            progress(done, total)
 
 
 def _divisors(n: int) -> list[int]:

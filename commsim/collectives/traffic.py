@@ -229,7 +229,3 @@ def page() -> str:
         total = form.total.replace("some*", "").replace("*", " ")
         lines.append(f"| {collective} | {algorithm} | {form.rank} | {total} | {numbers} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

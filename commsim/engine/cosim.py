@@ -2,7 +2,7 @@
 
 `Network` holds the state of links and of what is under way, and moves on only when it is told how far it may go;
 `Environment` tells it so from `simpy.Environment.step`: everything the network does before the next simpy event
-happens first, and an end of a collective found on the way becomes a simpy event. At equal times (`kernel.TIE`) simpy's
+happens first, and an end of a collective met on the way becomes a simpy event. At equal times (`heap.TIE`) simpy's
 events come before the network's. There is no rollback and no polling; an idle network costs a comparison.
 
 >>> from commsim.collectives.ring import ring_all_reduce
@@ -28,7 +28,8 @@ import numpy as np
 import simpy
 
 from commsim.collectives.schedule import Schedule
-from commsim.engine.program import Int32
+from commsim.engine.merging import Routes
+from commsim.engine.program import Float64, Int32, Int64
 from commsim.engine.template import Template
 
 if TYPE_CHECKING:
@@ -48,32 +49,41 @@ class Network:
     """
 
     def __init__(self, topology: Topology) -> None:
-        from commsim.engine import kernel
+        from commsim.engine.loops import instances
+        from commsim.engine.loops.heap import Heap
+        from commsim.engine.loops.links import LinkState, Ops
 
         self.topology = topology
-        self._kernel = kernel
+        self._loop = instances
         links = topology.link_bandwidth.size
-        self._inv_bandwidth, self._latency = 1.0 / topology.link_bandwidth, np.array(topology.link_latency)
-        self._free, self.link_busy_s = np.zeros(links), np.zeros(links)
-        self.link_bytes = np.zeros(links, np.int64)
         self.next_event = math.inf
         self.started = 0
         # What is bound: rows of all templates on their groups, one after the other.
         self._bound: dict[tuple[int, tuple[int, ...], int], tuple[int, int, Int32]] = {}
         self._kept: list[Template] = []  # their ids stay theirs
-        self._nbytes, self._succ_ptr = np.zeros(0, np.int64), np.zeros(1, np.int64)
-        self._route, self._succ_idx, self._route_link = (np.zeros(0, np.int32) for _ in range(3))
-        self._route_ptr = np.zeros(1, np.int64)
+        small, none, seconds = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0)
+        self._ops = Ops(none, small, seconds, np.zeros(1, np.int64), small)
+        self._routes = Routes(
+            np.zeros(1, np.int64), small, 1.0 / topology.link_bandwidth, np.array(topology.link_latency), none
+        )
+        self._links = LinkState(np.zeros(links), np.zeros(links, np.int64), np.zeros(links))
         # What is under way: an instance has a run of places, one per row.
-        self._place_instance, self._waiting = (np.zeros(0, np.int32) for _ in range(2))
-        self._ready, self._tail, self._times = (np.zeros(0) for _ in range(3))
-        self._keys = np.zeros(0, np.int64)
-        self._first, self._table, self._left, self._done = (np.zeros(0, np.int64) for _ in range(4))
-        self._end = np.zeros(0)
-        self._sizes = np.zeros(1, np.int64)
+        self._places = instances.Places(small, small, seconds, seconds)
+        self._instances = instances.Instances(none, none, none, seconds, none)
+        self._heap = Heap(seconds, none, np.zeros(1, np.int64))
+        self._state: tuple[Any, ...] = ()
         self._spare: dict[int, list[int]] = {}
         self._rows_of: list[int] = []
-        self._state: tuple[Any, ...] = ()
+
+    @property
+    def link_bytes(self) -> Int64:
+        """Bytes that each link has carried, (L,)."""
+        return self._links.nbytes
+
+    @property
+    def link_busy_s(self) -> Float64:
+        """Seconds for which each link was held, (L,)."""
+        return self._links.busy
 
     def start(self, template: Template, group: Sequence[int], nbytes: int | None, t: float) -> int:
         """The instance of a template started on the ranks ``group`` at time t, not before the last event handled."""
@@ -85,31 +95,21 @@ class Network:
         table, rows, indeg = bound
         spare = self._spare.get(rows)
         instance = spare.pop() if spare else self._grow(rows)
-        self._table[instance], self._left[instance], self._end[instance] = table, rows, t
+        entry = self._instances
+        entry.table[instance], entry.left[instance], entry.end[instance] = table, rows, t
         self.started += 1
-        self.next_event = self._kernel.start_fifo(
-            int(self._first[instance]),
-            rows,
-            t,
-            indeg,
-            self._waiting,
-            self._ready,
-            self._tail,
-            self._times,
-            self._keys,
-            self._sizes,
-        )
+        self.next_event = self._loop.start_fifo(int(entry.first[instance]), t, indeg, self._state)
         return instance
 
     def advance_to(self, until: float) -> list[tuple[int, float]]:
-        """Handle what happens before ``until``, up to the first ends found; (instance, end) of those."""
-        ended = self._kernel.advance_fifo(until, *self._state)
-        self.next_event = float(self._times[0]) if self._sizes[0] else math.inf
-        found = []
-        for instance in self._done[:ended].tolist():
-            found.append((instance, float(self._end[instance])))
+        """Handle what happens before ``until``, up to the first ends met; (instance, end) of those."""
+        ended = self._loop.advance_fifo(until, self._state)
+        self.next_event = float(self._heap.times[0]) if self._heap.size[0] else math.inf
+        ends = []
+        for instance in self._instances.done[:ended].tolist():
+            ends.append((instance, float(self._instances.end[instance])))
             self._spare.setdefault(self._rows_of[instance], []).append(instance)
-        return found
+        return ends
 
     def _bind(self, template: Template, key: tuple[int, tuple[int, ...], int]) -> tuple[int, int, Int32]:
         """Append a template's rows with the routes between the ranks of a group; one without messages is refused."""
@@ -118,62 +118,42 @@ class Network:
         ranks = np.array(group, np.int64)
         pairs, pair = np.unique(template.pair, return_inverse=True)
         src, dst = ranks[pairs // template.ranks], ranks[pairs % template.ranks]
-        routes = self.topology.routes(src, dst)
-        table, edges, first_route = self._nbytes.size, self._succ_idx.size, self._route_ptr.size - 1
-        self._nbytes = np.append(self._nbytes, template.scaled(size))
-        self._route = np.append(self._route, (first_route + routes.index[pair.reshape(-1)]).astype(np.int32))
-        self._route_ptr = np.append(self._route_ptr, self._route_link.size + routes.ptr[1:])
-        self._route_link = np.append(self._route_link, routes.link)
-        # Every table has its own end, so that the last row's successors end where they should.
-        self._succ_ptr = np.append(self._succ_ptr[:-1], edges + template.succ_ptr)
-        self._succ_idx = np.append(self._succ_idx, template.succ_idx)
+        table, routes, ops = self.topology.routes(src, dst), self._routes, self._ops
+        route = (routes.ptr.size - 1 + table.index[pair.reshape(-1)]).astype(np.int32)
+        self._routes = routes._replace(
+            ptr=np.append(routes.ptr, routes.link.size + table.ptr[1:]), link=np.append(routes.link, table.link)
+        )
+        self._ops = ops._replace(
+            nbytes=np.append(ops.nbytes, template.scaled(size)),
+            route=np.append(ops.route, route),
+            # Every table has its own end, so that the last row's successors end where they should.
+            succ_ptr=np.append(ops.succ_ptr[:-1], ops.succ_idx.size + template.succ_ptr),
+            succ_idx=np.append(ops.succ_idx, template.succ_idx),
+        )
         self._kept.append(template)
-        self._bound[key] = (table, template.nbytes.size, template.indeg)
         self._refresh()
+        self._bound[key] = (ops.nbytes.size, template.nbytes.size, template.indeg)
         return self._bound[key]
 
     def _grow(self, rows: int) -> int:
         """A new instance with places of its own."""
-        instance, place = self._first.size, self._waiting.size
-        self._first = np.append(self._first, place)
-        self._table, self._left, self._done = (np.append(a, 0) for a in (self._table, self._left, self._done))
-        self._end = np.append(self._end, 0.0)
+        instance, place = self._instances.first.size, self._places.waiting.size
+        self._instances = type(self._instances)(*(np.append(column, 0) for column in self._instances))
+        self._instances.first[instance] = place
         self._rows_of.append(rows)
-        self._place_instance = np.append(self._place_instance, np.full(rows, instance, np.int32))
-        self._waiting = np.append(self._waiting, np.zeros(rows, np.int32))
-        self._ready, self._tail, self._times = (
-            np.append(a, np.zeros(rows)) for a in (self._ready, self._tail, self._times)
+        more = np.zeros(rows, np.int32)
+        columns: Any = (np.append(column, more).astype(column.dtype) for column in self._places)
+        self._places = type(self._places)(*columns)
+        self._places.instance[place:] = instance
+        self._heap = self._heap._replace(
+            times=np.append(self._heap.times, np.zeros(rows)), keys=np.append(self._heap.keys, more)
         )
-        self._keys = np.append(self._keys, np.zeros(rows, np.int64))
         self._refresh()
         return instance
 
     def _refresh(self) -> None:
-        self._state = (
-            self._place_instance,
-            self._first,
-            self._table,
-            self._left,
-            self._end,
-            self._nbytes,
-            self._route,
-            self._succ_ptr,
-            self._succ_idx,
-            self._route_ptr,
-            self._route_link,
-            self._inv_bandwidth,
-            self._latency,
-            self._waiting,
-            self._ready,
-            self._tail,
-            self._free,
-            self.link_bytes,
-            self.link_busy_s,
-            self._times,
-            self._keys,
-            self._sizes,
-            self._done,
-        )
+        state = (self._places, self._instances, self._ops, self._routes, self._links, self._heap)
+        self._state = tuple(tuple(columns) for columns in state)
 
 
 class Environment(simpy.Environment):  # type: ignore[misc]
@@ -189,7 +169,7 @@ class Environment(simpy.Environment):  # type: ignore[misc]
             self.network: Network | FairNetwork = FairNetwork(topology)
         else:
             self.network = Network(topology)
-        from commsim.engine.kernel import BEFORE
+        from commsim.engine.loops.heap import BEFORE
 
         self._before = BEFORE
         self._events: dict[int, simpy.Event] = {}

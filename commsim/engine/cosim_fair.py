@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commsim.engine.fair import QUANTUM, lines_of, links_of, ways_of
+from commsim.engine.fair import QUANTUM, gave_up, lines_of, links_of, ways_of
+from commsim.engine.loops.fair import run_fair, start_fair
+from commsim.engine.loops.flows import FairOps, FairRun
+from commsim.engine.loops.heap import Heap
 from commsim.engine.program import Float64, Int32, Int64, Program
 from commsim.engine.template import Template
-from commsim.errors import CommsimError
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -38,10 +40,8 @@ class FairNetwork:
     """As `commsim.engine.cosim.Network`, with links shared fairly; ``quantum`` as in `simulate_fair`."""
 
     def __init__(self, topology: Topology, quantum: float = QUANTUM) -> None:
-        from commsim.engine import kernel
-
         self.topology = topology
-        self._kernel, self._quantum = kernel, quantum
+        self._quantum = quantum
         self.next_event = math.inf
         self.started = 0
         self._links = topology.link_bandwidth.size
@@ -57,12 +57,9 @@ class FairNetwork:
         ] = []  # of each instance: first place, what it is
         none, empty = np.zeros(0), np.zeros(0, np.int64)
         small = np.zeros(0, np.int32)
-        self._ops = kernel.FairOps(
-            empty, small, none, empty, empty, small, empty, small, small, none, none, none, small
-        )
-        self._run = kernel.FairRun(
-            np.zeros(5, np.int64), np.zeros(1), np.zeros(1), np.zeros(1, np.int64), empty, none, empty
-        )
+        self._ops = FairOps(empty, small, none, empty, empty, small, empty, small, small, none, none, none, small)
+        starts = Heap(np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.int64))
+        self._run = FairRun(np.zeros(6, np.int64), np.zeros(2), starts, empty, none, empty)
         ways = ways_of(self._program(), empty, most=_MOST_CONNECTIONS)
         self._lines, self._flows = lines_of(ways), links_of(topology.link_bandwidth, ways)
 
@@ -94,24 +91,26 @@ class FairNetwork:
         spare = self._spare.get(key)
         instance = spare.pop() if spare else self._grow(key, bound)
         self._run.left[instance], self._run.end[instance] = rows, t
-        self._kernel.start_fair(self._place[instance][0], rows, t, template.indeg, self._ops, self._run)
+        start_fair(self._place[instance][0], t, template.indeg, self._ops, self._run)
         self.started += 1
         self._started[key] = self._started.get(key, 0) + 1
-        self.next_event = min(float(self._run.times[0]), float(self._lines.tree[1]))
+        self.next_event = min(float(self._run.starts.times[0]), float(self._lines.tree[1]))
         return instance
 
     def advance_to(self, until: float) -> list[tuple[int, float]]:
         """Handle what happens before ``until``, up to the first ends found; (instance, end) of those."""
         run = self._run
-        ended = self._kernel.run_fair(until, self._quantum, self._ops, self._lines, self._flows, run)
+        ended = run_fair(until, self._quantum, self._ops, self._lines, self._flows, run)
         if ended < 0:
-            raise CommsimError(f"the fair-sharing kernel gave up with code {ended}: this is a fault of commsim")
-        self.next_event = min(float(run.times[0]) if run.sizes[0] else math.inf, float(self._lines.tree[1]))
-        found = []
+            raise gave_up(ended)
+        self.next_event = min(
+            float(run.starts.times[0]) if run.starts.size[0] else math.inf, float(self._lines.tree[1])
+        )
+        ends = []
         for instance in run.done[:ended].tolist():
-            found.append((instance, float(run.end[instance])))
+            ends.append((instance, float(run.end[instance])))
             self._spare.setdefault(self._place[instance][1], []).append(instance)
-        return found
+        return ends
 
     def _program(self) -> Program:
         """The ways of all connections, without messages."""
@@ -197,8 +196,10 @@ class FairNetwork:
         }
         self._ops = ops._replace(**{name: np.append(getattr(ops, name), column) for name, column in more.items()})
         self._run = run._replace(
-            times=np.append(run.times, np.zeros(rows)),
-            keys=np.append(run.keys, np.zeros(rows, np.int64)),
+            starts=run.starts._replace(
+                times=np.append(run.starts.times, np.zeros(rows)),
+                keys=np.append(run.starts.keys, np.zeros(rows, np.int64)),
+            ),
             left=np.append(run.left, 0),
             end=np.append(run.end, 0.0),
             done=np.append(run.done, 0),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.engine.program import Float64, Int32, Int64, Program
-
-_HOP_BITS = 16  # as in the kernel, which must not be imported here: it brings numba
+from commsim.engine.program import HOP_BITS, MAX_HOPS, Float64, Int32, Int64, Program
 
 
 class StretchKind(IntEnum):
@@ -21,8 +20,7 @@ class StretchKind(IntEnum):
     TRANSFER = 2
 
 
-@dataclass(frozen=True, eq=False)
-class Record:
+class Record(NamedTuple):
     """What a recorded run keeps: hop ``h`` of op ``i`` stands at ``hop_ptr[i] + h``.
 
     ``hop_start_s``: when the link took it up; ``hop_before``: the event (op << 16 | hop) that kept the link busy when
@@ -36,12 +34,12 @@ class Record:
 
     @staticmethod
     def none() -> Record:
-        """Empty arrays: the kernel takes them as "do not record"."""
+        """Empty arrays: the loop takes them as "do not record"."""
         return Record(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int32))
 
     @staticmethod
     def empty(program: Program) -> Record:
-        """Arrays of the right size for the kernel to fill."""
+        """Arrays of the right size for the loop to fill."""
         ptr = np.concatenate([[0], np.cumsum(program.hops())])
         hops = int(ptr[-1])
         return Record(ptr, np.zeros(hops), np.full(hops, -1, np.int64), np.full(program.rows, -1, np.int32))
@@ -92,7 +90,7 @@ def critical_path(p: Program, end_s: Float64, record: Record, store_and_forward:
         return int(p.route_link[p.route_ptr[p.route[op]] + hop])
 
     def finishes(op: int) -> Float64:
-        """When each link of the op's route had sent the last byte, by the kernel's own formula."""
+        """When each link of the op's route had sent the last byte, by the loop's own formula."""
         if op not in arrivals:
             arrivals.clear()  # the walk rarely returns to an op, so one is enough
             tail, fins = 0.0, []
@@ -121,7 +119,7 @@ def critical_path(p: Program, end_s: Float64, record: Record, store_and_forward:
             else:
                 before = int(hop_before[hop_ptr[op] + hop])
                 if before >= 0:
-                    op, hop, at_tail = before >> _HOP_BITS, before & ((1 << _HOP_BITS) - 1), True
+                    op, hop, at_tail = before >> HOP_BITS, before & (MAX_HOPS - 1), True
                     continue
                 if hop == 0:
                     break

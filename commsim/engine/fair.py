@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commsim.engine.loops.flows import FILLED, FILLINGS, FINISHED, FairLines, FairLinks, FairOps, FairRun
 from commsim.engine.memory import RUN_BYTES_PER_ROW, require_memory
 from commsim.engine.program import Float64, Int32, Int64, Program, dense_ids
 from commsim.engine.simulate import Outcome, cycle_message
@@ -21,7 +22,6 @@ from commsim.errors import CommsimError, ScheduleError
 
 if TYPE_CHECKING:
     from commsim.collectives.schedule import Schedule
-    from commsim.engine import kernel
 
 QUANTUM = 1e-12
 """Events this close in relative time are handled together: equal times that differ in the last bits are one event."""
@@ -53,13 +53,14 @@ def simulate_fair(
     """
     if not 0 <= quantum < 1:
         raise ValueError(f"found a quantum of {quantum}, expected 0 or more and less than 1")
-    from commsim.engine import kernel
+    from commsim.engine.loops.fair import run_fair
+    from commsim.engine.loops.heap import Heap
 
     p = program
     require_memory(RUN_BYTES_PER_ROW * p.rows, p.rows, limit_bytes=limit_bytes)
     conn, route = _routes_of(p, p.route if connection is None else connection)
     ways = ways_of(p, route, weight)
-    ops = kernel.FairOps(
+    ops = FairOps(
         nbytes=p.nbytes,
         connection=conn,
         delay=p.delay_s,
@@ -77,21 +78,22 @@ def simulate_fair(
     # All that can start at once is in the heap at first; in the order of (time, op) a sorted list is a heap.
     first = np.flatnonzero(ops.waiting == 0)
     order = np.lexsort((first, p.delay_s[first]))
-    run = kernel.FairRun(
-        sizes=np.array([first.size, 0, 0, 0, 0], np.int64),
-        clock=np.zeros(1),
-        times=np.append(p.delay_s[first][order], np.zeros(1024)),
-        keys=np.append(first[order], np.zeros(1024, np.int64)),
+    starts = Heap(np.empty(p.rows), np.empty(p.rows, np.int64), np.array([first.size]))
+    starts.times[: first.size], starts.keys[: first.size] = p.delay_s[first][order], first[order]
+    run = FairRun(
+        counts=np.zeros(6, np.int64),
+        clock=np.zeros(2),
+        starts=starts,
         left=np.zeros(0, np.int64),
         end=np.zeros(0),
         done=np.zeros(0, np.int64),
     )
-    fault = kernel.run_fair(np.inf, quantum, ops, lines_of(ways), links_of(p.link_bandwidth, ways), run)
-    finished, counts, waiting = int(run.sizes[2]), run.sizes[3:], ops.waiting
+    fault = run_fair(np.inf, quantum, ops, lines_of(ways), links_of(p.link_bandwidth, ways), run)
     if fault < 0:
-        raise CommsimError(f"the fair-sharing kernel gave up with code {fault}: this is a fault of commsim")
+        raise gave_up(fault)
+    finished, fillings, filled = (int(run.counts[i]) for i in (FINISHED, FILLINGS, FILLED))
     if finished < p.rows:
-        raise ScheduleError(cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))
+        raise ScheduleError(cycle_message(p, np.flatnonzero(ops.waiting > 0), p.rows - finished))
     link_bytes = p.link_bytes() if weight is None else _weighted_bytes(p, weight)
     return Outcome(
         p,
@@ -101,10 +103,15 @@ def simulate_fair(
         link_bytes,
         link_bytes / p.link_bandwidth,
         level="fair",
-        method=f"{counts[0]} recomputations of {counts[1] / max(counts[0], 1):.0f} flows",
+        method=f"{fillings} recomputations of {filled / max(fillings, 1):.0f} flows",
         exact=quantum <= QUANTUM,
         contention="fair",
     )
+
+
+def gave_up(fault: int) -> CommsimError:
+    """What to raise when the loop of fair sharing returns a negative number."""
+    return CommsimError(f"the fair-sharing loop gave up with code {fault}: this is a fault of commsim")
 
 
 def _routes_of(p: Program, connection: Int32) -> tuple[Int32, Int64]:
@@ -129,7 +136,7 @@ def _weighted_bytes(p: Program, weight: Int64) -> Int64:
 
 @dataclass(frozen=True, eq=False)
 class ConnectionWays:
-    """What the kernel wants to know of each connection's way, (connections,), see `kernel.FairLines`.
+    """What the loop wants to know of each connection's way, (connections,), see `FairLines`.
 
     ``slot_*`` are the links on it that may bind, ``list_ptr`` (L+1,) the room for active flows of each link.
     """
@@ -185,13 +192,11 @@ def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int 
     )
 
 
-def lines_of(w: ConnectionWays) -> kernel.FairLines:
+def lines_of(w: ConnectionWays) -> FairLines:
     """Connections with nothing under way."""
-    from commsim.engine import kernel
-
     n = w.cap.size
     leaves = 1 << max(n - 1, 1).bit_length()
-    return kernel.FairLines(
+    return FairLines(
         slot_ptr=w.slot_ptr,
         slot_link=w.slot_link,
         slot_weight=w.slot_weight,
@@ -214,15 +219,15 @@ def lines_of(w: ConnectionWays) -> kernel.FairLines:
     )
 
 
-def links_of(bandwidth: Float64, w: ConnectionWays) -> kernel.FairLinks:
+def links_of(bandwidth: Float64, w: ConnectionWays) -> FairLinks:
     """Links without flows."""
-    from commsim.engine import kernel
+    from commsim.engine.loops.heap import Heap
 
     n, room = bandwidth.size, w.slot_link.size
     whole = {
         name: np.zeros(n, np.int64) for name in ("queued_at", "touched_at", "binding", "demand", "load", "unfixed")
     }
-    return kernel.FairLinks(
+    return FairLinks(
         bandwidth=bandwidth,
         whole_bandwidth=w.whole_bandwidth,
         list_ptr=w.list_ptr,
@@ -233,8 +238,7 @@ def links_of(bandwidth: Float64, w: ConnectionWays) -> kernel.FairLinks:
         touched=np.zeros(n, np.int32),
         left=np.zeros(n),
         level=np.full(n, np.inf),
-        times=np.zeros(n + 1),
-        keys=np.zeros(n + 1, np.int64),
+        shares=Heap(np.zeros(n + 1), np.zeros(n + 1, np.int64), np.zeros(1, np.int64)),
         **whole,
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from commsim.engine.family import Family, Totals, bind, fits
 from commsim.engine.memory import estimate_bytes, require_memory
+from commsim.engine.merging import Routes
 from commsim.engine.program import Float64, Int32, Int64, Program
 from commsim.engine.simulate import simulate
 
@@ -257,22 +258,23 @@ def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int
 
 def run_folded(folded: Folded) -> Totals:
     """The Totals of the representatives: in order of numbers without rows if every link allows it, else by events."""
-    from commsim.engine import kernel
+    from commsim.engine.loops.in_order import run_family
+    from commsim.engine.loops.links import LinkState
 
     f = folded.family
-    arrived, busy = np.zeros((f.lanes, folded.senders)), np.zeros(folded.link.size)
-    done = kernel.run_family(
+    count = folded.link.size
+    arrived, busy = np.zeros((f.lanes, folded.senders)), np.zeros(count)
+    routes = Routes(
+        folded.route_ptr, folded.route_link, 1.0 / folded.link_bandwidth, folded.link_latency, np.arange(count)
+    )
+    done = run_family(
         np.array([p.steps for p in f.phases], np.int64),
         np.array([p.nbytes for p in f.phases], np.int64),
         folded.to,
         folded.route,
-        f.lanes,
-        folded.route_ptr,
-        folded.route_link,
-        1.0 / folded.link_bandwidth,
-        folded.link_latency,
+        routes,
+        LinkState(np.zeros(count), np.zeros(count, np.int64), busy),
         arrived,
-        busy,
     )
     makespan, method = float(arrived.max(initial=0.0)), "in_order"
     if done < f.steps:

@@ -43,7 +43,7 @@ def least(schedule: Schedule, topology: Topology, itemsize: int) -> Least:
 
     Of many rows only those of some chunks are followed for the latencies: what waits among them waits in the whole.
     """
-    from commsim.engine.kernel import run_alone
+    from commsim.engine.loops.in_order import run_alone
 
     ptr, links, route = routes_of_rows(schedule, topology)
     hops = np.diff(ptr)

@@ -8,7 +8,7 @@ number goes first, whatever the order on a: `simulate` does not merge where some
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,8 @@ from commsim.engine.program import Float64, Int32, Int64, Program
 _SEVERAL = -2
 
 
-@dataclass(frozen=True, eq=False)
-class Routes:
-    """What the kernels want to know of routes: CSR links of each route, and seconds per byte and latency of links.
+class Routes(NamedTuple):
+    """What the loops want to know of routes: CSR links of each route, and seconds per byte and latency of links.
 
     ``stands_for`` (L,): the link whose bytes and busy time each link shares, itself unless it was merged.
     """

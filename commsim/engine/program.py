@@ -20,8 +20,10 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
-MAX_HOPS = 1 << 16
-"""Links of one route at most: the event key of the kernel keeps so many bits for the hop, and 47 for the op."""
+HOP_BITS = 16
+"""Bits of an event's key for the hop; 47 are left for the op."""
+MAX_HOPS = 1 << HOP_BITS
+"""Links of one route at most."""
 
 _TYPES: dict[str, type[np.generic]] = {
     "nbytes": np.int64,

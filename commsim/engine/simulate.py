@@ -1,9 +1,9 @@
-"""Simulate a Program event by event: first-in first-out links, virtual cut-through (see `commsim.engine.kernel`)."""
+"""Simulate a Program event by event: first-in first-out links, virtual cut-through (see `commsim.engine.loops`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from commsim.engine.memory import RECORD_BYTES_PER_HOP, RUN_BYTES_PER_ROW, requi
 from commsim.engine.merging import Routes
 from commsim.engine.program import Float64, Int64, Program
 from commsim.errors import InfeasibleError, ScheduleError
+
+if TYPE_CHECKING:
+    from commsim.engine.loops.links import LinkState, Ops, Times
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +118,7 @@ def _in_queues_order(shortest_s: float, makespan_s: float) -> bool:
 
     If they did, the one of smaller number would overtake there, and where links are merged it cannot.
     """
-    from commsim.engine.kernel import TIE
+    from commsim.engine.loops.heap import TIE
 
     return shortest_s > 2 * TIE * makespan_s
 
@@ -130,82 +133,48 @@ def _run(
     return _heap(p, routes, store_and_forward, record)
 
 
-def _in_order(p: Program, routes: Routes, store_and_forward: bool) -> Outcome | None:
-    from commsim.engine import kernel
+def _columns(p: Program) -> tuple[Ops, LinkState, Times]:
+    """The columns of a program that a loop reads, and those that it writes."""
+    from commsim.engine.loops.links import LinkState, Ops, Times
 
-    ready, start, end = (np.zeros(p.rows) for _ in range(3))
-    link_bytes, link_busy = np.zeros(p.links, np.int64), np.zeros(p.links)
-    done = kernel.run_in_order(
-        p.nbytes,
-        p.route,
-        p.delay_s,
-        p.succ_ptr,
-        p.succ_idx,
-        routes.ptr,
-        routes.link,
-        routes.inv_bandwidth,
-        routes.latency,
-        store_and_forward,
-        ready,
-        start,
-        end,
-        link_bytes,
-        link_busy,
+    return (
+        Ops(p.nbytes, p.route, p.delay_s, p.succ_ptr, p.succ_idx),
+        LinkState(np.zeros(p.links), np.zeros(p.links, np.int64), np.zeros(p.links)),
+        Times(*(np.zeros(p.rows) for _ in range(3))),
     )
-    if done < p.rows:
+
+
+def _in_order(p: Program, routes: Routes, store_and_forward: bool) -> Outcome | None:
+    from commsim.engine.loops.in_order import run_in_order
+
+    ops, links, times = _columns(p)
+    if run_in_order(ops, routes, links, times, store_and_forward) < p.rows:
         return None
     return Outcome(
         p,
-        ready,
-        start,
-        end,
-        link_bytes[routes.stands_for],
-        link_busy[routes.stands_for],
+        *times,
+        links.nbytes[routes.stands_for],
+        links.busy[routes.stands_for],
         method="in_order",
         store_and_forward=store_and_forward,
     )
 
 
 def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> Outcome:
-    from commsim.engine import kernel
+    from commsim.engine.loops.events import run_heap
 
-    ready, start, end = (np.zeros(p.rows) for _ in range(3))
-    link_bytes, link_busy = np.zeros(p.links, np.int64), np.zeros(p.links)
+    ops, links, times = _columns(p)
     rec = Record.empty(p) if record else Record.none()
     waiting = p.indeg.copy()
-    finished = kernel.run_heap(
-        p.nbytes,
-        p.route,
-        p.delay_s,
-        p.succ_ptr,
-        p.succ_idx,
-        waiting,
-        _first_ops(p),
-        routes.ptr,
-        routes.link,
-        routes.inv_bandwidth,
-        routes.latency,
-        store_and_forward,
-        ready,
-        start,
-        end,
-        link_bytes,
-        link_busy,
-        rec.hop_ptr,
-        rec.hop_start_s,
-        rec.hop_before,
-        rec.cause,
-        p.rows - p.joins,
-    )
+    options = (p.rows - p.joins, store_and_forward)
+    finished = run_heap(ops, routes, links, times, waiting, _first_ops(p), rec, options)
     if finished < p.rows:
         raise ScheduleError(cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))
     return Outcome(
         p,
-        ready,
-        start,
-        end,
-        link_bytes[routes.stands_for],
-        link_busy[routes.stands_for],
+        *times,
+        links.nbytes[routes.stands_for],
+        links.busy[routes.stands_for],
         store_and_forward=store_and_forward,
         record=rec if record else None,
     )
@@ -213,14 +182,14 @@ def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> 
 
 def _first_ops(p: Program) -> Int64:
     """The ops that wait for none, in the order of (delay, number); delays that tie count as one."""
-    from commsim.engine import kernel
+    from commsim.engine.loops.heap import BEFORE
 
     first = np.flatnonzero(p.indeg == 0)
     delay = p.delay_s[first]
     if (delay[1:] == delay[:-1]).all():
         return first
     order = np.argsort(delay, kind="stable")
-    later = delay[order][:-1] < delay[order][1:] * kernel.BEFORE
+    later = delay[order][:-1] < delay[order][1:] * BEFORE
     return first[order[np.lexsort((order, np.append(0, np.cumsum(later))))]]
 
 

@@ -1,1 +1,1 @@
-"""Data in: measured curves from files, in one form."""
+"""Measured curves: read from logs and tables, or measured on real ranks."""

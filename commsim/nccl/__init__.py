@@ -1,0 +1,1 @@
+"""What NCCL chooses for a call, and how long the choice takes."""

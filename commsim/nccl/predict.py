@@ -71,6 +71,7 @@ class Options:
     operation: Operation = SUM
     exact: bool = False  # sizes are those of real calls; else those that nccl-tests rounds to whole packs per rank
     graphs: GraphFile | None = None  # that NCCL found on the machine; None: they are searched
+    tree_pieces: int = 32  # of the coarsest cut of a tree that is simulated in place of a finer one
 
 
 @dataclass(frozen=True)
@@ -112,30 +113,18 @@ class Predictor:
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
         self.system: System = discover(topology, self.version, self.options.env, options.graphs)
+        self.topology, level, unheeded = _within_reach(topology, self.version, self.options.env)
+        if unheeded:
+            self._warn(unheeded)
         self.machine: Machine = survey(
             self.system,
-            self.topology,
-            self._peer_level(),
+            topology,
+            level,
             ordering(topology, self.version, self.options.env),
             staged=self._far_nics(),
         )
         self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
-
-    def _peer_level(self) -> int:
-        """`peer_level`; takes NVLink out of the topology where the level is below it."""
-        level = peer_level(self.topology, self.version, self.options.env)
-        if level < PATHS.index("NVL") and any(group.nvlink_links for group in self.topology.groups):
-            from commsim.topology.faults import without_nvlink
-
-            try:
-                self.topology = without_nvlink(self.topology)
-            except TopologyError:
-                off = whole(self.options.env, "NCCL_P2P_DISABLE") == 1
-                name = "NCCL_P2P_DISABLE=1" if off else "NCCL_P2P_LEVEL"
-                self._warn(f"{name} has no effect on the rates: only NVLink joins all GPUs of a node")
-                return PATHS.index("SYS")
-        return level
 
     def _check(self) -> None:
         if self.options.iterations is not None and self.options.iterations < 1:
@@ -355,7 +344,7 @@ class Predictor:
         if self._tree is None:
             from commsim.nccl.tree import TreeTimer
 
-            self._tree = TreeTimer(self.system, self.topology, self.machine)
+            self._tree = TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
         return self._tree
 
     def _launch(self, channels: int = 1, *, grouped: bool = False) -> float:
@@ -403,3 +392,17 @@ class Predictor:
         if uniform and engine != "wavefront":
             return (*timing.ring_closed_form(plan), plan.limit, "closed_form")
         return (*timing.ring_wavefront(plan), plan.limit, "wavefront")
+
+
+def _within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
+    """The machine without NVLink where `peer_level` is below it; that level; the variable without effect, if one is."""
+    level = peer_level(topology, version, env)
+    if level >= PATHS.index("NVL") or not any(group.nvlink_links for group in topology.groups):
+        return topology, level, ""
+    from commsim.topology.faults import without_nvlink
+
+    try:
+        return without_nvlink(topology), level, ""
+    except TopologyError:
+        name = "NCCL_P2P_DISABLE=1" if whole(env, "NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
+        return topology, PATHS.index("SYS"), f"{name} has no effect on the rates: only NVLink joins all GPUs of a node"

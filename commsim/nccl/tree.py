@@ -41,9 +41,6 @@ Int32 = npt.NDArray[np.int32]
 
 _PAIR = 2
 
-_COARSE = 32
-"""Pieces of the coarsest cut that is simulated in place of a finer one."""
-
 
 def piece_bytes(call: Call) -> int:
     """What the rows move: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 what a warp handles."""
@@ -81,11 +78,11 @@ class TreeTimer:
     down with one piece), so that two coarser cuts give it (tests/nccl/test_nccl_tree.py compares with the fine cut).
     """
 
-    def __init__(self, system: System, topology: Topology, machine: Machine) -> None:
+    def __init__(self, system: System, topology: Topology, machine: Machine, coarse: int = 32) -> None:
         self.system, self.topology, self.machine = system, topology, machine
         self._blocks = system.ranks * _PAIR * 2  # service links: per rank, tree and direction
         self._shapes: dict[int, _Shape] = {}
-        self.coarse = _COARSE
+        self._coarse = coarse  # pieces of the coarsest cut that is simulated in place of a finer one
 
     def time(self, parameters: Parameters, call: Call) -> tuple[float, float, str, str]:
         """Seconds of the call, the busiest link's part of them, that link's kind, and the level of the engine."""
@@ -93,12 +90,12 @@ class TreeTimer:
             return 0.0, 0.0, "latency", "event"
         piece, nbytes = piece_bytes(call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
-        if pieces <= 3 * self.coarse:
+        if pieces <= 3 * self._coarse:
             run = self._run(parameters, call, nbytes, pieces)
             return run.seconds, run.busy, run.limit, "event"
-        first, second = (self._run(parameters, call, nbytes, n) for n in (self.coarse, 2 * self.coarse))
+        first, second = (self._run(parameters, call, nbytes, n) for n in (self._coarse, 2 * self._coarse))
         # A + F * piece, carried on from cuts into `coarse` and 2 `coarse` pieces to one into `pieces`.
-        seconds = second.seconds - (first.seconds - second.seconds) * (1 - 2 * self.coarse / pieces)
+        seconds = second.seconds - (first.seconds - second.seconds) * (1 - 2 * self._coarse / pieces)
         return seconds, second.busy, second.limit, "event, two cuts"
 
     def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> _Run:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError
 from commsim.planner.sweep import Point, Sweep
-from commsim.processes import follow_parent
 
 if TYPE_CHECKING:
     from commsim.scenario.predictors import Cache
@@ -63,7 +62,6 @@ _worker = _Worker()
 def start_worker(sweep: Sweep) -> None:
     """Makes this process a worker of the sweep."""
     _worker.sweep = sweep
-    follow_parent()
 
 
 def in_worker(points: list[Point]) -> list[PointAnswer]:

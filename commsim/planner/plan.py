@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError, InfeasibleError
 from commsim.planner.cost import Cost, Prices, run_cost
 from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
 from commsim.planner.question import Cluster, Failures, PlanSpec
-from commsim.planner.ranking import Ranked, Ranker, Ranking
+from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
 from commsim.planner.space import REASONS, Block, Space, default_axes
 from commsim.scenario.training import accelerator_of
 from commsim.topology.graph import Topology
@@ -27,6 +29,7 @@ from commsim.training.parameters import shipped_values
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.step_run import StepPlan, simulate_step
+from commsim.training.step_time import step_time
 from commsim.training.utilisation import model_flops, peak_flop_per_s
 from commsim.units import GIB, GIGA
 
@@ -195,7 +198,7 @@ def rank(spec: PlanSpec, found: list[ClusterSpace], answer: PlanAnswer, say: Say
             if say is not None:
                 say("ranking", before + walked, whole)
 
-        Ranker(machine.space, spec.framework, shipped_values()).rank(KEPT, progress, ranking)
+        rank_space(machine.space, spec.framework, shipped_values(), keep=KEPT, progress=progress, ranking=ranking)
         done += machine.space.size
 
 
@@ -313,31 +316,23 @@ class Neighbour:
 
 def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
     """All single changes of a choice, quickest first: those that fit lose, those that would win do not fit."""
-    space = choice.machine.space
-    ranker = Ranker(space, spec.framework, shipped_values())
-    found = list(_neighbours(space, ranker, choice))
-    return sorted(found, key=lambda n: n.ratio)
+    return sorted(_neighbours(spec, choice), key=lambda n: n.ratio)
 
 
-def _neighbours(space: Space, ranker: Ranker, choice: Configuration) -> Iterator[Neighbour]:
-    import numpy as np
-
-    own = choice.ranked.seconds_per_token
+def _neighbours(spec: PlanSpec, choice: Configuration) -> Iterator[Neighbour]:
+    space, own = choice.machine.space, choice.ranked.seconds_per_token
     for axis, here in choice.ranked.places.items():
         for there in range(len(space.axes[axis])):
             if there == here:
                 continue
             places = choice.ranked.places | {axis: there}
             block = Block(space, {n: np.array([i]) for n, i in places.items()})
-            reason = int(block.reasons()[0])
-            if reason:
+            if block.reasons()[0]:
                 continue
-            peak = float(ranker.memory.peak(block)[0])
-            seconds = float((ranker.times(block).total * np.ones(1))[0])
-            tokens = int(block.number("global_batch_size")[0] * block.number("seq_len")[0])
-            fits = peak <= space.accelerator.memory_bytes
-            why = "" if fits else f"needs {peak / GIB:.0f} GiB of {space.accelerator.memory_bytes / GIB:.0f}"
-            yield Neighbour(axis, space.axes[axis][there], seconds / tokens / own, why, peak)
+            other = evaluated(block, spec.framework, shipped_values()).ranked(0)
+            peak, capacity = other.memory_bytes, space.accelerator.memory_bytes
+            why = "" if peak <= capacity else f"needs {peak / GIB:.0f} GiB of {capacity / GIB:.0f}"
+            yield Neighbour(axis, space.axes[axis][there], other.seconds_per_token / own, why, peak)
 
 
 @dataclass(frozen=True)
@@ -351,28 +346,22 @@ class Sensitivity:
 
 def sensitivity(choice: Configuration) -> list[Sensitivity]:
     """The closed form of the winner with 10 % more of each: bandwidths, efficiency; and a tenth less latency."""
-    from commsim.training.columns import columns, links_of
-    from commsim.training.step_time import step_time
+    own, values = choice.step, dict(shipped_values())
 
-    space, values = choice.machine.space, dict(shipped_values())
-    gpu = space.accelerator
-    links = links_of(gpu, space.nic_bytes_per_s, space.gpus_per_node)
+    def seconds(changed: dict[str, float], step: Step = own) -> float:
+        return float(step_time(step, values | changed).total)
 
-    def seconds(changed: dict[str, float], nic: float = 1.0, nvlink: float = 1.0, hbm: float = 1.0) -> float:
-        step = replace(choice.step, accelerator=replace(gpu, memory_bytes_per_s=gpu.memory_bytes_per_s * hbm))
-        link = replace(
-            links, nic_bytes_per_s=links.nic_bytes_per_s * nic, nvlink_bytes_per_s=links.nvlink_bytes_per_s * nvlink
-        )
-        return float(step_time(columns([step], [link]), values | changed).total[0])
+    def with_gpu(**changes: float) -> Step:
+        return replace(own, accelerator=replace(own.accelerator, **changes))  # type: ignore[arg-type]
 
     base = seconds({})
     gemms = {name: value * 1.1 for name, value in values.items() if name.startswith("gemm")}
     attention = {name: value * 1.1 for name, value in values.items() if name.startswith("attention.")}
     latency = {name: values[name] * 0.9 for name in ("alpha", "alpha_node", "alpha_z", "alpha_rank")}
     variants = [
-        ("NIC bandwidth + 10 %", seconds({}, nic=1.1)),
-        ("NVLink bandwidth + 10 %", seconds({}, nvlink=1.1)),
-        ("memory bandwidth + 10 %", seconds({}, hbm=1.1)),
+        ("NIC bandwidth + 10 %", seconds({}, replace(own, nic_bytes_per_s=own.nic_bytes_per_s * 1.1))),
+        ("NVLink bandwidth + 10 %", seconds({}, with_gpu(nvlink_bytes_per_s=own.accelerator.near_bytes_per_s * 1.1))),
+        ("memory bandwidth + 10 %", seconds({}, with_gpu(memory_bytes_per_s=own.accelerator.memory_bytes_per_s * 1.1))),
         ("GEMM efficiency + 10 %", seconds(gemms)),
         ("attention efficiency + 10 %", seconds(attention)),
         ("collective latency - 10 %", seconds(latency)),

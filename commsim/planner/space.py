@@ -1,14 +1,14 @@
-"""The space of configurations of a training step: every way to cut a model over a machine, as blocks of columns.
+"""The space of configurations of a training step: every way to cut a model over a machine, in blocks.
 
-A block fixes the outer axes and holds all combinations of the inner ones, so that a space of millions is walked in
-arrays. Why a combination cannot run is a number in `REASONS`; the rules are those of `commsim.training.spec.Step`.
+A block fixes the outer axes and holds all combinations of the inner ones as a table of steps, so that a space of
+millions is walked in arrays. Why a combination cannot run is a number in `REASONS`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,9 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.training.accelerator import Accelerator
+from commsim.training.columns import Columns, Number, where
+from commsim.training.mesh import default_expert_tp
 from commsim.training.model import Model
+from commsim.training.pipeline_schedules import wrong_counts
 from commsim.training.precision import Precision
-from commsim.training.spec import Step
+from commsim.training.spec import Step, broken
 
 Int64 = npt.NDArray[np.int64]
 
@@ -66,61 +69,45 @@ class Space:
         """Combinations, those that cannot run included."""
         return math.prod(len(values) for values in self.axes.values())
 
-    @cached_property
-    def inner(self) -> tuple[str, ...]:
-        """The innermost axes that together make one block."""
-        names: list[str] = []
-        count = 1
-        for name in reversed(AXES):
-            if names and count * len(self.axes[name]) > BLOCK:
-                break
-            names.append(name)
-            count *= len(self.axes[name])
-        return tuple(reversed(names))
-
-    @cached_property
-    def _pattern(self) -> dict[str, Int64]:
-        """Positions on the inner axes of every combination of a block."""
-        grids = np.meshgrid(*(np.arange(len(self.axes[n])) for n in self.inner), indexing="ij")
-        return {name: grid.ravel() for name, grid in zip(self.inner, grids, strict=True)}
-
     def blocks(self) -> Iterator[Block]:
         """All blocks, in the order of `AXES`."""
-        outer = [n for n in AXES if n not in self.inner]
+        inner: list[str] = []
+        count = 1
+        for name in reversed(AXES[1:]):  # each block has one precision
+            if inner and count * len(self.axes[name]) > BLOCK:
+                break
+            inner.insert(0, name)
+            count *= len(self.axes[name])
+        outer = [name for name in AXES if name not in inner]
+        grids = np.meshgrid(*(np.arange(len(self.axes[n])) for n in inner), indexing="ij")
+        pattern = {name: grid.ravel() for name, grid in zip(inner, grids, strict=True)}
         for places in itertools.product(*(range(len(self.axes[n])) for n in outer)):
             at = {n: np.array([i]) for n, i in zip(outer, places, strict=True)}
-            yield Block(self, at | self._pattern)
+            yield Block(self, at | pattern)
 
     def step(self, places: dict[str, int]) -> Step:
         """The step of one combination that can run."""
         values = {name: self.axes[name][i] for name, i in places.items()}
-        precision = self.precisions[values.pop("precision")]
         model = self.model
         if values["seq_len"] != model.seq_len and model.positions != "learned":
             model = replace(model, seq_len=values["seq_len"])
-        dp = self.world_size // (values["tp"] * values["pp"] * values["cp"])
-        expert_tp = self.expert_tp(values["tp"], values["cp"] * dp, values["ep"]) if model.moe else 1
-        return Step(
-            model, self.accelerator, precision, dp=dp, expert_tp=int(expert_tp), gpus_per_node=self.gpus_per_node,
-            **values, **self.fixed,
-        )  # fmt: skip
+        return self.step_of(values.pop("precision"), values, model)
 
-    def one_gpu(self, precision: str) -> Step:
-        """The step of one sequence on one GPU: the machine and the formats, uncut."""
+    def step_of(self, precision: str, values: dict[str, Any], model: Model | None = None) -> Step:
+        """The step, or the table of steps, of values of all axes: dp is what they leave of the machine."""
+        tp, cp = values["tp"], values["cp"]
+        left = self.world_size // (tp * values["pp"] * cp)
+        dp = where(left < 1, 1, left)
+        expert_tp = default_expert_tp(tp, cp * dp, values["ep"]) if self.model.moe else 1
         return Step(
-            self.model, self.accelerator, self.precisions[precision], seq_len=self.axes["seq_len"][0],
-            micro_batch_size=1, global_batch_size=1, gpus_per_node=self.gpus_per_node, **self.fixed,
+            model or self.model, self.accelerator, self.precisions[precision], dp=dp, expert_tp=expert_tp,
+            gpus_per_node=self.gpus_per_node, nic_bytes_per_s=self.nic_bytes_per_s, **values, **self.fixed,
         )  # fmt: skip
-
-    @staticmethod
-    def expert_tp(tp: Any, rest: Any, ep: Any) -> Any:
-        """`Mesh.expert_tp`: tp where ep then still divides the stage, else 1."""
-        return np.where((ep == 1) | (rest % ep == 0), tp, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Combinations: positions on each axis, arrays of one element or of the block's length."""
+    """Combinations of one precision: positions on each axis, arrays of one element or of the block's length."""
 
     space: Space
     at: dict[str, Int64]
@@ -130,33 +117,16 @@ class Block:
         """Number of combinations."""
         return max(len(a) for a in self.at.values())
 
-    def number(self, name: str) -> Int64:
-        """The values of an axis of whole numbers."""
-        return np.asarray(self.space.axes[name], np.int64)[self.at[name]]
-
-    def is_(self, name: str, value: str) -> npt.NDArray[np.bool_]:
-        """Where an axis of names has a value."""
-        return np.asarray([v == value for v in self.space.axes[name]])[self.at[name]]
+    @property
+    def precision(self) -> str:
+        """The precision of all."""
+        return str(self.space.axes["precision"][int(self.at["precision"][0])])
 
     @cached_property
-    def dp(self) -> Int64:
-        """Copies of the model; 0 where the mesh is larger than the machine."""
-        copies: Int64 = self.space.world_size // (self.number("tp") * self.number("pp") * self.number("cp"))
-        return copies
-
-    @cached_property
-    def micro_batches(self) -> Int64:
-        """Micro-batches of a pipeline."""
-        found: Int64 = self.number("global_batch_size") // np.maximum(self.number("micro_batch_size") * self.dp, 1)
-        return found
-
-    @cached_property
-    def expert_tp(self) -> Int64:
-        """Ranks that share an expert."""
-        if self.space.model.moe is None:
-            return np.ones(1, np.int64)
-        found: Int64 = Space.expert_tp(self.number("tp"), self.number("cp") * self.dp, self.number("ep"))
-        return found
+    def step(self) -> Step:
+        """The combinations as a table of steps; one whose mesh is larger than the machine is among them."""
+        values = {n: _column(self.space.axes[n], at) for n, at in self.at.items() if n != "precision"}
+        return self.space.step_of(self.precision, values)
 
     def take(self, index: Int64) -> Block:
         """Some of the combinations."""
@@ -168,45 +138,49 @@ class Block:
 
     def reasons(self) -> npt.NDArray[np.int8]:
         """For each combination 0, or the first of `REASONS` (but memory) why it cannot run, shape (length,)."""
-        space, model = self.space, self.space.model
-        tp, pp, cp, ep = (self.number(n) for n in ("tp", "pp", "cp", "ep"))
-        v, zero, micro = (self.number(n) for n in ("virtual_stages", "zero_stage", "micro_batch_size"))
-        seq, batch, sp = (self.number(n) for n in ("seq_len", "global_batch_size", "sequence_parallel"))
-        dp, m, chunks = self.dp, self.micro_batches, pp * v
-        interleaved, plain = self.is_("schedule", "interleaved_1f1b"), self.is_("schedule", "1f1b")
-        dual = self.is_("schedule", "dualpipe")
-        wrong_schedule = (
-            ((v > 1) != interleaved)
-            | ((pp == 1) & ~plain)
-            | (interleaved & (m % pp != 0))
-            | (dual & ((pp % 2 != 0) | (m % 2 != 0) | (m < 2 * pp)))
-        )
-        found = np.zeros(self.length, np.int8)
-        rules: list[Any] = [
-            (dp < 1) | (space.world_size % (tp * pp * cp) != 0),
-            (tp > 1) & (model.heads % tp != 0),
-            (chunks > model.layers) | ((model.layers % chunks != 0) & ((model.layers + 2) % chunks != 0)),
-            wrong_schedule,
-            (m < 1) | (batch % np.maximum(micro * dp, 1) != 0),
-            (seq % cp != 0) | ((sp > 0) & ((micro * seq // cp) % tp != 0)),
-            self._experts_misfit(tp, cp, ep, dp),
-            (zero >= 2) & (pp > 1) & (not space.sharded_pipelines),
-            ((sp > 0) & (tp == 1)) | ((zero > 0) & (dp * cp == 1)) | self._twin_recompute(),
+        step, layers = self.step, self.space.model.layers
+        chunks = step.pp * step.virtual_stages
+        uneven = (chunks > layers) | ((layers % chunks != 0) & ((layers + 2) % chunks != 0))
+        no_use = (step.sequence_parallel & (step.tp == 1)) | ((step.zero_stage > 0) & (step.dp * step.cp == 1))
+        rules: list[Number] = [
+            step.world_size != self.space.world_size,
+            broken(step, "tp"),
+            uneven,
+            _wrong_schedule(step),
+            broken(step, "global_batch_size"),
+            broken(step, "seq_len", "sequence_parallel"),
+            broken(step, "ep", "expert_tp"),
+            (step.zero_stage >= 2) & (step.pp > 1) & (not self.space.sharded_pipelines),
+            no_use | self._twin_recompute(),
         ]
+        first = np.zeros(self.length, np.int8)
         for reason, rule in reversed(list(enumerate(rules, start=1))):
-            found[np.broadcast_to(rule, found.shape)] = reason
-        return found
+            first[np.broadcast_to(rule, first.shape)] = reason
+        return first
 
-    def _twin_recompute(self) -> Any:
+    def _twin_recompute(self) -> Number:
         """Fused attention keeps nothing that selective recomputation could drop."""
-        fused = bool(self.space.fixed.get("flash_attention", True))
-        return self.is_("recompute", "selective") & fused & ("none" in self.space.axes["recompute"])
+        fused = self.step.flash_attention and "none" in self.space.axes["recompute"]
+        return (self.step.recompute == "selective") & fused
 
-    def _experts_misfit(self, tp: Int64, cp: Int64, ep: Int64, dp: Int64) -> Any:
-        moe = self.space.model.moe
-        if moe is None:
-            return ep > 1
-        return (moe.experts % ep != 0) | ((tp * cp * dp) % np.maximum(ep * self.expert_tp, 1) != 0)
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """The combinations of blocks of one precision as one block."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    return Block(first.space, {n: np.concatenate([np.broadcast_to(b.at[n], b.length) for b in blocks]) for n in AXES})
+
+
+def _column(values: tuple[Any, ...], at: Int64) -> Number:
+    return Columns(values, at) if isinstance(values[0], str) else np.asarray(values)[at]
+
+
+def _wrong_schedule(step: Step) -> Number:
+    """Chunks are for the interleaved schedule, and a single stage has one schedule."""
+    chunked = (step.virtual_stages > 1) != (step.schedule == "interleaved_1f1b")
+    pipelined = (step.pp == 1) & (step.schedule != "1f1b")
+    return chunked | pipelined | wrong_counts(step.schedule, step.pp, step.num_microbatches)
 
 
 def divisors(number: int, most: int) -> tuple[int, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from commsim.errors import CommsimError
 from commsim.planner.evaluate import PointAnswer, evaluate, in_worker, on_cluster, start_worker
 from commsim.planner.sweep import Point, Sweep
+from commsim.processes import Lost, Pool
 
 MOST_IN_CHUNK = 64
 """Points that go to a worker at once: neighbours share topologies; more would be lost with the process."""
@@ -31,68 +31,33 @@ def run_local(sweep: Sweep, points: list[Point], workers: int) -> Iterator[list[
         for point in points:
             yield evaluate(sweep, [point], cache)
         return
-    work = list(chunks(points, workers))
-    while work:
-        lost: list[list[Point]] = []
-        yield from _pool(sweep, work, workers, lost)
-        alone = [[point] for chunk in lost for point in chunk]
-        if lost and all(len(chunk) == 1 for chunk in lost):
-            # One at a time now: the point that ends its process is the one that is running.
-            alone = []
-            for chunk in lost:
-                died: list[list[Point]] = []
-                yield from _pool(sweep, [chunk], 1, died)
-                if died:
-                    yield [PointAnswer(chunk[0].number, chunk[0].values, [], "its process died (out of memory?)")]
-        work = alone
-
-
-def _pool(sweep: Sweep, work: list[list[Point]], workers: int, lost: list[list[Point]]) -> Iterator[list[PointAnswer]]:
-    """Answers of a pool of processes; chunks whose process died are added to `lost`."""
-    import multiprocessing
-    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-    from concurrent.futures.process import BrokenProcessPool
-
-    pool = ProcessPoolExecutor(
-        max_workers=min(workers, len(work)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=start_worker,
-        initargs=(sweep,),
-    )
-    running: dict[Future[list[PointAnswer]], list[Point]] = {}
-    waiting = iter(work)
-    try:
-        while True:
-            # A few ahead of the workers, so that an interrupt leaves little behind.
-            while len(running) < 2 * workers and (chunk := next(waiting, None)) is not None:
-                running[pool.submit(in_worker, chunk)] = chunk
-            if not running:
+    with Pool(workers, start_worker, (sweep,)) as pool:
+        work = list(chunks(points, workers))
+        while work:
+            lost: list[list[Point]] = []
+            yield from _answered(pool, work, lost)
+            if all(len(chunk) == 1 for chunk in lost):
+                yield from _one_by_one(pool, lost)
                 return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                chunk = running.pop(future)
-                try:
-                    answers = future.result()
-                except BrokenProcessPool:
-                    lost.append(chunk)
-                else:
-                    yield answers
-            if lost:
-                lost += [*running.values(), *waiting]
-                return
-    except BrokenProcessPool:  # while submitting
-        lost += [*([chunk] if chunk is not None else []), *running.values(), *waiting]
-    finally:
-        _stop(pool)
+            work = [[point] for chunk in lost for point in chunk]
 
 
-def _stop(pool: Any) -> None:
-    """Ends a pool now: what still runs would not be waited for."""
-    processes = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.join()
+def _answered(pool: Pool, work: list[list[Point]], lost: list[list[Point]]) -> Iterator[list[PointAnswer]]:
+    """Answers as they finish; chunks that a dead process leaves without one go to `lost`."""
+    for at, answers in pool.finished(in_worker, work):
+        if isinstance(answers, Lost):
+            lost.append(work[at])
+        else:
+            yield answers
+
+
+def _one_by_one(pool: Pool, chunks: list[list[Point]]) -> Iterator[list[PointAnswer]]:
+    """One point at a time: the one that ends its process is the one that is running."""
+    for chunk in chunks:
+        died: list[list[Point]] = []
+        yield from _answered(pool, [chunk], died)
+        for [point] in died:
+            yield [PointAnswer(point.number, point.values, [], "its process died (out of memory?)")]
 
 
 def run_cluster(sweep: Sweep, points: list[Point], address: str) -> Iterator[list[PointAnswer]]:

@@ -24,6 +24,23 @@ TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4")
 _PRESETS = Path(__file__).with_name("accelerators.yaml")
 
 
+CPU_TDP_W = 100.0
+"""Stands for whatever power a processor was measured at: its rates are what it reached."""
+
+REFERENCE_TDP_W = {
+    "volta": 300.0,
+    "ampere": 400.0,
+    "ada": 350.0,
+    "hopper": 700.0,
+    "blackwell": 1200.0,
+    "cpu": CPU_TDP_W,
+}
+"""By generation, oldest first: board power of the part at which its GEMM rate is given."""
+
+PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 50e9, 6: 100e9}
+"""What a slot of 16 lanes carries one way by generation, after encoding and headers: 15.75 GB/s and its doublings."""
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """A GPU, or the share of a processor that one process has: SI units, dense peaks; None where a type has no rate."""
@@ -48,6 +65,16 @@ class Accelerator:
             supported = ", ".join(t for t, r in self.flop_per_s if r is not None)
             raise ScenarioError(f"{self.name} ({self.generation}) has no {dtype} rate, it supports {supported}")
         return rate
+
+    @property
+    def near_bytes_per_s(self) -> float:
+        """Bytes per second to a GPU of the same node, one direction: over NVLink, or PCIe where there is none."""
+        return self.nvlink_bytes_per_s or PCIE_BYTES_PER_S[self.pcie_gen or 4]
+
+    @property
+    def power(self) -> float:
+        """Board power over that of the part at which the generation's GEMM rate is given."""
+        return self.tdp_w / REFERENCE_TDP_W[self.generation]
 
     def supports(self, dtype: str) -> bool:
         """Whether a type has a rate."""
@@ -143,10 +170,6 @@ def accelerator_of_board(gpu: str, memory_bytes: int = 0) -> Accelerator | None:
             if apart <= _MEMORY_APART:
                 fitting.append((apart, name != _SHORT.get(chip), one))
     return min(fitting, key=lambda item: item[:2])[2] if fitting else None
-
-
-CPU_TDP_W = 100.0
-"""Stands for whatever power a processor was measured at: its rates are what it reached."""
 
 
 class MeasuredProcessor(BaseModel):

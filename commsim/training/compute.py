@@ -7,13 +7,13 @@ which launches kernels one after another and is the slower part where they are s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from commsim.training.columns import GENERATIONS, Columns
+from commsim.training.accelerator import REFERENCE_TDP_W
+from commsim.training.columns import Number, where
 from commsim.training.operators import (
     BACKWARD_BYTES,
     Attention,
@@ -24,124 +24,129 @@ from commsim.training.operators import (
     logits,
     moe_layer,
 )
+from commsim.training.spec import Steps
 
-Float64 = npt.NDArray[np.float64]
 Values = Mapping[str, float]
 
 TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.72), (64, 64, 0.5))
 """Rows, columns and relative speed of the tiles that libraries choose from: a smaller tile reads more per FLOP."""
 
 
-def by_generation(values: Values, name: str, c: Columns) -> Float64:
+def by_generation(values: Values, name: str, step: Steps) -> Number:
     """The value of `name.<generation>` for every step; where a generation has none, that of the nearest older one."""
-    first = next(values[k] for g in GENERATIONS if (k := f"{name}.{g}") in values)
-    table = [first]
-    for g in GENERATIONS:
-        table.append(values.get(f"{name}.{g}", table[-1]))
-    return np.asarray(table[1:], np.float64)[c.generation]
+    given = next(value for g in REFERENCE_TDP_W if (value := values.get(f"{name}.{g}")) is not None)
+    table = {}
+    for generation in REFERENCE_TDP_W:
+        given = table[generation] = values.get(f"{name}.{generation}", given)
+    of_step = step.accelerator.generation
+    return table[of_step] if isinstance(of_step, str) else of_step.mapped(table)
 
 
-def gemm_rate(c: Columns, values: Values, wide: bool) -> Float64:
+def gemm_rate(step: Steps, values: Values, wide: bool) -> Number:
     """FLOP/s that a large product reaches."""
-    power = np.minimum(c.power, 1.5) ** values["power"]
-    stack = np.where(c.eager > 0, values["stack_eager"], 1.0)
-    base = by_generation(values, "gemm", c) * c.wide_peak * power * stack
+    power = _clocks(step, values) * where(step.stack == "eager", values["stack_eager"], 1.0)
+    base = by_generation(values, "gemm", step) * step.wide_peak * power
     if wide:
         return base
-    narrow8 = by_generation(values, "gemm_fp8", c) * c.gemm_peak * power * stack
-    narrow4 = values["gemm_fp4"] * c.gemm_peak * power * stack
-    return np.where(c.fp4 > 0, narrow4, np.where(c.fp8 > 0, narrow8, base))
+    narrow8 = by_generation(values, "gemm_fp8", step) * step.gemm_peak * power
+    narrow4 = values["gemm_fp4"] * step.gemm_peak * power
+    return where(step.precision.fp4, narrow4, where(step.precision.fp8, narrow8, base))
 
 
-def gemm_seconds(
-    m: Float64, n: Float64, k: Float64, groups: Float64 | float, rate: Float64, c: Columns, values: Values
-) -> Float64:
-    """Seconds of products of (m, k) by (k, n): waves of tiles over the SMs, the best of a few tiles."""
-    best = np.full(len(c), np.inf)
-    overhead = k + values["k_overhead"]
+def _clocks(step: Steps, values: Values) -> Number:
+    """Rate over that of the generation's reference board, by power."""
+    return np.minimum(step.accelerator.power, 1.5) ** values["power"]
+
+
+def memory_rate(step: Steps, values: Values) -> Number:
+    """Bytes per second that kernels reach of the GPU's memory."""
+    return step.accelerator.memory_bytes_per_s * values["hbm"]
+
+
+def gemm_seconds(g: Gemm, rate: Number, sms: Number, values: Values) -> Number:
+    """Seconds of a product at its shape: waves of tiles over the SMs, the best of a few tiles."""
+    best: Number = np.inf
+    overhead = g.k + values["k_overhead"]
     for rows, cols, speed in TILES:
-        tiles = np.ceil(m / rows) * np.ceil(n / cols) * groups
-        waves = np.ceil(tiles / c.sms)
-        best = np.minimum(best, waves * c.sms * (2.0 * rows * cols) * overhead / (rate * speed))
-    aligned = (n % 64 == 0) & (k % 64 == 0)
-    return best * np.where(aligned, 1.0, values["misaligned"])
+        tiles = np.ceil(g.m / rows) * np.ceil(g.n / cols) * g.groups
+        waves = np.ceil(tiles / sms)
+        best = np.minimum(best, waves * sms * (2.0 * rows * cols) * overhead / (rate * speed))
+    aligned = (g.n % 64 == 0) & (g.k % 64 == 0)
+    return best * where(aligned, 1.0, values["misaligned"])
 
 
 @dataclass(frozen=True, eq=False)
 class Passes:
     """Seconds of one layer (or of the logits) on one rank and micro-batch, communication not counted."""
 
-    forward: Float64
-    backward: Float64
-    weight: Float64  # the part of backward that makes weight gradients
-    attention: Float64  # the part of forward that Korthikanti's selective recomputation repeats
-    gemm: Float64  # matrix products of forward
-    memory: Float64  # element-wise part of forward
+    forward: Number
+    backward: Number
+    weight: Number  # the part of backward that makes weight gradients
+    attention: Number  # the part of forward that Korthikanti's selective recomputation repeats
+    gemm: Number  # matrix products of forward
+    memory: Number  # element-wise part of forward
 
 
-def gemm_passes(g: Gemm, c: Columns, values: Values) -> tuple[Float64, Float64, Float64]:
+def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, Number]:
     """Seconds of a product forward, of its data gradient and of its weight gradient."""
-    rate = gemm_rate(c, values, g.wide)
-    hbm = c.hbm * values["hbm"]
-    width = np.where(g.wide, 2.0, c.gemm_bytes)
+    rate, hbm, sms = gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms
+    width = 2.0 if g.wide else step.precision.gemm_bytes
 
-    def seconds_of(m: Float64, n: Float64, k: Float64, extra: Float64 | float = 0.0) -> Float64:
+    def seconds_of(m: Number, n: Number, k: Number, extra: Number = 0.0) -> Number:
         traffic = g.groups * ((m * k + k * n) * width + m * n * 2.0 + extra)
-        seconds = np.maximum(gemm_seconds(m, n, k, g.groups, rate, c, values), traffic / hbm)
-        return np.where(m * n * k > 0, seconds, 0.0)
+        seconds = np.maximum(gemm_seconds(replace(g, m=m, n=n, k=k), rate, sms, values), traffic / hbm)
+        return where(m * n * k > 0, seconds, 0.0)
 
     forward = seconds_of(g.m, g.n, g.k)
     data = seconds_of(g.m, g.k, g.n)
     weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
-    return forward, data, np.where(c.frozen > 0, 0.0, weight)
+    return forward, data, where(step.frozen_weights, 0.0, weight)
 
 
-def attention_passes(a: Attention, c: Columns, values: Values) -> tuple[Float64, Float64]:
+def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number, Number]:
     """Seconds of the attention core: one fused kernel, or two batched products and a softmax that goes to memory."""
-    hbm = c.hbm * values["hbm"]
-    narrow = np.where(a.head_dim <= 64, values["head_64"], 1.0)
-    power = np.minimum(c.power, 1.5) ** values["power"]
-    flash = by_generation(values, "attention", c) * c.wide_peak * power * narrow
+    hbm = memory_rate(step, values)
+    narrow = where(a.head_dim <= 64, values["head_64"], 1.0)
+    flash = by_generation(values, "attention", step) * step.wide_peak * _clocks(step, values) * narrow
     flash = flash * a.seq / (a.seq + values["attention_half"])
-    flash = flash * np.where(c.open_kernel > 0, by_generation(values, "attention_open", c), 1.0)
+    flash = flash * where(step.attention_kernel == "open", by_generation(values, "attention_open", step), 1.0)
     fused = np.maximum(a.flops / flash, a.nbytes / hbm)
-    rate = values["batched"] * by_generation(values, "gemm", c) * c.wide_peak * a.head_dim / (a.head_dim + 64.0)
-    rate = rate / np.where(a.head_dim % 8 == 0, 1.0, values["misaligned_head"])
+    rate = values["batched"] * by_generation(values, "gemm", step) * step.wide_peak * a.head_dim / (a.head_dim + 64.0)
+    rate = rate / where(a.head_dim % 8 == 0, 1.0, values["misaligned_head"])
     plain = a.flops / rate + a.scores * values["score_bytes"] / hbm
     fused_back = 2.5 / 0.85 * fused
     plain_back = 2.0 * a.flops / rate + 1.3 * a.scores * values["score_bytes"] / hbm
     # Sliding windows with learned sinks (GPT-OSS) ran unfused in every second layer, as published times suggest, until
     # the software that captures expert layers in CUDA graphs.
-    share = np.where(c.flash > 0, np.where((c.window > 0) & (c.graphs == 0), 0.5, 0.0), 1.0)
+    windowed = where((step.model.window > 0) & (step.cuda_graphs == 0), 0.5, 0.0)
+    share = where(step.flash_attention, windowed, 1.0)
     return fused + share * (plain - fused), fused_back + share * (plain_back - fused_back)
 
 
-def elementwise_seconds(e: Elementwise, c: Columns, values: Values) -> Float64:
+def elementwise_seconds(e: Elementwise, step: Steps, values: Values) -> Number:
     """Seconds of the memory traffic of element-wise kernels; compilers fuse more, eager stacks less."""
-    stack = np.where(
-        c.eager > 0, values["elementwise_eager"], np.where(c.compiled > 0, values["elementwise_compiled"], 1.0)
-    )
-    return e.nbytes * values["elementwise"] * stack / (c.hbm * values["hbm"])
+    compiled = where(step.stack == "compiled", values["elementwise_compiled"], 1.0)
+    stack = where(step.stack == "eager", values["elementwise_eager"], compiled)
+    return e.nbytes * values["elementwise"] * stack / memory_rate(step, values)
 
 
-def host_seconds(kernels: Float64, c: Columns, values: Values) -> Float64:
+def host_seconds(kernels: Number, step: Steps, values: Values) -> Number:
     """Seconds that the host needs to launch kernels."""
-    faster = np.where(c.graphs > 0, values["host_graphs"], np.where(c.compiled > 0, values["host_compiled"], 1.0))
-    return kernels * values["host"] * faster
+    compiled = where(step.stack == "compiled", values["host_compiled"], 1.0)
+    return kernels * values["host"] * where(step.cuda_graphs, values["host_graphs"], compiled)
 
 
-def _either(gpu: Float64, host: Float64) -> Float64:
+def _either(gpu: Number, host: Number) -> Number:
     """The slower of two that run side by side, with a soft corner: (a^4 + b^4)^(1/4)."""
     return (gpu**4 + host**4) ** 0.25
 
 
-def layer_passes(layer: Layer, c: Columns, values: Values) -> Passes:
+def layer_passes(layer: Layer, step: Steps, values: Values) -> Passes:
     """Seconds of a layer."""
-    products = np.array([gemm_passes(g, c, values) for g in layer.gemms])
-    gemm, data, weight = products.sum(axis=0)
-    core, core_back = attention_passes(layer.attention, c, values)
-    memory = np.array([elementwise_seconds(e, c, values) for e in layer.elementwise]).sum(axis=0)
-    host = host_seconds(layer.kernels, c, values)
+    gemm, data, weight = map(sum, zip(*(gemm_passes(g, step, values) for g in layer.gemms), strict=True))
+    core, core_back = attention_passes(layer.attention, step, values)
+    memory = sum(elementwise_seconds(e, step, values) for e in layer.elementwise)
+    host = host_seconds(layer.kernels, step, values)
     forward = _either(gemm + core + memory, host)
     device = data + weight + core_back + BACKWARD_BYTES * memory
     backward = _either(device, 1.3 * host)
@@ -156,13 +161,18 @@ class StepCompute:
     moe: Passes
     head: Passes  # output matrix and loss
 
+    def of_stage(self, step: Steps, seconds: Callable[[Passes], Number]) -> Number:
+        """What all layers of a stage take, of what one takes."""
+        moe = step.model.moe_layers
+        return ((step.model.layers - moe) * seconds(self.dense) + moe * seconds(self.moe)) / step.pp
 
-def step_compute(c: Columns, values: Values) -> StepCompute:
+
+def step_compute(step: Steps, values: Values) -> StepCompute:
     """Seconds of layers and logits of one micro-batch."""
-    dense = layer_passes(dense_layer(c), c, values)
-    moe = layer_passes(moe_layer(c), c, values) if np.any(c.moe_layers > 0) else dense
-    gemm, loss = logits(c)
-    forward, data, weight = gemm_passes(gemm, c, values)
-    half = elementwise_seconds(loss, c, values) / 2
-    head = Passes(forward + half, data + weight + half, weight, np.zeros(len(c)), forward, half)
+    dense = layer_passes(dense_layer(step), step, values)
+    moe = layer_passes(moe_layer(step), step, values) if np.any(step.model.moe_layers > 0) else dense
+    gemm, loss = logits(step)
+    forward, data, weight = gemm_passes(gemm, step, values)
+    half = elementwise_seconds(loss, step, values) / 2
+    head = Passes(forward + half, data + weight + half, weight, 0.0, forward, half)
     return StepCompute(dense, moe, head)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
+
+import numpy as np
 
 from commsim.errors import CommsimError
 from commsim.training.activations import layer_kept, recomputed
+from commsim.training.columns import Number, where
 from commsim.training.offload import Offload
-from commsim.training.pipeline_schedules import build
+from commsim.training.pipeline_schedules import refuse_misfit
 from commsim.training.spec import Step
-from commsim.training.stages import Chunk, Weights, chunk_weights, chunks_of
+from commsim.training.stages import Share, Weights, chunks_of, share_of, shares_of_ends, weights_of
 from commsim.units import GIB
 
 Framework = Literal["megatron", "deepspeed", "fsdp2", "ddp"]
@@ -36,7 +40,6 @@ class Software:
     base: float
     fragmentation: float
     logits: float
-    whole_checkpoints: bool = False
 
 
 def software(step: Step, framework: Framework) -> Software:
@@ -114,100 +117,132 @@ def step_memory(
     offload: Offload | None = None,
 ) -> StepMemory:
     """The memory of a step on every stage; ``dropout``: None where there is flash attention, else with masks."""
-    soft = software(step, framework)
-    masks = not step.flash_attention if dropout is None else dropout
-    order = build(_schedule(step), step.pp, step.num_microbatches, step.virtual_stages)
-    in_flight = order.in_flight()
+    refuse_misfit(step.run_schedule, step.pp, step.num_microbatches, step.virtual_stages)
+    how = Keeping(framework, not step.flash_attention if dropout is None else dropout, offload)
     chunks = chunks_of(step, layers)
-    stages = tuple(
-        _stage(step, soft, [c for c in chunks if c.stage == s], float(in_flight[s]), masks, framework, offload)
-        for s in range(step.pp)
-    )
-    return StepMemory(stages, float(step.accelerator.memory_bytes))
+    stages = []
+    for s in range(step.pp):
+        share = share_of(step.model, [c for c in chunks if c.stage == s])
+        parts, moments = stage_bytes(step, share, s, how)
+        stages.append(StageMemory(s, _floats(parts), _floats(moments)))
+    return StepMemory(tuple(stages), float(step.accelerator.memory_bytes))
 
 
-def _schedule(step: Step) -> str:
-    return "interleaved_1f1b" if step.virtual_stages > 1 else step.schedule
+def peak_bytes(step: Step, framework: Framework) -> Number:
+    """Bytes of the fullest GPU, for a table of steps as well: one of the first two stages or the last is the fullest,
+    since the stages between have no more layers than the second and keep fewer micro-batches."""
+    how = Keeping(framework, not step.flash_attention)
+    places = zip(shares_of_ends(step), (0, np.minimum(1, step.pp - 1), step.pp - 1), strict=True)
+    moments = [stage_bytes(step, share, stage, how)[1] for share, stage in places]
+    return reduce(np.maximum, (nbytes for each in moments for nbytes in each.values()))
 
 
-def _stage(
-    step: Step,
-    soft: Software,
-    chunks: Sequence[Chunk],
-    in_flight: float,
-    masks: bool,
-    framework: Framework,
-    offload: Offload | None,
-) -> StageMemory:
-    weights = [chunk_weights(step, c) for c in chunks]
-    total = Weights(sum(w.dense for w in weights), sum(w.expert for w in weights))
-    copies = 2.0 if step.schedule == "dualpipe" else 1.0
-    parts = {name: copies * value for name, value in states(step, soft, total, framework).items()}
-    if offload is not None:
-        parts = offload.kept(parts)
-    gathered = framework == "fsdp2"
-    everything = [layer_kept(step, layer, masks, gathered) for c in chunks for layer in range(c.first, c.last)]
-    parts["activations"] = in_flight * sum(recomputed(kept, step) for kept in everything)
-    if step.recompute != "none" and everything:
-        none = replace(step, recompute="none")
-        again = max(recomputed(kept, none) - recomputed(kept, step) for kept in everything)
-        parts["recomputed layer"] = max(0.0, again)
-    hidden = step.rank_tokens * step.model.hidden * step.precision.activation_bytes
-    cut = step.tp if step.sequence_parallel else 1
-    if any(c.outputs for c in chunks):
-        parts["logits"] = soft.logits * step.rank_tokens * step.model.vocab / step.tp
-        parts["output input"] = 2 * hidden / cut
-    parts["temporary"] = _temporary(step)
-    if step.pp > 1:
-        parts["sends"] = 4 * hidden / cut
-    if step.tp > 1 and step.sequence_parallel:
-        parts["gathered activations"] = hidden  # of one layer at a time
-    allocated = sum(parts.values())
-    parts["fragmentation"] = soft.fragmentation * allocated
+def _floats(values: dict[str, Number]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What beside the step decides on memory."""
+
+    framework: Framework
+    masks: bool  # of dropout
+    offload: Offload | None = None
+
+
+BACKWARD, UPDATE = "backward of the fullest micro-batch", "optimizer step"
+"""The moments at which memory peaks."""
+
+
+def stage_bytes(step: Step, share: Share, stage: Number, how: Keeping) -> tuple[dict[str, Number], dict[str, Number]]:
+    """(parts at the backward's peak, totals by moment) of one GPU of a stage that holds a share of the model."""
+    soft, model, tp = software(step, how.framework), step.model, step.tp
+    copies = where(step.schedule == "dualpipe", 2.0, 1.0)
+    parts = states(step, soft, weights_of(step, share), how.framework)
+    parts = {name: copies * value for name, value in parts.items()}
+    if how.offload is not None:
+        parts = how.offload.kept(parts)
+    moving: dict[str, Number] = {}
+
+    def put(name: str, where_it_is: Number, nbytes: Number) -> None:
+        if np.any(where_it_is):
+            moving[name] = where(where_it_is, nbytes, 0.0)
+
+    kept, again = _activations(step, share, how)
+    put("activations", True, in_flight(step, stage) * kept)
+    put("recomputed layer", (step.recompute != "none") & (share.layers > 0), again)
+    hidden = step.rank_tokens * model.hidden * step.precision.activation_bytes
+    put("logits", share.outputs, soft.logits * step.rank_tokens * model.vocab / tp)
+    put("output input", share.outputs, 2 * hidden / step.sequence_cut)
+    parts |= moving | {"temporary": _temporary(step)}
+    put("sends", step.pp > 1, 4 * hidden / step.sequence_cut)
+    put("gathered activations", (tp > 1) & step.sequence_parallel, hidden)  # of one layer at a time
+    parts |= moving
+    parts["fragmentation"] = soft.fragmentation * sum(parts.values())
     parts["context and buffers"] = soft.base
-    gone = ("activations", "recomputed layer", "logits", "output input", "sends", "gathered activations")
-    update = sum(v for k, v in parts.items() if k not in gone) + _update_temporary(step, total)
-    return StageMemory(
-        chunks[0].stage, parts, {"backward of the fullest micro-batch": sum(parts.values()), "optimizer step": update}
-    )
+    backward = sum(parts.values())
+    update = sum(value for name, value in parts.items() if name not in moving) + _update_temporary(step)
+    return parts, {BACKWARD: backward, UPDATE: update}
+
+
+def _activations(step: Step, share: Share, how: Keeping) -> tuple[Number, Number]:
+    """(kept by one micro-batch until its backward, made again for the layer under way)."""
+    kept: Number = 0.0
+    again: Number = 0.0
+    for layer, count in ((0, share.dense), (step.model.layers - 1, share.moe)):
+        if np.any(count > 0):
+            every = layer_kept(step, layer, how.masks, how.framework == "fsdp2")
+            held = recomputed(every, step)
+            kept = kept + count * held
+            again = np.maximum(again, where(count > 0, sum(k.nbytes for k in every) - held, 0.0))
+    return kept, again
+
+
+def in_flight(step: Step, stage: Number) -> Number:
+    """Most micro-batches whose activations a stage keeps at once, in those of the whole stage: `Order.in_flight`."""
+    pp, v, m = step.pp, step.virtual_stages, step.num_microbatches
+    plain = np.minimum(m, pp - stage)
+    warmup = np.minimum(m * v, 2 * (pp - stage - 1) + (v - 1) * pp + 1)
+    chunked = where((pp > 1) & (v > 1), where(m == pp, m * v, warmup) / v, plain)
+    counts = {"naive": 1, "gpipe": m, "interleaved_1f1b": chunked, "dualpipe": np.minimum(m, pp + 1)}
+    most = where((step.schedule == "1f1b") & (v > 1), chunked, plain)
+    for schedule, count in counts.items():
+        most = where(step.schedule == schedule, count, most)
+    return most
 
 
 def states(step: Step, soft: Software, weights: Weights, framework: Framework = "megatron") -> dict[str, float]:
     """Bytes of weights, gradients and optimizer of one rank: what ZeRO cuts, and what it leaves."""
-    found = {"weights": 0.0, "gradients": 0.0, "optimizer": 0.0}
-    live = 0.0 if step.frozen_weights else 1.0
-    for parameters, ranks in ((weights.dense, float(step.shards)), (weights.expert, float(step.expert_dp))):
-        zero = step.zero_stage
-        cut = [1.0 / ranks if zero >= stage else 1.0 for stage in (3, 2, 1)]
-        found["weights"] += parameters * soft.weight * cut[0]
-        found["gradients"] += parameters * soft.gradient * cut[1] * live
-        found["optimizer"] += parameters * soft.owned * cut[2] * live
-        if zero == 3:
-            found.setdefault("gathered", 0.0)
-            found["gathered"] += _gathered(step, parameters, framework)
-    return found
+    zero, live = step.zero_stage, 0.0 if step.frozen_weights else 1.0
+    parts = {"weights": 0.0, "gradients": 0.0, "optimizer": 0.0}
+    if np.any(zero == 3):
+        parts["gathered"] = where(zero == 3, _gathered(step, weights, framework), 0.0)
+    each = {"weights": (3, soft.weight), "gradients": (2, soft.gradient * live), "optimizer": (1, soft.owned * live)}
+    for parameters, ranks in ((weights.dense, step.shards), (weights.expert, step.expert_dp)):
+        for name, (stage, nbytes) in each.items():
+            parts[name] = parts[name] + parameters * nbytes / where(zero >= stage, ranks, 1)
+    return parts
 
 
-def _gathered(step: Step, parameters: float, framework: Framework) -> float:
+def _gathered(step: Step, weights: Weights, framework: Framework) -> Number:
     """Parameters that are whole at a time: two layers' worth; with a pipeline all of them, and their gradients too.
 
     FSDP2 under a pipeline does not reshard between micro-batches, and reduces gradients once
     (torchtitan, `reshard_after_forward: default`).
     """
     width = step.precision.weight_bytes
-    if step.pp > 1 and framework == "fsdp2":
-        return parameters * (width + 4.0)
-    return 2.0 * parameters / max(1.0, step.model.layers / step.pp) * width
+    layers = 2.0 / np.maximum(1.0, step.model.layers / step.pp) * width
+    return weights.total * where((step.pp > 1) & (framework == "fsdp2"), width + 4.0, layers)
 
 
-def _temporary(step: Step) -> float:
+def _temporary(step: Step) -> Number:
     """The largest matrix's gradient in fp32, before it is added to the main gradient."""
     model = step.model
-    matrix = model.hidden * max(model.ffn_hidden, 1) * (2 if model.gated_mlp else 1) / step.tp
+    matrix = model.hidden * max(model.ffn_hidden, 1) * model.up_matrices / step.tp
     return 0.0 if step.frozen_weights else 4.0 * matrix
 
 
-def _update_temporary(step: Step, weights: Weights) -> float:
+def _update_temporary(step: Step) -> Number:
     """What an unfused update makes: the step of the largest tensor in fp32."""
     return 0.0 if step.frozen_weights else 4.0 * step.model.vocab * step.model.hidden / step.tp
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.errors import InfeasibleError
+from commsim.training.columns import Number, where
 
 Int64 = npt.NDArray[np.int64]
 
@@ -24,6 +25,11 @@ ORDER = ("tp", "cp", "ep", "dp", "pp")
 _DENSE = ("tp", "cp", "dp", "pp")
 _EXPERT = {"tp": "etp", "ep": "ep", "dp": "edp", "pp": "pp"}
 AXES = ("tp", "cp", "dp", "pp", "etp", "ep", "edp")
+
+
+def default_expert_tp(tp: Number, rest: Number, ep: Number) -> Number:
+    """Ranks that share an expert where none are chosen: tp where ep divides the `rest`, cp * dp, else 1."""
+    return where(rest % ep == 0, tp, 1)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Mesh:
         """Ranks that share one expert."""
         if self.etp is not None:
             return self.etp
-        return self.tp if self.ep == 1 or (self.cp * self.dp) % self.ep == 0 else 1
+        return int(default_expert_tp(self.tp, self.cp * self.dp, self.ep))
 
     @property
     def expert_dp(self) -> int:

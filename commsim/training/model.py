@@ -101,6 +101,36 @@ class Model:
         return self.kv_heads * self.head_dim
 
     @property
+    def qk_head_dim(self) -> int:
+        """Elements of a head's query, and of its key."""
+        return self.head_dim if self.mla is None else self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim
+
+    @property
+    def v_head_dim(self) -> int:
+        """Elements of a head's value."""
+        return self.head_dim if self.mla is None else self.mla.v_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Elements of a token's attention output, before its projection."""
+        return self.heads * self.v_head_dim
+
+    @property
+    def up_matrices(self) -> int:
+        """Matrices of the first half of an MLP: a gate doubles them."""
+        return 2 if self.gated_mlp else 1
+
+    @property
+    def routing(self) -> Moe:
+        """`moe`, or one expert without weights: for formulas that count experts of any model."""
+        return self.moe or Moe(1, 1, 0)
+
+    @property
+    def latent(self) -> Mla:
+        """`mla`, or ranks of 0: for formulas that count latent attention of any model."""
+        return self.mla or Mla(0, 0, 0, 0, 0)
+
+    @property
     def moe_layers(self) -> int:
         """Layers with experts."""
         return 0 if self.moe is None else self.layers - self.moe.dense_layers
@@ -115,17 +145,17 @@ class Model:
         h = self.hidden
         if self.mla is not None:
             m = self.mla
-            qk = m.qk_nope_head_dim + m.qk_rope_head_dim
-            query = h * m.q_lora_rank + m.q_lora_rank * (1 + self.heads * qk) if m.q_lora_rank else h * self.heads * qk
+            qk = self.heads * self.qk_head_dim
+            query = h * m.q_lora_rank + m.q_lora_rank * (1 + qk) if m.q_lora_rank else h * qk
             down = h * (m.kv_lora_rank + m.qk_rope_head_dim) + m.kv_lora_rank
             up = m.kv_lora_rank * self.heads * (m.qk_nope_head_dim + m.v_head_dim)
-            return query + down + up + self.heads * m.v_head_dim * h
+            return query + down + up + self.value_width * h
         qkv = self.q_width + 2 * self.kv_width
         bias = {"all": qkv + h, "qkv": qkv, "none": 0}[self.bias]
         return h * qkv + self.q_width * h + bias
 
     def _mlp(self, width: int) -> int:
-        matrices = 3 if self.gated_mlp else 2
+        matrices = self.up_matrices + 1
         bias = width * (matrices - 1) + self.hidden if self.bias == "all" else 0
         return matrices * self.hidden * width + bias
 
@@ -156,10 +186,25 @@ class Model:
 
     def layer_parameters(self, layer: int) -> int:
         """Weights of a layer (from 0), all experts included."""
-        mlp = self.mlp_parameters
-        if self.moe is not None and self.is_moe_layer(layer):
-            mlp = self.moe.experts * self.expert_parameters + self.shared_expert_parameters + self.router_parameters
-        return self.attention_parameters + mlp + 2 * self.norm_parameters
+        if self.is_moe_layer(layer):
+            return self.unrouted_parameters + self.routed_parameters
+        return self.dense_layer_parameters
+
+    @property
+    def dense_layer_parameters(self) -> int:
+        """Weights of a layer with an ordinary MLP."""
+        return self.attention_parameters + self.mlp_parameters + 2 * self.norm_parameters
+
+    @property
+    def unrouted_parameters(self) -> int:
+        """Weights of a layer with experts, without the routed ones."""
+        shared = self.shared_expert_parameters + self.router_parameters
+        return self.attention_parameters + shared + 2 * self.norm_parameters
+
+    @property
+    def routed_parameters(self) -> int:
+        """Weights of a layer's routed experts, all together."""
+        return 0 if self.moe is None else self.moe.experts * self.expert_parameters
 
     @property
     def embedding_parameters(self) -> int:

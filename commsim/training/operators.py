@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from commsim.training.columns import Columns
-
-Float64 = npt.NDArray[np.float64]
+from commsim.training.columns import Number, where
+from commsim.training.spec import Steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,14 +20,14 @@ class Gemm:
     """`groups` products of (m, k) by (k, n); `wide` ones stay in 16 bit where others are fp8 or fp4."""
 
     name: str
-    m: Float64
-    n: Float64
-    k: Float64
-    groups: Float64 | float = 1.0
+    m: Number
+    n: Number
+    k: Number
+    groups: Number = 1.0
     wide: bool = False
 
     @property
-    def flops(self) -> Float64:
+    def flops(self) -> Number:
         """Forward FLOPs; the backward pass has twice as many (data and weight gradient)."""
         return 2.0 * self.m * self.n * self.k * self.groups
 
@@ -39,11 +37,11 @@ class Attention:
     """The attention core of a rank's heads: `flops` forward with the mask's share, `scores` elements where unfused."""
 
     name: str
-    flops: Float64
-    scores: Float64
-    nbytes: Float64  # of queries, keys, values and output, once each
-    seq: Float64
-    head_dim: Float64
+    flops: Number
+    scores: Number
+    nbytes: Number  # of queries, keys, values and output, once each
+    seq: Number
+    head_dim: Number
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +49,7 @@ class Elementwise:
     """An operator whose time is its memory traffic: bytes forward (backward `BACKWARD_BYTES` times as many)."""
 
     name: str
-    nbytes: Float64
+    nbytes: Number
 
 
 BACKWARD_BYTES = 1.7
@@ -65,109 +63,120 @@ class Layer:
     gemms: tuple[Gemm, ...]
     attention: Attention
     elementwise: tuple[Elementwise, ...]
-    kernels: Float64
+    kernels: Number
 
     @property
-    def flops(self) -> Float64:
+    def flops(self) -> Number:
         """Forward FLOPs."""
-        products: Float64 = sum((g.flops for g in self.gemms), start=np.zeros_like(self.attention.flops))
-        return products + self.attention.flops
+        return sum(g.flops for g in self.gemms) + self.attention.flops
 
 
-def attention_gemms(c: Columns) -> tuple[Gemm, ...]:
+def attention_gemms(step: Steps) -> tuple[Gemm, ...]:
     """Projections before and after the attention core; those of latent attention are empty where there is none."""
-    t = c.tokens
-    latent = c.kv_rank > 0
-    qk = c.heads * c.head_dim
+    model, latent, tp, t = step.model, step.model.latent, step.tp, step.rank_tokens
+    low = latent.kv_lora_rank > 0
+    qk = model.heads * model.qk_head_dim
+    down = latent.q_lora_rank + latent.kv_lora_rank + latent.qk_rope_head_dim
+    up = model.heads * (latent.qk_nope_head_dim + model.v_head_dim)
     return (
-        Gemm("qkv", t, np.where(latent, 0, c.q_width + 2 * c.kv_width) / c.tp, c.hidden),
-        Gemm("latent_down", t, np.where(latent, c.q_rank + c.kv_rank + c.rope_dim, 0), c.hidden),
-        Gemm("query_up", t, np.where(latent, qk, 0) / c.tp, np.where(c.q_rank > 0, c.q_rank, c.hidden)),
-        Gemm("kv_up", t, np.where(latent, c.heads * (c.nope_dim + c.v_dim), 0) / c.tp, c.kv_rank),
-        Gemm("projection", t, c.hidden, c.q_width / c.tp),
+        Gemm("qkv", t, where(low, 0, model.value_width + 2 * model.kv_width) / tp, model.hidden),
+        Gemm("latent_down", t, where(low, down, 0), model.hidden),
+        Gemm("query_up", t, where(low, qk, 0) / tp, where(latent.q_lora_rank > 0, latent.q_lora_rank, model.hidden)),
+        Gemm("kv_up", t, where(low, up, 0) / tp, latent.kv_lora_rank),
+        Gemm("projection", t, model.hidden, model.value_width / tp),
     )
 
 
-def attention_core(c: Columns) -> Attention:
+def attention_core(step: Steps) -> Attention:
     """Scores and weighted sum, 4 s^2 h FLOPs per sequence; a causal mask halves them where the kernel skips tiles."""
-    span = np.where(c.causal > 0, (c.seq + 1) / 2, c.seq)
-    windowed = np.minimum(span, np.where(c.window > 0, c.window, np.inf))
+    model, seq, t = step.model, step.seq_len, step.rank_tokens
+    span = where(model.causal, (seq + 1) / 2, seq)
+    windowed = np.minimum(span, where(model.window > 0, model.window, np.inf))
     span = (span + windowed) / 2  # every second layer, or the same
-    heads = c.heads / c.tp
-    flops = 2.0 * c.tokens * span * heads * (c.head_dim + c.v_dim)
-    full = 2.0 * c.tokens * c.seq * heads * (c.head_dim + c.v_dim)
-    nbytes = 2.0 * c.tokens * (2 * c.q_width + 2 * c.kv_width) / c.tp
-    flops = np.where(c.flash > 0, flops, full)
-    return Attention("attention", flops, c.tokens * c.seq * heads, nbytes, c.seq, c.head_dim)
+    heads = model.heads / step.tp
+    widths = model.qk_head_dim + model.v_head_dim
+    flops = 2.0 * t * where(step.flash_attention, span, seq) * heads * widths
+    nbytes = 2.0 * t * (2 * model.value_width + 2 * model.kv_width) / step.tp
+    return Attention("attention", flops, t * seq * heads, nbytes, seq, model.qk_head_dim)
 
 
-def _norms(c: Columns) -> Elementwise:
+def _norms(step: Steps) -> Elementwise:
     """Two norms, two residual additions with dropout: 14 bytes per token and element with fused kernels, 22 without."""
-    cut = np.where(c.sp > 0, c.tp, 1.0)
-    return Elementwise("norms", c.tokens * c.hidden * np.where(c.flash > 0, 14.0, 22.0) / cut)
+    each = where(step.flash_attention, 14.0, 22.0)
+    return Elementwise("norms", step.rank_tokens * step.model.hidden * each / step.sequence_cut)
 
 
-def dense_layer(c: Columns) -> Layer:
+def _rotary(step: Steps) -> Elementwise:
+    return Elementwise("rotary", step.rank_tokens * _qkv_width(step) / step.tp * 5.0)
+
+
+def _qkv_width(step: Steps) -> Number:
+    return step.model.value_width + 2 * step.model.kv_width
+
+
+def dense_layer(step: Steps) -> Layer:
     """A layer with an ordinary MLP."""
-    t = c.tokens
+    model, tp, t = step.model, step.tp, step.rank_tokens
     gemms = (
-        *attention_gemms(c),
-        Gemm("mlp_up", t, c.ffn * c.matrices / c.tp, c.hidden),
-        Gemm("mlp_down", t, c.hidden, c.ffn / c.tp),
+        *attention_gemms(step),
+        Gemm("mlp_up", t, model.ffn_hidden * model.up_matrices / tp, model.hidden),
+        Gemm("mlp_down", t, model.hidden, model.ffn_hidden / tp),
     )
-    width = c.q_width + 2 * c.kv_width
+    quantised = t * (_qkv_width(step) + model.value_width) / tp + t * model.ffn_hidden / tp * 2 + 2 * t * model.hidden
     elementwise = (
-        _norms(c),
-        Elementwise("activation", t * c.ffn / c.tp * np.where(c.matrices > 1, 6.0, 4.0)),
-        Elementwise("rotary", t * width / c.tp * 5.0),
-        Elementwise("casts", _casts(c, t * (width + c.q_width) / c.tp + t * c.ffn / c.tp * 2 + 2 * t * c.hidden)),
+        _norms(step),
+        Elementwise("activation", t * model.ffn_hidden / tp * where(model.gated_mlp, 6.0, 4.0)),
+        _rotary(step),
+        Elementwise("casts", _casts(step, quantised)),
     )
-    return Layer(gemms, attention_core(c), elementwise, _kernels(c))
+    return Layer(gemms, attention_core(step), elementwise, _kernels(step))
 
 
-def moe_layer(c: Columns) -> Layer:
+def moe_layer(step: Steps) -> Layer:
     """A layer of experts: router, permutation, grouped products over the local experts, shared experts."""
-    t = c.tokens
-    mine = t / c.tp * c.expert_tp  # tokens that enter the experts' group: sequence parallelism cuts by tp
-    rows = mine * c.top_k  # copies that a rank sends, and on average receives
-    local = c.experts / c.ep
-    per_expert = rows * c.imbalance / local
+    model, moe, tp, t = step.model, step.model.routing, step.tp, step.rank_tokens
+    mine = t / tp * step.expert_tp  # tokens that enter the experts' group: sequence parallelism cuts by tp
+    rows = mine * moe.top_k  # copies that a rank sends, and on average receives
+    local = moe.experts / step.ep
+    per_expert = rows * step.imbalance / local
+    routed = t / step.sequence_cut
     gemms = (
-        *attention_gemms(c),
-        Gemm("router", t / np.where(c.sp > 0, c.tp, 1.0), c.experts, c.hidden, wide=True),
-        Gemm("experts_up", per_expert, c.expert_ffn * c.matrices / c.expert_tp, c.hidden, local),
-        Gemm("experts_down", per_expert, c.hidden, c.expert_ffn / c.expert_tp, local),
-        Gemm("shared_up", t, c.shared_ffn * c.matrices / c.tp, c.hidden),
-        Gemm("shared_down", t, c.hidden, c.shared_ffn / c.tp),
+        *attention_gemms(step),
+        Gemm("router", routed, moe.experts, model.hidden, wide=True),
+        Gemm("experts_up", per_expert, moe.expert_ffn * model.up_matrices / step.expert_tp, model.hidden, local),
+        Gemm("experts_down", per_expert, model.hidden, moe.expert_ffn / step.expert_tp, local),
+        Gemm("shared_up", t, moe.shared_ffn * model.up_matrices / tp, model.hidden),
+        Gemm("shared_down", t, model.hidden, moe.shared_ffn / tp),
     )
-    width = c.q_width + 2 * c.kv_width
+    quantised = (
+        t * (_qkv_width(step) + model.value_width) / tp + rows * (moe.expert_ffn + model.hidden) + t * model.hidden
+    )
     elementwise = (
-        _norms(c),
-        Elementwise("activation", (rows * c.expert_ffn / c.expert_tp + t * c.shared_ffn / c.tp) * 6.0),
-        Elementwise("rotary", t * width / c.tp * 5.0),
+        _norms(step),
+        Elementwise("activation", (rows * moe.expert_ffn / step.expert_tp + t * moe.shared_ffn / tp) * 6.0),
+        _rotary(step),
         # Gather the copies, scatter them to their experts, back, and the weighted sum: each reads and writes 16 bit.
-        Elementwise("permute", rows * c.hidden * 2.0 * (2 + 2 + 2 + 2)),
-        Elementwise("router", t / np.where(c.sp > 0, c.tp, 1.0) * c.experts * 4.0 * 6),
-        Elementwise(
-            "casts", _casts(c, t * (width + c.q_width) / c.tp + rows * (c.expert_ffn + c.hidden) + t * c.hidden)
-        ),
+        Elementwise("permute", rows * model.hidden * 2.0 * (2 + 2 + 2 + 2)),
+        Elementwise("router", routed * moe.experts * 4.0 * 6),
+        Elementwise("casts", _casts(step, quantised)),
     )
     # A grouped product launches per local expert; narrow formats also quantise each expert's input and its transpose.
-    per_local = np.where(c.fp8 + c.fp4 > 0, 6.0, 2.0) * np.minimum(local, 64.0)
-    return Layer(gemms, attention_core(c), elementwise, _kernels(c) + 30.0 + per_local)
+    per_local = where(step.precision.narrow, 6.0, 2.0) * np.minimum(local, 64.0)
+    return Layer(gemms, attention_core(step), elementwise, _kernels(step) + 30.0 + per_local)
 
 
-def logits(c: Columns) -> tuple[Gemm, Elementwise]:
+def logits(step: Steps) -> tuple[Gemm, Elementwise]:
     """Output matrix and cross entropy of the last stage, cut by tp; 24 bytes per token and word for both passes."""
-    gemm = Gemm("logits", c.tokens, c.vocab / c.tp, c.hidden, wide=True)
-    return gemm, Elementwise("loss", c.tokens * c.vocab / c.tp * 24.0)
+    words = step.model.vocab / step.tp
+    gemm = Gemm("logits", step.rank_tokens, words, step.model.hidden, wide=True)
+    return gemm, Elementwise("loss", step.rank_tokens * words * 24.0)
 
 
-def _casts(c: Columns, elements: Float64) -> Float64:
+def _casts(step: Steps, elements: Number) -> Number:
     """Bytes for quantising the inputs of narrow products: read 16 bit, write 8 bit (and its transpose)."""
-    return elements * np.where(c.fp8 + c.fp4 > 0, 3.0, 0.0)
+    return elements * where(step.precision.narrow, 3.0, 0.0)
 
 
-def _kernels(c: Columns) -> Float64:
+def _kernels(step: Steps) -> Number:
     """Kernels of a dense layer's forward pass: 16 fused, 24 with an unfused attention, 4 more with tp."""
-    return np.where(c.flash > 0, 16.0, 24.0) + np.where(c.tp > 1, 4.0, 0.0)
+    return where(step.flash_attention, 16.0, 24.0) + where(step.tp > 1, 4.0, 0.0)

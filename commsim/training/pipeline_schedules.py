@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from commsim.errors import InfeasibleError
+from commsim.training.columns import Columns, Number
 from commsim.training.pipeline import Action, Order, order_of, straight
 
 
@@ -16,33 +17,43 @@ def build(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -
     """The schedule of a name in `SCHEDULES`; InfeasibleError says what it cannot do."""
     if name not in SCHEDULES:
         raise InfeasibleError(f"found the unknown pipeline schedule {name!r}, expected one of {', '.join(SCHEDULES)}")
-    message = misfit(name, stages, micro_batches, virtual_stages)
-    if message:
-        raise InfeasibleError(message)
+    refuse_misfit(name, stages, micro_batches, virtual_stages)
     if name == "interleaved_1f1b":
         return interleaved_1f1b(stages, micro_batches, virtual_stages)
     return SCHEDULES[name](stages, micro_batches)
+
+
+def refuse_misfit(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> None:
+    """InfeasibleError where a schedule cannot run so."""
+    message = misfit(name, stages, micro_batches, virtual_stages)
+    if message:
+        raise InfeasibleError(message)
 
 
 def misfit(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> str | None:
     """Why a schedule cannot run with so many stages, micro-batches and chunks; None when it can."""
     if micro_batches < 1:
         return f"found {micro_batches} micro-batches, expected at least 1"
-    if name == "interleaved_1f1b":
-        if stages > 1 and virtual_stages > 1 and micro_batches % stages:
-            return (
-                f"interleaved_1f1b gives every stage its chunks in rounds of {stages} micro-batches: found "
-                f"{micro_batches} micro-batches, expected a multiple of {stages}"
-            )
-        return None
-    if virtual_stages > 1:
+    if virtual_stages > 1 and name != "interleaved_1f1b":
         return f"found virtual_stages={virtual_stages} with {name}, expected them only with interleaved_1f1b"
-    if name == "dualpipe":
-        if stages % 2:
-            return f"dualpipe sends micro-batches in from both ends: found pp={stages}, expected an even number"
-        if micro_batches % 2 or micro_batches < 2 * stages:
-            return f"dualpipe needs an even number of at least {2 * stages} micro-batches, found {micro_batches}"
-    return None
+    if (virtual_stages == 1 and name == "interleaved_1f1b") or not wrong_counts(name, stages, micro_batches):
+        return None
+    if name == "interleaved_1f1b":
+        return (
+            f"interleaved_1f1b gives every stage its chunks in rounds of {stages} micro-batches: found "
+            f"{micro_batches} micro-batches, expected a multiple of {stages}"
+        )
+    if stages % 2:
+        return f"dualpipe sends micro-batches in from both ends: found pp={stages}, expected an even number"
+    return f"dualpipe needs an even number of at least {2 * stages} micro-batches, found {micro_batches}"
+
+
+def wrong_counts(name: str | Columns, stages: Number, micro_batches: Number) -> Number:
+    """Where a schedule does not take so many stages and micro-batches: interleaved 1F1B goes in rounds of a micro-batch
+    per stage, DualPipe pairs stages, and micro-batches from both ends."""
+    rounds = (name == "interleaved_1f1b") & (micro_batches % stages != 0)
+    unpaired = (stages % 2 != 0) | (micro_batches % 2 != 0) | (micro_batches < 2 * stages)
+    return rounds | ((name == "dualpipe") & unpaired)
 
 
 def naive(stages: int, micro_batches: int) -> Order:

@@ -36,6 +36,26 @@ class Precision:
     extra_gradient_bytes: float = 0.0  # a second copy of the gradients
 
     @property
+    def fp8(self) -> bool:
+        """Whether weights are multiplied in 8 or 6 bit, which run at one rate."""
+        return self.gemm in ("fp8", "fp6")
+
+    @property
+    def fp4(self) -> bool:
+        """Whether weights are multiplied in 4 bit."""
+        return self.gemm == "fp4"
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the factors of products are quantised below 16 bit."""
+        return self.fp8 or self.fp4
+
+    @property
+    def gemm_bytes(self) -> float:
+        """Bytes of a factor of a product; block scales count for the rest of a narrower one."""
+        return 1.0 if self.narrow else self.weight_bytes
+
+    @property
     def weight_bytes(self) -> float:
         """Bytes of a weight as it is multiplied and gathered."""
         return BYTES[self.weight]

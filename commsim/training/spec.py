@@ -1,19 +1,26 @@
 """A training step: everything that fixes its work and its traffic, and nothing that is predicted.
 
-A `Step` names how the ranks are cut (dp, pp, cp, tp, ep), the batch, what is kept and what is recomputed, the number
+A `Step` says how the ranks are cut (dp, pp, cp, tp, ep), the batch, what is kept and what is recomputed, the number
 formats and what the software does at the same time. Which rank is where is `commsim.training.mesh`.
+
+`RULES` say what is wrong with a step, or with each of a table of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
 
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import Accelerator
+from commsim.training.columns import Columns, Number, where
 from commsim.training.model import Model
 from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
+from commsim.units import GIGA
 
 RECOMPUTE = ("none", "selective", "layerwise", "full")
 """``selective`` recomputes the attention core (Korthikanti et al. 2022), ``layerwise`` keeps the results of matrix
@@ -27,7 +34,10 @@ KERNELS = ("vendor", "open")
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step of a model on ranks that are all alike. Sizes are counts; batches are in sequences."""
+    """One optimizer step of a model on ranks that are all alike. Sizes are counts; batches are in sequences.
+
+    The types are those of one step. In a table of steps a number is an array and a name `Columns`.
+    """
 
     model: Model
     accelerator: Accelerator
@@ -51,17 +61,18 @@ class Step:
     frozen_weights: bool = False  # LoRA: no weight gradient, no state, no gradient traffic of the base weights
     stack: str = "tuned"
     flash_attention: bool = True
-    attention_kernel: str = (
-        "vendor"  # of fused attention: vendor (cuDNN, FlashAttention-3) or open (FlashAttention-1/2)
-    )
+    attention_kernel: str = "vendor"  # of fused attention: cuDNN and FlashAttention-3, or open: FlashAttention-1/2
     cuda_graphs: bool = False
     overlap_dp: bool = True  # gradients and parameters move during backward and forward
     overlap_tp: bool = False  # activations move during the matrix product that makes or uses them
     overlap_pp: bool = True  # stages send while they compute
     gpus_per_node: int = 8
+    nic_bytes_per_s: float = GIGA  # a rank's share of its node's; a step inside a node takes the same with any
     imbalance: float = 1.0  # tokens of the busiest expert rank over the mean
 
     def __post_init__(self) -> None:
+        if any(isinstance(getattr(self, f.name), (np.ndarray, Columns)) for f in fields(self)):
+            return  # a table: `broken` tells which
         faults = list(self._faults())
         if faults:
             raise ScenarioError("; ".join(faults))
@@ -87,6 +98,11 @@ class Step:
         return self.micro_batch_size * self.seq_len // self.cp
 
     @property
+    def sequence_cut(self) -> Number:
+        """Ranks among which norms and residuals are cut: tp with sequence parallelism, else 1."""
+        return where(self.sequence_parallel, self.tp, 1)
+
+    @property
     def expert_dp(self) -> int:
         """Copies of every expert."""
         return self.tp * self.cp * self.dp // (self.ep * self.expert_tp)
@@ -97,81 +113,143 @@ class Step:
         return self.shard_ranks or self.dp * self.cp
 
     @property
-    def chunk_layers(self) -> float:
-        """Layers of one model chunk, on average."""
-        return self.model.layers / (self.pp * self.virtual_stages)
+    def run_schedule(self) -> str:
+        """The schedule of one step by its own name: 1F1B over several chunks of a stage is the interleaved one."""
+        return "interleaved_1f1b" if self.virtual_stages > 1 and self.schedule == "1f1b" else self.schedule
+
+    @property
+    def nvlink_domain(self) -> int:
+        """Ranks that reach each other without a NIC: a node is one domain, if only over PCIe."""
+        return max(self.accelerator.nvlink_domain, self.gpus_per_node)
+
+    @property
+    def gemm_peak(self) -> float:
+        """FLOP/s of the type that weights are multiplied in."""
+        return self.accelerator.peak(self.precision.gemm)
+
+    @property
+    def wide_peak(self) -> float:
+        """FLOP/s of the type of the attention core and the output matrix."""
+        return self.accelerator.peak(self.precision.attention)
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Bytes per parameter of the optimizer's states and the master weight."""
+        return self.precision.optimizer_bytes(self.optimizer)
 
     def _faults(self) -> Iterator[str]:
-        counts = (
-            "seq_len",
-            "micro_batch_size",
-            "global_batch_size",
-            "tp",
-            "pp",
-            "cp",
-            "dp",
-            "ep",
-            "expert_tp",
-            "virtual_stages",
-            "gpus_per_node",
-        )
-        low = [n for n in counts if getattr(self, n) < 1]
+        low = [name for name in COUNTS if getattr(self, name) < 1]
         for name in low:
             yield f"{name} = {getattr(self, name)}, expected at least 1"
         if low:
             return
-        for name, choices in (
-            ("recompute", RECOMPUTE),
-            ("schedule", SCHEDULES),
-            ("stack", STACKS),
-            ("attention_kernel", KERNELS),
-        ):
+        for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 yield f"{name} = {getattr(self, name)!r}, expected one of {', '.join(choices)}"
-        if self.optimizer not in OPTIMIZER_BYTES:
-            yield f"optimizer = {self.optimizer!r}, expected one of {', '.join(OPTIMIZER_BYTES)}"
         if self.zero_stage not in (0, 1, 2, 3):
             yield f"zero_stage = {self.zero_stage}, expected 0, 1, 2 or 3"
-        yield from self._batch_faults()
-        yield from self._cut_faults()
+        yield from (rule.message(self) for rule in RULES if rule.broken(self))
         try:
             self.precision.check(self.accelerator)
         except ScenarioError as exc:
             yield f"precision = {self.precision.name!r}: {exc}"
 
-    def _batch_faults(self) -> Iterator[str]:
-        part = self.micro_batch_size * self.dp
-        if self.global_batch_size % part:
-            near = max(self.global_batch_size // part, 1) * part
-            yield (
-                f"global_batch_size = {self.global_batch_size}, expected a multiple of micro_batch_size * dp = "
-                f"{self.micro_batch_size} * {self.dp} = {part}, such as {near}"
-            )
-        if self.seq_len % self.cp:
-            yield f"seq_len = {self.seq_len}, expected a multiple of cp = {self.cp}"
 
-    def _cut_faults(self) -> Iterator[str]:
-        model = self.model
-        if self.tp > 1 and model.heads % self.tp:
-            yield f"tp = {self.tp}, expected a divisor of heads = {model.heads}"
-        if self.pp * self.virtual_stages > model.layers + 2:  # the embedding and the output may be stages of their own
-            yield (
-                f"pp * virtual_stages = {self.pp} * {self.virtual_stages} = {self.pp * self.virtual_stages}, "
-                f"expected at most layers = {model.layers} and two stages for embedding and output"
-            )
-        if self.virtual_stages > 1 and self.pp == 1:
-            yield f"virtual_stages = {self.virtual_stages}, expected 1 without a pipeline (pp = 1)"
-        if self.sequence_parallel and self.rank_tokens % self.tp:
-            yield (
-                f"tp = {self.tp}, expected a divisor of the {self.rank_tokens} tokens of a micro-batch with "
-                "sequence_parallel"
-            )
-        if model.moe is None and self.ep > 1:
-            yield f"ep = {self.ep}, expected 1: {model.name} has no experts"
-        if model.moe is not None and model.moe.experts % self.ep:
-            yield f"ep = {self.ep}, expected a divisor of experts = {model.moe.experts}"
-        ranks = self.tp * self.cp * self.dp
-        if ranks % (self.ep * self.expert_tp):
-            yield f"ep * expert_tp = {self.ep} * {self.expert_tp}, expected a divisor of tp * cp * dp = {ranks}"
-        if self.shard_ranks and (self.dp * self.cp) % self.shard_ranks:
-            yield f"shard_ranks = {self.shard_ranks}, expected a divisor of dp * cp = {self.dp * self.cp}"
+Steps: TypeAlias = Step | Columns
+"""A step, or many: formulas take either."""
+
+COUNTS = (
+    "seq_len", "micro_batch_size", "global_batch_size", "tp", "pp", "cp", "dp", "ep", "expert_tp", "virtual_stages",
+    "gpus_per_node",
+)  # fmt: skip
+"""Fields of at least 1."""
+
+CHOICES = {
+    "recompute": RECOMPUTE,
+    "schedule": tuple(SCHEDULES),
+    "stack": STACKS,
+    "attention_kernel": KERNELS,
+    "optimizer": tuple(OPTIMIZER_BYTES),
+}
+
+
+# -- what a step must not be ---------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where a step breaks it, for a step or a table of them, and what is wrong with one; `field` is at fault."""
+
+    field: str
+    broken: Callable[[Step], Number]
+    message: Callable[[Step], str]
+
+
+def broken(step: Step, *at_fault: str) -> Number:
+    """Where a rule of these fields is broken."""
+    wrong: Number = False
+    for rule in RULES:
+        if rule.field in at_fault:
+            wrong = wrong | rule.broken(step)
+    return wrong
+
+
+def _batch(step: Step) -> str:
+    part = step.micro_batch_size * step.dp
+    near = max(step.global_batch_size // part, 1) * part
+    return (
+        f"global_batch_size = {step.global_batch_size}, expected a multiple of micro_batch_size * dp = "
+        f"{step.micro_batch_size} * {step.dp} = {part}, such as {near}"
+    )
+
+
+def _chunks(step: Step) -> str:
+    chunks = f"pp * virtual_stages = {step.pp} * {step.virtual_stages} = {step.pp * step.virtual_stages}"
+    return f"{chunks}, expected at most layers = {step.model.layers} and two stages for embedding and output"
+
+
+def _experts(step: Step) -> str:
+    if step.model.moe is None:
+        return f"ep = {step.ep}, expected 1: {step.model.name} has no experts"
+    return f"ep = {step.ep}, expected a divisor of experts = {step.model.moe.experts}"
+
+
+RULES = (
+    Rule("global_batch_size", lambda s: s.global_batch_size % (s.micro_batch_size * s.dp) != 0, _batch),
+    Rule(
+        "seq_len",
+        lambda s: s.seq_len % s.cp != 0,
+        lambda s: f"seq_len = {s.seq_len}, expected a multiple of cp = {s.cp}",
+    ),
+    Rule(
+        "tp",
+        lambda s: s.model.heads % s.tp != 0,
+        lambda s: f"tp = {s.tp}, expected a divisor of heads = {s.model.heads}",
+    ),
+    # The embedding and the output may be stages of their own.
+    Rule("pp", lambda s: s.pp * s.virtual_stages > s.model.layers + 2, _chunks),
+    Rule(
+        "virtual_stages",
+        lambda s: (s.virtual_stages > 1) & (s.pp == 1),
+        lambda s: f"virtual_stages = {s.virtual_stages}, expected 1 without a pipeline (pp = 1)",
+    ),
+    Rule(
+        "sequence_parallel",
+        lambda s: s.rank_tokens % s.sequence_cut != 0,
+        lambda s: (
+            f"tp = {s.tp}, expected a divisor of the {s.rank_tokens} tokens of a micro-batch with sequence_parallel"
+        ),
+    ),
+    Rule("ep", lambda s: s.model.routing.experts % s.ep != 0, _experts),
+    Rule(
+        "expert_tp",
+        lambda s: (s.tp * s.cp * s.dp) % (s.ep * s.expert_tp) != 0,
+        lambda s: f"ep * expert_tp = {s.ep} * {s.expert_tp}, expected a divisor of tp * cp * dp = {s.tp * s.cp * s.dp}",
+    ),
+    Rule(
+        "shard_ranks",
+        lambda s: (s.dp * s.cp) % s.shards != 0,
+        lambda s: f"shard_ranks = {s.shard_ranks}, expected a divisor of dp * cp = {s.dp * s.cp}",
+    ),
+)
+"""In the order in which their messages come."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
 
 from commsim.errors import ScenarioError
+from commsim.training.columns import Number, where
 from commsim.training.model import Model
 from commsim.training.spec import Step
 
@@ -27,15 +32,15 @@ class Chunk:
         return self.last - self.first
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weights:
     """Parameters that one rank holds: those cut by tp, and those of experts, which have axes of their own."""
 
-    dense: float
-    expert: float
+    dense: Number
+    expert: Number
 
     @property
-    def total(self) -> float:
+    def total(self) -> Number:
         """All of them."""
         return self.dense + self.expert
 
@@ -61,60 +66,89 @@ def split_layers(layers: int, chunks: int) -> list[int]:
 
 def chunks_of(step: Step, layers: Sequence[int] | None = None) -> list[Chunk]:
     """The chunks in the order in which a forward passes them; ``layers`` overrides how many each has."""
-    number = step.pp * step.virtual_stages
-    counts = split_layers(step.model.layers, number) if layers is None else list(layers)
-    if len(counts) != number or sum(counts) != step.model.layers or min(counts) < 0:
+    return chunks_in_order(step.model, step.pp, step.virtual_stages, layers)
+
+
+def chunks_in_order(model: Model, pp: int, virtual_stages: int, layers: Sequence[int] | None = None) -> list[Chunk]:
+    """`chunks_of` for so many stages and chunks of each."""
+    number = pp * virtual_stages
+    counts = split_layers(model.layers, number) if layers is None else list(layers)
+    if len(counts) != number or sum(counts) != model.layers or min(counts) < 0:
         raise ScenarioError(
             f"found {'+'.join(map(str, counts))} = {sum(counts)} layers on {len(counts)} stages, expected "
-            f"{step.model.layers} layers on pp * virtual_stages = {number}"
+            f"{model.layers} layers on pp * virtual_stages = {number}"
         )
-    found, first = [], 0
-    for i, count in enumerate(counts):
-        found.append(Chunk(i % step.pp, i // step.pp, first, first + count, i == 0, i == number - 1))
-        first += count
-    return found
+    last = list(accumulate(counts))
+    return [
+        Chunk(i % pp, i // pp, end - count, end, i == 0, i == number - 1)
+        for i, (count, end) in enumerate(zip(counts, last, strict=True))
+    ]
 
 
-def layer_weights(step: Step, layer: int) -> Weights:
-    """The parameters of one layer on one rank: matrices over tp, norms and routers whole, experts over ep and etp."""
-    model = step.model
-    whole = 2 * model.norm_parameters
-    if model.moe is None or not model.is_moe_layer(layer):
-        return Weights((model.attention_parameters + model.mlp_parameters) / step.tp + whole, 0.0)
-    dense = (model.attention_parameters + model.shared_expert_parameters) / step.tp + whole + model.router_parameters
-    return Weights(dense, model.moe.experts * model.expert_parameters / (step.ep * step.expert_tp))
+@dataclass(frozen=True, eq=False)
+class Share:
+    """What of the model one stage (or chunk) holds: numbers, or arrays of one per step."""
+
+    dense: Number  # layers with an ordinary MLP
+    moe: Number  # layers with experts
+    embeds: Number
+    outputs: Number
+
+    @property
+    def layers(self) -> Number:
+        """Number of layers."""
+        return self.dense + self.moe
 
 
-def chunk_weights(step: Step, chunk: Chunk) -> Weights:
-    """The parameters of a chunk on one rank, with embedding and output where it has them.
+def share_of(model: Model, chunks: Sequence[Chunk]) -> Share:
+    """What some chunks hold together; dense layers come before those with experts."""
+    first_moe = model.layers - model.moe_layers
+    dense = sum(max(0, min(c.last, first_moe) - c.first) for c in chunks)
+    layers = sum(c.layers for c in chunks)
+    return Share(dense, layers - dense, any(c.embeds for c in chunks), any(c.outputs for c in chunks))
+
+
+def shares_of_ends(step: Step) -> list[Share]:
+    """The shares of the first stage, the second and the last, for a table of steps as well."""
+    pairs = np.stack(np.broadcast_arrays(step.pp, step.virtual_stages)).reshape(2, -1)
+    unique, inverse = np.unique(pairs, axis=1, return_inverse=True)
+    layers = np.array([_layers_of_ends(step.model, int(pp), int(v)) for pp, v in unique.T])[inverse.ravel()]
+    stages: list[Number] = [0, np.minimum(1, step.pp - 1), step.pp - 1]
+    return [Share(layers[:, i, 0], layers[:, i, 1], stage == 0, stage == step.pp - 1) for i, stage in enumerate(stages)]
+
+
+@lru_cache(maxsize=4096)
+def _layers_of_ends(model: Model, pp: int, virtual_stages: int) -> tuple[tuple[int, int], ...]:
+    """(dense, expert) layers of the first stage, the second and the last."""
+    chunks = chunks_in_order(model, pp, virtual_stages)
+    shares = [share_of(model, [c for c in chunks if c.stage == s]) for s in (0, min(1, pp - 1), pp - 1)]
+    return tuple((share.dense, share.moe) for share in shares)
+
+
+def weights_of(step: Step, share: Share) -> Weights:
+    """The parameters of a share on one rank: matrices over tp, norms and routers whole, experts over ep and expert_tp.
 
     A tied output is a second copy on the last stage, kept equal by an all_reduce between the two (Megatron-LM).
     """
-    model = step.model
-    dense = expert = 0.0
-    for layer, count in _kinds(model, chunk):
-        one = layer_weights(step, layer)
-        dense, expert = dense + count * one.dense, expert + count * one.expert
-    if chunk.embeds:
-        positions = model.seq_len * model.hidden if model.positions == "learned" else 0
-        dense += model.vocab * model.hidden / step.tp + positions
-    if chunk.outputs:
-        copied = model.tied_embeddings and not chunk.embeds
-        dense += (model.vocab * model.hidden if copied else model.output_parameters) / step.tp + model.norm_parameters
-    return Weights(dense, expert)
+    model, tp = step.model, step.tp
+    norms = 2 * model.norm_parameters
+    dense = (model.attention_parameters + model.mlp_parameters) / tp + norms
+    beside = (model.attention_parameters + model.shared_expert_parameters) / tp + norms + model.router_parameters
+    word = model.vocab * model.hidden
+    positions = model.seq_len * model.hidden if model.positions == "learned" else 0
+    copied = (share.embeds == 0) & model.tied_embeddings
+    output = where(copied, word, model.output_parameters) / tp + model.norm_parameters
+    ends = share.embeds * (word / tp + positions) + share.outputs * output
+    experts = share.moe * model.routed_parameters / (step.ep * step.expert_tp)
+    return Weights(share.dense * dense + share.moe * beside + ends, experts)
 
 
-def _kinds(model: Model, chunk: Chunk) -> list[tuple[int, int]]:
-    """(a layer, how many of its kind): dense layers before those with experts."""
-    dense = min(chunk.last, model.layers - model.moe_layers) - chunk.first if model.moe is not None else chunk.layers
-    dense = max(0, dense)
-    return [(layer, n) for layer, n in ((chunk.first, dense), (chunk.last - 1, chunk.layers - dense)) if n]
+def chunk_weights(step: Step, chunk: Chunk) -> Weights:
+    """The parameters of a chunk on one rank, with embedding and output where it has them."""
+    return weights_of(step, share_of(step.model, [chunk]))
 
 
-def stage_weights(step: Step, chunks: Sequence[Chunk] | None = None) -> list[Weights]:
+def stage_weights(step: Step) -> list[Weights]:
     """The parameters of one rank of every stage, (pp,)."""
-    totals = [(0.0, 0.0)] * step.pp
-    for chunk in chunks_of(step) if chunks is None else chunks:
-        mine, (dense, expert) = chunk_weights(step, chunk), totals[chunk.stage]
-        totals[chunk.stage] = (dense + mine.dense, expert + mine.expert)
-    return [Weights(*pair) for pair in totals]
+    chunks = chunks_of(step)
+    return [weights_of(step, share_of(step.model, [c for c in chunks if c.stage == s])) for s in range(step.pp)]

@@ -49,8 +49,7 @@ def mesh_of(step: Step, order: tuple[str, ...] | None = None) -> Mesh:
 
 def order_of_step(step: Step) -> Order:
     """The pipeline schedule of a step."""
-    name = "interleaved_1f1b" if step.virtual_stages > 1 and step.schedule == "1f1b" else step.schedule
-    return build(name, step.pp, step.num_microbatches, step.virtual_stages)
+    return build(step.run_schedule, step.pp, step.num_microbatches, step.virtual_stages)
 
 
 def places_of(step: Step, layers: Sequence[int] | None = None) -> list[Chunk]:

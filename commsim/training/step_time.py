@@ -2,156 +2,198 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
-from commsim.training.columns import Columns
-from commsim.training.compute import Passes, StepCompute, Values, step_compute
-
-Float64 = npt.NDArray[np.float64]
+from commsim.training.columns import Number, where
+from commsim.training.compute import Passes, Values, memory_rate, step_compute
+from commsim.training.spec import Steps
 
 
 @dataclass(frozen=True, eq=False)
 class StepTime:
     """Seconds of a step by part; `total` is their sum."""
 
-    compute: Float64
-    tp: Float64
-    ep: Float64
-    cp: Float64
-    pp: Float64
-    bubble: Float64
-    dp: Float64
-    optimizer: Float64
-    constant: Float64
+    compute: Number
+    tp: Number
+    ep: Number
+    cp: Number
+    pp: Number
+    bubble: Number
+    dp: Number
+    optimizer: Number
+    constant: Number
 
     @property
-    def total(self) -> Float64:
+    def total(self) -> Number:
         """Seconds of the step."""
-        return (
-            self.compute
-            + self.tp
-            + self.ep
-            + self.cp
-            + self.pp
-            + self.bubble
-            + self.dp
-            + self.optimizer
-            + self.constant
-        )
+        return sum(getattr(self, part.name) for part in fields(self))
 
 
-def _inside(ranks: Float64, stride: Float64, domain: Float64) -> Float64:
+def _inside(ranks: Number, stride: Number, domain: Number) -> Number:
     """Ranks of a group, `stride` apart, that share a domain."""
     return np.clip(np.floor(domain / stride), 1.0, ranks)
 
 
-def ring_seconds(nbytes: Float64, ranks: Float64, stride: Float64, passes: float, c: Columns, v: Values) -> Float64:
-    """`passes` rounds (2 all_reduce, 1 all_gather or reduce_scatter) of rings over ranks `stride` apart."""
-    inside = _inside(ranks, stride, c.domain)
-    nvlink = c.nvlink * v["nvlink"]
-    nic = np.minimum(c.nic * v["nic"] * inside, nvlink)
-    rate = np.where(inside >= ranks, nvlink, nic)
-    steps = np.where(inside >= ranks, v["alpha"], v["alpha"] + v["alpha_node"] * ranks / inside)
-    share = (ranks - 1.0) / np.maximum(ranks, 1.0)
-    return np.where(ranks > 1, passes * (nbytes * share / rate + steps), 0.0)
+def ring_seconds(nbytes: Number, ranks: Number, stride: Number, step: Steps, v: Values) -> Number:
+    """A round of rings over ranks `stride` apart: an all_gather or reduce_scatter, half an all_reduce."""
+    inside = _inside(ranks, stride, step.nvlink_domain)
+    nvlink = step.accelerator.near_bytes_per_s * v["nvlink"]
+    nic = np.minimum(step.nic_bytes_per_s * v["nic"] * inside, nvlink)
+    rate = where(inside >= ranks, nvlink, nic)
+    steps = where(inside >= ranks, v["alpha"], v["alpha"] + v["alpha_node"] * ranks / inside)
+    return where(ranks > 1, nbytes * (ranks - 1.0) / ranks / rate + steps, 0.0)
 
 
-def all_to_all_seconds(nbytes: Float64, ranks: Float64, c: Columns, v: Values) -> Float64:
+def all_to_all_seconds(nbytes: Number, ranks: Number, step: Steps, v: Values) -> Number:
     """Every rank sends `nbytes` to the others, evenly; over the NICs what leaves the domain."""
-    inside = _inside(ranks, np.ones(len(c)), c.domain)
-    near = (inside - 1.0) / np.maximum(ranks, 1.0) * nbytes / (c.nvlink * v["nvlink"])
+    top_k = step.model.routing.top_k
+    inside = _inside(ranks, 1.0, step.nvlink_domain)
+    near = (inside - 1.0) / ranks * nbytes / (step.accelerator.near_bytes_per_s * v["nvlink"])
     # A token goes once to a node that holds several of its experts (HybridEP, DeepEP).
     domains = ranks / inside
-    distinct = domains * (1.0 - (1.0 - 1.0 / domains) ** c.top_k) / c.top_k
-    far = nbytes * distinct * (domains - 1.0) / domains / (c.nic * v["nic"])
-    return np.where(ranks > 1, np.maximum(near, far) + v["alpha"], 0.0)
+    distinct = domains * (1.0 - (1.0 - 1.0 / domains) ** top_k) / top_k
+    far = nbytes * distinct * (domains - 1.0) / domains / (step.nic_bytes_per_s * v["nic"])
+    return where(ranks > 1, np.maximum(near, far) + v["alpha"], 0.0)
 
 
-def step_time(c: Columns, v: Values, work: StepCompute | None = None) -> StepTime:
-    """Seconds of every step by part; `work`: its compute, where that is known already."""
-    work = work or step_compute(c, v)
-    one = np.ones(len(c))
-    dense, moe = c.dense_layers / c.pp, c.moe_layers / c.pp  # layers of a stage
-
-    def layers(of: str) -> Float64:
-        seconds: Float64 = dense * getattr(work.dense, of) + moe * getattr(work.moe, of)
-        return seconds
-
-    tp_message = ring_seconds(c.tokens * c.hidden * 2.0, c.tp, one, 2.0, c, v)
-    again = dense * recompute_seconds(work.dense, c) + moe * recompute_seconds(work.moe, c)
-    forward, backward = layers("forward"), layers("backward") + again
-    hidden_tp = np.where(c.overlap_tp > 0, v["exposed_tp"], 1.0)
-    tp_layer = tp_message * (2.0 + 2.0 + np.where(c.sp > 0, 1.0, 0.0) + 2.0 * c.full) * hidden_tp
-    tp = tp_layer * (dense + moe)
-
-    copies = c.tokens / c.tp * c.expert_tp * c.top_k * c.hidden
-    ep = all_to_all_seconds(copies * 2.0 * c.imbalance, c.ep, c, v) * 4.0 * moe * v["exposed_ep"]
-    ep = ep + 2.0 * ring_seconds(copies * 2.0 * c.imbalance, c.expert_tp, one, 2.0, c, v) * moe * hidden_tp
-    kv = c.tokens * 2.0 * c.kv_width / c.tp * 2.0
-    ring = ring_seconds(kv * c.cp, c.cp, c.tp, 1.0, c, v) * 3.0 * (dense + moe)
-    cp = np.maximum(ring * v["exposed_cp"], ring - layers("attention"))
-
-    head_f, head_b = work.head.forward, work.head.backward
-    mid = forward + backward + tp + ep + cp
-    compute = c.m * (forward + backward + head_f + head_b)
-    bubble = (c.pp - 1.0) / c.v * mid
-
-    # tp ranks send a slice each and gather on the other side (scatter/gather, Narayanan et al. 2021, section 4.1).
-    message = c.tokens * c.hidden * 2.0 / c.tp
-    gather = np.where(c.sp > 0, 0.0, ring_seconds(c.tokens * c.hidden * 2.0, c.tp, one, 1.0, c, v))
-    hop = np.where(c.tp * c.cp * c.dp >= c.domain, c.nic * v["nic"], c.nvlink * v["nvlink"])
-    pp = np.where(
-        c.pp > 1,
-        2.0 * c.v * c.m * (message / hop + v["alpha"] + gather) * np.where(c.overlap_pp > 0, v["exposed_pp"], 1.0),
-        0.0,
-    )
-    dp = _data_parallel(c, v, forward + backward + head_f + head_b, backward)
-    optimizer = optimizer_seconds(c, v)
-    parts = (compute, c.m * tp, c.m * ep, c.m * cp, pp, bubble, dp, optimizer, v["constant"] * one)
-    return StepTime(*(v["scale"] * part for part in parts))
+def step_time(step: Steps, v: Values) -> StepTime:
+    """Seconds of every step by part."""
+    work = step_compute(step, v)
+    forward = work.of_stage(step, lambda p: p.forward)
+    backward = work.of_stage(step, lambda p: p.backward + recompute_seconds(p, step))
+    head = work.head.forward + work.head.backward
+    m, dual = step.num_microbatches, step.schedule == "dualpipe"
+    # Half of DualPipe's micro-batches see the loss on one end of the pipeline, half on the other.
+    compute = m * (forward + backward + where(dual, 0.5, 1.0) * head)
+    tp, cp = _tensor_parallel(step, v), _context_parallel(step, v, work.of_stage(step, lambda p: p.attention))
+    ep = _expert_parallel(step, v) * where(dual, _beside_passes(step, v), 1.0)
+    bubble = _bubble(step, forward + backward + tp + ep + cp, work.of_stage(step, lambda p: p.weight))
+    pp, dp = _pipeline_parallel(step, v), _data_parallel(step, v, forward + backward + head)
+    seconds = (compute, m * tp, m * ep, m * cp, pp, bubble, dp, optimizer_seconds(step, v), v["constant"])
+    return StepTime(*(v["scale"] * part for part in seconds))
 
 
-def recompute_seconds(p: Passes, c: Columns) -> Float64:
+def recompute_seconds(p: Passes, step: Steps) -> Number:
     """Seconds of a layer's second forward: all of it, its unfused attention core, or what layer-wise checkpoints drop.
 
     Layer-wise (torchtitan's selective AC) keeps the results of every second product: about 0.35 of the products and
     half of the element-wise traffic run again.
     """
-    selective = c.selective * np.where(c.flash > 0, 0.0, p.attention)
-    return c.full * p.forward + selective + c.layerwise * (0.35 * p.gemm + 0.5 * p.memory)
+    core = where(step.flash_attention, 0.0, p.attention)
+    layerwise = where(step.recompute == "layerwise", 0.35 * p.gemm + 0.5 * p.memory, 0.0)
+    return where(step.recompute == "full", p.forward, where(step.recompute == "selective", core, layerwise))
 
 
-def stage_parameters(c: Columns) -> tuple[Float64, Float64]:
+# -- inside a pass, seconds of a stage's layers on one micro-batch ---------------------------------
+
+
+def _hidden_bytes(step: Steps) -> Number:
+    """Bytes of a micro-batch's hidden states in 16 bit, before tp cuts them."""
+    return step.rank_tokens * step.model.hidden * 2.0
+
+
+def _stage_layers(step: Steps) -> Number:
+    return step.model.layers / step.pp
+
+
+def _shown_tp(step: Steps, v: Values) -> Number:
+    """The share of tensor parallel traffic that does not hide behind the products it belongs to."""
+    return where(step.overlap_tp, v["exposed_tp"], 1.0)
+
+
+def _tensor_parallel(step: Steps, v: Values) -> Number:
+    """Two all_reduces forward and two backward (Shoeybi et al. 2019); sequence parallelism gathers the inputs of both
+    pairs of products once more (Korthikanti et al. 2022), full recomputation repeats the forward's."""
+    all_reduce = 2.0 * ring_seconds(_hidden_bytes(step), step.tp, 1.0, step, v)
+    again = where(step.sequence_parallel, 1.0, 0.0) + where(step.recompute == "full", 2.0, 0.0)
+    return all_reduce * (4.0 + again) * _shown_tp(step, v) * _stage_layers(step)
+
+
+def _expert_parallel(step: Steps, v: Values) -> Number:
+    """Dispatch and combine, forward and backward; with expert_tp > 1 their ranks gather tokens and sum, too."""
+    layers = step.model.moe_layers / step.pp
+    nbytes = _hidden_bytes(step) / step.tp * step.expert_tp * step.model.routing.top_k * step.imbalance
+    exchanged = all_to_all_seconds(nbytes, step.ep, step, v) * 4.0 * v["exposed_ep"]
+    summed = 4.0 * ring_seconds(nbytes, step.expert_tp, 1.0, step, v) * _shown_tp(step, v)
+    return (exchanged + summed) * layers
+
+
+def _beside_passes(step: Steps, v: Values) -> Number:
+    """The share of experts' exchanges in the open that stays there when they run beside another micro-batch's pass
+    (DualPipe): the first layer's, and what they slow that pass by; see `commsim.training.work.overlap`."""
+    share = (1.0 - 1.0 / v["slowdown"]) + step.pp / step.model.layers
+    return np.minimum(share / v["exposed_ep"], 1.0)
+
+
+def _context_parallel(step: Steps, v: Values, attention: Number) -> Number:
+    """Rings of keys and values forward, of them and their gradients backward, behind the attention core."""
+    kv = step.rank_tokens * 2.0 * step.model.kv_width / step.tp * 2.0
+    ring = ring_seconds(kv * step.cp, step.cp, step.tp, step, v) * 3.0 * _stage_layers(step)
+    return np.maximum(ring * v["exposed_cp"], ring - attention)
+
+
+# -- between stages, seconds of a step ---------------------------------
+
+
+def _pipeline_parallel(step: Steps, v: Values) -> Number:
+    """Messages between stages, there and back; tp ranks send a slice each and gather on the other side
+    (scatter/gather, Narayanan et al. 2021, section 4.1)."""
+    hidden = _hidden_bytes(step)
+    gather = where(step.sequence_parallel, 0.0, ring_seconds(hidden, step.tp, 1.0, step, v))
+    crosses = step.tp * step.cp * step.dp >= step.nvlink_domain
+    hop = where(crosses, step.nic_bytes_per_s * v["nic"], step.accelerator.near_bytes_per_s * v["nvlink"])
+    each = hidden / step.tp / hop + v["alpha"] + gather
+    shown = where(step.overlap_pp, v["exposed_pp"], 1.0)
+    return where(step.pp > 1, 2.0 * step.virtual_stages * step.num_microbatches * each * shown, 0.0)
+
+
+def _bubble(step: Steps, passes: Number, weight: Number) -> Number:
+    """Idle seconds of a stage whose passes F and B take `passes`, W of them for weight gradients.
+
+    1F1B, GPipe: (p - 1)(F + B); interleaved: 1/v of it. ZB-H1: (p - 1)(F + B - 2 W) (Qi et al. 2023, table 2).
+    DualPipe: (p/2 - 1)(F + B - 2 W), where a stage sends what its forward made before the backward that it is paired
+    with ends; merged into one pass F&B they would leave (p/2 - 1)(F&B + B - 3 W) (DeepSeek-AI 2024, table 2).
+    """
+    filled = np.maximum(passes - 2.0 * weight, 0.0)
+    dual = np.maximum(step.pp / 2.0 - 1.0, 0.0) * filled
+    plain = (step.pp - 1.0) / step.virtual_stages * passes
+    zero = where(step.schedule == "zb_h1", (step.pp - 1.0) * filled, plain)
+    return where(step.schedule == "dualpipe", dual, zero)
+
+
+# -- gradients and update ---------------------------------
+
+
+def stage_parameters(step: Steps) -> tuple[Number, Number]:
     """Weights of the fullest stage on one rank: dense ones, and routed experts."""
-    per_stage = (c.dense_layers * c.dense_parameters + c.moe_layers * c.moe_shared_parameters) / c.pp
-    vocabulary = np.where(c.pp > 1, c.output, c.embedding + c.output * (c.embedding != c.output))
-    dense = (per_stage + vocabulary) / c.tp
-    return dense, c.moe_layers * c.expert_parameters / (c.pp * c.ep * c.expert_tp)
+    model, moe = step.model, step.model.moe_layers
+    layers = ((model.layers - moe) * model.dense_layer_parameters + moe * model.unrouted_parameters) / step.pp
+    output, embedding = model.vocab * model.hidden, model.embedding_parameters
+    vocabulary = where(step.pp > 1, output, embedding + output * (embedding != output))
+    return (layers + vocabulary) / step.tp, moe * model.routed_parameters / (step.pp * step.ep * step.expert_tp)
 
 
-def _data_parallel(c: Columns, v: Values, micro: Float64, backward: Float64) -> Float64:
-    """Exposed seconds of gradients and parameters."""
-    dense, experts = stage_parameters(c)
-    stride = c.tp
-    ranks = c.dp * c.cp
-    live = np.where(c.frozen > 0, 0.0, 1.0)
-    grad = ring_seconds(dense * c.gradient_bytes * live, ranks, stride, 1.0, c, v)
-    param = ring_seconds(dense * c.weight_bytes, ranks, stride, 1.0, c, v)
-    expert_ranks = c.tp * c.cp * c.dp / (c.ep * c.expert_tp)
-    grad = grad + ring_seconds(experts * c.gradient_bytes * live, expert_ranks, c.ep, 1.0, c, v)
-    param = param + ring_seconds(experts * c.weight_bytes, expert_ranks, c.ep, 1.0, c, v)
-    plain = grad + np.where(c.zero > 0, param * live, grad)
-    once = np.where(c.overlap_dp > 0, overlapped(plain, 0.8 * micro, v), plain)
-    launch = (v["alpha_z"] + v["alpha_rank"] * ranks) * 3.0 * c.layers * (ranks > 1)
+def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
+    """Exposed seconds of gradients and parameters; `micro`: compute of a micro-batch."""
+    dense, experts = stage_parameters(step)
+    ranks, live = step.dp * step.cp, where(step.frozen_weights, 0.0, 1.0)
+
+    def round_of(bytes_each: Number) -> Number:
+        of_dense = ring_seconds(dense * bytes_each, ranks, step.tp, step, v)
+        return of_dense + ring_seconds(experts * bytes_each, step.expert_dp, step.ep, step, v)
+
+    grad, param = round_of(step.precision.gradient_bytes * live), round_of(step.precision.weight_bytes)
+    plain = grad + where(step.zero_stage > 0, param * live, grad)
+    once = where(step.overlap_dp, overlapped(plain, 0.8 * micro, v), plain)
+    launch = (v["alpha_z"] + v["alpha_rank"] * ranks) * 3.0 * step.model.layers * (ranks > 1)
     sharded = 2.0 * param + grad + launch
-    each = np.where(c.overlap_dp > 0, overlapped(sharded, 0.9 * micro, v), sharded)
-    return np.where(c.zero >= 3, c.m * each, once)
+    each = where(step.overlap_dp, overlapped(sharded, 0.9 * micro, v), sharded)
+    return where(step.zero_stage >= 3, step.num_microbatches * each, once)
 
 
-def overlapped(traffic: Float64, window: Float64, v: Values) -> Float64:
+def overlapped(traffic: Number, window: Number, v: Values) -> Number:
     """Seconds that traffic beside `window` seconds of compute adds: what is left in the open, and what the hidden part
     slows compute by, since its kernels hold SMs and memory bandwidth."""
     exposed = np.maximum(v["exposed_dp"] * traffic, traffic - window)
@@ -165,16 +207,11 @@ NORM_BYTES = 8.0
 """Per parameter: the gradient is read for its norm, scaled, and copied."""
 
 
-def optimizer_seconds(c: Columns, v: Values) -> Float64:
+def optimizer_seconds(step: Steps, v: Values) -> Number:
     """Seconds of the update: `UPDATE_BYTES` per owned parameter, and `NORM_BYTES` per parameter."""
-    dense, experts = stage_parameters(c)
-    dense_owned = dense / np.where(c.zero > 0, c.shards, 1.0)
-    expert_owned = experts / np.where(c.zero > 0, np.maximum(c.tp * c.cp * c.dp / (c.ep * c.expert_tp), 1.0), 1.0)
-    live = np.where(c.frozen > 0, 0.0, 1.0)
-    whole = np.where(c.zero >= 3, dense_owned + expert_owned, dense + experts)
-    return (
-        live
-        * (UPDATE_BYTES * (dense_owned + expert_owned) + NORM_BYTES * whole)
-        / (c.hbm * v["hbm"])
-        * np.where(c.eager > 0, v["elementwise_eager"], 1.0)
-    )
+    dense, experts = stage_parameters(step)
+    sharded = step.zero_stage > 0
+    owned = dense / where(sharded, step.shards, 1.0) + experts / where(sharded, step.expert_dp, 1.0)
+    whole = where(step.zero_stage >= 3, owned, dense + experts)
+    seconds = (UPDATE_BYTES * owned + NORM_BYTES * whole) / memory_rate(step, v)
+    return where(step.frozen_weights, 0.0, seconds) * where(step.stack == "eager", v["elementwise_eager"], 1.0)

@@ -21,11 +21,7 @@ def forward_flops(model: Model, seq_len: int, causal: bool = False) -> float:
 
 def attention_flops(model: Model, seq_len: int, causal: bool = False) -> float:
     """FLOPs of one token's scores and their weighted sum in one layer."""
-    if model.mla is not None:
-        width = model.heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim)
-    else:
-        width = 2 * model.q_width
-    return 2.0 * seq_len * width * (0.5 if causal else 1.0)
+    return 2.0 * seq_len * model.heads * (model.qk_head_dim + model.v_head_dim) * (0.5 if causal else 1.0)
 
 
 def model_flops(step: Step, causal: bool = False) -> float:
@@ -46,4 +42,4 @@ def hardware_flops(step: Step, causal: bool = False) -> float:
 
 def peak_flop_per_s(step: Step) -> float:
     """Dense FLOP/s of all GPUs in the type that weights are multiplied in."""
-    return step.world_size * step.accelerator.peak(step.precision.gemm)
+    return float(step.world_size * step.gemm_peak)

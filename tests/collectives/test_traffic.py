@@ -74,6 +74,8 @@ def test_a_parameter_server_gets_and_sends_every_array_once(n: int) -> None:
 
 
 def every_block_moves_alike(collective: str, algorithm: str) -> bool:
+    if (collective, algorithm) not in FORMS:  # told by the first test
+        return False
     form = units(collective, algorithm, 6)
     return form.sent.sum() % form.parts == 0 and collective not in {"all_to_all", "all_to_all_v", "scatter", "gather"}
 
@@ -96,4 +98,4 @@ def test_a_size_that_cannot_be_cut_is_refused() -> None:
 
 def test_the_page_of_the_documentation_is_the_table_as_it_is(checkout: Path) -> None:
     shown = (checkout / "docs" / "reference" / "traffic.md").read_text(encoding="utf-8")
-    assert shown == page(), "write it anew: python -m commsim.collectives.traffic > docs/reference/traffic.md"
+    assert shown == page(), "write it anew: make reference"

@@ -19,7 +19,7 @@ def _two(x: float) -> float:
     return x + 2.0
 
 
-@pytest.mark.parametrize(("module", "lines"), [("commsim.engine.kernel", 1), ("somebody.else", 0)])
+@pytest.mark.parametrize(("module", "lines"), [("commsim.engine.loops.heap", 1), ("somebody.else", 0)])
 def test_only_our_own_loops_are_announced_and_once(
     module: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

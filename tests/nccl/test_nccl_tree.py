@@ -13,9 +13,9 @@ from commsim.topology.presets import load_preset
 VERSION = (2, 26, 2)
 
 
-def predictor(preset: str, nodes: int, protocol: str) -> Predictor:
+def predictor(preset: str, nodes: int, protocol: str, pieces: int = 32) -> Predictor:
     topology = load_preset(preset, nodes=nodes)
-    return Predictor(topology, Options(VERSION, {"NCCL_ALGO": "Tree", "NCCL_PROTO": protocol}))
+    return Predictor(topology, Options(VERSION, {"NCCL_ALGO": "Tree", "NCCL_PROTO": protocol}, tree_pieces=pieces))
 
 
 @pytest.mark.parametrize(("preset", "nodes"), [("hgx-h100", 1), ("dgx-a100-hdr200", 3), ("hgx-h100-ndr400", 4)])
@@ -36,8 +36,7 @@ def test_the_rows_are_a_correct_all_reduce(preset: str, nodes: int) -> None:
 )
 def test_two_coarse_cuts_give_the_time_of_the_fine_cut(preset: str, nodes: int, protocol: str, nbytes: int) -> None:
     quick = predictor(preset, nodes, protocol)
-    fine = predictor(preset, nodes, protocol)
-    fine._tree_timer().coarse = 1 << 30
+    fine = predictor(preset, nodes, protocol, pieces=1 << 30)
     a, b = quick.predict("all_reduce", nbytes), fine.predict("all_reduce", nbytes)
     assert (a.level, b.level) == ("event, two cuts", "event")
     assert a.kernel_s == pytest.approx(b.kernel_s, rel=0.025)

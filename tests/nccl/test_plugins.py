@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commsim.accuracy.cases import case_of
 from commsim.errors import TopologyError
 from commsim.nccl.parameters import network_of
 from commsim.nccl.plugins import PLUGINS, for_groups, of_machine, said, variables
@@ -19,6 +18,7 @@ from commsim.scenario.setting import build_topology
 from commsim.scenario.training_run import comm_times
 from commsim.topology.presets import load_preset, preset_names
 from commsim.training.communicators import NcclTimes
+from study.cases import case_of
 
 VERSION = (2, 28, 7)
 P5 = "hgx-h100-efa3200"

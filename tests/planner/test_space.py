@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from commsim.errors import CommsimError
-from commsim.planner.memory import MemoryColumns
-from commsim.planner.ranking import Ranker
+from commsim.planner.ranking import evaluated, rank_space
 from commsim.planner.space import REASONS, Block, Space, default_axes
 from commsim.training.accelerator import accelerator
-from commsim.training.columns import columns, links_of
 from commsim.training.memory import Framework, step_memory
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
@@ -51,17 +49,14 @@ def some_blocks(of: Space, count: int) -> list[Block]:
 @pytest.mark.parametrize(("name", "gpus", "batch", "framework"), CASES)
 def test_memory_and_time_are_those_of_the_step_model(name: str, gpus: int, batch: int, framework: Framework) -> None:
     of = space(name, gpus, batch, framework)
-    memory, ranker = MemoryColumns(of, framework), Ranker(of, framework, shipped_values())
     rng = np.random.default_rng(5)
     for block in some_blocks(of, 6):
         valid = block.take(np.flatnonzero(block.reasons() == 0))
-        peaks, totals = memory.peak(valid), ranker.times(valid).total * np.ones(valid.length)
+        table = evaluated(valid, framework, shipped_values())
         for i in rng.choice(valid.length, min(6, valid.length), replace=False):
             step = of.step(valid.places(int(i)))
-            assert peaks[i] == pytest.approx(step_memory(step, framework).peak, rel=1e-9)
-            if step.schedule in ("1f1b", "gpipe", "interleaved_1f1b"):
-                whole = columns([step], [links_of(of.accelerator, NIC, 8)])
-                assert totals[i] == pytest.approx(step_time(whole, shipped_values()).total[0], rel=1e-9)
+            assert table.memory_bytes[i] == pytest.approx(step_memory(step, framework).peak, rel=1e-9)
+            assert table.seconds[i] == pytest.approx(step_time(step, shipped_values()).total, rel=1e-9)
 
 
 def test_what_can_run_is_what_a_step_accepts() -> None:
@@ -97,14 +92,14 @@ def _refused(of: Space, block: Block, i: int) -> str:
 def test_the_kept_are_the_best_of_all() -> None:
     """Against a plain sort of every configuration of a small space."""
     of = space("llama3.1-70b", 32, 64, "fsdp2")
-    ranker = Ranker(of, "fsdp2", shipped_values())
-    ranking = ranker.rank(keep=5)
+    ranking = rank_space(of, "fsdp2", shipped_values(), keep=5)
     each, peaks = [], []
     for block in of.blocks():
         valid = block.take(np.flatnonzero(block.reasons() == 0))
         if valid.length and (block.reasons() == 0).any():
-            each.append(ranker.times(valid).total * np.ones(valid.length))
-            peaks.append(ranker.memory.peak(valid))
+            table = evaluated(valid, "fsdp2", shipped_values())
+            each.append(table.seconds)
+            peaks.append(table.memory_bytes)
     seconds, memory = np.concatenate(each), np.concatenate(peaks)
     fits = memory <= of.accelerator.memory_bytes
     assert ranking.feasible == fits.sum()

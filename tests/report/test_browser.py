@@ -92,7 +92,7 @@ def _collectives(folder: Path, checkout: Path) -> Path:
     for slug in slugs:
         shutil.copy(measured / f"{slug}.csv", folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("commsim.accuracy.validate.training_folder", lambda: folder / "none")
+        patch.setattr("study.validate.training_folder", lambda: folder / "none")
         _command("validate", "collectives", "--data", folder, "--workers", 1, "--html", folder / "v.html")
     return folder / "v.html"
 

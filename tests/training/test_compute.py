@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from steps import step
 
 from commsim.errors import ScenarioError
-from commsim.training.accelerator import accelerator
 from commsim.training.chunk_seconds import compute_time, optimizer_time
-from commsim.training.columns import Columns, columns, links_of
+from commsim.training.columns import Columns, columns
 from commsim.training.compute import gemm_seconds, step_compute
 from commsim.training.model import model
-from commsim.training.operators import dense_layer, logits, moe_layer
+from commsim.training.operators import Gemm, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
 from commsim.training.precision import precision
 from commsim.training.spec import Step
@@ -31,19 +30,18 @@ def _step(**changes: Any) -> Step:
 
 
 def _columns(*steps: Step, nic: float = 50e9) -> Columns:
-    return columns(steps, [links_of(s.accelerator, nic, s.gpus_per_node) for s in steps])
+    return columns([replace(s, nic_bytes_per_s=nic) for s in steps])
 
 
 def _total(step: Step, nic: float = 50e9) -> float:
-    return float(step_time(_columns(step, nic=nic), shipped_values()).total[0])
+    return float(step_time(replace(step, nic_bytes_per_s=nic), shipped_values()).total)
 
 
 def test_a_product_of_whole_waves_takes_its_flops_over_its_rate() -> None:
-    c, values = _columns(_step()), dict(shipped_values()) | {"k_overhead": 0.0}
-    one = np.ones(1)
-    m, n, k = 256.0 * 132, 128.0 * one, 4096.0 * one  # one wave of the largest tile
-    assert gemm_seconds(m * one, n, k, 1.0, 1e15 * one, c, values)[0] == pytest.approx(2 * m * 128 * 4096 / 1e15)
-    two = gemm_seconds((m + 1) * one, n, k, 1.0, 1e15 * one, c, values)[0]
+    values = dict(shipped_values()) | {"k_overhead": 0.0}
+    m, n, k = 256.0 * 132, 128.0, 4096.0  # one wave of the largest tile
+    assert gemm_seconds(Gemm("", m, n, k), 1e15, 132, values) == pytest.approx(2 * m * 128 * 4096 / 1e15)
+    two = gemm_seconds(Gemm("", m + 1, n, k), 1e15, 132, values)
     assert two > 1.2 * 2 * m * 128 * 4096 / 1e15  # one row more opens another wave
 
 
@@ -237,7 +235,7 @@ def test_the_update_of_experts_by_hand() -> None:
 @pytest.mark.parametrize("name", ["llama3-8b", "gpt2-1558m"])
 def test_the_update_of_one_stage_is_of_all_weights(name: str) -> None:
     one, values = _step(model=model(name), seq_len=1024), dict(shipped_values()) | {"hbm": 1.0}
-    assert optimizer_seconds(_columns(one), values)[0] == pytest.approx(one.model.parameters() * 38 / 3.35e12, rel=1e-3)
+    assert optimizer_seconds(one, values) == pytest.approx(one.model.parameters() * 38 / 3.35e12, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +243,7 @@ def test_the_update_of_one_stage_is_of_all_weights(name: str) -> None:
     [("bf16", 2, 0, 0), ("fp16", 2, 0, 0), ("fp32", 4, 0, 0), ("fp8", 1, 1, 0), ("nvfp4", 1, 0, 1)],
 )
 def test_bytes_of_an_operand_of_a_product(name: str, nbytes: int, fp8: int, fp4: int) -> None:
-    c = _columns(_step(accelerator=accelerator("B200"), precision=precision(name)))
-    assert (c.gemm_bytes[0], c.fp8[0], c.fp4[0]) == (nbytes, fp8, fp4)
+    assert (precision(name).gemm_bytes, precision(name).fp8, precision(name).fp4) == (nbytes, fp8, fp4)
 
 
 def test_kernels_of_a_layer_by_hand() -> None:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsim.accuracy.memory_rows import MemoryRow, memory_row
 from commsim.errors import CommsimError
 from commsim.topology.presets import load_preset
 from commsim.training.accelerator import accelerator
@@ -39,6 +38,7 @@ from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
 from commsim.units import GIB
+from study.memory_rows import MemoryRow, memory_row
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "training"
 

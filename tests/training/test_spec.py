@@ -30,7 +30,6 @@ def _step(**changes: Any) -> Step:
 def test_counts_of_a_step() -> None:
     step = _step(dp=4, virtual_stages=3)
     assert (step.world_size, step.num_microbatches, step.tokens) == (256, 16, 131072)
-    assert step.chunk_layers == 4.0
 
 
 @pytest.mark.parametrize(

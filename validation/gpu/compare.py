@@ -22,7 +22,6 @@ from commsim.lab.stages import step_tasks
 from commsim.measure.run import TrainingTask
 from commsim.measure.run_folder import CONDITIONS, TABLE, TRAINING
 from commsim.training.accelerator import Accelerator, accelerator_of_board
-from commsim.training.columns import columns, links_of
 from commsim.training.compute import Values
 from commsim.training.model import Model
 from commsim.training.parameters import read_values, shipped_values
@@ -30,8 +29,6 @@ from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.step_time import step_time
 from commsim.units import format_bytes
-
-_NO_NETWORK = 1e9  # bytes/s, which the step of one rank does not send
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tf32": "tf32"}
 
@@ -249,7 +246,7 @@ def _predicted_s(task: TrainingTask, board: Accelerator, values: Values) -> floa
         model, board, precision(task.precision), task.seq_len, task.micro_batch_size,
         task.micro_batch_size * task.micro_batches, stack="eager", gpus_per_node=1,
     )  # fmt: skip
-    return float(step_time(columns([step], [links_of(board, _NO_NETWORK, 1)]), values).total[0])
+    return float(step_time(step, values).total)
 
 
 def _board(said: Mapping[str, Any]) -> Accelerator | None:

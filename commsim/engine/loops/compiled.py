@@ -1,0 +1,55 @@
+"""How the loops are compiled: without the interpreter's lock, and kept on disk.
+
+numba keeps compiled code beside its source, else in the user's cache folder; NUMBA_CACHE_DIR names another one. It
+compiles a function anew when the function's own file changes, not when a callee in another file does. So functions are
+kept under names with a digest of all files that they can call or take constants from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from commsim.engine.compiling import announce
+
+_FOLDER = Path(__file__).parent
+_SOURCES = sorted([*_FOLDER.glob("*.py"), _FOLDER.parent / "program.py"])
+
+u = np.uintp
+"""The type of an index that cannot be negative: it spares the test whether it counts from the end, a third of a run."""
+
+
+def digest(sources: list[Path]) -> str:
+    """Short name of the contents of files; those that do not exist, as in a zip file, count as empty."""
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sources if p.exists())).hexdigest()[:12]
+
+
+_DIGEST = digest(_SOURCES)
+announce()
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """The function as numba compiles it at its first call: what Python calls."""
+    return _jit(function, {})
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """As `compiled`, and copied into each caller: a part of a loop. It makes no arrays.
+
+    So it needs no counts of references, which numba would raise and lower for every column of its arguments: the
+    loops would take twice as long.
+    """
+    return _jit(function, {"forceinline": True, "_nrt": False})
+
+
+def _jit(function: Callable[..., Any], options: dict[str, bool]) -> Any:
+    function.__qualname__ = f"{function.__name__}_{_DIGEST}"
+    try:
+        return numba.njit(cache=True, nogil=True, **options)(function)
+    except RuntimeError:  # numba: "no locator available", no folder can be written
+        return numba.njit(nogil=True, **options)(function)

@@ -1,0 +1,145 @@
+"""What `commsim validate` does: score, then write and print what was asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from commsim.cli.say import say
+from commsim.errors import ScenarioError
+from commsim.files import check_writable, write_atomically
+from commsim.report.page import Page
+from commsim.report.page import html as page_text
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a validation writes and how it ends: files of figures and of a page, the project's pages, exit status 1."""
+
+    json_path: Path | None
+    html: Path | None
+    report: bool
+    check: bool
+
+    @property
+    def files(self) -> list[Path]:
+        """The files asked for; ``-`` is stdout."""
+        return [path for path in (self.json_path, self.html) if path is not None and str(path) != "-"]
+
+
+def collectives(
+    folders: Sequence[Path],
+    cases: Sequence[Path],
+    asked: Sequence[str],
+    only: Sequence[str] | None,
+    workers: int,
+    output: Output,
+) -> None:
+    """Score the logs of the folders (default: the project's) in the modes asked for; the first heads the figures."""
+    from study.collectives_report import summary, write_report
+    from study.modes import MODES
+    from study.pages import collectives_page
+    from study.record import compare_medians, document, recorded
+    from study.validate import find_reasons, prepare, score, training_folder
+    from study.workers import Workers
+
+    for path in output.files:
+        check_writable(path)
+    if only is not None and not any(name.strip() for name in only):
+        raise ScenarioError(f"--only: found {','.join(only)!r}, expected patterns of slugs, such as 'alps_*,gj_*'")
+    for name in asked:
+        _check_mode(name, (*MODES, "all"), f"{', '.join(MODES)} or all")
+    modes = MODES if "all" in asked or output.report else tuple(m for m in MODES if m in asked)
+    with Workers(workers, _progress) as at_work:
+        validation = prepare(at_work, folders or [training_folder()], cases, only)
+        for name in modes:
+            score(validation, name, at_work)
+        if not output.check:
+            find_reasons(validation, modes[0], at_work)
+    figures = document(validation, asked[0])
+    _publish(
+        output,
+        figures,
+        summary=lambda: summary(figures),
+        page=lambda: collectives_page(validation, figures),
+        report=lambda: write_report(validation, figures),
+        worse=lambda: compare_medians(recorded(), figures),
+    )
+
+
+def training(steps: Path | None, memory: Path | None, mode: str, output: Output) -> None:
+    """Score published training steps (default: the project's), and memory figures where a table of them is named."""
+    from study.pages import training_page
+    from study.training import MODES, document, training_steps, validate_training
+    from study.training_memory import memory_document, memory_of_steps, read_memory
+    from study.training_record import compare_sources, recorded
+    from study.training_report import summary, write_report
+
+    _check_mode(mode, MODES, ", ".join(MODES))
+    if output.report and steps is not None:
+        raise ScenarioError("--report: the page is about the project's rows; leave --steps out")
+    for path in output.files:
+        check_writable(path)
+    figures_of_memory = read_memory(memory) if memory is not None else []
+    validation = validate_training(steps or training_steps(), mode)
+    figures = document(validation)
+    if memory is not None:
+        figures["memory"] = memory_document([*figures_of_memory, *memory_of_steps(validation.rows)])
+    _publish(
+        output,
+        figures,
+        summary=lambda: summary(validation, figures),
+        page=lambda: training_page(validation, figures),
+        report=lambda: write_report(validation, _progress),
+        worse=lambda: compare_sources(recorded()["modes"][mode], figures["per_source"]),
+    )
+
+
+def _check_mode(name: str, known: Sequence[str], expected: str) -> None:
+    if name not in known:
+        raise ScenarioError(f"--mode: found {name!r}, expected one of {expected}")
+
+
+def _publish(
+    output: Output,
+    figures: dict[str, Any],
+    *,
+    summary: Callable[[], str],
+    page: Callable[[], Page],
+    report: Callable[[], list[Path]],
+    worse: Callable[[], list[str]],
+) -> None:
+    """Write and print what was asked for; exit status 1 where a median is worse than recorded and that is checked."""
+    text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
+    if output.json_path is not None and str(output.json_path) != "-":
+        write_atomically(output.json_path, text)
+    written = [write_atomically(output.html, page_text(page()))] if output.html is not None else []
+    if output.report:
+        written += report()
+    for path in written:
+        say(f"# wrote {path}", err=True)
+    say(text if str(output.json_path) == "-" else summary(), nl=False)
+    lines = worse() if output.check else []
+    for line in lines:
+        say(f"worse than recorded: {line}", err=True)
+    if lines:
+        raise typer.Exit(1)
+
+
+def _progress(items: Iterable[R], label: str, total: int) -> Iterable[R]:
+    return _bar(items, label, total) if sys.stderr.isatty() else items
+
+
+def _bar(items: Iterable[R], label: str, total: int) -> Iterator[R]:
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, f"{label:12s}", total=total, console=Console(stderr=True), transient=True)

@@ -1,0 +1,125 @@
+"""Bands of predictions from what was left over without a system's own curves, and how many measurements they hold.
+
+The band of a kind (GPU generation, link, size band) lies between two quantiles of measured / predicted over its
+systems, each of equal weight, and in it its logs. A quantile over few systems says little of the next one, so that the
+share left out on each side is ``0.1 (k - 2) / (k + 2)`` for `k` systems: with three the band reaches to 2 %, with many
+to 10 %. `coverage` counts, for every system, what lies inside the bands of all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from commsim.nccl.uncertainty import ANY, SIZE_BANDS, MeasuredKind, Quantiles, band_of, of_sort, spread
+from study.validate import Validation
+
+_SIDE = 0.1
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One measured size: its kind, its log and system, and measured / predicted."""
+
+    generation: str
+    link: str
+    band: str
+    system: str
+    log: int
+    nodes: int
+    nbytes: int
+    ratio: float
+
+
+def points(validation: Validation, mode: str = "zero-shot") -> list[Residual]:
+    """Every scored size of every log that is not degraded."""
+    _, seconds = validation.modes[mode]
+    residuals = []
+    for entry in validation.entries:
+        if entry.log is None or entry.case.healthy == "no":
+            continue
+        log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
+        for n, measured, predicted in zip(log.nbytes, log.time_s.tolist(), seconds[entry.log].tolist(), strict=True):
+            residuals.append(
+                Residual(planes.generation, planes.link, band_of(n), entry.case.system, entry.log, log.case.nodes, n,
+                      measured / predicted)
+            )  # fmt: skip
+    return residuals
+
+
+def kinds(residuals: Sequence[Residual]) -> list[MeasuredKind]:
+    """The kinds of some points: each generation on each link, each link, and links inside and between nodes."""
+    out = []
+    sorts: list[Callable[[Residual], tuple[str, str]]] = [
+        lambda p: (p.generation, p.link),
+        lambda p: (ANY, p.link),
+        lambda p: (ANY, of_sort(p.link)),
+    ]
+    for sort in sorts:
+        groups: dict[tuple[str, str], list[Residual]] = {}
+        for p in residuals:
+            groups.setdefault(sort(p), []).append(p)
+        out += [_kind(generation, link, groups[generation, link]) for generation, link in sorted(groups)]
+    return out
+
+
+def _kind(generation: str, link: str, residuals: Sequence[Residual]) -> MeasuredKind:
+    bands = {name: [p for p in residuals if p.band == name] for name, _ in SIZE_BANDS}
+    return MeasuredKind(
+        generation=generation,
+        link=link,
+        smallest=min(p.nbytes for p in residuals),
+        largest=max(p.nbytes for p in residuals),
+        most_nodes=max(p.nodes for p in residuals),
+        bands={name: _quantiles(part) for name, part in bands.items() if part},
+    )
+
+
+def _quantiles(residuals: Sequence[Residual]) -> Quantiles:
+    sizes: dict[int, int] = {}
+    logs: dict[str, set[int]] = {}
+    for p in residuals:
+        sizes[p.log] = sizes.get(p.log, 0) + 1
+        logs.setdefault(p.system, set()).add(p.log)
+    ratio = np.array([p.ratio for p in residuals])
+    weight = np.array([1 / (sizes[p.log] * len(logs[p.system])) for p in residuals])
+    systems = len(logs)
+    side = _SIDE * max(0, systems - 2) / (systems + 2)
+    order = np.argsort(ratio)
+    total = np.cumsum(weight[order]) / weight.sum()
+    low, high = (float(ratio[order][min(int(np.searchsorted(total, q)), ratio.size - 1)]) for q in (side, 1 - side))
+    return Quantiles(low=round(low, 3), high=round(high, 3), n=ratio.size, systems=systems)
+
+
+def residual_record(validation: Validation) -> dict[str, Any]:
+    """What `commsim.nccl.uncertainty` reads."""
+    return {"kinds": [kind.model_dump() for kind in kinds(points(validation))]}
+
+
+def coverage(residuals: Sequence[Residual]) -> dict[str, dict[str, float]]:
+    """By link and over all: share of sizes inside the bands of the other systems, median width, how many systems.
+
+    Systems weigh alike, and in them their sizes. The width is high / low of the band.
+    """
+    inside: dict[str, dict[str, list[bool]]] = {}
+    widths: dict[str, list[float]] = {}
+    for system in sorted({p.system for p in residuals}):
+        others = kinds([p for p in residuals if p.system != system])
+        for p in (p for p in residuals if p.system == system):
+            band = spread(p.generation, p.link, p.nbytes, p.nodes, others)
+            if band is None:
+                continue
+            for name in (p.link, "all"):
+                inside.setdefault(name, {}).setdefault(system, []).append(band.low <= p.ratio <= band.high)
+                widths.setdefault(name, []).append(band.high / band.low)
+    return {
+        name: _summary(inside[name], widths[name]) for name in [*sorted(set(inside) - {"all"}), "all"] if name in inside
+    }
+
+
+def _summary(inside: Mapping[str, Sequence[bool]], widths: Iterable[float]) -> dict[str, float]:
+    share = float(np.mean([np.mean(held) for held in inside.values()]))
+    return {"inside": share, "width": float(np.median(list(widths))), "systems": len(inside)}

@@ -1,0 +1,70 @@
+"""Published memory figures beside the predicted ones, by source: a table of memory, and the steps that print it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commsim.accuracy.training_rows import MAX_BYTES, TrainingRow
+from commsim.document import read_text
+from commsim.errors import Fault, LogFormatError
+from study.memory_rows import MemoryRow, memory_row
+from study.training import figures
+
+_NEEDED = ("id", "model", "value", "unit", "kind")
+
+
+def read_memory(path: Path) -> list[MemoryRow]:
+    """The rows of a table of memory figures; LogFormatError where it is not one."""
+    table = csv.DictReader(io.StringIO(read_text(path, error=LogFormatError, limit=MAX_BYTES)))
+    names = table.fieldnames or []
+    missing = [n for n in _NEEDED if n not in names]
+    if missing:
+        message = f"found the columns {', '.join(names)[:200]}, expected also {', '.join(missing)}"
+        raise LogFormatError([Fault(str(path), 1, 1, "", message)])
+    try:
+        return [_predicted({k: (v or "") for k, v in cells.items() if isinstance(k, str)}) for cells in table]
+    except csv.Error as exc:
+        raise LogFormatError([Fault(str(path), table.line_num, 1, "", str(exc))]) from None
+
+
+def memory_of_steps(rows: Sequence[TrainingRow]) -> list[MemoryRow]:
+    """The rows of a table of steps that print their peak memory."""
+    return [_predicted(row.cells) for row in rows if row.cells.get("peak_mem_GiB")]
+
+
+def _predicted(cells: Mapping[str, str]) -> MemoryRow:
+    try:
+        return memory_row(cells)
+    except ValueError as exc:  # a cell that should be a number
+        blank = MemoryRow(cells["id"], cells["id"].rsplit("-", 1)[0], False, None, None)
+        return replace(blank, reason=f"a column is not a number: {exc}")
+
+
+def memory_document(rows: Sequence[MemoryRow]) -> dict[str, Any]:
+    """``per_row`` in bytes (percent for shares) and ``per_source``; values that a paper computes stand apart."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        if row.error is not None:
+            groups.setdefault(f"{row.source}{' (analytic)' if row.analytic else ''}", []).append(100 * row.error)
+    return {
+        "per_row": [
+            {
+                "id": row.id,
+                "source": row.source,
+                "analytic": row.analytic,
+                "measured": row.measured,
+                "predicted": row.predicted,
+                "error_pct": None if row.error is None else round(100 * row.error, 2),
+                "reason": row.reason,
+            }
+            for row in rows
+        ],
+        "per_source": {name: figures(np.array(errors)) for name, errors in sorted(groups.items())},
+    }
