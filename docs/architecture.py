@@ -1,7 +1,7 @@
 """Writes docs/images/architecture.svg, the parts and the data between them: `python docs/architecture.py`.
 
-Rows and boxes are the layers of the import contract (pyproject.toml), their words the docstrings of the parts. An arrow is
-a name that one part defines and another imports; a picture that the code does not bear out is refused.
+Rows and boxes are the layers of the import contract (pyproject.toml), their words the docstrings of the parts. An
+arrow is a name that one part defines and another imports; a picture that the code does not bear out is refused.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ UNIT, ROW, BOX = 84, 88, 58  # pixels: a column, a row with the gap above it, a 
 LETTER = 6.0  # pixels of a letter at 11 pixels
 
 PLACES = {
-    "__main__": (0.2, 2.6),
+    "__main__": (0.2, 2.9),
     "api": (9.0, 11.8),
     "cli": (0.2, 11.8),
-    "lab": (9.4, 11.8),
+    "lab": (9.1, 11.8),
     "report": (2.4, 8.9),
     "planner": (1.2, 5.2),
     "accuracy": (7.0, 11.8),
     "scenario": (0.2, 10.9),
-    "chakra": (3.5, 5.9),
+    "chakra": (3.2, 6.4),
     "measure": (8.8, 11.8),
     "training": (2.9, 7.8),
     "nccl": (1.9, 6.1),
@@ -132,9 +132,10 @@ def imports(part: str, source: str, name: str) -> bool:
     """Whether a part imports the name from another part."""
     for path in files_of(part):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"commsim.{source}"):
-                if any(alias.name == name for alias in node.names):
-                    return True
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(f"commsim.{source}"):
+                continue
+            if any(alias.name == name for alias in node.names):
+                return True
     return False
 
 
@@ -172,7 +173,8 @@ def drawn() -> str:
         raise SystemExit("\n".join(faults))
     width, height = 12 * UNIT, max(box.bottom for box in placed.values()) + 12
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" font-family="sans-serif"'
+        ' font-size="11">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z" fill="#35618f"/></marker></defs>',
         f'<rect width="{width}" height="{height:g}" fill="#ffffff"/>',
@@ -190,11 +192,12 @@ def drawn() -> str:
 
 def _drawn_box(box: Box) -> Iterable[str]:
     wide = box.right - box.left
-    yield f'<rect x="{box.left:g}" y="{box.top:g}" width="{wide:g}" height="{BOX}" rx="5" fill="#eef3f8" stroke="#8aa4bf"/>'
+    place = f'x="{box.left:g}" y="{box.top:g}" width="{wide:g}" height="{BOX}"'
+    yield f'<rect {place} rx="5" fill="#eef3f8" stroke="#8aa4bf"/>'
     x = box.left + 8
     yield f'<text x="{x:g}" y="{box.top + 16:g}" font-size="13" font-weight="bold" fill="#16324f">{box.part}</text>'
-    text = textwrap.shorten(purpose(box.part), int(3 * wide / LETTER * 0.94), placeholder=" ...")
-    for i, line in enumerate(textwrap.wrap(text, int((wide - 14) / LETTER))[:3]):
+    lines = textwrap.wrap(purpose(box.part), int((wide - 14) / LETTER), max_lines=3, placeholder=" ...")
+    for i, line in enumerate(lines):
         yield f'<text x="{x:g}" y="{box.top + 30 + 12 * i:g}" fill="#333333">{escape(line)}</text>'
 
 

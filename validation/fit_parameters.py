@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from commsim.accuracy.fields import Field, scope_of, space, start_parameters, start_provenance, walk
+from commsim.accuracy.fields import Field, scope_of, space, start_parameters, walk
 from commsim.files import write_atomically
 from commsim.nccl.parameters import GENERATIONS, NETWORKS
 from commsim.units import format_bytes
@@ -24,6 +25,8 @@ from study.validate import Validation, prepare, training_folder
 from study.workers import Workers
 
 TARGET = Path(__file__).resolve().parent.parent / "commsim" / "nccl"
+FITTED = Path(__file__).resolve().parent / "fitted.csv"
+SOURCES = "sources of each parameter in validation/parameters.csv."
 HEAD = "# Written by validation/fit_parameters.py --write; do not edit by hand.\n"
 
 
@@ -57,38 +60,51 @@ def tree(generation: str, network: str, values: dict[Field, float], part: str) -
     return out
 
 
-def provenance(validation: Validation, generation: str | None, network: str | None) -> str:
-    """Which curves a file was fitted to."""
+@dataclass(frozen=True)
+class Fitted:
+    """The curves that determine a generation's or a network's parameters, and their systems."""
+
+    scope: str
+    curves: int
+    systems: tuple[str, ...]
+
+    @property
+    def provenance(self) -> str:
+        """The line that a parameter file holds."""
+        if not self.curves:
+            return f"No healthy measured curve of this kind, so the starting values; {SOURCES}"
+        many = "s" if len(self.systems) > 1 else ""
+        count = len(self.systems)
+        return f"Fitted to {self.curves} curves of {count} system{many} (validation/{FITTED.name}); {SOURCES}"
+
+
+def fitted_to(validation: Validation, scope: str) -> Fitted:
+    """What the fit knows of a generation or a network."""
     study, planes = validation.study, validation.planes
-    used = sorted(
-        study.logs[i].case.slug
-        for i in study.train
-        if generation in (None, planes[i].generation) and network in (None, planes[i].network)
-    )
-    if not used:
-        return f"No healthy measured curve of this kind: the starting values. {start_provenance(network)}"
-    systems = sorted({study.logs[i].case.system for i in study.train if study.logs[i].case.slug in used})
-    return (
-        f"Fitted by validation/fit_parameters.py to {len(used)} curves of validation/measured, of the systems "
-        f"{', '.join(systems)}; starting values and priors: commsim/accuracy/starts.yaml. {start_provenance(network)}"
-    )
+    cases = [study.logs[i].case for i in study.train if scope in (planes[i].generation, planes[i].network)]
+    slugs = {case.slug for case in cases}
+    systems = {study.logs[i].case.system for i in study.train if study.logs[i].case.slug in slugs}
+    return Fitted(scope, len(cases), tuple(sorted(systems)))
 
 
 def write(validation: Validation) -> list[Path]:
-    """Write one file per generation and per network."""
+    """Write one file per generation and per network, and the table of what they were fitted to."""
     values = space().values(validation.whole)
+    fitted = [fitted_to(validation, scope) for scope in (*sorted(GENERATIONS), *sorted(NETWORKS))]
+    provenance = {each.scope: each.provenance for each in fitted}
     written = []
     for generation in GENERATIONS:
-        head = {"generation": generation, "provenance": provenance(validation, generation, None)}
+        head = {"generation": generation, "provenance": provenance[generation]}
         written.append(_dump("generations", generation, head | tree(generation, NETWORKS[0], values, "generation")))
     for network in NETWORKS:
-        head = {"name": network, "provenance": provenance(validation, None, network)}
+        head = {"name": network, "provenance": provenance[network]}
         written.append(_dump("networks", network, head | tree(GENERATIONS[0], network, values, "network")))
-    return written
+    rows = [f"{each.scope},{each.curves},{';'.join(each.systems)}" for each in fitted]
+    return [*written, write_atomically(FITTED, "\n".join(["scope,curves,systems", *rows]) + "\n")]
 
 
 def _dump(folder: str, name: str, data: dict[str, object]) -> Path:
-    return write_atomically(TARGET / folder / f"{name}.yaml", HEAD + yaml.safe_dump(data, sort_keys=False, width=110))
+    return write_atomically(TARGET / folder / f"{name}.yaml", HEAD + yaml.safe_dump(data, sort_keys=False, width=160))
 
 
 def moved(validation: Validation) -> Iterable[str]:
@@ -111,7 +127,7 @@ def main() -> int:
     print("\n".join(moved(validation)))
     if chosen.write:
         for path in write(validation):
-            print(f"# wrote {path.relative_to(TARGET)}")
+            print(f"# wrote {path.relative_to(TARGET.parent.parent)}")
     return 0
 
 

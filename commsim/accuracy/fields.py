@@ -93,12 +93,6 @@ def start_parameters(generation: str, network: str) -> Parameters:
     return validate(Parameters, merged)
 
 
-def start_provenance(network: str | None = None) -> str:
-    """Where the start values of a network, or of the generations, come from."""
-    data: Any = _document().data
-    return str((data["common"] if network is None else data["networks"][network])["provenance"])
-
-
 def parameters_at(generation: str, network: str, values: Mapping[Field, float]) -> Parameters:
     """The Parameters of a generation on a network with the given field values."""
     start = start_parameters(generation, network)

@@ -209,7 +209,7 @@ def _with_env(env: dict[str, str]) -> Change:
 
 
 def _with_topology(**knobs: Any) -> Change:
-    return lambda scenario: _copy(scenario, topology=_stated(scenario.topology, **knobs))
+    return lambda scenario: _copy(scenario, topology=_with_fields(scenario.topology, **knobs))
 
 
 def _with_block(block: str, **fields: Any) -> Change:
@@ -218,7 +218,7 @@ def _with_block(block: str, **fields: Any) -> Change:
 
         spec = scenario.topology
         own = getattr(spec, block) or (FabricSpec() if block == "fabric" else CpuSpec())
-        return _copy(scenario, topology=_stated(spec, **{block: _stated(own, **fields)}))
+        return _copy(scenario, topology=_with_fields(spec, **{block: _with_fields(own, **fields)}))
 
     return change
 
@@ -228,10 +228,10 @@ def _without_nvlink(scenario: Scenario) -> Scenario:
 
     spec = scenario.topology
     node = spec.node or NodeSpec()
-    nvlink = _stated(node.nvlink or NvlinkSpec(), kind="none")
-    return _copy(scenario, topology=_stated(spec, node=_stated(node, nvlink=nvlink)))
+    nvlink = _with_fields(node.nvlink or NvlinkSpec(), kind="none")
+    return _copy(scenario, topology=_with_fields(spec, node=_with_fields(node, nvlink=nvlink)))
 
 
-def _stated(model: Any, **fields: Any) -> Any:
+def _with_fields(model: Any, **fields: Any) -> Any:
     """A copy of a description with more fields stated (`model_copy` marks them as set)."""
     return model.model_copy(update=fields)
