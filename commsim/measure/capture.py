@@ -22,13 +22,19 @@ _UNFINISHED = "capture.new"
 _CHOICE = ("collective", "nbytes", "algorithm", "protocol", "channels")
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is none or it cannot be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def is_captured(folder: Path, fingerprint: str) -> bool:
     """Whether the choices of this run are there already."""
-    try:
-        said = json.loads((folder / CHOICES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(said, dict) and said.get("fingerprint") == fingerprint and bool(said.get("choices"))
+    choices = read_object(folder / CHOICES)
+    return choices.get("fingerprint") == fingerprint and bool(choices.get("choices"))
 
 
 def begin(folder: Path) -> None:
@@ -50,16 +56,16 @@ def capture_environment(folder: Path, rank: int, *, graphs: bool = True) -> dict
     C2C, which its dictionary of names lacks (kvDictLinkType in src/graph/search.cc).
     """
     unfinished = (folder / _UNFINISHED).absolute()
-    said = {"NCCL_TOPO_DUMP_FILE": str(unfinished / TOPOLOGY), "NCCL_TOPO_DUMP_FILE_RANK": "0"}
+    variables = {"NCCL_TOPO_DUMP_FILE": str(unfinished / TOPOLOGY), "NCCL_TOPO_DUMP_FILE_RANK": "0"}
     if rank == 0:
-        said |= {
+        variables |= {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
             "NCCL_DEBUG_FILE": str(unfinished / DEBUG_LOG).replace("%", "%%"),
         }
     if rank == 0 and graphs:
-        said |= {"NCCL_GRAPH_DUMP_FILE": str(unfinished / GRAPHS), "NCCL_GRAPH_DUMP_FILE_RANK": "0"}
-    return said
+        variables |= {"NCCL_GRAPH_DUMP_FILE": str(unfinished / GRAPHS), "NCCL_GRAPH_DUMP_FILE_RANK": "0"}
+    return variables
 
 
 def finish(folder: Path, fingerprint: str) -> Path:
@@ -74,7 +80,7 @@ def finish(folder: Path, fingerprint: str) -> Path:
     log = read_debug_log(unfinished / DEBUG_LOG)
     if not log.selections:
         raise MeasurementError(f"{unfinished / DEBUG_LOG}: NCCL {log.version or ''} logged no choices")
-    said: dict[str, Any] = {
+    choices: dict[str, Any] = {
         "fingerprint": fingerprint,
         "version": None if log.version is None else list(log.version),
         "ranks": log.ranks,
@@ -97,7 +103,7 @@ def finish(folder: Path, fingerprint: str) -> Path:
         unfinished.rename(kept)
     except OSError as fault:
         raise MeasurementError(f"{kept}: cannot be written: {fault.strerror}") from None
-    return write_atomically(folder / CHOICES, json.dumps(said, indent=2) + "\n")
+    return write_atomically(folder / CHOICES, json.dumps(choices, indent=2) + "\n")
 
 
 def _has_graphs(path: Path) -> bool:

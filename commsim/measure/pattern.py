@@ -169,8 +169,8 @@ class Pattern:
         total = torch.zeros((), dtype=torch.int64, device=buffer.device)
         for chunk, tile in self._tiles(buffer, part):
             if self.slack:
-                got, want = self._wide(chunk), self._wide(tile)
-                total += (~((got - want).abs() <= self.slack * want.abs().clamp(min=1.0))).sum()
+                actual, want = self._wide(chunk), self._wide(tile)
+                total += (~((actual - want).abs() <= self.slack * want.abs().clamp(min=1.0))).sum()
             else:
                 total += (chunk != tile).sum()
         return total

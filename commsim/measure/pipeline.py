@@ -30,14 +30,14 @@ class _Neighbours:
         """Sends to a neighbour, if there is one, and returns what it sends meanwhile, if anything is wanted."""
         if peer is None:
             return None
-        got = torch.zeros(self._shape, dtype=self._dtype, device=self._device) if receive else None
+        received = torch.zeros(self._shape, dtype=self._dtype, device=self._device) if receive else None
         calls = [dist.P2POp(dist.isend, send.contiguous(), peer)] if send is not None else []
-        if got is not None:
-            calls.append(dist.P2POp(dist.irecv, got, peer))
+        if received is not None:
+            calls.append(dist.P2POp(dist.irecv, received, peer))
         if calls and self._communicate:
             for work in dist.batch_isend_irecv(calls):
                 work.wait()
-        return got
+        return received
 
 
 def one_forward_one_backward(

@@ -99,6 +99,6 @@ def _name_is_loopback() -> bool:
         return True  # a name that means nothing: gloo falls back to loopback
 
 
-def apply(said: Mapping[str, str]) -> None:
+def apply(variables: Mapping[str, str]) -> None:
     """Puts variables where the libraries of this process read them."""
-    os.environ.update(said)
+    os.environ.update(variables)

@@ -112,8 +112,8 @@ def size_is_sound(size: int, count: int | None, dtype: str) -> bool:
 
 def blocks(rows: Sequence[TableRow]) -> int | None:
     """size / (count * itemsize) if it is the same in all rows: 1, or the number of ranks."""
-    found = {r.size // (r.count * ITEMSIZE[r.dtype]) for r in rows if r.count and r.dtype in ITEMSIZE and r.size > 0}
-    return found.pop() if len(found) == 1 else None
+    lengths = {r.size // (r.count * ITEMSIZE[r.dtype]) for r in rows if r.count and r.dtype in ITEMSIZE and r.size > 0}
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def _ratio_bounds(rows: Iterable[TableRow]) -> tuple[float, float]:
