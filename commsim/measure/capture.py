@@ -1,9 +1,8 @@
 """What NCCL itself says of its topology, graphs, tuning and choices: an untimed pass in processes of its own.
 
-NCCL reads NCCL_DEBUG and NCCL_DEBUG_FILE once per process, and a log costs time, so that the ranks that are timed have
-none of it. The pass writes into ``capture/`` of the run's folder, at once when it is through: ``topology.xml``,
-``graphs.xml`` (which `library.graph` of a scenario takes), and ``nccl-debug.log`` as NCCL wrote it, which names the
-host; beside it ``nccl_choices.json`` holds the tuning table and the choices, and names no host.
+NCCL reads NCCL_DEBUG once per process, and a log costs time. The pass writes ``capture/`` of the run's folder:
+``topology.xml``, ``graphs.xml`` (for `library.graph` of a scenario) and ``nccl-debug.log``, which names the host.
+Beside it ``nccl_choices.json`` holds the tuning table and the choices, and names no host.
 """
 
 from __future__ import annotations
@@ -50,10 +49,9 @@ def begin(folder: Path) -> None:
 def capture_environment(folder: Path, rank: int, *, graphs: bool = True) -> dict[str, str]:
     """The variables for the rank's process before NCCL begins.
 
-    Every rank asks for the topology, though only rank 0 writes it (NCCL_TOPO_DUMP_FILE_RANK): the ranks of a host put
-    it together in an exchange of its own (ncclTopoGetSystem in src/graph/topo.cc, 2.27.7), which would wait for those
-    that do not ask. Without `graphs` they are in the log alone: NCCL up to 2.30 fails as it writes one whose paths are
-    C2C, which its dictionary of names lacks (kvDictLinkType in src/graph/search.cc).
+    Every rank asks for the topology, though only rank 0 writes it: the ranks of a host gather it in an exchange that
+    waits for all (ncclTopoGetSystem in src/graph/topo.cc, 2.27.7). Without `graphs` they are in the log alone: NCCL up
+    to 2.30 fails as it writes paths of C2C (kvDictLinkType in src/graph/search.cc).
     """
     unfinished = (folder / _UNFINISHED).absolute()
     variables = {"NCCL_TOPO_DUMP_FILE": str(unfinished / TOPOLOGY), "NCCL_TOPO_DUMP_FILE_RANK": "0"}

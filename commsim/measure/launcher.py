@@ -115,10 +115,8 @@ def launch(
 ) -> None:
     """Runs a run on ranks of this machine until all have finished; `show` gets every line of the table.
 
-    The ranks are forked by a nursery where there is one, else started each by itself.
-
-    A run that cannot go on raises MeasurementError with what each rank said; an interrupt is passed on. In every case
-    no rank is left when this returns.
+    A nursery, where there is one, forks the ranks. A run that cannot go on raises MeasurementError with what each rank
+    said. No rank is left when this returns.
     """
     require_torch()
     places = list(hosts) or [Host()] * run.world_size

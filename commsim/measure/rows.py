@@ -1,8 +1,7 @@
 """Rows of a measured table before they become curves, and what the rows themselves tell about the run.
 
-Logs are cut, edited and interleaved, so a row counts only if its own columns agree: size against count,
-algbw against size and time. What a log does not state (collective, number of ranks) is deduced from the
-rows where they leave one possibility, and is otherwise left open for the reader to ask for.
+Logs are cut, edited and interleaved, so a row counts only if its columns agree: size with count, algbw with size and
+time. What a log does not state (collective, number of ranks) is deduced where the rows leave one possibility.
 """
 
 from __future__ import annotations

@@ -33,22 +33,21 @@ from commsim.measure.conditions import nccl_configuration, rank_conditions, run_
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
 from commsim.measure.libnccl import NcclFaultError
-from commsim.measure.link_counters import Counters, environment_of_nccl, expected_sent
+from commsim.measure.link_counters import Counters, environment_of_nccl
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import meaning
 from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_environment import apply
-from commsim.measure.records import busbw_factor
+from commsim.measure.rank_samples import row_of
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.run import Repeat, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import differences, take_seat
-from commsim.measure.splits import group_of
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, sample
 from commsim.measure.traffic import Bytes
-from commsim.units import format_bytes, gb_per_s, microseconds
+from commsim.units import format_bytes
 
 T = TypeVar("T")
 
@@ -76,8 +75,7 @@ class _NoAnswerError(MeasurementError):
 def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     """Measures a run as one of its ranks; rank 0 writes the rows and prints them.
 
-    `spent_s`: what starting has taken. It counts as waiting for the other ranks, which start as slowly, so that on a
-    busy machine too a rank that never comes is missed in time.
+    `spent_s`: what starting has taken, which counts as waiting for the other ranks.
 
     Raises MeasurementError, on every rank that is still alive, where the run cannot go on.
     """
@@ -342,7 +340,7 @@ class _Rank:
         self._look_at_gpu()
         if self.folder is None:
             return None
-        row = _row(point, self.run, every)
+        row = row_of(point, self.run, every)
         self._compare_traffic(point, row)
         if fault := _fault_of(partial(self.folder.add, row)):
             return fault
@@ -459,45 +457,6 @@ class _Rank:
             if any(reasons for _, reasons in every):
                 self.conditions["slowed"] = {str(r): reasons for r, (_, reasons) in enumerate(every) if reasons}
         return self._write_conditions(finished=not self.cut_short)
-
-
-def _row(point: Repeat, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
-    """The columns of one row from the samples of all ranks."""
-    task, size, ranks = point.task, point.size, run.group_size
-    row = point.columns(run)
-    for place in run.places(task):
-        samples = [rank[place] for rank in every]
-        time_s, columns = (_mean_of_ranks if run.through_libnccl(task) else _slowest_rank)(samples)
-        row |= {
-            f"{place}_time_us": microseconds(time_s),
-            f"{place}_algbw_GBps": gb_per_s(size / time_s),
-            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, ranks),
-            f"{place}_wrong": sum(s.wrong for s in samples) if run.check else "N/A",
-            **{f"{place}_{name}_us": microseconds(seconds) for name, seconds in columns.items()},
-        }
-        sent = [s.sent for s in samples]
-        if all(n is not None for n in sent) and (any(sent) or run.world_size == 1):
-            row["sent_bytes"] = " ".join(f"{n:.0f}" for n in sent)
-    places_of = [group_of(run.split, run.world_size, rank).index(rank) for rank in range(run.world_size)]
-    expected = [expected_sent(task.collective, size, rank, ranks, task.root) for rank in places_of]
-    if all(n is not None for n in expected):
-        row["expected_sent_bytes"] = " ".join(f"{n:.0f}" for n in expected)
-    return row
-
-
-def _mean_of_ranks(samples: list[Sample]) -> tuple[float, dict[str, float]]:
-    """The mean over the ranks, as nccl-tests prints it (``-a 1``), beside the fastest and the slowest rank."""
-    times = [s.seconds[0] for s in samples]
-    mean = sum(times) / len(times)
-    return mean, {"mean": mean, "min": min(times), "max": max(times)}
-
-
-def _slowest_rank(samples: list[Sample]) -> tuple[float, dict[str, float]]:
-    """The median over the calls, each of which is over when its slowest rank is through."""
-    slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
-    ends = {"min": float(slowest.min()), "max": float(slowest.max())}
-    columns = {"mean": float(slowest.mean()), "p95": float(slowest.quantile(0.95)), **ends}
-    return float(slowest.quantile(0.5)), columns
 
 
 def _fault_of(work: Callable[[], object]) -> str | None:
