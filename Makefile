@@ -6,9 +6,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Code that protoc 5.26 makes runs with every protobuf since; later ones refuse to run with older libraries. It wants an
+# older protobuf for itself than the other tools do.
+PROTOC := grpcio-tools==1.65.5 'setuptools<81'
 FAST   := not slow and not benchmark_bar
 
-.PHONY: architecture mutants readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: chakra architecture mutants readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -65,6 +68,11 @@ accuracy-gloo: $(VENV)/.installed-dev ## calibrate the recorded gloo runs and wr
 
 accuracy-outside: $(VENV)/.installed-dev ## predict the curves that no fit has seen and write their page anew (two minutes)
 	$(BIN)/python validation/outside.py
+
+chakra: ## compile the messages of Chakra files anew, in an environment of its own (Python 3.11 or 3.12)
+	$(PYTHON) -m venv $(VENV)/protoc
+	$(VENV)/protoc/bin/python -m pip install --quiet --disable-pip-version-check $(PROTOC)
+	$(VENV)/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. commsim/chakra/messages.proto
 
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
 	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done

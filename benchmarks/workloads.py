@@ -23,8 +23,8 @@ from commsim.engine.fair import simulate_fair
 from commsim.engine.family import hierarchical_family, ring_family
 from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import simulate
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
 

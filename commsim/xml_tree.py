@@ -1,10 +1,12 @@
-"""XML files of strangers as a small tree that knows its lines: bounded, and without document types or entities."""
+"""XML files of strangers, bounded and without document types or entities: as events, or as a small tree that knows its
+lines."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from xml.sax.handler import ContentHandler
 
 from commsim.errors import Fault, LocatedError, TopologyError
@@ -12,6 +14,58 @@ from commsim.errors import Fault, LocatedError, TopologyError
 MOST_BYTES = 4 << 20
 MOST_ELEMENTS = 50_000
 MOST_DEPTH = 64
+_PIECE = 8 << 20  # expat reads an unfinished comment again with every piece
+
+
+class XmlFaultError(Exception):
+    """What is not well-formed, not allowed or too large, and where; line 0 is the whole file."""
+
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(message)
+        self.line, self.column = line, column
+
+
+class XmlHandler(ContentHandler):
+    """What becomes of elements; ``line`` is where the current one starts."""
+
+    locator: Any = None
+
+    @property
+    def line(self) -> int:
+        """Line of the file, from 1; 0 before it is read."""
+        return int(self.locator.getLineNumber() or 0)
+
+
+def read_events(stream: BinaryIO, handler: XmlHandler, most_bytes: int = MOST_BYTES) -> None:
+    """Give the elements of a file to a handler, piece by piece; an XmlFaultError ends the reading."""
+    from xml.sax import SAXParseException
+
+    from defusedxml.common import DefusedXmlException
+    from defusedxml.expatreader import DefusedExpatParser
+
+    size, read = 0, 0
+    if stream.seekable():
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+    parser = DefusedExpatParser(forbid_dtd=True)
+    handler.locator = parser  # fed in pieces, the parser hands over no locator but is one
+    parser.setContentHandler(handler)
+    try:
+        while size <= most_bytes and (piece := stream.read(_PIECE)):
+            parser.feed(piece)
+            read += len(piece)
+            size = max(size, read)
+        if size > most_bytes:
+            raise XmlFaultError(f"larger than {most_bytes >> 20} MiB")
+        parser.close()
+    except SAXParseException as fault:
+        line, column = int(fault.getLineNumber() or 0), int(fault.getColumnNumber() or 0)
+        raise XmlFaultError(f"not well-formed XML: {fault.getMessage()}", line, column + 1) from None
+    except DefusedXmlException as fault:
+        message = f"found a document type or entity ({type(fault).__name__}), expected elements only"
+        raise XmlFaultError(message, handler.line, 1) from None
+    except (LookupError, ValueError) as fault:  # an encoding that Python does not know or that does not fit
+        raise XmlFaultError(f"unreadable text: {str(fault)[:80]}", handler.line, 1) from None
 
 
 @dataclass
@@ -29,75 +83,43 @@ class Element:
 
     def walk(self) -> list[Element]:
         """This element and all below it, in the order of the file."""
-        found, waiting = [], [self]
+        elements, waiting = [], [self]
         while waiting:
             element = waiting.pop()
-            found.append(element)
+            elements.append(element)
             waiting += reversed(element.children)
-        return found
+        return elements
 
 
 def read_xml(path: Path, *, error: type[LocatedError] = TopologyError) -> Element:
     """The root element of a file; `error` names the line of what is not well-formed, not allowed or too large."""
+    tree = _Tree()
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise error([Fault(str(path), 0, 0, "", f"the file is larger than {MOST_BYTES >> 20} MiB")])
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            read_events(stream, tree)
     except OSError as fault:
         raise error([Fault(str(path), 0, 0, "", f"cannot be read: {fault.strerror or fault}")]) from None
-    return parse_xml(data, str(path), error=error)
+    except XmlFaultError as fault:
+        raise error([Fault(str(path), fault.line, fault.column, "", str(fault))]) from None
+    if tree.root is None:
+        raise error([Fault(str(path), 0, 0, "", "found no element")])
+    return tree.root
 
 
-def parse_xml(data: bytes, file: str, *, error: type[LocatedError] = TopologyError) -> Element:
-    """The root element of a document in memory, as `read_xml`."""
-    from xml.sax import SAXParseException
-
-    from defusedxml.common import DefusedXmlException
-    from defusedxml.expatreader import DefusedExpatParser
-
-    parser = DefusedExpatParser(forbid_dtd=True)
-    handler = _Tree(parser)
-    parser.setContentHandler(handler)
-    try:
-        parser.feed(data)
-        parser.close()
-    except SAXParseException as fault:
-        line, column = int(fault.getLineNumber() or 0), int(fault.getColumnNumber() or 0)
-        raise error([Fault(file, line, column + 1, "", f"not well-formed XML: {fault.getMessage()}")]) from None
-    except DefusedXmlException as fault:
-        message = f"found a document type or entity ({type(fault).__name__}), expected elements only"
-        raise error([Fault(file, handler.line(), 1, "", message)]) from None
-    except _TooMuchError as fault:
-        raise error([Fault(file, handler.line(), 1, "", str(fault))]) from None
-    except (LookupError, ValueError) as fault:
-        raise error([Fault(file, handler.line(), 1, "", f"unreadable text: {str(fault)[:80]}")]) from None
-    if handler.root is None:
-        raise error([Fault(file, 0, 0, "", "found no element")])
-    return handler.root
-
-
-class _TooMuchError(Exception):
-    pass
-
-
-class _Tree(ContentHandler):
-    def __init__(self, locator: Any) -> None:
+class _Tree(XmlHandler):
+    def __init__(self) -> None:
         super().__init__()
         self.root: Element | None = None
         self._open: list[Element] = []
         self._count = 0
-        self._locator_of = locator
-
-    def line(self) -> int:
-        return int(self._locator_of.getLineNumber() or 0)
 
     def startElement(self, name: str, attrs: Any) -> None:
         self._count += 1
         if self._count > MOST_ELEMENTS:
-            raise _TooMuchError(f"found more than {MOST_ELEMENTS} elements")
+            raise XmlFaultError(f"found more than {MOST_ELEMENTS} elements", self.line, 1)
         if len(self._open) >= MOST_DEPTH:
-            raise _TooMuchError(f"found elements nested deeper than {MOST_DEPTH}")
-        element = Element(name, dict(attrs.items()), self.line())
+            raise XmlFaultError(f"found elements nested deeper than {MOST_DEPTH}", self.line, 1)
+        element = Element(name, dict(attrs.items()), self.line)
         if self._open:
             self._open[-1].children.append(element)
         elif self.root is None:

@@ -10,6 +10,14 @@ from commsim.training.precision import precision
 from commsim.training.spec import Step
 
 
+def pipeline_bytes(nbytes: float, stage: int, pp: int, virtual_stages: int, micro_batches: int) -> float:
+    """Sent by a rank of a stage: every activation to the next chunk, every gradient to the one before.
+
+    The first chunk has none before it and the last none after it.
+    """
+    return nbytes * micro_batches * (2 * virtual_stages - (stage == pp - 1) - (stage == 0)) if pp > 1 else 0.0
+
+
 def step(**changes: Any) -> Step:
     """Llama 3 8B on one H100, 64 sequences of 4,096 tokens."""
     fields: dict[str, Any] = {

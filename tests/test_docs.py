@@ -22,9 +22,9 @@ from commsim.cli.find import find_scenario
 from commsim.errors import ScenarioError
 from commsim.planner.question import plan_schema
 from commsim.planner.sweep import read_sweep
-from commsim.scenario.build import build_topology
 from commsim.scenario.json_schema import scenario_schema, sweep_schema
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])

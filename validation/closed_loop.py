@@ -22,8 +22,8 @@ from commsim.files import write_atomically
 from commsim.measure.parsers import read_measured
 from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
 from commsim.report.plots import figure_bytes
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "validation" / "runs"

@@ -100,8 +100,8 @@ class GlooModel:
 
     def times(self, x: Float64) -> Float64:
         """Predicted seconds of every size of every curve."""
+        from commsim.collectives.semantics import ITEM_BYTES
         from commsim.gloo.predict import GlooPredictor
-        from commsim.measure.run import ITEM_BYTES
 
         parameters: Any = self.parameters(x)
         model = GlooPredictor(self._topology, parameters, one_host=self._one_host, mode=self._mode)

@@ -10,7 +10,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,18 +48,21 @@ def read_rows(path: Path, source_of: Callable[[str], Source] = unknown_source) -
 
     `source_of`: how to read the rows of the source that a row names.
     """
-    text = read_text(path, error=LogFormatError, limit=MAX_BYTES)
-    table = csv.DictReader(io.StringIO(text))
+    return [row_of(cells, source_of(cells["source"])) for cells in read_table(path, NEEDED)]
+
+
+def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+    """The cells of every row of a CSV file by column; LogFormatError where it lacks a needed column."""
+    table = csv.DictReader(io.StringIO(read_text(path, error=LogFormatError, limit=MAX_BYTES)))
     names = table.fieldnames or []
-    missing = [n for n in NEEDED if n not in names]
+    missing = [n for n in needed if n not in names]
     if missing:
         message = f"found the columns {', '.join(names)[:200]}, expected also {', '.join(missing)}"
         raise LogFormatError([Fault(str(path), 1, 1, "", message)])
     try:
-        records = [{k: (v or "").strip() for k, v in r.items() if isinstance(k, str)} for r in table]
+        return [{k: (v or "").strip() for k, v in r.items() if isinstance(k, str)} for r in table]
     except csv.Error as exc:
         raise LogFormatError([Fault(str(path), table.line_num, 1, "", str(exc))]) from None
-    return [row_of(cells, source_of(cells["source"])) for cells in records]
 
 
 def is_table_of_rows(path: Path) -> bool:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
-from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
+from commsim.nccl.machine import NO_ORDERING
+from commsim.nccl.messages import IB_TRANSPORT, ordering
 from commsim.nccl.plugins import PLUGINS, said
 from commsim.nccl.version import parse_version
 
@@ -55,8 +56,8 @@ def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int], l
 
     Type and reduction are those of the curve that it shall be `like`, where the scenario states none.
     """
-    from commsim.scenario.build import build_topology
     from commsim.scenario.run import Prepared, run
+    from commsim.scenario.setting import build_topology
 
     work = next((w for w in scenario.collectives if w.collective == collective), None)
     if work is None:
@@ -110,7 +111,7 @@ def what_ifs(scenario: Scenario, launch: str = "") -> list[WhatIf]:
 
     `launch`: how the log says that its ranks were started; the other way is then no cause.
     """
-    from commsim.scenario.build import build_topology
+    from commsim.scenario.setting import build_topology
 
     topology = build_topology(scenario)
     if scenario.library.name == "nccl":
@@ -208,7 +209,7 @@ def _with_env(env: dict[str, str]) -> Change:
 
 
 def _with_topology(**knobs: Any) -> Change:
-    return lambda scenario: _copy(scenario, topology=_stated(scenario.topology, **knobs))
+    return lambda scenario: _copy(scenario, topology=_with_fields(scenario.topology, **knobs))
 
 
 def _with_block(block: str, **fields: Any) -> Change:
@@ -217,7 +218,7 @@ def _with_block(block: str, **fields: Any) -> Change:
 
         spec = scenario.topology
         own = getattr(spec, block) or (FabricSpec() if block == "fabric" else CpuSpec())
-        return _copy(scenario, topology=_stated(spec, **{block: _stated(own, **fields)}))
+        return _copy(scenario, topology=_with_fields(spec, **{block: _with_fields(own, **fields)}))
 
     return change
 
@@ -227,10 +228,10 @@ def _without_nvlink(scenario: Scenario) -> Scenario:
 
     spec = scenario.topology
     node = spec.node or NodeSpec()
-    nvlink = _stated(node.nvlink or NvlinkSpec(), kind="none")
-    return _copy(scenario, topology=_stated(spec, node=_stated(node, nvlink=nvlink)))
+    nvlink = _with_fields(node.nvlink or NvlinkSpec(), kind="none")
+    return _copy(scenario, topology=_with_fields(spec, node=_with_fields(node, nvlink=nvlink)))
 
 
-def _stated(model: Any, **fields: Any) -> Any:
+def _with_fields(model: Any, **fields: Any) -> Any:
     """A copy of a description with more fields stated (`model_copy` marks them as set)."""
     return model.model_copy(update=fields)

@@ -84,7 +84,7 @@ class _Stage:
         self.groups: dict[int, Axes] = {}
         self._last = last_of(program.order)
         self._calls = {
-            place.chunk: chunk_calls(program.step, place, program.plan.context, program.plan.capacity_factor)
+            place.chunk: chunk_calls(program.step, place, program.plan)
             for place in program.places
             if place.stage == stage
         }

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Heavy modules are imported by the commands that need them."""
+"""The command line: parse, call, print. A command is imported when it is called."""
 
 from __future__ import annotations
 
@@ -9,27 +9,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commsim.cli import calibrate as calibrate_command
-from commsim.cli import compare as compare_command
-from commsim.cli import explain as explain_command
-from commsim.cli import gpu as gpu_command
-from commsim.cli import measure as measure_command
-from commsim.cli import plan as plan_command
-from commsim.cli import plot as plot_command
-from commsim.cli import rates as rates_command
-from commsim.cli import run as run_command
-from commsim.cli import schema as schema_command
-from commsim.cli import sweep as sweep_command
-from commsim.cli import tune as tune_command
-from commsim.cli.schedule import app as schedule_app
-from commsim.cli.topo import app as topo_app
-from commsim.cli.validate import app as validate_app
+from commsim.cli.commands import Commands
 
 if TYPE_CHECKING:
     from types import FrameType
 
 app = typer.Typer(
     name="commsim",
+    cls=Commands,
+    rich_markup_mode=None,  # half of the time of `--help` was rich's
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -52,24 +40,6 @@ def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     del version
-
-
-app.command("run")(run_command.run)
-app.command("explain")(explain_command.explain)
-app.command("measure")(measure_command.measure)
-app.command("gpu")(gpu_command.gpu)
-app.command("rates")(rates_command.rates)
-app.command("calibrate")(calibrate_command.calibrate)
-app.command("compare")(compare_command.compare)
-app.command("plan")(plan_command.plan)
-app.command("plot")(plot_command.plot)
-app.command("sweep")(sweep_command.sweep)
-app.command("merge")(sweep_command.merge)
-app.command("schema")(schema_command.schema)
-app.add_typer(topo_app, name="topo")
-app.command("tune")(tune_command.tune)
-app.add_typer(validate_app, name="validate")
-app.add_typer(schedule_app, name="schedule")
 
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -129,9 +99,9 @@ def _remember_interrupts() -> list[int]:
         seen.append(number)
         signal.default_int_handler(number, frame)
 
-    def unraisable(found: sys.UnraisableHookArgs) -> None:
-        if not isinstance(found.exc_value, KeyboardInterrupt):
-            sys.__unraisablehook__(found)
+    def unraisable(hook: sys.UnraisableHookArgs) -> None:
+        if not isinstance(hook.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(hook)
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of a shell
         signal.signal(signal.SIGINT, note)

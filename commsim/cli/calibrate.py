@@ -43,8 +43,8 @@ def calibrate(
     from commsim.files import check_writable, write_atomically
     from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
     from commsim.report.plots import figure_bytes
-    from commsim.scenario.build import build_topology
     from commsim.scenario.load import load_scenarios
+    from commsim.scenario.setting import build_topology
 
     check_writable(out)
     words = [text for text in logs if "=" in text and not Path(text).exists()]

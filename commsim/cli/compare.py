@@ -114,7 +114,7 @@ def _print(results: list[tuple[Verdict, list[Tried]]]) -> None:
 
 def _write(verdicts: list[Verdict], folder: Path, plot: bool) -> list[Path]:
     from commsim.files import write_atomically
-    from commsim.report.tables import comparison_csv
+    from commsim.report.comparisons import comparison_csv
 
     comparisons = [v.comparison for v in verdicts]
     folder.mkdir(parents=True, exist_ok=True)

@@ -239,8 +239,8 @@ def _by_nccl_tests(run: Run, folder: Path, fresh: bool, programs: Path | None) -
 def _chosen(scenarios: list[Scenario], only: str | None, as_rank: bool, backend: str) -> list[Scenario]:
     """The scenarios to measure; ScenarioError where that is not one machine, or not one run for a rank."""
     from commsim.errors import ScenarioError
-    from commsim.scenario.build import build_topology
     from commsim.scenario.measured import backend_of
+    from commsim.scenario.setting import build_topology
 
     names = ", ".join(repr(one.name) for one in scenarios)
     chosen = [one for one in scenarios if only is None or only.lower() in one.name.lower()]
@@ -265,7 +265,7 @@ def _print_sbatch(scenario: Scenario, wish: RunOptions) -> None:
     import sys
 
     from commsim.measure.sbatch import sbatch
-    from commsim.scenario.build import build_topology
+    from commsim.scenario.setting import build_topology
 
     topology = build_topology(scenario)
     has_gpus = topology.gpu.generation != "cpu" and wish.backend != "gloo"

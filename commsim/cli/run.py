@@ -83,7 +83,6 @@ def run(
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
     from commsim.cli.find import find_scenario
     from commsim.report.run_files import compared, document, tables, write_files, write_trace
-    from commsim.report.tables import comparison_table, summary_line
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
@@ -129,6 +128,8 @@ def run(
             show(choices(one), nl=False)
         show(tables(shown), nl=False)
         for comparison in shown.comparisons:
+            from commsim.report.comparisons import comparison_table
+
             show(comparison_table(comparison), nl=False)
         if explain:
             from commsim.report.explain import text
@@ -137,6 +138,8 @@ def run(
         if written:
             show(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if len(everything) > 1 and not json_output:
+        from commsim.report.comparisons import summary_line
+
         show("# summary")
         for comparison in everything:
             show(f"{summary_line(comparison)}: {comparison.measured.name}")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.commands import group
+
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
-app = typer.Typer(no_args_is_help=True, help="List, show, draw and check topologies.")
+app = group("List, show, draw and check topologies.")
 
 Machine = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A preset (see `topo list`) or a YAML file.")]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes.")]

@@ -25,8 +25,8 @@ def tune(
     from commsim.files import write_atomically
     from commsim.planner.tune import tune as rules_of
     from commsim.report.tuner_config import tuner_config, tuning_table
-    from commsim.scenario.build import build_topology
     from commsim.scenario.load import load_scenarios
+    from commsim.scenario.setting import build_topology
 
     path = find_scenario(scenario)
     scenarios = load_scenarios(path, overrides or [])

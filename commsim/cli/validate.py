@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Score the model against folders of measured curves.")
+from commsim.cli.commands import group
+
+app = group("Score the model against folders of measured curves.")
+
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)
+]
+Check = Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")]
 
 
 @app.callback()
@@ -36,9 +43,7 @@ def collectives(
         list[str] | None,
         typer.Option(help="zero-shot (default), few, transfer, calibrated, all; may be repeated.", show_default=False),
     ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)
-    ] = None,
+    json_path: JsonPath = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write docs/accuracy.md, its pictures, the medians.")
     ] = False,
@@ -50,7 +55,7 @@ def collectives(
             show_default=False,
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")] = False,
+    check: Check = False,
     only: Annotated[str | None, typer.Option(help="Score logs of these slugs only: shell patterns, commas.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at work.")] = 2,
 ) -> None:
@@ -75,9 +80,7 @@ def training(
     mode: Annotated[
         str, typer.Option(help="loso (without the row's source) or one-row (with one row of it).")
     ] = "loso",
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)
-    ] = None,
+    json_path: JsonPath = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write docs/accuracy-training.md, its pictures, the record; with ablation.")
     ] = False,
@@ -89,7 +92,7 @@ def training(
             show_default=False,
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")] = False,
+    check: Check = False,
 ) -> None:
     """Predict published training steps and say how far off the predictions are."""
     study = _study()

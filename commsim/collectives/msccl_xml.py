@@ -1,25 +1,21 @@
 """Reads the XML of MSCCL algorithms as it stands: elements and attributes with their lines, nothing interpreted.
 
-The file is read in pieces and refused beyond a size; document types and entities are refused outright, so
-nothing can expand. Every fault up to a limit is reported with its line.
+Every fault up to a limit is reported with its line.
 """
 
 from __future__ import annotations
 
 import io
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
-from xml.sax import SAXParseException
-from xml.sax.handler import ContentHandler
 
 from commsim.errors import Fault, ScheduleError
+from commsim.xml_tree import XmlFaultError, XmlHandler, read_events
 
 MOST_BYTES: Final = 64 * 2**20
 MOST_FAULTS: Final = 20
 MOST_NUMBER: Final = 2**31 - 1
-_PIECE: Final = 2**23  # expat reads an unfinished comment again with every piece
 
 SENDS: Final = frozenset({"s", "rcs", "rrs", "rrcs"})
 RECEIVES: Final = frozenset({"r", "rcs", "rrs", "rrc", "rrcs"})
@@ -110,64 +106,38 @@ def read_algo(source: Path | str, file: str | None = None) -> Algo:
         return _read(io.BytesIO(source.encode()), file or "<text>")
     try:
         with source.open("rb") as stream:
-            if os.fstat(stream.fileno()).st_size > MOST_BYTES:
-                raise _too_large(file or str(source))
             return _read(stream, file or str(source))
     except OSError as fault:
         raise ScheduleError(f"{source}: cannot be read: {fault.strerror or fault}") from None
 
 
-def _too_large(file: str) -> ScheduleError:
-    return ScheduleError(f"{file}: larger than {MOST_BYTES // 2**20} MiB, which no MSCCL algorithm is")
-
-
 def _read(stream: BinaryIO, file: str) -> Algo:
-    from defusedxml.common import DefusedXmlException
-    from defusedxml.expatreader import DefusedExpatParser
-
     faults = Faults(file)
-    parser = DefusedExpatParser(forbid_dtd=True)
-    handler = _Handler(faults, parser)  # fed in pieces, the parser tells no locator but is one
-    parser.setContentHandler(handler)
-    size = 0
+    handler = _Handler(faults)
     try:
-        while piece := stream.read(_PIECE):
-            size += len(piece)
-            if size > MOST_BYTES:
-                raise _too_large(file)
-            parser.feed(piece)
-        parser.close()
-    except SAXParseException as fault:
-        faults.add(int(fault.getLineNumber() or 0), f"no well-formed XML: {fault.getMessage()}")
-    except DefusedXmlException as fault:
-        faults.add(_line(parser), f"a document type or entity ({type(fault).__name__}), expected elements only")
-    except (LookupError, ValueError) as fault:  # an encoding that Python does not know or that does not fit
-        faults.add(_line(parser), f"unreadable text: {str(fault)[:80]}")
+        read_events(stream, handler, MOST_BYTES)
+    except XmlFaultError as fault:
+        faults.found.append(Fault(file, fault.line, fault.column, "", str(fault)))
     faults.stop()
     if handler.algo is None:
         raise ScheduleError(f"{file}: holds no <algo>")
     return handler.algo
 
 
-def _line(locator: Any) -> int:
-    return int(locator.getLineNumber() or 0)
-
-
 _INSIDE = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
 
 
-class _Handler(ContentHandler):
+class _Handler(XmlHandler):
     """Builds the Algo from parser events; ``open`` are the names of the elements around the current place."""
 
-    def __init__(self, faults: Faults, locator: Any) -> None:
+    def __init__(self, faults: Faults) -> None:
         super().__init__()
         self.faults = faults
         self.algo: Algo | None = None
         self.open: list[str] = []
-        self.locator = locator
 
     def startElement(self, name: str, attrs: Any) -> None:
-        line = _line(self.locator)
+        line = self.line
         around = self.open[-1] if self.open else None
         if name not in _INSIDE:
             self.faults.add(line, f"found <{name[:40]}>, expected one of {', '.join(f'<{n}>' for n in _INSIDE)}")

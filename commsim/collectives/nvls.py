@@ -80,9 +80,8 @@ def nvls_tree_all_reduce(
         trees.src[:, None] * local + rail,
         trees.dst[:, None] * local + rail,
         rail * 2 + trees.src_chunk[:, None],
-        channel=trees.channel[:, None],
     )
-    between["op"] = np.repeat(trees.op.astype(np.int64), local)
+    between |= {name: np.repeat(getattr(trees, name).astype(np.int64), local) for name in ("op", "channel")}
     parts = [
         rows(0, rank, switch, every, op=Op.REDUCE, dst_buffer=Buffer.SCRATCH),
         rows(1, switch, rank, mine, src_buffer=Buffer.SCRATCH),

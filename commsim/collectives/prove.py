@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from commsim.collectives import registry
 from commsim.collectives.check import check
@@ -49,10 +49,7 @@ def prove(
     algorithms: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
     workers: int | None = None,
-    *,
-    ranks_per_node: int | None = None,
-    channels: int = 1,
-    chunks: int = 1,
+    **cut: Unpack[registry.Cut],
 ) -> list[Proof]:
     """A row per (collective, algorithm), every combination of which was built and checked on its own.
 
@@ -62,7 +59,7 @@ def prove(
     progress : called with (rank counts done, rank counts in all), counted once per algorithm.
     workers : processes; by default one per processor for long proofs. Scripts that start processes need the usual
         ``if __name__ == "__main__"``.
-    ranks_per_node : one node size for algorithms that know nodes; every divisor of the rank count by default.
+    cut : channels and chunks; ranks_per_node is one node size, by default every divisor of the rank count.
 
     >>> [(row.algorithm, row.proven) for row in prove([2, 3], collectives=["scatter"], algorithms=["flat", "chain"])]
     [('chain', 5), ('flat', 5)]
@@ -74,7 +71,8 @@ def prove(
     if isinstance(roots, str) and roots != "all":
         raise ScheduleError(f"roots are {roots!r}, expected 'all' or numbers")
     # The longest first, so that no process is left alone with one at the end.
-    jobs = [(*key, n, roots, ranks_per_node, channels, chunks) for n in counts for key in keys]
+    shape = (cut.get("ranks_per_node"), cut.get("channels", 1), cut.get("chunks", 1))
+    jobs = [(*key, n, roots, *shape) for n in counts for key in keys]
     table = {key: Proof(*key) for key in keys}
     expected = sum(n if "root" in registry.ALGORITHMS[key].takes else 1 for n in counts for key in keys)
     processes = (_processors() if expected > _WORTH_PROCESSES else 1) if workers is None else workers
@@ -114,9 +112,8 @@ def prove_one(
                 continue
             try:
                 size = proof_bytes(collective, world_size)
-                check(
-                    registry.build(collective, algorithm, world_size, size, root, channels, chunks, ranks_per_node=node)
-                )
+                cut = registry.Cut(channels=channels, chunks=chunks, ranks_per_node=node)
+                check(registry.build(collective, algorithm, world_size, size, root, **cut))
                 row.proven += 1
             except ScheduleError as fault:
                 nodes = "" if node is None else f", {node} ranks per node"

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from commsim.collectives import (
     barrier,
@@ -284,43 +284,57 @@ def canonical(collective: str, algorithm: str) -> str:
     return ALIASES.get((collective, algorithm), algorithm)
 
 
+class Cut(TypedDict, total=False):
+    """Channels share the array evenly, and each cuts its share into ``chunks`` pieces that follow each other; 1 each.
+
+    ``ranks_per_node`` matters to algorithms that know nodes.
+    """
+
+    channels: int
+    chunks: int
+    ranks_per_node: int | None
+
+
+class BuildOptions(Cut, total=False):
+    """``itemsize``: bytes of an element, 1. What adds in switches of a network follows the tree ``switches``."""
+
+    itemsize: int
+    switches: sharp.SwitchTree | None
+
+
 def build(
     collective: str,
     algorithm: str,
     world_size: int,
     nbytes: int,
     root: int = 0,
-    channels: int = 1,
-    chunks: int = 1,
-    *,
-    itemsize: int = 1,
-    ranks_per_node: int | None = None,
-    switches: sharp.SwitchTree | None = None,
+    **options: Unpack[BuildOptions],
 ) -> Schedule:
     """The schedule of that name; a ScheduleError says why a combination does not exist.
 
-    Channels share the array evenly and each cuts its share into ``chunks`` pieces that follow each other. What adds in
-    switches of a network follows the tree ``switches``, where given.
+    ``options``: see `BuildOptions`.
 
     >>> build("all_reduce", "ring", 4, nbytes=4096).sent_bytes()
     array([6144, 6144, 6144, 6144])
     """
-    found = entry(collective, algorithm)
-    at_least_one(ranks=world_size, channels=channels, chunks=chunks)
+    known = entry(collective, algorithm)
+    ranks_per_node = options.get("ranks_per_node")
+    cut = {"channels": options.get("channels", 1), "chunks": options.get("chunks", 1)}
+    at_least_one(ranks=world_size, **cut)
     if ranks_per_node is not None:
         at_least_one(ranks_per_node=ranks_per_node)
-    reason = found.applicable(world_size, ranks_per_node)
+    reason = known.applicable(world_size, ranks_per_node)
     if reason is not None:
         raise ScheduleError(f"{algorithm} {collective} is not applicable: {reason}")
     if not 0 <= root < world_size:
         raise ScheduleError(f"root {root} is not one of the ranks 0..{world_size - 1}")
-    if root and "root" not in found.takes:
+    if root and "root" not in known.takes:
         raise ScheduleError(f"{algorithm} {collective} has no root, found root {root}")
-    options = {"root": root, "channels": channels, "chunks": chunks, "ranks_per_node": ranks_per_node}
-    given: dict[str, Any] = {name: value for name, value in options.items() if name in found.takes}
-    if switches is not None and found.adds_in == "network":
-        given["switches"] = switches
-    return found.builder(world_size, nbytes, itemsize=itemsize, **given)
+    possible = {"root": root, "ranks_per_node": ranks_per_node, **cut}
+    given: dict[str, Any] = {name: value for name, value in possible.items() if name in known.takes}
+    if options.get("switches") is not None and known.adds_in == "network":
+        given["switches"] = options["switches"]
+    return known.builder(world_size, nbytes, itemsize=options.get("itemsize", 1), **given)
 
 
 def choice(name: str, known: list[str]) -> str:

@@ -26,10 +26,9 @@ def rows(
     to: Ints | int | None = None,
     src_buffer: Buffer = Buffer.OUTPUT,
     dst_buffer: Buffer = Buffer.OUTPUT,
-    channel: Ints | int = 0,
 ) -> Rows:
-    """Columns of the moves given, broadcast against each other; ``to`` is the chunk written, by default ``chunk``."""
-    given = (step, op, src, dst, src_buffer, chunk, dst_buffer, chunk if to is None else to, channel)
+    """Columns of the moves of channel 0, broadcast against each other; ``to`` is the chunk written, else ``chunk``."""
+    given = (step, op, src, dst, src_buffer, chunk, dst_buffer, chunk if to is None else to, 0)
     names = ("step", "op", "src", "dst", "src_buffer", "src_chunk", "dst_buffer", "dst_chunk", "channel")
     columns = np.broadcast_arrays(*(np.asarray(value, np.int64) for value in given))
     return {name: column.reshape(-1) for name, column in zip(names, columns, strict=True)}

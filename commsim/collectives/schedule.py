@@ -21,13 +21,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.dependencies import Dependencies, derive, with_extra
 from commsim.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from commsim.collectives.dependencies import Dependencies
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -63,7 +65,6 @@ _ROW_TYPES: dict[str, type[np.generic]] = {
 _LOWERED_TYPES: dict[str, type[np.generic]] = {
     "wire_bytes": np.int64,
     "connection": np.int32,
-    "alpha_kind": np.uint8,
 }
 
 
@@ -76,8 +77,8 @@ class Schedule:
     """A collective as a table of chunk moves; columns have shape (rows,) unless said otherwise.
 
     ``after`` (edges, 2) adds order that the data does not imply: row ``after[e, 1]`` starts when row
-    ``after[e, 0]`` has arrived. The lowered columns ``wire_bytes``, ``connection`` and ``alpha_kind`` are
-    None until a library's lowering sets them. ``known_dependencies`` lets the builder of a regular family
+    ``after[e, 0]`` has arrived. The lowered columns ``wire_bytes`` and ``connection`` are None
+    until a library's lowering sets them. ``known_dependencies`` lets the builder of a regular family
     give them by arithmetic; use ``edit``, not ``dataclasses.replace``, to change rows, since it drops that
     rule.
     """
@@ -102,7 +103,6 @@ class Schedule:
     after: Int64 = dataclasses.field(default_factory=_no_edges)
     wire_bytes: Int64 | None = None
     connection: Int32 | None = None
-    alpha_kind: UInt8 | None = None
     known_dependencies: Callable[[], Dependencies] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -169,6 +169,8 @@ class Schedule:
 
     def dependencies(self, *, joins: bool = False) -> Dependencies:
         """Successors of each row in CSR form, ``idx[ptr[i]:ptr[i + 1]]`` of row i; ``joins``: see `derive`."""
+        from commsim.collectives.dependencies import derive, with_extra
+
         if self.known_dependencies is not None:
             return with_extra(self.known_dependencies(), self.after)
         chunks = self.chunk_bytes.size

@@ -43,6 +43,22 @@ NcclTestsName = Literal[
 
 NCCL_TESTS: tuple[str, ...] = get_args(NcclTestsName)
 
+ITEM_BYTES = {
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "float8_e4m3": 1,
+    "float8_e5m2": 1,
+}
+"""Bytes of one element, by the names of torch."""
+
 REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 """The collectives that combine elements: they take an operation (MPI_Op of MPI 4.1, ncclRedOp_t of nccl.h)."""
 

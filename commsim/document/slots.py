@@ -27,6 +27,7 @@ def slots_of(annotation: Any, metadata: tuple[Any, ...] = (), description: str =
         yield from slots_of(annotation.__value__, metadata, description)
     elif origin is Annotated:
         inner, *extra = get_args(annotation)
+        inner = next((item.union for item in extra if hasattr(item, "union")), inner)  # of kinds imported when needed
         yield from slots_of(inner, (*metadata, *extra), description)
     elif origin in (Union, types.UnionType):
         for member in get_args(annotation):

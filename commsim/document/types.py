@@ -13,6 +13,9 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 Mark: TypeAlias = tuple[int, int]
 FaultyError: TypeAlias = type[ScenarioError] | type[TopologyError] | type[LogFormatError]
 
+LOCATED = "commsim_located"
+"""The type of pydantic's errors whose context names the places of their faults (`located`)."""
+
 # A message must fit one screen: this many faults of a line or two each, then "and N more".
 SHOWN_FAULTS = 12
 SHOWN_CHARACTERS = 60

@@ -23,7 +23,7 @@ class GlooParameters(BaseModel):
     `goodput`: payload share of a link's rate (headers of TCP, IP and Ethernet).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     provenance: str
     call: Seconds = Field(gt=0)

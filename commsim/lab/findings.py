@@ -164,7 +164,7 @@ def _calibrate(
     from commsim.accuracy.calibration_models import model_of
     from commsim.report.calibration import params_yaml, plot_residuals
     from commsim.report.plots import figure_bytes
-    from commsim.scenario.build import build_topology
+    from commsim.scenario.setting import build_topology
 
     if not curves:
         findings.gaps.append("calibrating: no curve has been measured")
@@ -217,8 +217,8 @@ def _compared(scenario: Scenario, path: Path) -> list[Choice]:
 def _predictor(scenario: Scenario) -> Predictor:
     from commsim.nccl.predict import Options, Predictor
     from commsim.nccl.version import parse_version
-    from commsim.scenario.build import build_topology
     from commsim.scenario.params import nccl_graphs
+    from commsim.scenario.setting import build_topology
 
     topology = build_topology(scenario)
     options = Options(

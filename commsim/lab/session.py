@@ -33,7 +33,7 @@ from commsim.measure.capture import CHOICES, read_object
 from commsim.measure.gpu import gpus
 from commsim.measure.run import Run, Task
 from commsim.measure.run_folder import read_conditions
-from commsim.nccl.functions import FUNCTIONS
+from commsim.nccl.environment import FUNCTIONS
 
 PARTS = (COLLECTIVES, RATES, STEPS, FORCED, GRAPHS, REGISTERED)
 """What a laboratory can be told to keep to."""

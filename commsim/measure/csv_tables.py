@@ -31,26 +31,6 @@ MEASURED_COLUMNS = (
     "ip_algbw_GBps",
     "ip_busbw_GBps",
 )
-RESULT_COLUMNS = (
-    "curve",
-    "collective",
-    "n_ranks",
-    "size_bytes",
-    "count",
-    "dtype",
-    "redop",
-    "root",
-    "time_us",
-    "algbw_GBps",
-    "busbw_GBps",
-    "low_us",
-    "high_us",
-    "lower_bound_us",
-    "algorithm",
-    "protocol",
-    "channels",
-    "bottleneck",
-)
 _CONDITIONS = (
     "n_nodes",
     "gpus_per_node",

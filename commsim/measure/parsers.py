@@ -8,14 +8,13 @@ from typing import TextIO
 from commsim.measure.assemble import Wanted, curves_of, error
 from commsim.measure.csv_tables import (
     MEASURED_COLUMNS,
-    RESULT_COLUMNS,
     read_measured_csv,
     read_result_csv,
 )
 from commsim.measure.json_logs import read_json
 from commsim.measure.nccl_log import read_log
 from commsim.measure.osu_log import is_osu, read_osu
-from commsim.measure.records import Curve, collective_name
+from commsim.measure.records import RESULT_COLUMNS, Curve, collective_name
 from commsim.measure.run_folder import TABLE, is_header, read_run
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")

@@ -40,6 +40,28 @@ Of 4,677 rows of published logs, not known degraded, whose two columns did the s
 109 took longer by more than this out of place, 13 of them tenfold, and 51 in place.
 """
 
+RESULT_COLUMNS = (
+    "curve",
+    "collective",
+    "n_ranks",
+    "size_bytes",
+    "count",
+    "dtype",
+    "redop",
+    "root",
+    "time_us",
+    "algbw_GBps",
+    "busbw_GBps",
+    "low_us",
+    "high_us",
+    "lower_bound_us",
+    "algorithm",
+    "protocol",
+    "channels",
+    "bottleneck",
+)
+"""Of ``result.csv``, as a run writes it and `measure` reads it."""
+
 _NAMED_SIZES = 4
 
 

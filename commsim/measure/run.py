@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import commsim
-from commsim.collectives.semantics import PAIRWISE, REDUCING, ROOTED, WHOLE, collective
+from commsim.collectives.semantics import ITEM_BYTES, PAIRWISE, REDUCING, ROOTED, WHOLE, collective
 from commsim.errors import MeasurementError
 from commsim.measure.splits import group_size
 
@@ -24,20 +24,6 @@ Runner = Literal["torch", "libnccl", "nccl-tests"]
 REGISTRATIONS = ("none", "buffer", "window")
 _BLOCK_BYTES = 16  # to a multiple of which nccl-tests rounds blocks down (src/all_gather.cu and others, 2.19.6)
 
-ITEM_BYTES = {
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "float8_e4m3": 1,
-    "float8_e5m2": 1,
-}
 _NOT_IN_TORCH = frozenset({"uint32", "uint64"})  # neither backend maps them, torch 2.13.0
 _NOT_IN_GLOO = frozenset({"float8_e4m3", "float8_e5m2"})  # "Invalid scalar type", torch 2.13.0
 _NO_AVERAGE_IN_GLOO = frozenset({"int8", "uint8", "int32", "int64"})  # divides as float, cannot cast back, torch 2.13.0

@@ -124,7 +124,7 @@ def expected_sent(task: TrainingTask, rank: int, parameter_bytes: float) -> floa
     if task.scheme == "pp":
         return float(m * hidden * ((rank < n - 1) + (rank > 0)))
     if task.scheme == "tp":
-        calls = traffic.tensor_parallel(task.layers, hidden, n, m, sequence_parallel=False, recompute=False)
+        calls = traffic.tensor_parallel(task.layers * m, hidden, n, sequence_parallel=False, recompute=False)
     else:
         scheme = cast("traffic.Scheme", task.scheme)
         calls = traffic.data_parallel(scheme, parameter_bytes, parameter_bytes, n, m)

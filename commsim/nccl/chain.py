@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from commsim.nccl.inside import known
-from commsim.nccl.lower import Call, Machine, message_turn, network_hop, nic_rates, shares
+from commsim.nccl.channels import Call
+from commsim.nccl.lower import shares
+from commsim.nccl.machine import Machine, known, nic_rates
+from commsim.nccl.messages import message_turn, network_hop
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
 
 if TYPE_CHECKING:

@@ -157,3 +157,16 @@ def p2p_start(per_peer: int, channels: int, ranks: int) -> int:
 
 def _power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective call after NCCL's choice."""
+
+    collective: str
+    nbytes: int
+    algorithm: str
+    protocol: Protocol
+    split: Split
+    buffer_bytes: int
+    exact: bool = False  # `nbytes` are those of a real call, not what a benchmark rounds

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commsim.nccl.chunks import Part, chunk_bytes, loops
-from commsim.nccl.lower import inside_name, intra_bandwidth, node_rate
+from commsim.nccl.machine import inside_name, intra_bandwidth, node_rate
+from commsim.nccl.protocols import Part, chunk_bytes, loops
 
 if TYPE_CHECKING:
-    from commsim.nccl.lower import Call, Machine
+    from commsim.nccl.channels import Call
+    from commsim.nccl.machine import Machine
     from commsim.nccl.parameters import Parameters
     from commsim.nccl.system import System
 

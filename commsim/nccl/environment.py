@@ -10,9 +10,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from commsim.collectives.semantics import NCCL_TESTS
 from commsim.errors import ScenarioError
-from commsim.nccl.functions import FUNCTIONS
 from commsim.nccl.version import Version
+
+FUNCTIONS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
+"""The collectives with kernels of their own, whose algorithm the tuner chooses, in NCCL's order.
+
+ncclFunc_t of src/include/nccl_common.h, 2.26.2.
+"""
+
+POINT_TO_POINT = tuple(name for name in NCCL_TESTS if name not in FUNCTIONS)
+"""All others, which become sends and receives: also those that have calls of their own since 2.28."""
 
 MODELLED_ENV: dict[str, str] = {
     "NCCL_ALGO": "algorithms that may be chosen",

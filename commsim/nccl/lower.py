@@ -4,56 +4,38 @@ Channels of a call are alike, so one stands for all: it gets its share of every 
 `RingPlan` (regular enough for a closed form or a wavefront, and convertible to an explicit Schedule); a tree becomes
 the explicit Schedule of one pair of trees. The terms and their sources:
 
-* loops of N chunks, slices within a chunk, a last smaller loop (src/device/all_reduce.h, prims_simple.h);
-* LL and LL128 hand data over by flags inside the data, so a receiver works while a chunk arrives. The warps of a block
-  work side by side, each on lines of its own, at the rate of the block: what they hold at once is ready at once;
-* a hop costs the protocol's latency once per slice; a thread block or a link moves the slice at its rate;
-* Simple's block waits for its peers' counters, meets at a barrier and fences its stores at every slice, and moves
-  nothing meanwhile.
+* A channel runs loops of N chunks, cut into slices, and a last smaller loop (src/device/all_reduce.h, prims_simple.h).
+* A slice costs the protocol's latency at every hop. A thread block or a link moves it at its rate.
+* LL and LL128 put flags inside the data, so that a receiver works while a chunk arrives. All warps of a block finish
+  together what they hold at once.
+* Simple pauses at every slice: its block waits for its peers' counters, meets at a barrier and fences its stores.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import permutations
-from math import ceil, gcd, inf, log2
+from math import ceil, gcd, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.semantics import CHAINED
-from commsim.nccl.channels import Split
-from commsim.nccl.chunks import step_bytes
-from commsim.nccl.environment import THROUGH_HOST
-from commsim.nccl.inside import Shared, Ways, ring_ways, shared, staged_rate, tree_ways
-from commsim.nccl.ordering import NO_ORDERING, Ordering
-from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol
+from commsim.nccl.channels import Call
+from commsim.nccl.machine import Machine, inside_name, intra_efficiency, nic_rates, node_rate
+from commsim.nccl.messages import MESSAGES, Crossing, Turn, network_crossing
+from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol, step_bytes
 from commsim.nccl.system import System
-from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
-from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
-    from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
-    from commsim.topology.graph import Topology
+    from commsim.nccl.parameters import Parameters
 
 Float64 = npt.NDArray[np.float64]
 
+_BESIDE = ("PIX", "PXB", "P2C")
+"""Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
+
 MAX_SLICES = 8
 """Finest cut of an LL or LL128 chunk that is simulated: a step takes at most 1/8 of its chunk longer than its hop."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """One collective call after NCCL's choice."""
-
-    collective: str
-    nbytes: int
-    algorithm: str
-    protocol: Protocol
-    split: Split
-    buffer_bytes: int
-    exact: bool = False  # `nbytes` are those of a real call, not what a benchmark rounds
 
 
 @dataclass(frozen=True)
@@ -66,28 +48,6 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What the lowering needs of a topology: nominal bytes/s out of a GPU inside its node over links of a kind (the
-    field of `Efficiency`), NICs that its ranks keep busy, and the narrowest link of each kind on the way through one
-    NIC: (kind, bytes/s of one, how many of them the node's NICs have together), and `COPY` where a processor copies."""
-
-    intra_bandwidth: float
-    intra_kind: str
-    nics: int
-    nic_path: tuple[tuple[str, float, int], ...]
-    all_pairs: Shared | None = None  # what each pair of GPUs of a node gets over PCIe while all pairs send
-    pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
-    nic_gbps: float = 0.0
-    through_host: bool = False  # GPU and NIC meet in the PCIe root of the host, or in its memory
-    leaf_nodes: int = 0  # nodes under one leaf
-    oversubscription: float = 1.0  # of the leaves' uplinks
-    cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
-    ordering: Ordering = NO_ORDERING
-    ring_ways: Ways | None = None  # of the channels on a mesh of GPUs, where known
-    tree_ways: Ways | None = None
-
-
-@dataclass(frozen=True)
 class Shares:
     """What one channel gets of the machine: payload bytes/s inside and between nodes, and what limits them."""
 
@@ -95,63 +55,6 @@ class Shares:
     inter: float
     intra_limit: str
     inter_limit: str
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The time between two messages of one channel, which takes turns with the other channels of its NIC."""
-
-    post_s: float  # for all channels of the NIC together
-    check_s_per_byte: float  # LL: its flags lie in host memory, and the proxy looks at each
-    connection_s: float
-    ordered_bytes: float = inf  # a larger message waits for the one before on its queue pair to be acknowledged
-    ordered_s: float = 0.0  # for so long, beside its bytes
-    line_s_per_byte: float = 0.0  # at the NIC's rate, or at a share of it where its channels keep step
-    queue_pairs: int = 1  # of a connection, which take turns
-
-    def seconds(self, message_bytes: float) -> float:
-        """For messages of a size."""
-        least = max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
-        if message_bytes <= self.ordered_bytes:
-            return least
-        return max(least, (self.ordered_s + self.line_s_per_byte * message_bytes) / self.queue_pairs)
-
-
-@dataclass(frozen=True)
-class Wait:
-    """What holds a message beyond its hop: from a size on its receiver's answer, from another on the NIC's reading it.
-
-    Both sizes are bytes on the wire, of which a byte of payload is `wire_factor`.
-    """
-
-    wire_factor: float
-    eager_bytes: float
-    rendezvous_s: float
-    inline_bytes: float
-    fetch_s: float
-
-    def seconds(self, payload_bytes: float) -> float:
-        """For messages of a size."""
-        wire = payload_bytes * self.wire_factor
-        return self.rendezvous_s * (wire > self.eager_bytes) + self.fetch_s * (wire > self.inline_bytes)
-
-
-@dataclass(frozen=True, eq=False)
-class Crossing:
-    """What hops between nodes have beyond a rate and a latency: `at` marks them, (ranks,).
-
-    The proxy sends a slot when it is full, so that a message is a slice of Simple, but a whole chunk of LL and LL128
-    (src/transport/net.cc, sendProxyProgress).
-    """
-
-    at: npt.NDArray[np.bool_]
-    turn: Turn
-    whole: bool
-    wait: Wait
-
-    def messages_of(self, loop: Loop) -> int:
-        """Messages of one chunk."""
-        return 1 if self.whole else loop.slices
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +80,9 @@ class RingPlan:
     staging_rate: float = inf  # at which a rank puts what it begins a loop with where its neighbour reads it
 
     def keep_of(self, loop: Loop) -> Float64:
-        """Seconds in which each rank copies a slice of the last step from its buffer to its place, (ranks,).
+        """Seconds in which each rank copies a slice of the last step to its place, (ranks,).
 
-        What a GPU of the same node sends lands in its place; what the network brings lands in a buffer.
+        Only what the network brings lands in a buffer first.
         """
         if self.crossing is None:
             return np.zeros(self.ranks)
@@ -190,20 +93,19 @@ class RingPlan:
         return loop.slice_bytes / self.staging_rate
 
     def hop_of(self, loop: Loop) -> Float64:
-        """Hop latency for the slices of a loop: a full pass of the thread block has more stores to fence.
+        """Seconds of a slice of a loop over each hop beside its service, (ranks,).
 
-        The first slice of LL or LL128 is ready when all are that the block's warps handle beside it.
-
-        Between nodes a slice of Simple waits until it has been written, one of LL and LL128 until its chunk has been.
+        A full pass of a block has more stores to fence. A slice of LL or LL128 inside a node waits for those that the
+        block's warps handle beside it, between nodes for its whole chunk. One of Simple waits until it is written.
         """
-        # A pause comes after its chunk: it holds the block, but no slice on its way.
+        # A pause follows its chunk: it holds the block, but no slice on its way.
         hop = np.maximum(0.0, self.hop_s - self.chunk_s / loop.slices)
         hop = hop + self.first_pass_s * min(1.0, loop.slice_bytes / self.pass_bytes)
         chunk = loop.slices * loop.slice_bytes
         together = self.pass_share * max(0, min(self.side_by_side, chunk) - loop.slice_bytes) / self.rate
         if self.crossing is None:
             return np.asarray(hop + together)
-        messages = self.crossing.messages_of(loop)
+        messages = self.crossing.messages_of(loop.slices)
         late = self.crossing.wait.seconds(loop.slices * loop.slice_bytes / messages)
         fill = (loop.slices / messages - 1) * self.service_of(loop)
         if not self.crossing.whole:
@@ -211,152 +113,32 @@ class RingPlan:
         return np.asarray(hop + np.where(self.crossing.at, late + fill, together))
 
     def service_of(self, loop: Loop) -> Float64:
-        """Seconds for which a slice holds each hop: its bytes and its hand-over, or its part of a message."""
+        """Seconds for which a slice holds each hop, by its bytes and hand-over or by its message, (ranks,)."""
         full = min(1.0, loop.slice_bytes / self.pass_bytes)
         service = loop.slice_bytes / self.rate + self.slice_s + self.drain_s * full + self.chunk_s / loop.slices
         if self.crossing is None:
             return service
-        messages = self.crossing.messages_of(loop)
+        messages = self.crossing.messages_of(loop.slices)
         least = self.crossing.turn.seconds(loop.slices * loop.slice_bytes / messages) * messages / loop.slices
         return np.where(self.crossing.at, np.maximum(service, least), service)
 
 
 _ELEMENTWISE = {"reduce_scatter": 0.24, "all_gather": 0.43}
-"""Share of a block's rate where buffers do not lie alike on the 16 bytes that a thread of Simple moves at once, so that
-it goes element by element, of 4 bytes (src/device/common_kernel.h, reduceCopy).
+"""Share of a block's rate where buffers are not aligned alike to the 16 bytes that a thread of Simple moves at once.
 
-12 V100 of a DGX-2 (NCCL 2.5) reduce at 48 and 60 GB/s where 3/4 and 1/2 of the chunks are so (3.3 of 14 GB/s a block),
-and gather at 72 in both cases (6), beside 124 GB/s of an all_reduce. No other machine's curves tell, nor other types.
+The block then moves single elements of 4 bytes (src/device/common_kernel.h, reduceCopy). Measured on 12 V100 of a DGX-2
+with NCCL 2.5: reduce_scatter 48 and 60 GB/s with 3/4 and 1/2 of its chunks so, all_gather 72, all_reduce 124.
 """
-
-COPY = "copy by the host"
-"""In `Machine.nic_path`: what a processor copies between the host's memory and the network, one proxy per GPU."""
-
-MESSAGES = "messages of the NIC"
-"""The limit where the network takes longer from one message of a connection to the next than their bytes take."""
-
-_BESIDE = ("PIX", "PXB", "P2C")
-"""Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
-
-
-def survey(
-    system: System, topology: Topology, peer_level: int, order: Ordering = NO_ORDERING, *, staged: bool = False
-) -> Machine:
-    """Reads from the topology, once, what the lowering needs of it.
-
-    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host; where `staged`,
-    so do GPU and NIC. `order` is what orders the job's messages, if anything.
-    """
-    intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
-    across = _nic_path(topology, staged=staged) if system.nodes > 1 else ()
-    every = [*permutations(range(topology.ranks_per_node), 2)]
-    pairs = shared(topology, every, peer_level) if kind in ("pcie", "host") else None
-    mesh = kind == "nvlink_direct"
-    ring, tree = (ring_ways(system, topology), tree_ways(system, topology)) if mesh else (None, None)
-    links = 0
-    if kind.startswith("nvlink"):
-        links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
-    gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
-    host, thin = staged or _through_host(topology), topology.oversubscription
-    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
-    cut = topology.bisection_bandwidth() if narrow else inf
-    nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
-    return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, order, ring, tree)
-
-
-def _fed_nics(topology: Topology) -> int:
-    """NICs of a node that its ranks keep busy: a GPU as many as its own port feeds, even if the last one not wholly."""
-    if topology.nodes < 2 or not topology.nics_per_node:
-        return topology.nics_per_node
-    port = _narrowest(topology).get("PCIe", topology.nic_bandwidth)
-    return min(topology.nics_per_node, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
-
-
-def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float, str]:
-    n = topology.ranks_per_node
-    if system.intra_type in ("NVL", "NVB"):
-        if topology.has_nvswitch:
-            return topology.nvlink_links * topology.nvlink_link_bandwidth, "nvlink_switch"
-        links = min(sum(topology.pair_links(a, b) for b in range(n) if b != a) for a in range(n))
-        return links * topology.nvlink_link_bandwidth, "nvlink_direct"
-    ring = shared(topology, [(rank, (rank + 1) % n) for rank in range(n)], peer_level)
-    return ring.rate, "host" if ring.by_host else "pcie"
-
-
-def _nic_path(topology: Topology, *, staged: bool) -> tuple[tuple[str, float, int], ...]:
-    """Narrowest links between the GPUs of two neighbouring nodes, through one NIC each, as `Machine.nic_path`."""
-    nics = _fed_nics(topology)
-    ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
-    narrowest = _narrowest(topology)
-    if staged:
-        narrowest["PCIe"] = min(narrowest.get("PCIe", inf), staged_rate(topology))
-    path = [(kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(narrowest.items())]
-    # Sockets copy in the kernel; the first EFA without GPUDirect RDMA in libfabric, which knew no remote read then.
-    if topology.network == "ethernet" or (topology.network == "efa_v1" and _through_host(topology)):
-        path.append((COPY, inf, topology.ranks_per_node))
-    return tuple(path)
-
-
-def _narrowest(topology: Topology) -> dict[str, float]:
-    """Bytes/s of the narrowest link of each kind on the way from a GPU to one of the next node."""
-    ppn = topology.ranks_per_node
-    narrowest: dict[str, float] = {}
-    for link in topology.route(ppn - 1, ppn):
-        kind = LinkKind(topology.link_kind[link])
-        if kind in (LinkKind.PCIE, LinkKind.NETWORK, LinkKind.FABRIC):
-            name = LINK_NAMES[kind]
-            narrowest[name] = min(narrowest.get(name, float("inf")), float(topology.link_bandwidth[link]))
-    return narrowest
-
-
-def _through_host(topology: Topology) -> bool:
-    if topology.nodes < 2 or topology.network in THROUGH_HOST:  # whose path is through the host by nature
-        return False
-    first = topology.route(0, topology.ranks_per_node)
-    inside = first[topology.vertex_node[topology.link_src[first]] == 0]
-    kinds = {LinkKind(kind) for kind in topology.link_kind[inside]}
-    ends = {VertexKind(kind) for kind in topology.vertex_kind[topology.link_dst[inside]]}
-    return VertexKind.HOST in ends and LinkKind.C2C not in kinds
-
-
-def nic_efficiency(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> float:
-    """Payload share of the nominal rate of a NIC."""
-    network = parameters.network
-    efficiency = network.all_to_all_efficiency if all_to_all else network.efficiency
-    return float(efficiency * network.through_host_efficiency) if machine.through_host else float(efficiency)
-
-
-def nic_rates(
-    machine: Machine, parameters: Parameters, *, all_to_all: bool = False
-) -> tuple[tuple[str, float, float], ...]:
-    """(kind, through one NIC, through all of a node together) in payload bytes/s, for the links of `nic_path`."""
-    nic = nic_efficiency(machine, parameters, all_to_all=all_to_all)
-
-    copy = parameters.network.copy_rate or inf
-
-    def rates(kind: str, bandwidth: float, count: int) -> tuple[float, float]:
-        if kind == COPY:  # of all proxies of a node half the copies are sent; one alone does both
-            return (copy if count > 1 else copy / 2), count * copy / 2
-        rate = bandwidth * (parameters.efficiency.pcie if kind == "PCIe" else nic)
-        return rate, rate * count
-
-    return tuple((kind, *rates(kind, bandwidth, count)) for kind, bandwidth, count in machine.nic_path)
-
-
-def node_rate(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> tuple[float, str]:
-    """Payload bytes/s out of a node through all its NICs, and the kind of link that limits it."""
-    rates = nic_rates(machine, parameters, all_to_all=all_to_all)
-    return min((together, kind) for kind, _, together in rates)
 
 
 def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:
     """The rates of one channel: its thread block's, or its part of the links that all channels in use share."""
     protocol, used = call.protocol, call.split.channels
-    block, odd = parameters.block_rate.of(protocol.name), misaligned(call, system.ranks)
-    slow = block * _ELEMENTWISE.get(call.collective, 1.0) if odd else block
+    block, part = parameters.block_rate.of(protocol.name), misaligned(call, system.ranks)
+    slow = block * _ELEMENTWISE.get(call.collective, 1.0) if part else block
 
     def through(link: float, kind: str) -> tuple[float, str]:
-        rate = 1 / ((1 - odd) / min(block, link) + odd / min(slow, link))
+        rate = 1 / ((1 - part) / min(block, link) + part / min(slow, link))
         return rate, kind if link < slow else "thread block"
 
     intra, intra_limit = through(inf, "thread block")
@@ -432,21 +214,6 @@ def _passing(system: System, machine: Machine, channels: int) -> int:
     return channels - channels // system.ranks_per_node if beside else channels
 
 
-def inside_name(machine: Machine) -> str:
-    """What limits a rank that waits for the links inside its node."""
-    return {"pcie": "PCIe", "host": "host memory"}.get(machine.intra_kind, "NVLink")
-
-
-def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
-    """Bytes/s on the wires out of one GPU towards the others of its node, as all channels together reach it."""
-    return machine.intra_bandwidth * intra_efficiency(machine, parameters, protocol)
-
-
-def intra_efficiency(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
-    """Share of the nominal rate that bytes on the wires inside a node reach."""
-    return parameters.efficiency.inside(machine.intra_kind, protocol)
-
-
 def ring_loops(nbytes: int, ranks: int, protocol: Protocol, threads: int, buffer_bytes: int) -> tuple[Loop, ...]:
     """The loops that `nbytes` of one channel take over a ring of `ranks`."""
     if nbytes == 0 or ranks < 2:
@@ -469,71 +236,6 @@ def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
         slice_bytes = max(protocol.pass_bytes(WARP), ceil(chunk / MAX_SLICES))
     slices = max(1, ceil(chunk / slice_bytes))
     return Loop(count, slices, ceil(chunk / slices))
-
-
-def channels_per_nic(machine: Machine, channels: int) -> int:
-    """Channels of a call that share one NIC and its proxy."""
-    return max(1, ceil(channels / max(1, machine.nics)))
-
-
-def network_hop(network: NetworkParameters, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
-    """Seconds from a complete message at the sender to data that the receiver may use."""
-    return hop.of(protocol.name) + message_wait(network, protocol).seconds(message_bytes)
-
-
-def message_wait(network: NetworkParameters, protocol: Protocol) -> Wait:
-    """What messages of a protocol wait for. Only LL's hops were measured with and without the NIC's reading."""
-    fetch = network.fetch if protocol.name == "LL" else 0.0
-    return Wait(protocol.wire_factor, network.eager, network.rendezvous, network.inline, fetch)
-
-
-def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
-    """How the messages of a call take turns."""
-    turns, name, network = channels_per_nic(machine, call.split.channels), call.protocol.name, parameters.network
-    check = turns / parameters.flag_rate if name == "LL" else 0.0
-    return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
-
-
-def ordered_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
-    """The same for a ring, where messages of LL128 and Simple may have to wait for each other."""
-    turn, order, factor = message_turn(machine, parameters, call), machine.ordering, call.protocol.wire_factor
-    if order.above_bytes == inf or call.protocol.name == "LL":
-        return turn
-    # The channels of a NIC that wait together send together too, each at its share.
-    sharing = max(1.0, call.split.channels / max(1, machine.nics)) if order.together else 1.0
-    return replace(
-        turn,
-        ordered_bytes=order.above_bytes / factor,
-        ordered_s=parameters.network.ordering,
-        line_s_per_byte=sharing * max(factor / one for _, one, _ in nic_rates(machine, parameters)),
-        queue_pairs=order.queue_pairs,
-    )
-
-
-def spread_s(system: System, machine: Machine, network: NetworkParameters, call: Call, limit: int) -> float:
-    """Seconds by which the slowest way between nodes is later than in the calls that the hops are stated for.
-
-    `limit` is the most channels of a call. Each doubling of the NICs at work adds the same time, as to the greatest of
-    delays with an exponential tail, up to one for each GPU of a node. The hops of LL, which begins with one channel,
-    are of one way; those of LL128 and Simple, which as a rule have all channels, of all NICs, be they many or one: a
-    call of fewer gains by it, and this is negative. A chain of calls hides what its hops take.
-    """
-    if call.nbytes == 0 or system.nodes == 1 or call.collective in CHAINED:
-        return 0.0
-    most = min(system.ranks_per_node, max(1, machine.nics))
-    stated = 1 if call.protocol.name == "LL" else min(most, limit)
-    return float(network.spread) * log2(min(call.split.channels, most) / stated)
-
-
-def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
-    """What the hops marked by `at` have in common as hops between nodes."""
-    network = parameters.network
-    return Crossing(
-        at=at,
-        turn=ordered_turn(machine, parameters, call),
-        whole=not call.protocol.is_simple,
-        wait=message_wait(network, call.protocol),
-    )
 
 
 def lower_ring(system: System, machine: Machine, parameters: Parameters, call: Call) -> RingPlan:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commsim.nccl.chunks import Part, chunk_bytes, heads, loops
-from commsim.nccl.lower import MESSAGES, node_rate
+from commsim.nccl.machine import node_rate
+from commsim.nccl.messages import MESSAGES
+from commsim.nccl.protocols import Part, chunk_bytes, heads, loops
 from commsim.nccl.system import NVLS_CHUNK
 
 if TYPE_CHECKING:
-    from commsim.nccl.lower import Call, Machine
+    from commsim.nccl.channels import Call
+    from commsim.nccl.machine import Machine
     from commsim.nccl.parameters import Parameters
     from commsim.nccl.system import System
 

@@ -10,23 +10,19 @@ from collections import Counter
 from math import ceil
 from typing import TYPE_CHECKING
 
-from commsim.collectives.semantics import NCCL_TESTS
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
-from commsim.nccl.functions import FUNCTIONS
-from commsim.nccl.lower import inside_name, nic_efficiency, nic_rates
+from commsim.nccl.machine import inside_name, nic_efficiency, nic_rates
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
 from commsim.nccl.view import view_of
 from commsim.units import GIGA
 
 if TYPE_CHECKING:
-    from commsim.nccl.lower import Machine
+    from commsim.nccl.machine import Machine
     from commsim.nccl.parameters import Parameters
     from commsim.nccl.system import System
     from commsim.nccl.version import Version
     from commsim.topology.graph import Topology
-
-COLLECTIVES = tuple(name for name in NCCL_TESTS if name not in FUNCTIONS)
 
 _PART_BEFORE_2_22 = 2 << 20
 _CHUNK_ONE_NODE = 512 << 10
@@ -131,7 +127,7 @@ def p2p_time(
     does not show. Inside a node the receiver takes over the first chunk when all of it is written, from 2.22 on; a send
     to another node waits longer for its network.
 
-    Over PCIe each link of a node carries what all pairs of an all_to_all send by it (`commsim.nccl.inside.shared`):
+    Over PCIe each link of a node carries what all pairs of an all_to_all send by it (`commsim.nccl.machine.shared`):
     with four of eight GPUs below a switch 16 pieces leave by its one port. It is taken to reach the share that a GPU's
     port does of what goes through the memory of a host: two RTX 2080 Ti below a switch send 8 of its 12 GB/s.
 

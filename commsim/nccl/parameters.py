@@ -47,7 +47,7 @@ B = TypeVar("B", bound=BaseModel)
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class PerProtocol(_Frozen):
@@ -141,7 +141,7 @@ class NetworkParameters(_Frozen):
     eager: Bytes  # largest message that is sent without asking
     message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
     connection_cost: PerProtocol  # time between two messages of one connection, however many there are
-    ordering: Seconds  # until a message is acknowledged, where the next one waits for that (`commsim.nccl.ordering`)
+    ordering: Seconds  # until a message is acknowledged, where the next one waits for that (`nccl.messages.ordering`)
     spread: Seconds  # how much later the slowest of twice as many NICs is
     peer_cost: Seconds  # each remote peer of an all_to_all
     inline: Bytes  # largest message whose bytes the host itself hands to the NIC

@@ -10,12 +10,13 @@ from __future__ import annotations
 from math import ceil, log2
 from typing import TYPE_CHECKING
 
-from commsim.nccl.chunks import Part, chunk_bytes, step_bytes
-from commsim.nccl.lower import message_turn, network_hop, shares
-from commsim.nccl.protocols import STEPS
+from commsim.nccl.lower import shares
+from commsim.nccl.messages import message_turn, network_hop
+from commsim.nccl.protocols import STEPS, Part, chunk_bytes, step_bytes
 
 if TYPE_CHECKING:
-    from commsim.nccl.lower import Call, Machine
+    from commsim.nccl.channels import Call
+    from commsim.nccl.machine import Machine
     from commsim.nccl.parameters import Parameters
     from commsim.nccl.system import System
 

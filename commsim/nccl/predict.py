@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError, TopologyError
-from commsim.nccl import nvls, p2p, timing
-from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
-from commsim.nccl.channels import Split, nvls_channels, split
-from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, THROUGH_HOST, path_level, unmodelled, whole
+from commsim.nccl import timing
+from commsim.nccl.channels import Call, Split, nvls_channels, split
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, POINT_TO_POINT, THROUGH_HOST, path_level, unmodelled, whole
 from commsim.nccl.graph import discover
-from commsim.nccl.lower import MESSAGES, Call, Machine, lower_ring, misaligned, nic_efficiency, spread_s, survey
+from commsim.nccl.lower import lower_ring, misaligned
+from commsim.nccl.machine import NO_ORDERING, Machine, nic_efficiency, survey
+from commsim.nccl.messages import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, MESSAGES, ordering, spread_s
 from commsim.nccl.operation import SUM, Operation, unknown_to
-from commsim.nccl.ordering import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, NO_ORDERING, ordering
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
-from commsim.nccl.pat import pat_time
-from commsim.nccl.peer import peer_level
+from commsim.nccl.paths import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
@@ -44,14 +43,13 @@ _OVERLAP_ORDER = 6.0
 _GDR = "NCCL_NET_GDR_LEVEL"
 
 _CLOSED = {
-    "nvls": nvls.nvls_time,
-    "nvls_tree": nvls.nvls_time,
-    "pat": pat_time,
-    "collnet_direct": collnet_time,
-    "collnet_chain": collnet_time,
+    "nvls": "nvls",
+    "nvls_tree": "nvls",
+    "pat": "pat",
+    "collnet_direct": "collnet",
+    "collnet_chain": "collnet",
 }
-"""Algorithms with a closed form of their own; NVLS of several nodes reduces in the network."""
-
+"""Algorithms with a closed form of their own: X_time of `commsim.nccl.X`, imported when it is asked for."""
 
 NCCL_TESTS_ITERATIONS = 20
 """Calls that nccl-tests times together unless told otherwise (-n)."""
@@ -228,7 +226,7 @@ class Predictor:
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
             return self._joined(nbytes, copy, self._launch(), "copy", "-", 0, copy, "GPU memory", "closed_form")
-        if collective in p2p.COLLECTIVES:
+        if collective in POINT_TO_POINT:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
         protocol = PROTOCOLS[name]
@@ -284,9 +282,13 @@ class Predictor:
 
     @cached_property
     def _busiest_rail(self) -> float:
+        from commsim.nccl import p2p
+
         return p2p.busiest_rail(self.topology, self.version, self.options.env)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
+        from commsim.nccl import p2p
+
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
         rail = self._busiest_rail if collective == "scatter" else 1.0
@@ -325,6 +327,8 @@ class Predictor:
         Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
         node waits for its last rank.
         """
+        from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
+
         machine = self.system, self.machine, self.parameters
         if self.options.mode == "single":
             return chain_time(*machine, call, fill=True)
@@ -360,7 +364,7 @@ class Predictor:
         machine = self.system, self.machine, self.parameters
         closed = _CLOSED.get(call.algorithm)
         if call.algorithm == "nvls" and self.system.nodes > 1:
-            closed = collnet_time
+            closed = "collnet"  # of several nodes it reduces in the network
         if closed is not None or call.collective in CHAINED:
             if engine not in ("auto", "closed_form"):
                 raise ScenarioError(
@@ -368,7 +372,8 @@ class Predictor:
                     "expected auto or closed_form"
                 )
             if closed is not None:
-                return (*closed(*machine, call), "closed_form")
+                time = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
+                return (*time(*machine, call), "closed_form")
             return (*self._chain_of_a_root(call), "closed_form")
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import MOST_NVLS_HEADS
 from commsim.nccl.paths import DIS, LOC, NO_PATH, NVL, PIX, PXN, SYS, Path
-from commsim.nccl.speeds import speeds
+from commsim.nccl.system import speeds
 from commsim.nccl.version import Version
 from commsim.nccl.view import NodeView, farthest, nearest
 

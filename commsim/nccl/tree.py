@@ -24,18 +24,11 @@ from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
-from commsim.nccl.chunks import Part, chunk_bytes, step_bytes
-from commsim.nccl.lower import (
-    Call,
-    Machine,
-    intra_bandwidth,
-    message_turn,
-    network_hop,
-    nic_efficiency,
-    node_rate,
-    tree_share,
-)
-from commsim.nccl.protocols import WARP
+from commsim.nccl.channels import Call
+from commsim.nccl.lower import tree_share
+from commsim.nccl.machine import Machine, intra_bandwidth, nic_efficiency, node_rate
+from commsim.nccl.messages import message_turn, network_hop
+from commsim.nccl.protocols import WARP, Part, chunk_bytes, step_bytes
 from commsim.nccl.system import System
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
@@ -183,7 +176,7 @@ class TreeTimer:
         )
 
     def _message_bytes(self, call: Call, nbytes: int) -> int:
-        """Payload of a message between nodes: a chunk (`commsim.nccl.chunks`), or all that the channel has."""
+        """Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has."""
         chunk = chunk_bytes(self.system, "all_reduce", "tree", call.protocol, Part(nbytes), call.buffer_bytes)
         return max(1, min(chunk, nbytes))
 

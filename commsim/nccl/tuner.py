@@ -17,9 +17,7 @@ from commsim.nccl.environment import PATHS, PROTOCOL_NAMES, Allowed, ring_always
 from commsim.nccl.operation import SUM, Operation, passed_over, ring_factor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import System
-from commsim.nccl.tuner_bandwidth import bandwidth
-from commsim.nccl.tuner_inputs import graph_of
-from commsim.nccl.tuner_latency import latency
+from commsim.nccl.tuner_formulas import bandwidth, graph_of, latency
 from commsim.nccl.version import Version
 
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")

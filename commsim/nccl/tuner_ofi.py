@@ -11,24 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
-from functools import cache
-from math import log2
 from typing import TYPE_CHECKING
 
 from commsim.nccl.tuner import Candidate, choose
-from commsim.nccl.tuner_ofi_tables import MOST_BYTES, MOST_RANKS, REGIONS, Point, Ray, Vertex
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
-
-Region = tuple[str, str, tuple[Point, ...]]  # algorithm, protocol, vertices as logarithms
 
 _LIBRARIES = re.compile(r"(?:.*/)?(?:ofi|(?:lib)?nccl-(?:ofi-tuner|tuner-ofi|ofi|net-ofi)(?:\.so[.\d]*)?)")
 """What NCCL_TUNER_PLUGIN names where it is this plugin, which NCCL looks up as libnccl-tuner-ofi.so for ``ofi``."""
 
 _LEAST_NODES = 3  # it falls back to NCCL up to two (region_get_coll_info_internal_v3)
 _GPUS = 8  # of a node: the regions are those where the ranks are eight times the nodes (region_init_internal_p5en)
-_EDGE = 1e-10  # as there
 
 
 def own_choice(
@@ -49,9 +43,11 @@ def plugin_choice(
     platform = _platform(topology)
     if platform is None:
         return None
-    at = _log((nbytes, topology.nodes * topology.ranks_per_node))
-    for algorithm, protocol, vertices in _regions(platform).get(collective, ()):
-        if (algorithm, protocol) in able and _holds(vertices, at):
+    from commsim.nccl.tuner_ofi_tables import holds, logarithms, regions
+
+    at = logarithms((nbytes, topology.nodes * topology.ranks_per_node))
+    for algorithm, protocol, vertices in regions(platform).get(collective, ()):
+        if (algorithm, protocol) in able and holds(vertices, at):
             return algorithm, protocol
     return None
 
@@ -74,45 +70,3 @@ def _platform(topology: Topology) -> str | None:
         return None
     named = {"H100": "p5", "H200": "p5en", "B200": "p6"}
     return next((platform for gpu, platform in named.items() if topology.gpu.model.startswith(gpu)), None)
-
-
-def _log(point: Point) -> Point:
-    return log2(max(1.0, point[0])), log2(max(1.0, point[1]))
-
-
-def _beyond(a: Point, b: Point) -> Point:
-    """Where the line through two points leaves the plane, straight on logarithmic axes (extend_region)."""
-    (ax, ay), (bx, by), (zx, zy) = _log(a), _log(b), _log((MOST_BYTES, MOST_RANKS))
-    if ax == bx:
-        return a[0], MOST_RANKS
-    if ay == by:
-        return MOST_BYTES, a[1]
-    slope = (ay - by) / (ax - bx)
-    there = by + slope * (zx - bx)
-    return (MOST_BYTES, 2**there) if there < zy else (2 ** (bx + (zy - by) / slope), MOST_RANKS)
-
-
-def _corner(vertex: Vertex) -> Point:
-    return _log(_beyond(*vertex) if isinstance(vertex, Ray) else vertex)
-
-
-@cache
-def _regions(platform: str) -> dict[str, tuple[Region, ...]]:
-    return {
-        collective: tuple((a, p, tuple(map(_corner, vertices))) for a, p, vertices in regions)
-        for collective, regions in REGIONS[platform].items()
-    }
-
-
-def _holds(vertices: tuple[Point, ...], at: Point) -> bool:
-    """Whether a polygon holds a point inside it or on its edge."""
-    x, y = at
-    inside = False
-    for (ax, ay), (bx, by) in zip(vertices, (*vertices[1:], vertices[0]), strict=True):
-        dx, dy = bx - ax, by - ay
-        along = 0.0 if dx == dy == 0 else min(1.0, max(0.0, ((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy)))
-        if abs(ax + along * dx - x) < _EDGE and abs(ay + along * dy - y) < _EDGE:
-            return True
-        if (ay > y) != (by > y) and x < ax + (y - ay) / dy * dx:
-            inside = not inside
-    return inside

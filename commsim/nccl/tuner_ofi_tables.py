@@ -6,6 +6,8 @@ communicators with all eight GPUs of each node.
 
 from __future__ import annotations
 
+from functools import cache
+from math import log2
 from typing import NamedTuple
 
 Point = tuple[float, float]  # bytes of a call and ranks
@@ -19,6 +21,9 @@ class Ray(NamedTuple):
 
 
 Vertex = Point | Ray
+Region = tuple[str, str, tuple[Point, ...]]  # algorithm, protocol, vertices as logarithms
+
+_EDGE = 1e-10  # region_get_coll_info_internal_v3
 
 MOST_BYTES, MOST_RANKS = float(100 << 30), float(1 << 20)  # nccl_ofi_tuner_region.h
 
@@ -111,3 +116,47 @@ REGIONS: dict[str, dict[str, tuple[tuple[str, str, tuple[Vertex, ...]], ...]]] =
         ),
     },
 }  # fmt: skip
+
+
+def logarithms(point: Point) -> Point:
+    """A point on logarithmic axes, on which regions have straight edges."""
+    return log2(max(1.0, point[0])), log2(max(1.0, point[1]))
+
+
+def _beyond(a: Point, b: Point) -> Point:
+    """Where the line through two points leaves the plane, straight on logarithmic axes (extend_region)."""
+    (ax, ay), (bx, by), (zx, zy) = logarithms(a), logarithms(b), logarithms((MOST_BYTES, MOST_RANKS))
+    if ax == bx:
+        return a[0], MOST_RANKS
+    if ay == by:
+        return MOST_BYTES, a[1]
+    slope = (ay - by) / (ax - bx)
+    there = by + slope * (zx - bx)
+    return (MOST_BYTES, 2**there) if there < zy else (2 ** (bx + (zy - by) / slope), MOST_RANKS)
+
+
+def _corner(vertex: Vertex) -> Point:
+    return logarithms(_beyond(*vertex) if isinstance(vertex, Ray) else vertex)
+
+
+@cache
+def regions(platform: str) -> dict[str, tuple[Region, ...]]:
+    """The regions of a platform by collective, in the order that decides."""
+    return {
+        collective: tuple((a, p, tuple(map(_corner, vertices))) for a, p, vertices in regions)
+        for collective, regions in REGIONS[platform].items()
+    }
+
+
+def holds(vertices: tuple[Point, ...], at: Point) -> bool:
+    """Whether a polygon holds a point inside it or on its edge."""
+    x, y = at
+    inside = False
+    for (ax, ay), (bx, by) in zip(vertices, (*vertices[1:], vertices[0]), strict=True):
+        dx, dy = bx - ax, by - ay
+        along = 0.0 if dx == dy == 0 else min(1.0, max(0.0, ((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy)))
+        if abs(ax + along * dx - x) < _EDGE and abs(ay + along * dy - y) < _EDGE:
+            return True
+        if (ay > y) != (by > y) and x < ax + (y - ay) / dy * dx:
+            inside = not inside
+    return inside

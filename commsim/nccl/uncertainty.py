@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from commsim.document import read_documents, validate
 
 if TYPE_CHECKING:
-    from commsim.nccl.lower import Machine
+    from commsim.nccl.machine import Machine
     from commsim.nccl.system import System
 
 RESIDUALS = Path(__file__).parent / "residuals.yaml"
@@ -43,7 +43,7 @@ def of_sort(link: str) -> str:
 class Quantiles(BaseModel):
     """Measured / predicted: the lower and the upper quantile over `n` sizes of some systems."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     low: float = Field(gt=0)
     high: float = Field(gt=0)
@@ -54,7 +54,7 @@ class Quantiles(BaseModel):
 class MeasuredKind(BaseModel):
     """What was measured of a generation (or of all: `ANY`) on a kind of link, and the quantiles by size band."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     generation: str
     link: str
@@ -67,7 +67,7 @@ class MeasuredKind(BaseModel):
 class Residuals(BaseModel):
     """All kinds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     kinds: list[MeasuredKind]
 

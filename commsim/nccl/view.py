@@ -13,8 +13,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.nccl.environment import THROUGH_HOST, path_level, whole
-from commsim.nccl.paths import C2C, DIS, LOC, LOCAL_GBPS, NET, NO_PATH, NVL, P2C, PHB, PIX, PXB, PXN, SYS, Path, Wiring
-from commsim.nccl.peer import peer_level
+from commsim.nccl.paths import (
+    C2C,
+    DIS,
+    LOC,
+    LOCAL_GBPS,
+    NET,
+    NO_PATH,
+    NVL,
+    P2C,
+    PHB,
+    PIX,
+    PXB,
+    PXN,
+    SYS,
+    Path,
+    Wiring,
+    peer_level,
+)
 from commsim.nccl.version import Version
 from commsim.topology.graph import LinkKind, VertexKind
 from commsim.topology.sockets import SKYLAKE, socket_gb_per_s

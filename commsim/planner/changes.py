@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commsim.collectives import registry
-from commsim.nccl.functions import FUNCTIONS
-from commsim.nccl.ordering import IB_TRANSPORT, NO_ORDERING, ordering
+from commsim.nccl.environment import FUNCTIONS
+from commsim.nccl.machine import NO_ORDERING
+from commsim.nccl.messages import IB_TRANSPORT, ordering
 from commsim.nccl.version import parse_version
 from commsim.scenario.rows import Pace
 from commsim.topology.kinds import LinkKind

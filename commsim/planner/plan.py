@@ -28,7 +28,8 @@ from commsim.training.model import model
 from commsim.training.parameters import shipped_values
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
-from commsim.training.step_run import StepPlan, simulate_step
+from commsim.training.step_plan import StepPlan
+from commsim.training.step_run import step_program
 from commsim.training.step_time import step_time
 from commsim.training.utilisation import model_flops, peak_flop_per_s
 from commsim.units import GIB, GIGA
@@ -242,7 +243,7 @@ def _nccl_times(machine: ClusterSpace, base_dir: Path) -> NcclTimes:
 
 def _simulated(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked, comm: NcclTimes) -> Configuration:
     step = machine.space.step(ranked.places)
-    run = simulate_step(
+    program = step_program(
         step,
         compute_time(step),
         comm,
@@ -250,6 +251,7 @@ def _simulated(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked, comm: Nccl
         topology=machine.topology,
         plan=StepPlan(slowdown=shipped_values()["slowdown"]),
     )
+    run = program.run()
     choice = Configuration(
         machine, ranked, step, step_memory(step, spec.framework), run.step_s, run.breakdown(), simulated=True
     )

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import REDUCING
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
-from commsim.nccl.environment import ALGORITHM_NAMES
-from commsim.nccl.functions import FUNCTIONS
+from commsim.nccl.environment import ALGORITHM_NAMES, FUNCTIONS
 from commsim.nccl.operation import SUM, Operation
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import left_out

@@ -179,8 +179,6 @@ class TracesView(View["TraceItem"]):
     """Replayed traces."""
 
     question: ClassVar[str] = "How long do these traces take on this machine?"
-    tables: ClassVar[tuple[str, ...]] = ("trace_ranks.csv", "trace_calls.csv")
-    pictures: ClassVar[tuple[str, ...]] = ("ranks",)
     kinds: ClassVar[dict[str, PictureKind]] = {
         "ranks": PictureKind(
             "what every rank of replayed traces spends the time on",

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
 from commsim.nccl.channels import nvls_channels, split, traffic
-from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
-from commsim.nccl.functions import FUNCTIONS
+from commsim.nccl.environment import ALGORITHM_NAMES, FUNCTIONS, PROTOCOL_NAMES
 from commsim.nccl.operation import SUM, Operation, ring_factor, unknown_to
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import PROTOCOLS

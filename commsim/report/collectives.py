@@ -27,7 +27,7 @@ RAW_SCHEDULE = Text(
 def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
     from commsim.report.link_heat import heat_of
     from commsim.report.topology_plot import plot_topology
-    from commsim.scenario.build import build_topology
+    from commsim.scenario.setting import build_topology
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
@@ -42,8 +42,6 @@ class CollectivesView(View[Item]):
     """Collectives over message sizes."""
 
     question: ClassVar[str] = "What should these collectives do on this machine?"
-    tables: ClassVar[tuple[str, ...]] = ("result.csv", "links.csv", "comparison.csv")
-    pictures: ClassVar[tuple[str, ...]] = ("bandwidth", "crossover")
     kinds: ClassVar[dict[str, PictureKind]] = {
         "links": PictureKind(
             "how busy every link is, on the drawing of the machine",
@@ -63,20 +61,29 @@ class CollectivesView(View[Item]):
 
     def lines(self, answer: Item) -> list[str]:
         """The use of the network, and which algorithm wins where."""
-        from commsim.report.crossover import crossover_lines
-        from commsim.report.links import use_lines
+        lines = []
+        if answer.use is not None:
+            from commsim.report.links import use_lines
 
-        return [*use_lines(answer), *crossover_lines(answer)]
+            lines = use_lines(answer)
+        if any(row.candidates for row in answer.rows):
+            from commsim.report.crossover import crossover_lines
+
+            lines += crossover_lines(answer)
+        return lines
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
         """Rows, links and comparisons."""
-        from commsim.report.links import links_csv
-        from commsim.report.tables import comparison_csv, result_csv
+        from commsim.report.tables import result_csv
 
         texts = {"result.csv": result_csv(answers)}
         if any(item.use for item in answers):
+            from commsim.report.links import links_csv
+
             texts["links.csv"] = links_csv(answers)
         if shown.comparisons:
+            from commsim.report.comparisons import comparison_csv
+
             texts["comparison.csv"] = comparison_csv(shown.comparisons)
         return texts
 

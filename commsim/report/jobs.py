@@ -121,7 +121,6 @@ class JobsView(View[JobsItem]):
     """Jobs that share the network."""
 
     question: ClassVar[str] = "How much do these jobs slow each other?"
-    tables: ClassVar[tuple[str, ...]] = ("jobs.csv",)
 
     def table(self, shown: Shown, answer: JobsItem) -> str:
         """A row for each job."""

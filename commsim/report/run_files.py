@@ -18,18 +18,22 @@ if TYPE_CHECKING:
 
 def compared(result: Result) -> Shown:
     """The result with every measured curve against the prediction at its sizes."""
+    pairs = [pair for item in result.items for pair in zip(item.at_measured, item.measured, strict=True)]
+    if not pairs:
+        return Shown(result)
     from commsim.accuracy.compare import compare
 
-    pairs = [pair for item in result.items for pair in zip(item.at_measured, item.measured, strict=True)]
     return Shown(result, [compare(predicted, measured) for predicted, measured in pairs])
 
 
 def document(shown: Shown, reasons: Sequence[Explanation] = ()) -> dict[str, Any]:
     """The JSON document of a result: what `--json` prints and result.json holds."""
+    whole = shown.result.to_dict() | {"comparisons": [c.summary() for c in shown.comparisons]}
+    if not reasons:
+        return whole
     from commsim.report.explain import to_dict
 
-    whole = shown.result.to_dict() | {"comparisons": [c.summary() for c in shown.comparisons]}
-    return whole | {"explanations": [to_dict(reason) for reason in reasons]} if reasons else whole
+    return whole | {"explanations": [to_dict(reason) for reason in reasons]}
 
 
 def tables(shown: Shown) -> str:
@@ -88,11 +92,10 @@ def _draw(shown: Shown, folder: Path) -> list[Path]:
 
 def _remove_stale(folder: Path, written: Sequence[Path]) -> None:
     """Removes what an earlier run left under the names of any kind: it would be read as this run's."""
-    patterns = ["report.html"]
-    for kind in VIEWS:
-        view = view_of(kind)
-        patterns += view.tables
-        patterns += [f"{name}{more}.{form}" for name in view.pictures for more in ("", "-*") for form in ("png", "svg")]
+    names = [name for _, files in VIEWS.values() for name in files.split()]
+    patterns = ["report.html", *(name for name in names if "." in name)]
+    pictures = [name for name in names if "." not in name]
+    patterns += [f"{name}{more}.{form}" for name in pictures for more in ("", "-*") for form in ("png", "svg")]
     for pattern in patterns:
         for stale in set(folder.glob(pattern)) - set(written):
             stale.unlink()

@@ -1,4 +1,4 @@
-"""Results as text: the table of nccl-tests, the comparison table, CSV with units in its columns."""
+"""Rows as text: the table of nccl-tests, and CSV with units in its columns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
-from commsim.measure.csv_tables import RESULT_COLUMNS
-from commsim.measure.records import Curve
+from commsim.measure.records import RESULT_COLUMNS
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, gb_per_s, microseconds
 
@@ -105,51 +103,6 @@ def _optional_time(seconds: float | None) -> str:
     return "-" if seconds is None else format_time_us(seconds)
 
 
-def comparison_table(comparison: Comparison) -> str:
-    """Predicted against measured time per size, then the MAPE by size band; ends with a newline."""
-    c = comparison
-    lines = [
-        f"# predicted: {c.predicted.name}",
-        f"# measured : {c.measured.name} ({c.measured.source or 'no file'}){_how(c.measured)}",
-        f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'error':>8}",
-        f"# {'(B)':>10}  {'(us)':>10}  {'(us)':>10}  {'(%)':>8}",
-    ]
-    for size, predicted, measured, error, between in zip(
-        c.size_bytes, c.predicted_s, c.measured_s, c.error, c.interpolated, strict=True
-    ):
-        mark = "  interpolated" if between else ""
-        lines.append(
-            f"{size:>12}  {format_time_us(predicted):>10}  {format_time_us(measured):>10}  {100 * error:>+8.1f}{mark}"
-        )
-    lines.append(summary_line(c))
-    if c.outside:
-        lines.append(f"# not compared: {c.outside} measured sizes outside the predicted range")
-    if c.measured.skipped_lines:
-        lines.append(f"# not read: {c.measured.skipped_lines} lines of the log that look like rows")
-    lines += [f"# note: {note}" for note in (*c.measured.notes, *c.notes)]
-    return "\n".join(lines) + "\n"
-
-
-def summary_line(comparison: Comparison) -> str:
-    """One line with the MAPE of all rows and by band, and the bias."""
-    parts = [f"# MAPE {100 * comparison.mape:.1f} % over {comparison.n} sizes"]
-    for name, _, _ in BANDS:
-        mape = comparison.band_mape(name)
-        parts.append(f"{BAND_LABELS[name]}: " + ("no rows" if mape is None else f"{100 * mape:.1f} %"))
-    return "; ".join(parts) + f"; median log ratio {comparison.median_log_ratio:+.3f}"
-
-
-def _how(curve: Curve) -> str:
-    origin = {
-        "out_of_place": "",
-        "in_place": "in-place time",
-        "busbw": "time from bus bandwidth",
-        "in_place_busbw": "time from in-place bus bandwidth",
-        "mixed": "times of mixed origin",
-    }[curve.time_from]
-    return f", {origin}" if origin else ""
-
-
 def result_csv(items: Iterable[Item]) -> str:
     """The rows of several curves as one CSV table, units in its columns; `read_measured` reads it back."""
     stream = io.StringIO()
@@ -167,12 +120,12 @@ def result_csv(items: Iterable[Item]) -> str:
                     row.dtype,
                     row.redop,
                     row.root,
-                    _exact_us(row.time_s),
-                    _exact(gb_per_s(row.algbw)),
-                    _exact(gb_per_s(row.busbw)),
-                    _exact_us(row.low_s),
-                    _exact_us(row.high_s),
-                    _exact_us(row.lower_bound_s),
+                    exact_us(row.time_s),
+                    exact(gb_per_s(row.algbw)),
+                    exact(gb_per_s(row.busbw)),
+                    exact_us(row.low_s),
+                    exact_us(row.high_s),
+                    exact_us(row.lower_bound_s),
                     row.algorithm,
                     row.protocol,
                     row.channels or "",
@@ -182,42 +135,11 @@ def result_csv(items: Iterable[Item]) -> str:
     return stream.getvalue()
 
 
-def comparison_csv(comparisons: Iterable[Comparison]) -> str:
-    """The rows of several comparisons as one CSV table."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        [
-            "predicted",
-            "measured",
-            "size_bytes",
-            "predicted_us",
-            "measured_us",
-            "error_percent",
-            "interpolated",
-        ]
-    )
-    for c in comparisons:
-        for size, predicted, measured, error, between in zip(
-            c.size_bytes, c.predicted_s, c.measured_s, c.error, c.interpolated, strict=True
-        ):
-            writer.writerow(
-                [
-                    c.predicted.name,
-                    c.measured.name,
-                    int(size),
-                    _exact_us(predicted),
-                    _exact_us(measured),
-                    _exact(100 * error),
-                    int(between),
-                ]
-            )
-    return stream.getvalue()
+def exact_us(seconds: float | None) -> str:
+    """Microseconds with nine digits; empty for None."""
+    return "" if seconds is None else exact(microseconds(seconds))
 
 
-def _exact_us(seconds: float | None) -> str:
-    return "" if seconds is None else _exact(microseconds(seconds))
-
-
-def _exact(value: float) -> str:
+def exact(value: float) -> str:
+    """Nine digits."""
     return f"{float(value):.9g}"

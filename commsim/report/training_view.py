@@ -41,8 +41,6 @@ class TrainingView(View["TrainingItem"]):
     """Training steps."""
 
     question: ClassVar[str] = "What does a training step cost?"
-    tables: ClassVar[tuple[str, ...]] = ("training.csv", "memory.csv", "timeline.csv")
-    pictures: ClassVar[tuple[str, ...]] = ("pipeline",)
     kinds: ClassVar[dict[str, PictureKind]] = {
         "memory": PictureKind(
             "what fills the memory of every pipeline stage", lambda saved: bool(saved.steps), _draw_memory

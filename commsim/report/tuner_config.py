@@ -8,7 +8,7 @@ and size has a rule with explicit channels, and a last one for communicators of 
 from __future__ import annotations
 
 import commsim
-from commsim.nccl.functions import FUNCTIONS
+from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.version import format_version
 from commsim.planner.tune import LARGEST, Rule, Tuning
 from commsim.units import format_bytes, format_time

@@ -10,7 +10,8 @@ import numpy as np
 
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import AS_PREDICTED, Tried
-from commsim.report.tables import format_time_us, summary_line
+from commsim.report.comparisons import summary_line
+from commsim.report.tables import format_time_us
 from commsim.units import gb_per_s
 
 

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 VIEWS = {
-    "items": "commsim.report.collectives",
-    "jobs": "commsim.report.jobs",
-    "trainings": "commsim.report.training_view",
-    "claims": "commsim.report.claims",
-    "traces": "commsim.report.chakra",
+    "items": ("collectives", "result.csv links.csv comparison.csv bandwidth crossover"),
+    "jobs": ("jobs", "jobs.csv"),
+    "trainings": ("training_view", "training.csv memory.csv timeline.csv pipeline"),
+    "claims": ("claims", ""),
+    "traces": ("chakra", "trace_ranks.csv trace_calls.csv ranks"),
 }
-"""By the kind of an answer, the module whose ``VIEW`` shows it; only those that a result needs are loaded."""
+"""By the kind of an answer, the module of `commsim.report` whose ``VIEW`` shows it, and the files that `run` writes.
+
+Only the modules that a result needs are imported. Pictures stand without number and ending.
+"""
 
 Pictures = Iterator[tuple[str, "Figure"]]
 """(what to add to the file's name, the picture)."""
@@ -112,8 +115,6 @@ class View(Generic[A]):
     """Shows the answers of one kind; `VIEWS` names the modules that hold one."""
 
     question: ClassVar[str]
-    tables: ClassVar[tuple[str, ...]] = ()  # names of CSV files
-    pictures: ClassVar[tuple[str, ...]] = ()  # names of pictures beside them, without number and ending
     kinds: ClassVar[dict[str, PictureKind]] = {}  # more pictures, for `commsim plot`
 
     def table(self, shown: Shown, answer: A) -> str:
@@ -159,4 +160,4 @@ class View(Generic[A]):
 
 def view_of(kind: str) -> View[Any]:
     """What shows answers of a kind."""
-    return cast("View[Any]", import_module(VIEWS[kind]).VIEW)
+    return cast("View[Any]", import_module(f"commsim.report.{VIEWS[kind][0]}").VIEW)

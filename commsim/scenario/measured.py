@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
 from commsim.measure.run import STEP_PRECISIONS, Backend, Run, Runner, Task, TrainingTask, check_run
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import scenario_hash
+from commsim.scenario.setting import build_topology
 from commsim.scenario.training import TrainingSpec, model_of, precision_of
 from commsim.scenario.workload.collective import CollectiveWork
 from commsim.scenario.workload.training import TrainingWork

@@ -41,7 +41,7 @@ RENAMED = {
 
 
 class _ParamsBlock(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Band(_ParamsBlock):
@@ -108,15 +108,15 @@ def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:
 
     LogFormatError for a broken file, ScenarioError for one of other nodes.
     """
-    from commsim.nccl.graph_file import read_graph_file
-
     path = scenario.graph_path()
     if path is None:
         return None
-    found = read_graph_file(path)
-    if misfit := found.misfit(topology.ranks_per_node, topology.nodes):
+    from commsim.nccl.graph_file import read_graph_file
+
+    graphs = read_graph_file(path)
+    if misfit := graphs.misfit(topology.ranks_per_node, topology.nodes):
         raise ScenarioError([scenario.document.fault(("library", "graph"), misfit)])
-    return found
+    return graphs
 
 
 def _with_file(scenario: Setting, shipped: M, library: str) -> tuple[M, tuple[float, float] | None]:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from commsim.errors import ScenarioError
-from commsim.nccl import p2p
+from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import parse_version
-from commsim.scenario.build import build_topology
 from commsim.scenario.item import Row
 from commsim.scenario.rows import Pace, RowPredictor
+from commsim.scenario.setting import build_topology
 
 if TYPE_CHECKING:
     from commsim.nccl.parameters import Parameters
@@ -107,7 +107,7 @@ class NcclRows(RowPredictor):
 
     def choose(self, size: int) -> tuple[str, ...]:
         """NCCL's choice, which needs no time."""
-        if self.work.collective in p2p.COLLECTIVES:
+        if self.work.collective in POINT_TO_POINT:
             return super().choose(size)
         return self.model.choose(self.work.collective, size)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from pydantic import Field, model_validator
 
 from commsim.document import located
 from commsim.document.types import KeyPath
 from commsim.scenario.setting import Setting
-from commsim.scenario.workload.collective import CollectiveWork
 from commsim.scenario.workload.registry import AnyWork
-from commsim.scenario.workload.training import TrainingWork
+
+if TYPE_CHECKING:
+    from commsim.scenario.workload.collective import CollectiveWork
+    from commsim.scenario.workload.training import TrainingWork
 
 
 class Scenario(Setting):
@@ -20,12 +24,12 @@ class Scenario(Setting):
     @property
     def collectives(self) -> tuple[CollectiveWork, ...]:
         """The workload items of one collective each."""
-        return tuple(work for work in self.workload if isinstance(work, CollectiveWork))
+        return tuple(cast("CollectiveWork", work) for work in self.workload if work.kind == "items")
 
     @property
     def trainings(self) -> tuple[TrainingWork, ...]:
         """The workload items that are training steps."""
-        return tuple(work for work in self.workload if isinstance(work, TrainingWork))
+        return tuple(cast("TrainingWork", work) for work in self.workload if work.kind == "trainings")
 
     def __eq__(self, other: object) -> bool:
         """Equal if they say the same, wherever they were read from."""

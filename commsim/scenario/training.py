@@ -373,7 +373,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         cp=mesh.cp,
         dp=mesh.dp,
         ep=mesh.ep,
-        expert_tp=mesh.expert_tp if mesh.ep > 1 or mesh.etp else 1,
+        expert_tp=mesh.expert_tp if architecture.moe else 1,
         virtual_stages=spec.virtual_stages,
         schedule=spec.pipeline_schedule,
         sequence_parallel=spec.sequence_parallel,

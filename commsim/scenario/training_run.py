@@ -25,9 +25,9 @@ from commsim.training.finetune import (
 from commsim.training.memory import advice, step_memory
 from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
-from commsim.training.simulate import simulate
 from commsim.training.spec import Step
-from commsim.training.step_run import StepPlan, StepProgram, step_program
+from commsim.training.step_plan import StepPlan
+from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
 from commsim.training.utilisation import model_flops
@@ -48,7 +48,7 @@ def run_training(
     comm = comm_times(scenario, topology, latency)
     program = training_program(scenario, topology, spec, comm)
     step, plan, offload = program.step, program.plan, program.plan.offload
-    run = simulate(program.order, program.works, program.machine, plan.stragglers)
+    run = program.run()
     tune = finetune_of(spec, step)
     if tune is not None:
         memory, hints = finetune_step_memory(step, tune), tuple(finetune_advice(step, tune))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from commsim.document import located
 from commsim.document.types import KeyPath
-from commsim.engine.variation import Jitter, Straggler, Variation
 from commsim.fields import Seconds
 from commsim.scenario.strict import Ranks, Strict
+
+if TYPE_CHECKING:
+    from commsim.engine.variation import Variation
 
 DEFAULT_REPEATS = 100
 """Runs when there is jitter: the fewest of which the 99th percentile is not simply the largest."""
@@ -94,6 +96,8 @@ class VariationSpec(Strict):
     @property
     def variation(self) -> Variation:
         """For the engine."""
+        from commsim.engine.variation import Jitter, Straggler, Variation
+
         jitter = None
         if self.jitter is not None:
             jitter = Jitter(self.jitter.mean, self.jitter.distribution, self.jitter.sigma or 1.0)

@@ -14,11 +14,11 @@ import numpy as np
 
 from commsim.errors import TopologyError
 from commsim.topology.kinds import Bool, Cpu, Float64, Gpu, Int32, Int64, LinkKind, PathType, UInt8
-from commsim.topology.switch_search import SwitchSearch
 
 if TYPE_CHECKING:
     from commsim.topology.fabric_routes import FabricRoutes
     from commsim.topology.node_routes import NodeRoutes
+    from commsim.topology.switch_search import SwitchSearch
 
 T = TypeVar("T")
 
@@ -197,6 +197,8 @@ class TopologyColumns:
     @cached_property
     def switch_search(self) -> SwitchSearch:
         """Searches over the surviving links between switches, kept for the next."""
+        from commsim.topology.switch_search import SwitchSearch
+
         wires = self.link_kind == LinkKind.FABRIC
         if self.link_failed is not None:
             wires = wires & ~self.link_failed

@@ -13,23 +13,28 @@ from typing import Any
 import numpy as np
 
 from commsim.errors import TopologyError
-from commsim.topology.dragonfly import dragonfly
 from commsim.topology.fabric import Fabric
 from commsim.topology.fabric_routes import FabricRoutes
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.kinds import Cpu, Gpu, Int64, LinkKind, VertexKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 from commsim.topology.node_routes import node_routes, vertices_of
-from commsim.topology.static import with_static_routes
-from commsim.topology.torus import torus
 from commsim.topology.tree import tree
 
 _MOST_LINKS = 2**25  # about 1 GiB of columns
 
-_BUILDERS: dict[str, Callable[[Fabric, Ports, int, int], BuiltFabric]] = {
-    "dragonfly": dragonfly,
-    "torus": torus,
-}
+
+def _builder(kind: str) -> Callable[[Fabric, Ports, int, int], BuiltFabric]:
+    """What lays the links of a kind of fabric, imported when it is asked for."""
+    if kind == "dragonfly":
+        from commsim.topology.dragonfly import dragonfly
+
+        return dragonfly
+    if kind == "torus":
+        from commsim.topology.torus import torus
+
+        return torus
+    return tree
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,15 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
 
     routes: FabricRoutes | None = None
     if nodes > 1:
-        built = _BUILDERS.get(fabric.kind, tree)(
-            fabric, _ports(parts, start), int(start[-1]), sum(len(c.src) for c in columns)
-        )
+        built = _builder(fabric.kind)(fabric, _ports(parts, start), int(start[-1]), sum(len(c.src) for c in columns))
         columns.append(built.links)
         names += built.switches
         kinds.append(np.full(len(built.switches), VertexKind.SWITCH))
-        routes = with_static_routes(built, fabric.routes, names, LinkColumns.joined(columns), int(start[-1]), name)
+        routes = built.routes
+        if fabric.routes:
+            from commsim.topology.static import with_static_routes
+
+            routes = with_static_routes(built, fabric.routes, names, LinkColumns.joined(columns), int(start[-1]), name)
     links = LinkColumns.joined(columns)
     node_of = np.repeat(np.arange(nodes), sizes)
     return Topology(

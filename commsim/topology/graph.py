@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,7 @@ from commsim.errors import TopologyError
 from commsim.topology.bisection import fabric_bisection, node_bisection
 from commsim.topology.columns import NodeGroup, TopologyColumns
 from commsim.topology.kinds import Cpu, Gpu, Int32, LinkKind, PathType, RouteTable, VertexKind
-from commsim.topology.memory import held_bytes
 from commsim.topology.routing import route_table
-from commsim.topology.symmetry import link_image, smallest_period
 
 __all__ = ["Cpu", "Gpu", "LinkKind", "NodeGroup", "PathType", "RouteTable", "Topology", "VertexKind"]
 
@@ -117,8 +116,11 @@ class Topology(TopologyColumns):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the topology holds: columns, names and route tables."""
-        return held_bytes(self)
+        """Bytes that the topology holds: columns, names and route tables; an array held twice counts once."""
+        arrays: dict[int, int] = {}
+        _collect(self, arrays)
+        names = self.vertex_name
+        return sum(arrays.values()) + getsizeof(names) + sum(map(getsizeof, names))
 
     # -- symmetry ---------------------------------
 
@@ -129,6 +131,8 @@ class Topology(TopologyColumns):
         None where no shift by less than the world size does: an incomplete leaf group, a degraded link, static
         routes. Inside one node only links that routes between its ranks take are looked at.
         """
+        from commsim.topology.symmetry import smallest_period
+
         return smallest_period(self)
 
     @property
@@ -144,6 +148,8 @@ class Topology(TopologyColumns):
         period = self.period_ranks
         if shift % self.world_size and (period is None or shift % period):
             raise TopologyError(f"{self.name}: a shift of {shift} ranks is no multiple of the period, {period}")
+        from commsim.topology.symmetry import link_image
+
         return link_image(self, shift)
 
     # -- other forms ---------------------------------
@@ -192,3 +198,14 @@ class Topology(TopologyColumns):
                 latency=float(self.link_latency[i]),
             )
         return graph
+
+
+def _collect(value: Any, arrays: dict[int, int]) -> None:
+    if isinstance(value, np.ndarray):
+        arrays[id(value)] = value.nbytes
+    elif isinstance(value, tuple) and not (value and isinstance(value[0], str)):
+        for item in value:
+            _collect(item, arrays)
+    elif is_dataclass(value):
+        for part in fields(value):
+            _collect(getattr(value, part.name), arrays)

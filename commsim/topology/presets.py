@@ -16,7 +16,6 @@ from commsim.document import Document, read_documents, validate
 from commsim.errors import Fault, TopologyError
 from commsim.resources import data_root
 from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of
-from commsim.topology.faults import degraded
 from commsim.topology.freeze import NodePart, freeze
 from commsim.topology.graph import Cpu, Gpu, Topology, VertexKind
 from commsim.topology.node import NIC_LATENCY_S, full_gpus, full_nics, node_graph
@@ -78,7 +77,11 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
         described, machine = _described(spec, base_dir)
         topology = build(machine, spec, described)
     faults = [*((file and file.faults) or ()), *(spec.faults or ())]
-    return degraded(topology, faults) if faults else topology
+    if not faults:
+        return topology
+    from commsim.topology.faults import degraded
+
+    return degraded(topology, faults)
 
 
 def _of_file(spec: TopologySpec, file: TopologyFile) -> TopologySpec:

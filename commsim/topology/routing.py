@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from commsim.errors import TopologyError
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.detour import rerouted
 from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.kinds import Bool, Int32, Int64, RouteTable
 
@@ -124,6 +123,8 @@ def fabric_links(topology: TopologyColumns, node: Int64, to_node: Int64, rail: I
     bad = ~_works(topology, node, rail, to_node, to_rail, links)
     if not bad.any():
         return rail, to_rail, links
+    from commsim.topology.detour import rerouted
+
     return rerouted(topology, node, to_node, rail, to_rail, links, bad)
 
 

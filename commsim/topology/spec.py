@@ -55,7 +55,7 @@ Links = Annotated[int, Field(strict=True, ge=0, le=64)]
 
 
 class _Block(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class GpuSpec(_Block):

@@ -23,8 +23,6 @@ def with_static_routes(
 ) -> FabricRoutes:
     """The routes of a fabric, with the user's before them; `names` are of all vertices, `links` all links."""
     base = built.routes
-    if not routes:
-        return base
     vertex = {n: v for v, n in enumerate(names)}
     link = {
         (int(a), int(b)): first_fabric + i

@@ -175,7 +175,7 @@ def accelerator_of_board(gpu: str, memory_bytes: int = 0) -> Accelerator | None:
 class MeasuredProcessor(BaseModel):
     """A file that `commsim rates --device cpu` wrote: what one process reached with one thread, and the memory."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     processor: str
     source: str

@@ -16,7 +16,7 @@ def compute_time(step: Step, values: Values | None = None) -> ComputeTime:
     work, scale = step_compute(step, values), values["scale"]
 
     def seconds(chunk: Chunk) -> ChunkSeconds:
-        moe = sum(map(step.model.is_moe_layer, range(chunk.first, chunk.last)))
+        moe = chunk.moe_layers(step.model)
         passes = ((chunk.layers - moe, work.dense), (moe, work.moe), (int(chunk.outputs), work.head))
         forward = sum(n * p.forward for n, p in passes)
         weight = sum(n * p.weight for n, p in passes)

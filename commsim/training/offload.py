@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 UPDATE_BYTES = 28.0
 """Host memory traffic of Adam per parameter: read gradient, weight and two moments in fp32, write three of them."""
 
+BUCKET_SHARE = 0.1
+"""Of the gradients, what is on the GPU until it has left: assumed. DeepSpeed's bucket (`reduce_bucket_size`, 5e8) is a
+tenth of 5e9 parameters on a GPU."""
+
 
 @dataclass(frozen=True)
 class Offload:
@@ -36,7 +40,7 @@ class Offload:
         kept = dict(parts)
         if self.optimizer:
             kept["optimizer"] = 0.0
-            kept["gradients"] = 0.1 * kept["gradients"]  # a bucket under way
+            kept["gradients"] = BUCKET_SHARE * kept["gradients"]
         if self.parameters:
             kept["weights"] = 0.0
         return kept

@@ -55,6 +55,20 @@ class Elementwise:
 BACKWARD_BYTES = 1.7
 """Traffic of an element-wise operator's backward over its forward: it reads the gradient and the saved input."""
 
+GATED_BYTES, PLAIN_BYTES = 6.0, 4.0
+"""Per output of an activation function in 16 bit: two inputs (or one) read, one output written."""
+
+ROTARY_BYTES = 5.0
+"""Per element of queries, keys and values: read and written in 16 bit (4), and 1 assumed for angles and strides."""
+
+LOSS_BYTES = 24.0
+"""Per token and word of the loss, both passes (Megatron-Core `fused_cross_entropy.py`): an fp32 copy (2 + 4), its
+maximum (4), exponentials in place and their sum (8), and their gradient in 16 bit (4 + 2)."""
+
+FUSED_NORM_BYTES, PLAIN_NORM_BYTES = 14.0, 22.0
+"""Per token and element of a layer's two residual additions with dropout: two inputs, an output and a mask of one byte
+each (7); a norm that is not fused with it reads and writes (4)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -101,13 +115,17 @@ def attention_core(step: Steps) -> Attention:
 
 
 def _norms(step: Steps) -> Elementwise:
-    """Two norms, two residual additions with dropout: 14 bytes per token and element with fused kernels, 22 without."""
-    each = where(step.flash_attention, 14.0, 22.0)
+    """Two norms and two residual additions with dropout."""
+    each = where(step.flash_attention, FUSED_NORM_BYTES, PLAIN_NORM_BYTES)
     return Elementwise("norms", step.rank_tokens * step.model.hidden * each / step.sequence_cut)
 
 
 def _rotary(step: Steps) -> Elementwise:
-    return Elementwise("rotary", step.rank_tokens * _qkv_width(step) / step.tp * 5.0)
+    return Elementwise("rotary", step.rank_tokens * _qkv_width(step) / step.tp * ROTARY_BYTES)
+
+
+def _activation_bytes(step: Steps) -> Number:
+    return where(step.model.gated_mlp, GATED_BYTES, PLAIN_BYTES)
 
 
 def _qkv_width(step: Steps) -> Number:
@@ -125,7 +143,7 @@ def dense_layer(step: Steps) -> Layer:
     quantised = t * (_qkv_width(step) + model.value_width) / tp + t * model.ffn_hidden / tp * 2 + 2 * t * model.hidden
     elementwise = (
         _norms(step),
-        Elementwise("activation", t * model.ffn_hidden / tp * where(model.gated_mlp, 6.0, 4.0)),
+        Elementwise("activation", t * model.ffn_hidden / tp * _activation_bytes(step)),
         _rotary(step),
         Elementwise("casts", _casts(step, quantised)),
     )
@@ -151,9 +169,10 @@ def moe_layer(step: Steps) -> Layer:
     quantised = (
         t * (_qkv_width(step) + model.value_width) / tp + rows * (moe.expert_ffn + model.hidden) + t * model.hidden
     )
+    activated = rows * moe.expert_ffn / step.expert_tp + t * moe.shared_ffn / tp
     elementwise = (
         _norms(step),
-        Elementwise("activation", (rows * moe.expert_ffn / step.expert_tp + t * moe.shared_ffn / tp) * 6.0),
+        Elementwise("activation", activated * _activation_bytes(step)),
         _rotary(step),
         # Gather the copies, scatter them to their experts, back, and the weighted sum: each reads and writes 16 bit.
         Elementwise("permute", rows * model.hidden * 2.0 * (2 + 2 + 2 + 2)),
@@ -166,10 +185,10 @@ def moe_layer(step: Steps) -> Layer:
 
 
 def logits(step: Steps) -> tuple[Gemm, Elementwise]:
-    """Output matrix and cross entropy of the last stage, cut by tp; 24 bytes per token and word for both passes."""
+    """Output matrix and cross entropy of the last stage, cut by tp."""
     words = step.model.vocab / step.tp
     gemm = Gemm("logits", step.rank_tokens, words, step.model.hidden, wide=True)
-    return gemm, Elementwise("loss", step.rank_tokens * words * 24.0)
+    return gemm, Elementwise("loss", step.rank_tokens * words * LOSS_BYTES)
 
 
 def _casts(step: Steps, elements: Number) -> Number:

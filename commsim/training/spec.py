@@ -177,7 +177,7 @@ CHOICES = {
 
 
 @dataclass(frozen=True)
-class Rule:
+class StepRule:
     """Where a step breaks it, for a step or a table of them, and what is wrong with one; `field` is at fault."""
 
     field: str
@@ -215,38 +215,38 @@ def _experts(step: Step) -> str:
 
 
 RULES = (
-    Rule("global_batch_size", lambda s: s.global_batch_size % (s.micro_batch_size * s.dp) != 0, _batch),
-    Rule(
+    StepRule("global_batch_size", lambda s: s.global_batch_size % (s.micro_batch_size * s.dp) != 0, _batch),
+    StepRule(
         "seq_len",
         lambda s: s.seq_len % s.cp != 0,
         lambda s: f"seq_len = {s.seq_len}, expected a multiple of cp = {s.cp}",
     ),
-    Rule(
+    StepRule(
         "tp",
         lambda s: s.model.heads % s.tp != 0,
         lambda s: f"tp = {s.tp}, expected a divisor of heads = {s.model.heads}",
     ),
     # The embedding and the output may be stages of their own.
-    Rule("pp", lambda s: s.pp * s.virtual_stages > s.model.layers + 2, _chunks),
-    Rule(
+    StepRule("pp", lambda s: s.pp * s.virtual_stages > s.model.layers + 2, _chunks),
+    StepRule(
         "virtual_stages",
         lambda s: (s.virtual_stages > 1) & (s.pp == 1),
         lambda s: f"virtual_stages = {s.virtual_stages}, expected 1 without a pipeline (pp = 1)",
     ),
-    Rule(
+    StepRule(
         "sequence_parallel",
         lambda s: s.rank_tokens % s.sequence_cut != 0,
         lambda s: (
             f"tp = {s.tp}, expected a divisor of the {s.rank_tokens} tokens of a micro-batch with sequence_parallel"
         ),
     ),
-    Rule("ep", lambda s: s.model.routing.experts % s.ep != 0, _experts),
-    Rule(
+    StepRule("ep", lambda s: s.model.routing.experts % s.ep != 0, _experts),
+    StepRule(
         "expert_tp",
         lambda s: (s.tp * s.cp * s.dp) % (s.ep * s.expert_tp) != 0,
         lambda s: f"ep * expert_tp = {s.ep} * {s.expert_tp}, expected a divisor of tp * cp * dp = {s.tp * s.cp * s.dp}",
     ),
-    Rule(
+    StepRule(
         "shard_ranks",
         lambda s: (s.dp * s.cp) % s.shards != 0,
         lambda s: f"shard_ranks = {s.shard_ranks}, expected a divisor of dp * cp = {s.dp * s.cp}",

@@ -31,6 +31,10 @@ class Chunk:
         """Number of layers."""
         return self.last - self.first
 
+    def moe_layers(self, model: Model) -> int:
+        """Layers with experts: they come after the dense ones."""
+        return max(0, self.last - max(self.first, model.layers - model.moe_layers))
+
 
 @dataclass(frozen=True, eq=False)
 class Weights:
@@ -101,11 +105,11 @@ class Share:
 
 
 def share_of(model: Model, chunks: Sequence[Chunk]) -> Share:
-    """What some chunks hold together; dense layers come before those with experts."""
-    first_moe = model.layers - model.moe_layers
-    dense = sum(max(0, min(c.last, first_moe) - c.first) for c in chunks)
-    layers = sum(c.layers for c in chunks)
-    return Share(dense, layers - dense, any(c.embeds for c in chunks), any(c.outputs for c in chunks))
+    """What some chunks hold together."""
+    moe = sum(c.moe_layers(model) for c in chunks)
+    return Share(
+        sum(c.layers for c in chunks) - moe, moe, any(c.embeds for c in chunks), any(c.outputs for c in chunks)
+    )
 
 
 def shares_of_ends(step: Step) -> list[Share]:

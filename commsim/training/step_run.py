@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commsim.errors import InfeasibleError
 from commsim.training.communicators import CommTime
 from commsim.training.flows import Flow, FlowBuilder
 from commsim.training.mesh import ORDER, Mesh
-from commsim.training.offload import Offload
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
+from commsim.training.step_plan import StepPlan
 from commsim.training.traffic import AxisCalls
-from commsim.training.work import ChunkWork, ComputeTime, ContextKind, chunk_calls, chunk_work
+from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """How a step is run, beside what it computes: what `commsim.training.spec.Step` does not fix."""
-
-    layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
-    context: ContextKind = "ring"
-    capacity_factor: float | None = None
-    bucket_bytes: float | None = None  # None: Megatron-LM's
-    trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
-    parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
-    slowdown: float = 1.0  # of compute while communication runs
-    stragglers: Mapping[int, float] | None = None
-    contention: bool = True
-    overlap_ep: bool | None = None  # None: with DualPipe, which pairs passes for that
-    offload: Offload | None = None
-    pcie_bytes_per_s: float = 25e9  # between a GPU and its host, for offload
 
 
 def mesh_of(step: Step, order: tuple[str, ...] | None = None) -> Mesh:
@@ -72,20 +54,9 @@ class StepProgram:
     works: Mapping[tuple[int, int], ChunkWork]
     machine: StepCosts
 
-
-def simulate_step(
-    step: Step,
-    compute: ComputeTime,
-    comm: CommTime,
-    *,
-    optimizer_s: Sequence[float],
-    topology: Topology | None = None,
-    mesh: Mesh | None = None,
-    plan: StepPlan | None = None,
-) -> StepRun:
-    """Run one step; without a topology no two transfers contend."""
-    program = step_program(step, compute, comm, optimizer_s=optimizer_s, topology=topology, mesh=mesh, plan=plan)
-    return simulate(program.order, program.works, program.machine, program.plan.stragglers)
+    def run(self) -> StepRun:
+        """Simulate it."""
+        return simulate(self.order, self.works, self.machine, self.plan.stragglers)
 
 
 def step_program(
@@ -98,27 +69,19 @@ def step_program(
     mesh: Mesh | None = None,
     plan: StepPlan | None = None,
 ) -> StepProgram:
-    """What a step runs: passes with the seconds of what they exchange, sends, gradients, updates."""
+    """What a step runs: passes with the seconds of what they exchange, sends, gradients, updates.
+
+    Without a topology no two transfers contend.
+    """
     plan, mesh = plan or StepPlan(), mesh or mesh_of(step)
     order = order_of_step(step)
     places = places_of(step, plan.layers)
-    known: dict[tuple[int, bool, bool, int], ChunkWork] = {}
+    known: dict[tuple[Any, ...], ChunkWork] = {}
     works: dict[tuple[int, int], ChunkWork] = {}
     for chunk in places:
-        moe = sum(step.model.is_moe_layer(layer) for layer in range(chunk.first, chunk.last))
-        kind = (chunk.layers, chunk.embeds, chunk.outputs, moe)
+        kind = (chunk.layers, chunk.embeds, chunk.outputs, chunk.moe_layers(step.model))
         if kind not in known:
-            known[kind] = chunk_work(
-                step,
-                mesh,
-                chunk,
-                compute(chunk),
-                comm,
-                plan.context,
-                plan.capacity_factor,
-                step.schedule == "dualpipe" if plan.overlap_ep is None else plan.overlap_ep,
-                _fetch(plan),
-            )
+            known[kind] = chunk_work(step, mesh, chunk, compute(chunk), comm, plan)
         works[chunk.stage, chunk.chunk] = known[kind]
     builder = FlowBuilder(
         mesh, step.gpus_per_node, comm, topology if plan.contention else None, sharded=step.zero_stage == 3
@@ -136,13 +99,6 @@ def step_program(
         topology=topology,
     )
     return StepProgram(step, mesh, plan, order, places, works, machine)
-
-
-def _fetch(plan: StepPlan) -> Callable[[float], float] | None:
-    offload = plan.offload
-    if offload is None or not offload.parameters:
-        return None
-    return lambda nbytes: offload.fetch_seconds(nbytes, plan.pcie_bytes_per_s)
 
 
 def _updates(step: Step, chunks: Sequence[Chunk], plan: StepPlan) -> list[float]:
@@ -168,10 +124,10 @@ def _inside(
     plan: StepPlan,
 ) -> dict[tuple[int, int, str], Flow]:
     """What passes exchange over cards, as flows beside sends and gradients; of the axis that takes longest."""
-    found: dict[tuple[int, int, str], Flow] = {}
+    inside: dict[tuple[int, int, str], Flow] = {}
     crossing = builder.crossing if builder.topology is not None else ()
     for chunk in chunks if crossing else ():
-        calls = chunk_calls(step, chunk, plan.context, plan.capacity_factor)
+        calls = chunk_calls(step, chunk, plan)
         for kind, phase in (("F", "forward"), ("B", "backward"), ("I", "backward")):
             exchanges = works[chunk.stage, chunk.chunk].of(kind).exchanges
             flows = []
@@ -187,8 +143,8 @@ def _inside(
                     flows.append(builder.inside(nbytes, seconds, chunk.stage, *axes))
             busiest = max((f for f in flows if f is not None), key=lambda f: f.seconds, default=None)
             if busiest is not None:
-                found[chunk.stage, chunk.chunk, kind] = busiest
-    return found
+                inside[chunk.stage, chunk.chunk, kind] = busiest
+    return inside
 
 
 def _over_cards(call: AxisCalls, each: float) -> float:
@@ -200,8 +156,7 @@ def _over_cards(call: AxisCalls, each: float) -> float:
 
 def message_bytes(step: Step) -> float:
     """Bytes that one rank sends to the next stage per micro-batch: cut by tp with sequence parallelism."""
-    cut = step.tp if step.sequence_parallel else 1
-    return step.rank_tokens * step.model.hidden * step.precision.activation_bytes / cut
+    return float(step.rank_tokens * step.model.hidden * step.precision.activation_bytes / step.sequence_cut)
 
 
 def _sends(step: Step, builder: FlowBuilder, order: Order) -> dict[tuple[int, int], Flow]:
@@ -277,12 +232,12 @@ def _gathers(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk]) -> list[
 
 
 def _groups(step: Step, mesh: Mesh, dense: float, expert: float) -> list[tuple[float, tuple[str, ...]]]:
-    found: list[tuple[float, tuple[str, ...]]] = []
+    groups: list[tuple[float, tuple[str, ...]]] = []
     if dense and step.dp * step.cp > 1:
-        found.append((dense, ("dp", "cp")))
+        groups.append((dense, ("dp", "cp")))
     if expert and mesh.expert_dp > 1:
-        found.append((expert, ("edp",)))
-    return found
+        groups.append((expert, ("edp",)))
+    return groups
 
 
 def default_bucket_bytes(step: Step) -> float:

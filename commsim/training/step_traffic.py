@@ -10,7 +10,8 @@ from itertools import pairwise
 from commsim.training import traffic
 from commsim.training.spec import Step
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_run import StepPlan, message_bytes, order_of_step, places_of
+from commsim.training.step_plan import StepPlan
+from commsim.training.step_run import message_bytes, order_of_step, places_of
 from commsim.training.work import chunk_calls
 
 AXES = ("tp", "cp", "ep", "etp", "dp", "pp")
@@ -30,7 +31,7 @@ def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
                     sent[stage]["pp"] = sent[stage].get("pp", 0.0) + message_bytes(step)
     for chunk in places_of(step, plan.layers):
         mine = sent[chunk.stage]
-        inside = chunk_calls(step, chunk, plan.context, plan.capacity_factor)
+        inside = chunk_calls(step, chunk, plan)
         here = [(call, float(passes[chunk.stage, chunk.chunk])) for call in inside]
         here += [(call, 1.0) for call in _gradient_calls(step, chunk_weights(step, chunk), plan)]
         for call, times in here:

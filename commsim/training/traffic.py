@@ -4,20 +4,19 @@ What it is not: it says nothing about time or overlap. Sizes are those of nccl-t
 reduce_scatter the whole array.
 
 Per rank and step with N ranks and m accumulated micro-batches, in units of (N-1)/N, with the bytes of all parameters
-(Φp) and gradients (Φg) of the rank in their own types: DDP with no_sync 2Φg; ZeRO-1 Φg + Φp; ZeRO-2 mΦg + Φp;
-ZeRO-3 and FSDP m(2Φp + Φg), or m(Φp + Φg) when parameters stay gathered after the forward (Rajbhandari et al. 2020,
-section 7; Zhao et al. 2023, section 3.2).
+(Φp) and gradients (Φg) of the rank in their own types: DDP, which reduces once a step, 2Φg; ZeRO-1 Φg + Φp; ZeRO-2
+mΦg + Φp; ZeRO-3 and FSDP m(2Φp + Φg) (Rajbhandari et al. 2020, section 7; Zhao et al. 2023, section 3.2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from commsim.errors import InfeasibleError
 
-Scheme = Literal["parameter_server", "ddp", "zero1", "zero1_all_reduce", "zero2", "zero3"]
+Scheme = Literal["parameter_server", "ddp", "zero1", "zero2", "zero3"]
 
 _FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -60,16 +59,12 @@ def data_parallel(
     gradient_bytes: float,
     ranks: int,
     micro_batches: int = 1,
-    *,
-    no_sync: bool = True,
-    keep_gathered: bool = False,
     axis: str = "dp",
 ) -> tuple[AxisCalls, ...]:
     """The gradient and parameter traffic of one rank per step; Φp and Φg are those of the rank before sharding.
 
-    ``no_sync``: DDP reduces once per step and not once per micro-batch. ``keep_gathered``: ZeRO-3 does not free the
-    parameters between forward and backward. The parameter server's worker sends Φg and is sent Φp; the server, one
-    rank, carries that N times, see `server_bytes`.
+    The parameter server's worker sends Φg and is sent Φp; the server, one rank, carries that N times, see
+    `server_bytes`.
     """
     if ranks == 1:
         return ()
@@ -81,20 +76,14 @@ def data_parallel(
     if scheme == "parameter_server":
         return (AxisCalls(axis, "send_recv", gradient_bytes, ranks), AxisCalls(axis, "receive", parameter_bytes, ranks))
     if scheme == "ddp":
-        return calls(all_reduce=(gradient_bytes, 1.0 if no_sync else m))
+        return calls(all_reduce=(gradient_bytes, 1.0))
     if scheme == "zero1":
         return calls(reduce_scatter=(gradient_bytes, 1.0), all_gather=(parameter_bytes, 1.0))
-    if scheme == "zero1_all_reduce":
-        return calls(all_reduce=(gradient_bytes, 1.0), all_gather=(parameter_bytes, 1.0))
     if scheme == "zero2":
         return calls(reduce_scatter=(gradient_bytes, m), all_gather=(parameter_bytes, 1.0))
     if scheme == "zero3":
-        gathers = m * (1.0 if keep_gathered else 2.0)
-        return calls(all_gather=(parameter_bytes, gathers), reduce_scatter=(gradient_bytes, m))
-    raise InfeasibleError(f"found the scheme {scheme!r}, expected one of {', '.join(SCHEMES)}")
-
-
-SCHEMES = ("parameter_server", "ddp", "zero1", "zero1_all_reduce", "zero2", "zero3")
+        return calls(all_gather=(parameter_bytes, 2.0 * m), reduce_scatter=(gradient_bytes, m))
+    raise InfeasibleError(f"found the scheme {scheme!r}, expected one of {', '.join(get_args(Scheme))}")
 
 
 def hybrid_shard(
@@ -112,23 +101,6 @@ def server_bytes(parameter_bytes: float, gradient_bytes: float, workers: int) ->
     return workers * gradient_bytes, workers * parameter_bytes
 
 
-def buckets(gradient_bytes: float, bucket_bytes: float, first_bytes: float) -> list[float]:
-    """DDP's gradient buckets in the order in which they fill: a small first one, then full ones, then the rest.
-
-    torch's DistributedDataParallel: 1 MiB first, then ``bucket_cap_mb`` (25).
-
-    >>> buckets(60.0, 25.0, 1.0)
-    [1.0, 25.0, 25.0, 9.0]
-    """
-    sizes: list[float] = []
-    left = gradient_bytes
-    while left > 0:
-        size = min(left, first_bytes if not sizes else bucket_bytes)
-        sizes.append(size)
-        left -= size
-    return sizes
-
-
 def refuse_sharded_gradients(zero_stage: int, pp: int, framework: str) -> str | None:
     """Why a framework cannot run ZeRO-2 or 3 with a pipeline; None where it can.
 
@@ -143,11 +115,11 @@ def refuse_sharded_gradients(zero_stage: int, pp: int, framework: str) -> str | 
     return None
 
 
-# -- activations ---------------------------------
+# -- activations: `passes` micro-batches through a layer ---------------------------------
 
 
 def tensor_parallel(
-    layers: int, activation_bytes: float, tp: int, micro_batches: int, *, sequence_parallel: bool, recompute: bool
+    passes: float, activation_bytes: float, tp: int, *, sequence_parallel: bool, recompute: bool
 ) -> tuple[AxisCalls, ...]:
     """TP traffic of transformer layers (Shoeybi et al. 2019; sequence parallel: Korthikanti et al. 2022).
 
@@ -157,7 +129,7 @@ def tensor_parallel(
     """
     if tp == 1:
         return ()
-    n, again = 2.0 * layers * micro_batches, 2 if recompute else 1
+    n, again = 2.0 * passes, 2 if recompute else 1
     if not sequence_parallel:
         return (
             AxisCalls("tp", "all_reduce", activation_bytes, tp, n, "forward"),
@@ -172,25 +144,25 @@ def tensor_parallel(
 
 
 def vocabulary_parallel(
-    activation_bytes: float, tokens: float, tp: int, micro_batches: int, *, embeds: bool, outputs: bool
+    activation_bytes: float, tokens: float, tp: int, *, embeds: bool, outputs: bool
 ) -> tuple[AxisCalls, ...]:
-    """Embedding rows and output columns over tp: one sum forward, one backward, and three numbers per token of loss."""
+    """Embedding rows and output columns over tp, of one micro-batch: one sum forward, one backward, and three numbers
+    per token of loss."""
     calls: list[AxisCalls] = []
     if tp > 1 and embeds:
-        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "forward"))
+        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, 1.0, "forward"))
     if tp > 1 and outputs:
-        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, float(micro_batches), "backward"))
-        calls.append(AxisCalls("tp", "all_reduce", 4.0 * tokens, tp, 3.0 * micro_batches, "forward"))
+        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, 1.0, "backward"))
+        calls.append(AxisCalls("tp", "all_reduce", 4.0 * tokens, tp, 3.0, "forward"))
     return tuple(calls)
 
 
 def context_parallel(
     kind: Literal["ring", "all_gather", "ulysses"],
-    layers: int,
+    passes: float,
     q_bytes: float,
     kv_bytes: float,
     cp: int,
-    micro_batches: int,
     *,
     recompute: bool = False,
 ) -> tuple[AxisCalls, ...]:
@@ -202,7 +174,7 @@ def context_parallel(
     """
     if cp == 1:
         return ()
-    n, again = float(layers * micro_batches), 1 if recompute else 0
+    n, again = float(passes), 1 if recompute else 0
     if kind == "ring":
         return (
             AxisCalls("cp", "send_recv", kv_bytes, cp, (cp - 1) * n, "forward"),
@@ -222,52 +194,23 @@ def context_parallel(
 
 
 def expert_parallel(
-    layers: int,
-    tokens: float,
-    hidden_bytes: float,
-    top_k: int,
-    ep: int,
-    etp: int,
-    micro_batches: int,
-    *,
-    capacity_factor: float | None = None,
-    imbalance: float = 1.0,
-    recompute: bool = False,
+    passes: float, routed_bytes: float, ep: int, etp: int, *, recompute: bool = False
 ) -> tuple[AxisCalls, ...]:
-    """Dispatch and combine: every token's hidden state goes to top_k experts and comes back, forward and backward.
+    """Dispatch and combine: the copies of a rank's tokens go to their experts and come back, forward and backward.
 
-    ``tokens`` of one rank. The rank with most tokens sets the time: ``imbalance`` times the mean, cut at the capacity
-    factor where tokens beyond it are dropped. With etp > 1 the ranks of an expert gather its tokens and sum.
+    ``routed_bytes``: of these copies. With etp > 1 the ranks of an expert gather its tokens and sum.
     """
-    load = imbalance if capacity_factor is None else min(imbalance, capacity_factor)
-    routed = tokens * top_k * hidden_bytes * load
-    n, calls = float(layers * micro_batches), []
+    calls: list[AxisCalls] = []
     phases: tuple[tuple[Literal["forward", "backward"], float], ...] = (
-        ("forward", n),
-        ("backward", n * (2 if recompute else 1)),
+        ("forward", float(passes)),
+        ("backward", float(passes * (2 if recompute else 1))),
     )
-    for phase, passes in phases:
+    for phase, count in phases:
         if ep > 1:
-            calls.append(AxisCalls("ep", "all_to_all", routed, ep, 2 * passes, phase))
+            calls.append(AxisCalls("ep", "all_to_all", routed_bytes, ep, 2 * count, phase))
         if etp > 1:
             calls += [
-                AxisCalls("etp", "all_gather", routed * etp, etp, passes, phase),
-                AxisCalls("etp", "reduce_scatter", routed * etp, etp, passes, phase),
+                AxisCalls("etp", "all_gather", routed_bytes * etp, etp, count, phase),
+                AxisCalls("etp", "reduce_scatter", routed_bytes * etp, etp, count, phase),
             ]
     return tuple(calls)
-
-
-def pipeline_parallel(
-    activation_bytes: float, stage: int, pp: int, virtual_stages: int, micro_batches: int
-) -> tuple[AxisCalls, ...]:
-    """Sends of one rank of a stage: activations to the next chunk, gradients to the one before, v times as many.
-
-    The first chunk has no one before it and the last none after it.
-    """
-    if pp == 1:
-        return ()
-    m = float(micro_batches)
-    return (
-        AxisCalls("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == pp - 1)) * m, "forward"),
-        AxisCalls("pp", "send_recv", activation_bytes, 2, (virtual_stages - (stage == 0)) * m, "backward"),
-    )

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from commsim.training import traffic
 from commsim.training.communicators import CommTime
+from commsim.training.compute import FUSED_BACKWARD_FLOPS
 from commsim.training.mesh import Mesh
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, chunk_weights
-
-ContextKind = Literal["ring", "all_gather", "ulysses"]
+from commsim.training.step_plan import StepPlan
 
 
 @dataclass(frozen=True)
@@ -93,73 +92,43 @@ class ChunkWork:
         return work
 
 
-def chunk_calls(
-    step: Step, chunk: Chunk, context: ContextKind = "ring", capacity_factor: float | None = None
-) -> tuple[traffic.AxisCalls, ...]:
+def chunk_calls(step: Step, chunk: Chunk, plan: StepPlan) -> tuple[traffic.AxisCalls, ...]:
     """What one rank of a chunk exchanges for one micro-batch over tp, cp, ep and etp."""
     model, width, again = step.model, step.precision.activation_bytes, step.recompute == "full"
-    tokens = step.rank_tokens
+    tokens, tp = step.rank_tokens, step.tp
     hidden = tokens * model.hidden * width
-    moe = sum(model.is_moe_layer(layer) for layer in range(chunk.first, chunk.last))
-    calls = traffic.tensor_parallel(
-        chunk.layers, hidden, step.tp, 1, sequence_parallel=step.sequence_parallel, recompute=again
-    )
-    calls += traffic.vocabulary_parallel(hidden, tokens, step.tp, 1, embeds=chunk.embeds, outputs=chunk.outputs)
-    calls += traffic.context_parallel(
-        context,
-        chunk.layers,
-        tokens * model.q_width / step.tp * width,
-        tokens * 2 * model.kv_width / step.tp * width,
-        step.cp,
-        1,
-        recompute=again,
-    )
-    if model.moe is not None and moe:
-        mine = tokens / step.tp * step.expert_tp if step.sequence_parallel or step.tp == step.expert_tp else tokens
-        mine = mine / step.expert_tp
-        calls += traffic.expert_parallel(
-            moe,
-            mine,
-            model.hidden * width,
-            model.moe.top_k,
-            step.ep,
-            step.expert_tp,
-            1,
-            capacity_factor=capacity_factor,
-            imbalance=step.imbalance,
-            recompute=again,
-        )
-    return calls
+    calls = traffic.tensor_parallel(chunk.layers, hidden, tp, sequence_parallel=step.sequence_parallel, recompute=again)
+    calls += traffic.vocabulary_parallel(hidden, tokens, tp, embeds=chunk.embeds, outputs=chunk.outputs)
+    q_bytes, kv_bytes = (tokens * elements / tp * width for elements in (model.q_width, 2 * model.kv_width))
+    calls += traffic.context_parallel(plan.context, chunk.layers, q_bytes, kv_bytes, step.cp, recompute=again)
+    moe = chunk.moe_layers(model)
+    if not moe:
+        return calls
+    whole = not step.sequence_parallel and tp != step.expert_tp  # each of the tp ranks routes all tokens
+    mine = tokens / step.expert_tp if whole else tokens / tp
+    # The rank with most tokens sets the time; those beyond the capacity factor are dropped.
+    load = step.imbalance if plan.capacity_factor is None else min(step.imbalance, plan.capacity_factor)
+    routed = mine * model.routing.top_k * model.hidden * width * load
+    return calls + traffic.expert_parallel(moe, routed, step.ep, step.expert_tp, recompute=again)
 
 
 def chunk_work(
-    step: Step,
-    mesh: Mesh,
-    chunk: Chunk,
-    seconds: ChunkSeconds,
-    comm: CommTime,
-    context: ContextKind = "ring",
-    capacity_factor: float | None = None,
-    overlap_ep: bool = False,
-    fetch: Callable[[float], float] | None = None,
+    step: Step, mesh: Mesh, chunk: Chunk, seconds: ChunkSeconds, comm: CommTime, plan: StepPlan
 ) -> ChunkWork:
-    """The passes of a chunk with the time of what they exchange, on the replica of rank 0.
-
-    ``overlap_ep``: experts' exchanges hide behind the pass of another micro-batch; ``fetch``: bytes to the seconds in
-    which offloaded parameters come.
-    """
+    """The passes of a chunk with the time of what they exchange, on the replica of rank 0."""
     forward: list[Exchange] = []
     backward: list[Exchange] = []
     pieces = max(1, chunk.layers)
     backward_compute = seconds.backward_input + seconds.backward_weight
-    for call in chunk_calls(step, chunk, context, capacity_factor):
+    hides = {"tp": step.overlap_tp, "ep": plan.overlaps_ep(step), "etp": plan.overlaps_ep(step)}
+    for call in chunk_calls(step, chunk, plan):
         back = call.phase == "backward"
         group = mesh.group_of(mesh.rank(pp=chunk.stage), call.axis)
         time = call.count * comm(call.collective, call.nbytes, group)
         window = 0.0
         if call.axis == "cp" and call.collective == "send_recv":
-            window = seconds.attention * (2.5 if back else 1.0)
-        elif (call.axis == "tp" and step.overlap_tp) or (call.axis in ("ep", "etp") and overlap_ep):
+            window = seconds.attention * (FUSED_BACKWARD_FLOPS if back else 1.0)
+        elif hides.get(call.axis):
             window = backward_compute if back else seconds.forward
         (backward if back else forward).append(Exchange(call.axis, time, window, pieces))
     if step.zero_stage == 3:
@@ -167,10 +136,10 @@ def chunk_work(
         hide = 1.0 if step.overlap_dp else 0.0
         forward.append(Exchange("dp", gather, hide * seconds.forward, pieces))
         backward.append(Exchange("dp", gather + scatter, hide * backward_compute, pieces))
-    if fetch is not None:
+    if plan.fetches is not None:
         weights = chunk_weights(step, chunk)
         owned = weights.dense / step.shards + weights.expert / step.expert_dp
-        time = fetch(owned * step.precision.weight_bytes)
+        time = plan.fetches.fetch_seconds(owned * step.precision.weight_bytes, plan.pcie_bytes_per_s)
         forward.append(Exchange("offload", time, seconds.forward, pieces))
         backward.append(Exchange("offload", time, backward_compute, pieces))
     return ChunkWork(

@@ -18,10 +18,10 @@ from commsim.gloo.predict import GlooPredictor
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
 from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import read_params
 from commsim.scenario.schema import Scenario
+from commsim.scenario.setting import build_topology
 
 TRUTH = shipped_parameters().model_copy(
     update={"call": 80e-6, "message": 30e-6, "wake": 200e-6, "copy_rate": 1.4e9, "reduce_rate": 1.0e9}

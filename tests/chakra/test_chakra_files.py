@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,15 @@ def test_groups_files_that_make_no_sense(tmp_path: Path, text: str, says: str) -
     file.write_text(text)
     with pytest.raises(ScenarioError, match=says):
         read_groups(file, 4)
+
+
+def test_the_compiled_messages_are_those_of_the_proto_file() -> None:
+    compiled = messages().DESCRIPTOR
+    text = (resources.files("commsim.chakra") / "messages.proto").read_text(encoding="utf-8")
+    written = {}
+    for title, body in re.findall(r"^message (\w+) \{(.*?)\}$", text, re.MULTILINE | re.DOTALL):
+        fields = re.findall(r"^\s*(?:repeated )?(\w+) (\w+) = (\d+);", body.replace("{", "\n"), re.MULTILINE)
+        written[title] = {name: int(number) for _, name, number in fields}
+    made = {title: {f.name: f.number for f in one.fields} for title, one in compiled.message_types_by_name.items()}
+    assert made == written
+    assert len(made["Attribute"]) == 32

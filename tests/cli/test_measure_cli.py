@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from commsim.cli import app
 from commsim.errors import ScenarioError
 from commsim.measure import gpu
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.measured import RunOptions, run_of
+from commsim.scenario.setting import build_topology
 
 
 def said(*words: str) -> tuple[int, str]:

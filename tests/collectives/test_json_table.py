@@ -22,7 +22,7 @@ from commsim.errors import ScheduleError
 RING = json_text(ring_all_reduce(3, 12))
 _FIELDS = ("collective", "algorithm", "world_size", "endpoints", "root", "in_place", "scratch_chunks")
 _COLUMNS = ("op", "src", "dst", "src_buffer", "src_chunk", "dst_buffer", "dst_chunk", "step", "channel", "after")
-_LOWERED = ("wire_bytes", "connection", "alpha_kind")
+_LOWERED = ("wire_bytes", "connection")
 
 
 def same(a: Schedule, b: Schedule) -> bool:
@@ -41,8 +41,15 @@ def test_there_and_back(key: tuple[str, str], n: int) -> None:
 
 def test_lowered_columns_and_extra_order_are_kept() -> None:
     s = ring_all_reduce(3, 12)
-    s = s.edit(wire_bytes=np.arange(s.rows), connection=[0] * s.rows, alpha_kind=[2] * s.rows, after=[(0, 5), (1, 7)])
+    s = s.edit(wire_bytes=np.arange(s.rows), connection=[0] * s.rows, after=[(0, 5), (1, 7)])
     assert same(s, parse_json(json_text(s)))
+
+
+def test_a_file_of_an_earlier_version_is_read_without_its_unused_column() -> None:
+    s = ring_all_reduce(3, 12)
+    earlier = json.loads(json_text(s))
+    earlier["rows"]["alpha_kind"] = [2] * s.rows
+    assert same(s, parse_json(json.dumps(earlier)))
 
 
 def test_a_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.collectives.check import check
-from commsim.collectives.registry import build, entry, names
+from commsim.collectives.registry import BuildOptions, build, entry, names
 from commsim.collectives.schedule import Schedule
 from commsim.collectives.sharp import Levels, SwitchTree
 from commsim.collectives.traffic import traffic, units
@@ -81,9 +81,8 @@ def runs(draw: st.DrawFn) -> Run:
     except TopologyError:  # rails without spines have no switch above all ranks
         parts, switches = units(collective, algorithm, n, root, ranks_per_node=node).parts, None
     nbytes = parts * item * draw(st.integers(0, 9))
-    schedule = build(
-        collective, algorithm, n, nbytes, root, channels, chunks, itemsize=item, ranks_per_node=node, switches=switches
-    )
+    options = BuildOptions(itemsize=item, switches=switches, channels=channels, chunks=chunks, ranks_per_node=node)
+    schedule = build(collective, algorithm, n, nbytes, root, **options)
     return Run(schedule, node, switches)
 
 

@@ -45,7 +45,9 @@ def runs(draw: st.DrawFn) -> tuple[Any, Topology]:
         with suppress(TopologyError):  # rails without spines have no switch above all ranks
             SwitchTree(topology)(np.arange(n))
             switches = SwitchTree(topology)
-    schedule = build(collective, algorithm, n, nbytes, root, channels, chunks, ranks_per_node=node, switches=switches)
+    schedule = build(
+        collective, algorithm, n, nbytes, root, channels=channels, chunks=chunks, ranks_per_node=node, switches=switches
+    )
     try:
         place(schedule, topology)
     except ScheduleError:  # no such switch here

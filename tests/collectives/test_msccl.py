@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "alltoallv": (algo(PAIR, "alltoallv"), "how much goes from where to where"),
     "unknown collective": (algo(PAIR, "allredoce"), "expected one of allreduce, allgather"),
     "nothing": ("", "holds no <algo>"),
-    "no XML": ("algo", "no well-formed XML"),
+    "no XML": ("algo", "not well-formed XML"),
     "other root": ("<gpu/>", ":1:1: found <gpu> inside nothing"),
     "other element": ("<algo><exec/></algo>", "found <exec>"),
     "nothing in it": ("<algo/>", "<algo> has no coll"),
@@ -313,12 +313,12 @@ def test_many_faults_are_cut_short() -> None:
 
 
 def test_truncated_text_names_the_line() -> None:
-    with pytest.raises(ScheduleError, match=r"f.xml:\d+:1: no well-formed XML"):
+    with pytest.raises(ScheduleError, match=r"f.xml:\d+:\d+: not well-formed XML"):
         parse_msccl(_RING[: len(_RING) // 2], file="f.xml")
 
 
 def test_entities_are_refused_unexpanded() -> None:
-    with pytest.raises(ScheduleError, match=r"entities\.xml:2:1: a document type or entity"):
+    with pytest.raises(ScheduleError, match=r"entities\.xml:2:1: found a document type or entity"):
         load_msccl(_OWN / "entities.xml")
 
 

@@ -17,8 +17,8 @@ from commsim.engine.fair import connections, simulate_fair
 from commsim.engine.family import ring_family
 from commsim.engine.program import build_program
 from commsim.engine.simulate import simulate
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 from commsim.topology.presets import load_preset
 
 

@@ -18,8 +18,8 @@ from commsim.engine.jobs import BackgroundFlow, Job, run_together
 from commsim.engine.simulate import simulate
 from commsim.engine.variation import Jitter, Straggler, Variation
 from commsim.errors import InfeasibleError
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 from commsim.topology.graph import Topology
 
 _FLAT = """

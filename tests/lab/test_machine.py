@@ -10,8 +10,8 @@ from rehearsal.settings import Settings
 
 from commsim.errors import TopologyError
 from commsim.lab.machine import Site, describe
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 
 
 def written(tmp_path: Path, gpus: int) -> tuple[Path, Path]:

@@ -21,8 +21,8 @@ from commsim.measure.capture import (
     is_captured,
 )
 from commsim.measure.run import Run, Task
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 
 LOG = """node17:100:200 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
 node17:100:200 [0] NCCL INFO comm 0x1 rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0

@@ -10,11 +10,11 @@ from rehearsal.layer import Rehearsal
 from rehearsal.library import _ARGUMENTS
 from rehearsal.settings import VARIABLE, Settings, environment, settings
 
+from commsim.collectives.semantics import ITEM_BYTES
 from commsim.errors import MeasurementError
 from commsim.measure.gpu import Gpus
 from commsim.measure.libnccl import DATATYPES, REDUCTIONS, SIGNATURES, Nccl, NcclError, config_for
 from commsim.measure.pattern import TORCH_TYPES
-from commsim.measure.run import ITEM_BYTES
 from commsim.measure.splits import colors
 
 

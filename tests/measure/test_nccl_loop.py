@@ -12,7 +12,8 @@ from rehearsal.law import Work, seconds
 from rehearsal.ranks import run_ranks
 from rehearsal.settings import Failure, Settings
 
-from commsim.measure.run import ITEM_BYTES, Run, Task
+from commsim.collectives.semantics import ITEM_BYTES
+from commsim.measure.run import Run, Task
 
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather",

@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from commsim.collectives.execute import reference
+from commsim.collectives.semantics import ITEM_BYTES
 from commsim.measure.pattern import PERIOD, TORCH_TYPES, Pattern
-from commsim.measure.run import ITEM_BYTES
 
 ELEMENTS = 2448  # more than two periods, divisible by 1..4 squared
 

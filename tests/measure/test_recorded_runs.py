@@ -12,10 +12,10 @@ import pytest
 from commsim.collectives.registry import build
 from commsim.gloo.predict import GlooPredictor
 from commsim.measure.parsers import read_measured
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import gloo_parameters, read_params
 from commsim.scenario.run import run
+from commsim.scenario.setting import build_topology
 
 RUNS = Path(__file__).resolve().parents[2] / "validation" / "runs"
 TABLES = sorted(path.parent for path in RUNS.rglob("measured.csv") if path.read_text().count("\n") > 1)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsim.nccl.chunks import KIB, Part, chunk_bytes, loops
 from commsim.nccl.environment import ALGORITHM_NAMES
-from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, LL, LL128, SIMPLE, Protocol
+from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, KIB, LL, LL128, SIMPLE, Part, Protocol, chunk_bytes, loops
 from commsim.nccl.system import Graph, System
 
 RING = Graph(12, 30.0, 30.0, "RING", "NVL", "PIX")

@@ -10,9 +10,9 @@ import pytest
 
 from commsim.collectives.tree import along_trees
 from commsim.engine.evaluate import evaluate
-from commsim.nccl.channels import Split
-from commsim.nccl.inside import Ways, staged_rate
-from commsim.nccl.lower import Call, tree_share
+from commsim.nccl.channels import Call, Split
+from commsim.nccl.lower import tree_share
+from commsim.nccl.machine import Ways, staged_rate
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.network.bounds import lower_bound_s

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from commsim.errors import TopologyError
-from commsim.nccl.functions import FUNCTIONS as CHOSEN
-from commsim.nccl.p2p import COLLECTIVES as SENDS
+from commsim.nccl.environment import FUNCTIONS as CHOSEN
+from commsim.nccl.environment import POINT_TO_POINT as SENDS
 from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_preset, preset_names

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.nccl.chain import _chains, _Flow, _flow, _period, chain_time
-from commsim.nccl.channels import Split
-from commsim.nccl.lower import Call, nic_rates, shares
+from commsim.nccl.channels import Call, Split
+from commsim.nccl.lower import shares
+from commsim.nccl.machine import nic_rates
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
 from commsim.topology.presets import load_preset

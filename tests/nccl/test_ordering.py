@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.errors import ScenarioError, TopologyError
-from commsim.nccl.channels import Split
-from commsim.nccl.lower import Call, Turn, message_turn, ordered_turn
-from commsim.nccl.ordering import NO_ORDERING, Ordering, ordering
+from commsim.nccl.channels import Call, Split
+from commsim.nccl.machine import NO_ORDERING, Ordering
+from commsim.nccl.messages import Turn, message_turn, ordered_turn, ordering
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import PROTOCOLS

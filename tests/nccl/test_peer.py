@@ -9,7 +9,7 @@ import pytest
 
 from commsim.nccl.environment import PATHS
 from commsim.nccl.graph import discover
-from commsim.nccl.peer import peer_level
+from commsim.nccl.paths import peer_level
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.view import view_of
 from commsim.topology.presets import load_file, load_preset

@@ -13,8 +13,8 @@ from commsim.nccl.parameters import network_of
 from commsim.nccl.plugins import PLUGINS, for_groups, of_machine, said, variables
 from commsim.nccl.predict import Options, Predictor
 from commsim.report.topology_tables import topology_sheet
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 from commsim.scenario.training_run import comm_times
 from commsim.topology.presets import load_preset, preset_names
 from commsim.training.communicators import NcclTimes

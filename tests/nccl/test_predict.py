@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.errors import ScenarioError, TopologyError
-from commsim.nccl.channels import Split
-from commsim.nccl.lower import Call, Loop, intra_bandwidth, lower_ring, misaligned, nic_efficiency, node_rate, shares
+from commsim.nccl.channels import Call, Split
+from commsim.nccl.lower import Loop, lower_ring, misaligned, shares
+from commsim.nccl.machine import intra_bandwidth, nic_efficiency, node_rate
 from commsim.nccl.parameters import GENERATIONS, load_parameters, network_of
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS

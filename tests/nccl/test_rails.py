@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commsim.nccl.lower import nic_rates
+from commsim.nccl.machine import nic_rates
 from commsim.nccl.p2p import busiest_rail
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from commsim.collectives.check import check
 from commsim.errors import InfeasibleError
 from commsim.nccl import timing
-from commsim.nccl.lower import Crossing, Loop, RingPlan, Turn, Wait, ring_loops
+from commsim.nccl.lower import Loop, RingPlan, ring_loops
+from commsim.nccl.messages import Crossing, Turn, Wait
 from commsim.nccl.protocols import LL, LL128, SIMPLE
 from commsim.nccl.ring_event import ring_schedule, time_ring
 from commsim.nccl.timing import is_uniform, ring_closed_form, ring_wavefront

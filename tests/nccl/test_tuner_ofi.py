@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import Candidate
-from commsim.nccl.tuner_ofi import _beyond, _holds, _regions, own_choice, plugin_choice
+from commsim.nccl.tuner_ofi import own_choice, plugin_choice
+from commsim.nccl.tuner_ofi_tables import _beyond, holds, regions
 from commsim.topology.presets import load_preset
 
 LOADED = {"NCCL_TUNER_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-ofi-tuner.so"}
@@ -120,14 +121,14 @@ def test_a_triangle_holds_what_lies_on_one_side_of_all_edges(
     ]
     if min(map(abs, sides)) < 1e-6:
         return  # on an edge, or a triangle without an inside
-    assert _holds(tuple(corners), (x, y)) == (min(sides) > 0 or max(sides) < 0)
+    assert holds(tuple(corners), (x, y)) == (min(sides) > 0 or max(sides) < 0)
 
 
 def test_an_edge_belongs_to_the_region() -> None:
     square = ((0.0, 0.0), (4.0, 0.0), (4.0, 4.0), (0.0, 4.0))
-    assert all(_holds(square, point) for point in [(0.0, 0.0), (2.0, 0.0), (4.0, 3.0), (2.0, 4.0)])
-    assert not _holds(square, (4.1, 2.0))
-    assert _holds(((1.0, 4.0), (9.0, 4.0), (1.0, 4.0)), (5.0, 4.0))  # a line, as P5's NVLSTree of 16 ranks
+    assert all(holds(square, point) for point in [(0.0, 0.0), (2.0, 0.0), (4.0, 3.0), (2.0, 4.0)])
+    assert not holds(square, (4.1, 2.0))
+    assert holds(((1.0, 4.0), (9.0, 4.0), (1.0, 4.0)), (5.0, 4.0))  # a line, as P5's NVLSTree of 16 ranks
 
 
 def test_regions_go_on_straight_beyond_their_last_points() -> None:
@@ -141,7 +142,7 @@ def test_regions_go_on_straight_beyond_their_last_points() -> None:
 
 @pytest.mark.parametrize("platform", ["p5", "p5en", "p6"])
 def test_all_reduce_is_decided_at_all_usual_sizes(platform: str) -> None:
-    regions = _regions(platform)["all_reduce"]
+    of_all_reduce = regions(platform)["all_reduce"]
     for ranks in (16, 32, 64, 128, 256, 512, 1024):
         for power in range(3, 34):
-            assert any(_holds(v, (power, np.log2(ranks))) for _, _, v in regions), (platform, ranks, power)
+            assert any(holds(v, (power, np.log2(ranks))) for _, _, v in of_all_reduce), (platform, ranks, power)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commsim.nccl.system import Graph, System
-from commsim.nccl.tuner_inputs import generation
-from commsim.nccl.tuner_switch import nvls_bandwidth
+from commsim.nccl.tuner_formulas import generation, nvls_bandwidth
 from commsim.nccl.version import Version
 
 EIGHT = Graph(8, 40.0, 48.0, "NVLS", "NVL", "PIX")

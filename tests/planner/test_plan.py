@@ -47,6 +47,19 @@ def answered(file: Path, *overrides: str) -> PlanAnswer:
     return answer
 
 
+def test_a_step_of_experts_that_ep_does_not_cut_runs_to_the_plans_time(file: Path, tmp_path: Path) -> None:
+    """Without `expert_tp` tp cuts the experts, in the plan and in the scenario that it writes."""
+    search = "plan.search={tp: 8, ep: 1, pp: 1, cp: 1, zero_stage: 1, recompute: full, micro_batch_size: 1}"
+    best = answered(file, "plan.model=mixtral-8x7b", "plan.best=1", search).best
+    question, _ = read_plan(file, ["plan.model=mixtral-8x7b"])
+    path = tmp_path / "best.yaml"
+    path.write_text(json.dumps(plan_module.scenario_of(best, question.plan, "best")))
+    again = run(path).records()[0]
+    assert best.step.expert_tp == 8
+    assert again["step_s"] == pytest.approx(best.seconds, rel=1e-9)
+    assert again["peak_memory_GiB"] == pytest.approx(best.memory.peak / 2**30)
+
+
 def test_the_answer_is_a_scenario_that_runs_to_the_same_time(file: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(file), "-o", str(tmp_path / "out"), "--html"], catch_exceptions=False)
     assert result.exit_code == 0

@@ -9,16 +9,16 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import InfeasibleError, ScenarioError
-from commsim.nccl.functions import FUNCTIONS
+from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import choose
 from commsim.nccl.uncertainty import Spread
 from commsim.nccl.version import parse_version
 from commsim.planner.tune import LARGEST, Tuning, tune
 from commsim.report.tuner_config import tuner_config, tuning_table
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.schema import Scenario
+from commsim.scenario.setting import build_topology
 
 SCENARIO = """
 name: One node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commsim.nccl.debug_log import parse_debug_log
-from commsim.nccl.functions import FUNCTIONS
+from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.operation import Operation
 from commsim.nccl.system import Graph, System
 from commsim.nccl.tuner import table

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import CommsimError
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.setting import build_topology
 
 BROKEN = Path(__file__).parent.parent / "data" / "broken"
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from commsim.collectives.semantics import ITEM_BYTES
 from commsim.errors import CommsimError, ScenarioError, TopologyError
-from commsim.measure.run import ITEM_BYTES
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios, resolved_yaml, scenario_hash, scenario_warnings
-from commsim.scenario.setting import Library
+from commsim.scenario.setting import Library, build_topology
 from commsim.scenario.workload.collective import CollectiveWork
 
 OK = sorted((Path(__file__).parent.parent / "data" / "ok").glob("*.yaml"))

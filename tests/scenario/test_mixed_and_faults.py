@@ -13,10 +13,10 @@ from commsim.collectives.registry import build
 from commsim.engine.evaluate import evaluate
 from commsim.errors import ScenarioError, TopologyError
 from commsim.network.bounds import lower_bound_s
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.raw import even_node
 from commsim.scenario.run import run
+from commsim.scenario.setting import build_topology
 
 _MIXED = """
 name: Mixed

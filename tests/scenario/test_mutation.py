@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from commsim.errors import CommsimError
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios, resolved_yaml, scenario_warnings
+from commsim.scenario.setting import build_topology
 
 TESTS = Path(__file__).parent.parent
 SEEDS = sorted([*(TESTS / "data" / "ok").glob("*.yaml"), *(TESTS.parent / "scenarios").glob("*.yaml")])

@@ -10,9 +10,9 @@ import pytest
 
 from commsim.errors import ScenarioError
 from commsim.nccl.parameters import load_parameters
-from commsim.scenario.build import build_topology
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import RENAMED, nccl_parameters, read_params, with_values
+from commsim.scenario.setting import build_topology
 
 
 @pytest.mark.parametrize("old", sorted(RENAMED))

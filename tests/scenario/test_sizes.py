@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.errors import UnitError
-from commsim.scenario.sizes import MAX_SIZES, parse_size_list, parse_sizes
+from commsim.scenario.collective import MAX_SIZES, parse_size_list, parse_sizes
 
 KIB, MIB = 2**10, 2**20
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from commsim.errors import CommsimError
 from commsim.topology.presets import load_preset
 from commsim.training.accelerator import accelerator
 from commsim.training.activations import layer_kept, recomputed
+from commsim.training.columns import Columns
 from commsim.training.finetune import (
     NF4_BYTES,
     FineTune,
@@ -27,13 +29,17 @@ from commsim.training.finetune import (
     prompt_parameters,
 )
 from commsim.training.memory import (
+    Framework,
     advice,
+    in_flight,
+    peak_bytes,
     software,
     states,
     step_memory,
 )
 from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
+from commsim.training.pipeline_schedules import SCHEDULES, build, misfit
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
@@ -111,6 +117,43 @@ def test_stages_in_front_keep_more_micro_batches() -> None:
     assert kept == sorted(kept, reverse=True)
     assert "logits" in stages[-1].parts
     assert "logits" not in stages[0].parts
+
+
+@given(
+    name=st.sampled_from(sorted(SCHEDULES)),
+    pp=st.integers(1, 8),
+    rounds=st.integers(1, 5),
+    extra=st.integers(0, 3),
+    chunks=st.integers(1, 4),
+)
+def test_micro_batches_in_flight_are_the_schedules(name: str, pp: int, rounds: int, extra: int, chunks: int) -> None:
+    """In closed form, against the most that the schedule's own order holds."""
+    v = chunks if name == "interleaved_1f1b" and pp > 1 else 1
+    m = 2 * pp * rounds if name == "dualpipe" else pp * rounds + (extra if v == 1 else 0)
+    assume(misfit(name, pp, m, v) is None)
+    one = step(schedule=name, pp=pp, virtual_stages=v, global_batch_size=m)
+    closed = [float(in_flight(one, stage)) for stage in range(pp)]
+    assert closed == pytest.approx(build(name, pp, m, v).in_flight().tolist())
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "llama3-8b", "gpt2-1558m"])
+@pytest.mark.parametrize("framework", ["megatron", "deepspeed", "fsdp2", "ddp"])
+def test_the_peak_of_a_table_of_steps_is_that_of_each(name: str, framework: Framework) -> None:
+    """Among them stages with only experts behind a dense layer that keeps more."""
+    architecture = model(name)
+    cuts = [(pp, dp, zero) for pp in (1, 2, 4) for dp in (1, 4) for zero in (0, 1, 3)]
+    kinds = ("none", "selective", "layerwise", "full")
+    rows = [(*cut, recompute) for cut in cuts for recompute in kinds]
+    pp, dp, zero, recompute = zip(*rows, strict=True)
+    changes = {
+        "model": architecture,
+        "precision": precision("bf16"),
+        "tp": 4 if architecture.heads % 4 == 0 else 1,
+        "sequence_parallel": True,
+    }
+    table = step(**changes, pp=np.array(pp), dp=np.array(dp), zero_stage=np.array(zero), recompute=Columns(recompute))
+    alone = [step(**changes, pp=p, dp=d, zero_stage=z, recompute=r) for p, d, z, r in rows]
+    assert peak_bytes(table, framework) == pytest.approx([step_memory(one, framework).peak for one in alone])
 
 
 def test_parts_add_up_at_the_peak() -> None:

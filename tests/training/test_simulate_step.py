@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from steps import step
+from steps import pipeline_bytes, step
 
 from commsim.topology.presets import load_preset
-from commsim.training import traffic
 from commsim.training.communicators import CommTime, NcclTimes, Ranks, shape
 from commsim.training.flows import FlowBuilder
 from commsim.training.mesh import Mesh
@@ -21,7 +20,8 @@ from commsim.training.model import model
 from commsim.training.simulate import StepRun
 from commsim.training.spec import Step
 from commsim.training.stages import Chunk, stage_weights
-from commsim.training.step_run import StepPlan, mesh_of, message_bytes, simulate_step
+from commsim.training.step_plan import StepPlan
+from commsim.training.step_run import mesh_of, message_bytes, step_program
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap
 
 times = st.floats(0.0, 1e3)
@@ -45,7 +45,7 @@ def per_layer(seconds: float = 1e-3) -> ComputeTime:
 
 def simulated(one: Step, comm: CommTime | None = None, **more: Any) -> StepRun:
     seconds = more.pop("seconds", 1e-3)
-    return simulate_step(one, per_layer(seconds), comm or linear(), optimizer_s=[0.01] * one.pp, **more)
+    return step_program(one, per_layer(seconds), comm or linear(), optimizer_s=[0.01] * one.pp, **more).run()
 
 
 @given(compute=times, comm=times, pieces=st.integers(1, 100))
@@ -97,12 +97,12 @@ def test_causes_add_up_to_the_step(changes: dict[str, Any]) -> None:
 def test_faster_everything_is_never_slower(changes: dict[str, Any], factor: float) -> None:
     one = step(**changes)
     slow = simulated(one)
-    fast = simulate_step(
+    fast = step_program(
         one,
         per_layer(1e-3 / factor),
         linear(1e-5 / factor, 50e9 * factor),
         optimizer_s=[0.01 / factor] * one.pp,
-    )
+    ).run()
     assert fast.step_s <= slow.step_s * (1 + 1e-9)
 
 
@@ -112,7 +112,7 @@ def test_the_bubble_of_equal_stages(schedule: str) -> None:
         return ChunkSeconds(1.0, 1.0, 1.0)
 
     one = step(pp=4, schedule=schedule, global_batch_size=16)
-    run = simulate_step(one, equal, lambda c, n, r: 0.0, optimizer_s=[0.0] * 4)
+    run = step_program(one, equal, lambda c, n, r: 0.0, optimizer_s=[0.0] * 4).run()
     assert run.step_s == pytest.approx(3 * (16 + 3))
     assert run.bubble_s == pytest.approx(np.full(4, 9.0))
 
@@ -277,5 +277,5 @@ def test_simulated_bytes_are_those_of_the_closed_forms(pp: int, dp: int, tp: int
         assert timeline.nbytes[mine & (named == "reduce")].sum() == pytest.approx(gradients, rel=1e-6)
         back = weights.total * one.precision.weight_bytes if zero else 0.0
         assert timeline.nbytes[mine & (named == "gather")].sum() == pytest.approx(back, rel=1e-6)
-        sent = traffic.sent_bytes(traffic.pipeline_parallel(message_bytes(one), stage, pp, one.virtual_stages, m))
+        sent = pipeline_bytes(message_bytes(one), stage, pp, one.virtual_stages, m)
         assert timeline.nbytes[mine & (named == "send")].sum() == pytest.approx(sent, rel=1e-6)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from steps import step
+from steps import pipeline_bytes, step
 
 from commsim.topology.presets import load_preset
 from commsim.training import traffic
 from commsim.training.model import model
 from commsim.training.stages import chunk_weights, chunks_of
-from commsim.training.step_run import StepPlan, message_bytes, simulate_step
+from commsim.training.step_plan import StepPlan
+from commsim.training.step_run import message_bytes, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.work import ChunkSeconds
 
@@ -31,14 +32,14 @@ def test_gradients_and_parameters_are_those_of_the_papers(zero: int, scheme: tra
 def test_sends_between_stages_are_those_of_the_closed_form(v: int) -> None:
     one = step(pp=4, virtual_stages=v, schedule="interleaved_1f1b" if v > 1 else "1f1b")
     for stage, sent in enumerate(step_traffic(one, StepPlan())):
-        calls = traffic.pipeline_parallel(message_bytes(one), stage, 4, v, one.num_microbatches)
-        assert sent["pp"] == pytest.approx(traffic.sent_bytes(calls))
+        assert sent["pp"] == pytest.approx(pipeline_bytes(message_bytes(one), stage, 4, v, one.num_microbatches))
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1", "dualpipe"])
 def test_every_pipeline_schedule_sends_what_its_timeline_shows(schedule: str) -> None:
     one = step(pp=4, schedule=schedule)
-    run = simulate_step(one, lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1), lambda *_: 1e-6, optimizer_s=[0.0] * 4)
+    compute, comm = (lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1)), (lambda *_: 1e-6)
+    run = step_program(one, compute, comm, optimizer_s=[0.0] * 4).run()
     t = run.timeline
     for stage, sent in enumerate(step_traffic(one, StepPlan())):
         shown = t.nbytes[(t.endpoint == stage) & (t.stream == 4)].sum()
@@ -56,14 +57,14 @@ def test_a_parameter_server_is_a_hot_spot_and_a_ring_is_not() -> None:
     for nodes in (1, 4):
         topology = load_preset("hgx-h100-ndr400", nodes=nodes)
         one = step(model=model("gpt2-350m"), dp=8 * nodes, seq_len=1024)
-        run = simulate_step(
+        run = step_program(
             one,
             lambda chunk: ChunkSeconds(1e-3, 1e-3, 1e-3, 1e-4),
             lambda *_: 0.0,
             optimizer_s=[0.0],
             topology=topology,
             plan=StepPlan(parameter_server=True),
-        )
+        ).run()
         seconds[nodes] = run.breakdown()["dp"]
     assert 3.0 < seconds[4] / seconds[1] < 4.5
 
@@ -71,13 +72,13 @@ def test_a_parameter_server_is_a_hot_spot_and_a_ring_is_not() -> None:
 def test_compute_is_slower_beside_gradients_and_that_is_theirs() -> None:
     one = step(dp=8)
     runs = {
-        slowdown: simulate_step(
+        slowdown: step_program(
             one,
             lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1),
             lambda *_: 1e-3,
             optimizer_s=[0.0],
             plan=StepPlan(slowdown=slowdown),
-        )
+        ).run()
         for slowdown in (1.0, 1.1)
     }
     plain, slowed = (runs[s].breakdown() for s in (1.0, 1.1))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.measure.records import busbw_factor
-from commsim.nccl import p2p
+from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.predict import Predictor
 
 Float64 = npt.NDArray[np.float64]
@@ -29,12 +29,12 @@ def baselines(predictor: Predictor, collective: str, nbytes: Sequence[int]) -> d
     ``tuner_or_launch``: the same, but at least what the launch costs.
     """
     line = alpha_beta(predictor, collective, nbytes)
-    if collective in p2p.COLLECTIVES or predictor.system.ranks == 1:
+    if collective in POINT_TO_POINT or predictor.system.ranks == 1:
         tuner = line
     else:
         best = [predictor.candidates(collective, n) for n in nbytes]
         tuner = np.array([min((c.time_us * 1e-6 for c in row), default=t) for row, t in zip(best, line, strict=True)])
-    table = _FLOOR_GROUPED if collective in p2p.COLLECTIVES else _FLOOR
+    table = _FLOOR_GROUPED if collective in POINT_TO_POINT else _FLOOR
     launch = predictor.options.launch
     floor = table[launch] * (predictor.topology.ranks_per_node if launch == "one_process" else 1)
     return {"alpha_beta": line, "tuner": tuner, "tuner_or_launch": np.maximum(tuner, floor)}
@@ -53,7 +53,7 @@ def alpha_beta(predictor: Predictor, collective: str, nbytes: Sequence[int]) -> 
         hops = n - nodes, nodes if nodes > 1 else 0
     alpha = rounds * (hops[0] * _STEP_INSIDE + hops[1] * _STEP_ACROSS)
     rate = inside if nodes == 1 else min(inside, across) if per_node > 1 else across
-    if collective in p2p.COLLECTIVES and collective != "send_recv" and nodes > 1:
+    if collective in POINT_TO_POINT and collective != "send_recv" and nodes > 1:
         rate = across / per_node
     factor = busbw_factor(collective, n) if n > 1 else 1.0
     return alpha + np.asarray(nbytes, np.float64) * factor / max(rate, 1.0)

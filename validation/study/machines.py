@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commsim.errors import TopologyError
 from commsim.nccl.environment import PATHS, whole
-from commsim.nccl.peer import peer_level
+from commsim.nccl.paths import peer_level
 from commsim.nccl.version import ASSUMED
 from commsim.topology.graph import Topology
 from commsim.topology.imported import NDR_BANDWIDTH

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from commsim.nccl import p2p
+from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.uncertainty import SIZE_BANDS, band_of
 from commsim.units import format_bytes
@@ -85,7 +85,7 @@ def _others(log: Log) -> list[tuple[str, Log]]:
     case, logs = log.case, []
     other = "process_per_gpu" if case.launch == "one_process" else "one_process"
     logs.append((other, replace(log, case=replace(case, launch=other))))
-    if case.collective in p2p.COLLECTIVES or case.env.keys() & {"NCCL_ALGO", "NCCL_PROTO"}:
+    if case.collective in POINT_TO_POINT or case.env.keys() & {"NCCL_ALGO", "NCCL_PROTO"}:
         return logs  # nothing to choose, or stated
     for algorithm in _VARIABLE if case.collective == "all_reduce" else ("ring",):
         for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from commsim.accuracy.training_rows import MAX_BYTES, TrainingRow
-from commsim.document import read_text
-from commsim.errors import Fault, LogFormatError
+from commsim.accuracy.training_rows import TrainingRow, read_table
 from study.memory_rows import MemoryRow, memory_row
 from study.training import figures
 
@@ -22,16 +18,7 @@ _NEEDED = ("id", "model", "value", "unit", "kind")
 
 def read_memory(path: Path) -> list[MemoryRow]:
     """The rows of a table of memory figures; LogFormatError where it is not one."""
-    table = csv.DictReader(io.StringIO(read_text(path, error=LogFormatError, limit=MAX_BYTES)))
-    names = table.fieldnames or []
-    missing = [n for n in _NEEDED if n not in names]
-    if missing:
-        message = f"found the columns {', '.join(names)[:200]}, expected also {', '.join(missing)}"
-        raise LogFormatError([Fault(str(path), 1, 1, "", message)])
-    try:
-        return [_predicted({k: (v or "") for k, v in cells.items() if isinstance(k, str)}) for cells in table]
-    except csv.Error as exc:
-        raise LogFormatError([Fault(str(path), table.line_num, 1, "", str(exc))]) from None
+    return [_predicted(cells) for cells in read_table(path, _NEEDED)]
 
 
 def memory_of_steps(rows: Sequence[TrainingRow]) -> list[MemoryRow]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
+from commsim.cli.commands import group
 from commsim.cli.schedule.exchange import export, import_command
 from commsim.cli.schedule.look import draw, list_command, show, stats
 from commsim.cli.schedule.proof import check_command
 
-app = typer.Typer(no_args_is_help=True, help="List, show, draw, prove, import and export schedules of collectives.")
+app = group("List, show, draw, prove, import and export schedules of collectives.")
 
 app.command("list")(list_command)
 app.command()(show)

@@ -67,7 +67,7 @@ def schedule_of(source: str, wish: ScheduleOptions) -> Schedule:
 
 
 def _build(name: str, wish: ScheduleOptions, size: int | None) -> Schedule:
-    from commsim.collectives.registry import build
+    from commsim.collectives.registry import Cut, build
 
     collective = wish.collective or only_collective(name)
     ranks = _DEFAULT_RANKS if wish.ranks is None else wish.ranks
@@ -75,8 +75,8 @@ def _build(name: str, wish: ScheduleOptions, size: int | None) -> Schedule:
     chunks = 1 if wish.chunks is None else wish.chunks
 
     def made(nbytes: int) -> Schedule:
-        node = wish.ranks_per_node
-        return build(collective, name, ranks, nbytes, wish.root or 0, channels, chunks, ranks_per_node=node)
+        cut = Cut(channels=channels, chunks=chunks, ranks_per_node=wish.ranks_per_node)
+        return build(collective, name, ranks, nbytes, wish.root or 0, **cut)
 
     if size is not None:
         return made(size)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commsim.collectives import registry
 from commsim.collectives.semantics import ROOTED
 from commsim.document.types import KeyPath, show, suggest
 from commsim.measure.records import Curve
@@ -38,14 +37,16 @@ class CollectiveWork(CollectiveSpec, WorkItem):
             faults.append(
                 ((), "found no key 'sizes', expected it, such as '8 B .. 8 GiB x2', unless compare has files")
             )
-        odd = next((s for s in self.sizes or () if s % self.item_bytes), None)
-        if odd is not None:
-            text = f"found {format_bytes(odd)}, expected a multiple of {self.item_bytes} B, one {self.dtype}"
+        broken = next((s for s in self.sizes or () if s % self.item_bytes), None)
+        if broken is not None:
+            text = f"found {format_bytes(broken)}, expected a multiple of {self.item_bytes} B, one {self.dtype}"
             faults.append((("sizes",), text))
         if self.root is not None and self.collective not in ROOTED:
             text = f"found a root for {self.collective}, expected it only for broadcast, reduce, gather and scatter"
             faults.append((("root",), text))
         if setting.library.name == "none":
+            from commsim.collectives import registry
+
             known = ["auto", *(a for c, a in registry.names() if c == self.collective)]
             if self.algorithm is not None and self.algorithm not in known:
                 text = f"found the unknown algorithm {show(self.algorithm)}, {suggest(self.algorithm, known)}"

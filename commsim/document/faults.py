@@ -1,0 +1,214 @@
+"""The faults of a file from the errors of pydantic: at their places, in the words of the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from commsim.document.slots import Slot, bounds, choices, describe, keys_of, meaning, slots_of, step
+from commsim.document.types import LOCATED, Document, KeyPath, show, suggest
+from commsim.errors import Fault
+
+
+def faults_of(errors: Sequence[ErrorDetails], model: type[BaseModel], document: Document, at: KeyPath) -> list[Fault]:
+    """The faults of the document's value at ``at``, which is no ``model``."""
+    data = document.data
+    for key in at:
+        data = data[key]
+    items = [item for error in errors for item in _items(error, data)]
+    return [_fault(item, model, document, at) for item in _meant(items, data, model, 0)]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A pydantic error: ``path`` is its place in the data; ``tags`` the union branches its location names."""
+
+    kind: str
+    path: KeyPath
+    tags: tuple[tuple[int, str], ...]  # (length of the path before the tag, tag)
+    value: Any
+    context: dict[str, Any]
+    text: str
+
+
+def _items(error: ErrorDetails, data: Any) -> list[_Item]:
+    context: dict[str, Any] = dict(error.get("ctx", {}))
+    path, tags = _walk(tuple(error["loc"]), data, error["type"], error["input"])
+    item = _Item(error["type"], path, tags, error["input"], context, error["msg"])
+    if item.kind == "too_short" and len(item.value) >= context["min_length"]:
+        return []  # pydantic counts only the valid items of a list; the others are faults of their own
+    if error["type"] != LOCATED:
+        return [item]
+    return [
+        _Item(LOCATED, (*path, *f["at"]), tags, None, {"text": f["message"]}, f["message"]) for f in context["faults"]
+    ]
+
+
+def _walk(loc: KeyPath, data: Any, kind: str, found: Any) -> tuple[KeyPath, tuple[tuple[int, str], ...]]:
+    """Split a pydantic location into the path through the data and the union tags between.
+
+    A tag may look like a key (``preset``), so both readings are tried; best is the one that ends at the
+    value found, then at the last name, then the longer one.
+    """
+    best: tuple[tuple[bool, bool, int], KeyPath, tuple[tuple[int, str], ...]] = ((False, False, -1), (), ())
+
+    def visit(i: int, here: Any, path: KeyPath, tags: tuple[tuple[int, str], ...], ended: bool) -> None:
+        nonlocal best
+        if i == len(loc):
+            same = kind != "missing" and here == found
+            best = max(best, ((same, ended or not loc, len(path)), path, tags), key=lambda b: b[0])
+            return
+        key, last = loc[i], i == len(loc) - 1
+        in_list = isinstance(here, list) and isinstance(key, int) and key < len(here)
+        if in_list or (isinstance(here, dict) and key in here):
+            below: Any = here[key]
+            visit(i + 1, below, (*path, key), tags, last)
+        elif last and kind == "missing" and isinstance(here, dict):
+            visit(i + 1, None, (*path, key), tags, True)
+        if len(tags) < 4:
+            visit(i + 1, here, path, (*tags, (len(path), str(key))), False)
+
+    visit(0, data, (), (), False)
+    return best[1], best[2]
+
+
+_WRONG_KIND = re.compile(r".*_type|literal_error|enum|.*_parsing|is_instance_of|none_required")
+
+
+def _meant(items: Sequence[_Item], data: Any, model: type[BaseModel], depth: int) -> list[_Item]:
+    """The errors left when, at each union, only the branch that the writer evidently meant is reported."""
+    plain = [i for i in items if len(i.tags) <= depth]
+    unions: dict[KeyPath, dict[str, list[_Item]]] = {}
+    for item in items:
+        if len(item.tags) > depth:
+            length, tag = item.tags[depth]
+            unions.setdefault(item.path[:length], {}).setdefault(tag, []).append(item)
+    for prefix, branches in unions.items():
+        scores = {tag: _distance(prefix, branch) for tag, branch in branches.items()}
+        nearest = min(scores.values())
+        chosen = next(tag for tag, score in scores.items() if score == nearest)
+        if nearest >= 1000 and len(branches) > 1:
+            plain.append(_none_fits(prefix, branches))
+        else:
+            plain.extend(_meant(branches[chosen], data, model, depth + 1))
+    return plain
+
+
+def _distance(prefix: KeyPath, branch: Sequence[_Item]) -> int:
+    """How far the value is from a union branch: by its kind, then unknown keys, missing keys, the rest."""
+    total = 0
+    for item in branch:
+        below = len(item.path) - len(prefix)
+        if below == 0 and _WRONG_KIND.fullmatch(item.kind):
+            total += 1000
+        elif below == 1 and item.kind == "extra_forbidden":
+            total += 10
+        elif below == 1 and item.kind == "missing":
+            total += 5
+        else:
+            total += 1
+    return total
+
+
+def _none_fits(prefix: KeyPath, branches: dict[str, list[_Item]]) -> _Item:
+    own = [next(i for i in items if len(i.path) == len(prefix)) for items in branches.values()]
+    expected = dict.fromkeys(_expected(i, []) for i in own)
+    return _Item("commsim_union", prefix, (), own[0].value, {"expected": " or ".join(expected)}, "")
+
+
+def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath) -> Fault:
+    path = (*at, *item.path)
+    tags = {tag for _, tag in item.tags}
+    if item.kind == "extra_forbidden":
+        names = keys_of(_slots(model, item.path[:-1], tags))
+        message = f"found the unknown key {show(item.path[-1])}, {suggest(str(item.path[-1]), names)}"
+        return document.fault(path, message, at_key=True)
+    if item.kind == "missing":
+        slots = _slots(model, item.path, tags)
+        what, why = describe(slots), meaning(slots)
+        named = choices(slots)
+        if named and all(f"`{choice}`" in why for choice in named):
+            what, why = why.replace("`", ""), ""  # the description names the choices, and says more of each
+        wanted = f"{f' with {what}' if what else ''}{f' ({why})' if why else ''}"
+        return document.fault(path[:-1], f"found no key {str(item.path[-1])!r}, expected it{wanted}")
+    if item.kind == LOCATED:
+        return document.fault(path, str(item.context["text"]))
+    if item.kind in ("value_error", "assertion_error"):
+        return document.fault(path, str(item.context.get("error", item.text)))
+    if item.tags and item.tags[-1][1] == "[key]":
+        return document.fault(path, f"found the key {show(item.value)}, expected {_expected(item, [])}", at_key=True)
+    slots = _slots(model, item.path, tags)
+    return document.fault(path, f"found {show(item.value)}, {_wanted(item, slots)}")
+
+
+def _slots(model: type[BaseModel], path: KeyPath, tags: set[str]) -> list[Slot]:
+    """What the model has at the path, following the union branches named by ``tags`` if there is a choice."""
+    slots = list(slots_of(model))
+    for key in path:
+        named = [s for s in slots if getattr(s.kind, "__name__", "") in tags]
+        slots = step(named or slots, key)
+    return [s for s in slots if getattr(s.kind, "__name__", "") in tags] or slots
+
+
+def _wanted(item: _Item, slots: Sequence[Slot]) -> str:
+    """``expected ...``, or ``did you mean ...?`` where the value is nearly one of a few names."""
+    if item.kind in ("literal_error", "enum", "union_tag_invalid"):
+        key = "expected_tags" if item.kind == "union_tag_invalid" else "expected"
+        names = re.findall(r"'([^']*)'", str(item.context.get(key, "")))
+        found = item.context.get("tag", item.value)
+        if names and isinstance(found, str):
+            return suggest(found, names)
+        if names:
+            return f"expected {'one of ' if len(names) > 1 else ''}{', '.join(names[:12])}"
+    return f"expected {_expected(item, slots)}"
+
+
+_KINDS = {
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "dict_type": "a mapping of keys and values",
+    "model_type": "a mapping of keys and values",
+    "model_attributes_type": "a mapping of keys and values",
+    "mapping_type": "a mapping of keys and values",
+    "none_required": "null",
+    "path_type": "a file name",
+    "finite_number": "a finite number",
+    "union_tag_not_found": "a mapping with the key {discriminator}",
+    "greater_than": "{number} > {gt}",
+    "greater_than_equal": "{number} >= {ge}",
+    "less_than": "{number} < {lt}",
+    "less_than_equal": "{number} <= {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_too_short": "a text of at least {min_length} characters",
+    "string_too_long": "a text of at most {max_length} characters",
+    "string_pattern_mismatch": "a text of the form {pattern}",
+    "commsim_union": "{expected}",
+}
+_NUMBERS: dict[str, Callable[[Sequence[Slot]], str]] = {
+    "int_type": lambda slots: "a whole number" + bounds(slots),
+    "int_parsing": lambda slots: "a whole number" + bounds(slots),
+    "int_from_float": lambda slots: "a whole number" + bounds(slots),
+    "float_type": lambda slots: "a number" + bounds(slots),
+    "float_parsing": lambda slots: "a number" + bounds(slots),
+}
+
+
+def _expected(item: _Item, slots: Sequence[Slot]) -> str:
+    if item.kind in _NUMBERS:
+        return _NUMBERS[item.kind](slots)
+    if item.kind in _KINDS:
+        whole = isinstance(item.value, int) and all(s.kind is not float for s in slots)
+        return _KINDS[item.kind].format(number="a whole number" if whole else "a number", **item.context)
+    text = re.sub(r"^Input should be (?:a valid |an? )?", "", item.text)
+    return text[:1].lower() + text[1:]

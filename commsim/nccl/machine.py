@@ -1,0 +1,308 @@
+"""What the lowering reads of a machine, once: rates inside a node and through its NICs, and what shares them.
+
+Two GPUs of a mesh without switches have NVLinks of their own, which other pairs cannot use. A channel visits the GPUs
+in the order of NCCL's search. Channels that pass between the same two GPUs share the links between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, cycle, islice, pairwise, permutations
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any
+
+from commsim.nccl.environment import PATHS, THROUGH_HOST
+from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
+from commsim.units import gb_per_s
+
+if TYPE_CHECKING:
+    from commsim.nccl.parameters import Parameters
+    from commsim.nccl.protocols import Protocol
+    from commsim.nccl.system import Graph, System
+    from commsim.topology.graph import Topology
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The NVLinks of a node that each channel sends all its bytes over, hop by hop, and the bytes/s of these links."""
+
+    hops: tuple[tuple[tuple[int, ...], ...], ...]
+    bandwidth: Mapping[int, float]
+
+    def rate(self, channels: int) -> float:
+        """Bytes/s of each of so many channels where all hops are busy: its share of the link that most of them pass."""
+        return self._rate(chain.from_iterable(islice(cycle(self.hops), channels)))
+
+    def hop_rate(self, channels: int) -> float:
+        """Bytes/s of each of so many channels where all are at the same hop, the slowest one."""
+        return min(map(self._rate, zip(*islice(cycle(self.hops), channels), strict=True)), default=inf)
+
+    def _rate(self, hops: Iterable[tuple[int, ...]]) -> float:
+        uses = Counter(chain.from_iterable(hops))
+        return min((self.bandwidth[link] / count for link, count in uses.items()), default=inf)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What each of several transfers between GPUs gets, bytes/s, and what the busiest link is."""
+
+    rate: float
+    limit: str
+    by_host: bool  # some pass the memory of a host
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """Messages of more than `above_bytes` on the wire wait for each other, on each of a connection's `queue_pairs`.
+
+    `together`: the channels of a NIC do so at the same time.
+    """
+
+    above_bytes: float = inf
+    queue_pairs: int = 1
+    together: bool = False
+
+
+NO_ORDERING = Ordering()
+
+COPY = "copy by the host"
+"""In `Machine.nic_path`: what a processor copies between the host's memory and the network, one proxy per GPU."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the lowering needs of a topology; rates are nominal bytes/s."""
+
+    intra_bandwidth: float  # out of a GPU inside its node
+    intra_kind: str  # of these links: a field of `Efficiency`
+    nics: int  # of a node that its ranks keep busy
+    nic_path: tuple[tuple[str, float, int], ...]
+    """The narrowest link of each kind on the way through a NIC: (kind, rate of one, how many a node has).
+
+    `COPY` stands there where a processor copies.
+    """
+    all_pairs: Shared | None = None  # what each pair of GPUs of a node gets over PCIe while all pairs send
+    pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
+    nic_gbps: float = 0.0
+    through_host: bool = False  # GPU and NIC meet in the PCIe root of the host, or in its memory
+    leaf_nodes: int = 0  # nodes under one leaf
+    oversubscription: float = 1.0  # of the leaves' uplinks
+    cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
+    ordering: Ordering = NO_ORDERING
+    ring_ways: Ways | None = None  # of the channels on a mesh of GPUs, where known
+    tree_ways: Ways | None = None
+
+
+def survey(
+    system: System, topology: Topology, peer_level: int, order: Ordering = NO_ORDERING, *, staged: bool = False
+) -> Machine:
+    """Reads from the topology, once, what the lowering needs of it.
+
+    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host; where `staged`,
+    so do GPU and NIC. `order` is what orders the job's messages, if anything.
+    """
+    intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
+    across = _nic_path(topology, staged=staged) if system.nodes > 1 else ()
+    every = [*permutations(range(topology.ranks_per_node), 2)]
+    pairs = shared(topology, every, peer_level) if kind in ("pcie", "host") else None
+    mesh = kind == "nvlink_direct"
+    ring, tree = (ring_ways(system, topology), tree_ways(system, topology)) if mesh else (None, None)
+    links = 0
+    if kind.startswith("nvlink"):
+        links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
+    gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
+    host, thin = staged or _through_host(topology), topology.oversubscription
+    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
+    cut = topology.bisection_bandwidth() if narrow else inf
+    nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
+    return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, order, ring, tree)
+
+
+def _fed_nics(topology: Topology) -> int:
+    """NICs of a node that its ranks keep busy: a GPU as many as its own port feeds, even if the last one not wholly."""
+    if topology.nodes < 2 or not topology.nics_per_node:
+        return topology.nics_per_node
+    port = _narrowest(topology).get("PCIe", topology.nic_bandwidth)
+    return min(topology.nics_per_node, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
+
+
+def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float, str]:
+    n = topology.ranks_per_node
+    if system.intra_type in ("NVL", "NVB"):
+        if topology.has_nvswitch:
+            return topology.nvlink_links * topology.nvlink_link_bandwidth, "nvlink_switch"
+        links = min(sum(topology.pair_links(a, b) for b in range(n) if b != a) for a in range(n))
+        return links * topology.nvlink_link_bandwidth, "nvlink_direct"
+    ring = shared(topology, [(rank, (rank + 1) % n) for rank in range(n)], peer_level)
+    return ring.rate, "host" if ring.by_host else "pcie"
+
+
+def _nic_path(topology: Topology, *, staged: bool) -> tuple[tuple[str, float, int], ...]:
+    """Narrowest links between the GPUs of two neighbouring nodes, through one NIC each, as `Machine.nic_path`."""
+    nics = _fed_nics(topology)
+    ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
+    narrowest = _narrowest(topology)
+    if staged:
+        narrowest["PCIe"] = min(narrowest.get("PCIe", inf), staged_rate(topology))
+    path = [(kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(narrowest.items())]
+    # Sockets copy in the kernel; the first EFA without GPUDirect RDMA in libfabric, which knew no remote read then.
+    if topology.network == "ethernet" or (topology.network == "efa_v1" and _through_host(topology)):
+        path.append((COPY, inf, topology.ranks_per_node))
+    return tuple(path)
+
+
+def _narrowest(topology: Topology) -> dict[str, float]:
+    """Bytes/s of the narrowest link of each kind on the way from a GPU to one of the next node."""
+    ppn = topology.ranks_per_node
+    narrowest: dict[str, float] = {}
+    for link in topology.route(ppn - 1, ppn):
+        kind = LinkKind(topology.link_kind[link])
+        if kind in (LinkKind.PCIE, LinkKind.NETWORK, LinkKind.FABRIC):
+            name = LINK_NAMES[kind]
+            narrowest[name] = min(narrowest.get(name, float("inf")), float(topology.link_bandwidth[link]))
+    return narrowest
+
+
+def _through_host(topology: Topology) -> bool:
+    if topology.nodes < 2 or topology.network in THROUGH_HOST:  # whose path is through the host by nature
+        return False
+    first = topology.route(0, topology.ranks_per_node)
+    inside = first[topology.vertex_node[topology.link_src[first]] == 0]
+    kinds = {LinkKind(kind) for kind in topology.link_kind[inside]}
+    ends = {VertexKind(kind) for kind in topology.vertex_kind[topology.link_dst[inside]]}
+    return VertexKind.HOST in ends and LinkKind.C2C not in kinds
+
+
+def nic_efficiency(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> float:
+    """Payload share of the nominal rate of a NIC."""
+    network = parameters.network
+    efficiency = network.all_to_all_efficiency if all_to_all else network.efficiency
+    return float(efficiency * network.through_host_efficiency) if machine.through_host else float(efficiency)
+
+
+def nic_rates(
+    machine: Machine, parameters: Parameters, *, all_to_all: bool = False
+) -> tuple[tuple[str, float, float], ...]:
+    """(kind, through one NIC, through all of a node together) in payload bytes/s, for the links of `nic_path`."""
+    nic = nic_efficiency(machine, parameters, all_to_all=all_to_all)
+
+    copy = parameters.network.copy_rate or inf
+
+    def rates(kind: str, bandwidth: float, count: int) -> tuple[float, float]:
+        if kind == COPY:  # of all proxies of a node half the copies are sent; one alone does both
+            return (copy if count > 1 else copy / 2), count * copy / 2
+        rate = bandwidth * (parameters.efficiency.pcie if kind == "PCIe" else nic)
+        return rate, rate * count
+
+    return tuple((kind, *rates(kind, bandwidth, count)) for kind, bandwidth, count in machine.nic_path)
+
+
+def node_rate(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> tuple[float, str]:
+    """Payload bytes/s out of a node through all its NICs, and the kind of link that limits it."""
+    rates = nic_rates(machine, parameters, all_to_all=all_to_all)
+    return min((together, kind) for kind, _, together in rates)
+
+
+def inside_name(machine: Machine) -> str:
+    """What limits a rank that waits for the links inside its node."""
+    return {"pcie": "PCIe", "host": "host memory"}.get(machine.intra_kind, "NVLink")
+
+
+def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
+    """Bytes/s on the wires out of one GPU towards the others of its node, as all channels together reach it."""
+    return machine.intra_bandwidth * intra_efficiency(machine, parameters, protocol)
+
+
+def intra_efficiency(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
+    """Share of the nominal rate that bytes on the wires inside a node reach."""
+    return parameters.efficiency.inside(machine.intra_kind, protocol)
+
+
+def ring_ways(system: System, topology: Topology) -> Ways | None:
+    """The ways of rings in a node without NVSwitches; None where no order of the GPUs is known."""
+    closed = system.nodes == 1  # else the network joins the ends
+    return _ways(topology, system.ring, lambda order: pairwise((*order, order[0]) if closed else order))
+
+
+def tree_ways(system: System, topology: Topology) -> Ways | None:
+    """The ways of the trees' chains, up and down: a GPU between the ends of a chain sends to both neighbours."""
+    return _ways(topology, system.tree, lambda order: chain(pairwise(reversed(order)), pairwise(order)))
+
+
+def known(graph: Graph, gpus: int) -> bool:
+    """Whether a graph says in which order each channel visits the GPUs of a node."""
+    return bool(graph.orders) and all(sorted(order) == list(range(gpus)) for order in graph.orders)
+
+
+def _ways(topology: Topology, graph: Graph, hops: Callable[[Sequence[int]], Iterable[Pair]]) -> Ways | None:
+    if not known(graph, topology.ranks_per_node):
+        return None
+
+    def nvlinks(pair: Pair) -> tuple[int, ...]:
+        return tuple(int(link) for link in topology.route(*pair) if topology.link_kind[link] == LinkKind.NVLINK)
+
+    links = tuple(tuple(map(nvlinks, hops(order))) for order in graph.orders)
+    bandwidth = {link: float(topology.link_bandwidth[link]) for way in links for hop in way for link in hop}
+    return Ways(links, bandwidth) if bandwidth else None
+
+
+def shared(topology: Topology, pairs: Sequence[Pair], peer_level: int) -> Shared:
+    """What a transfer gets where one of every pair is under way at once, by their routes and the links they share.
+
+    GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host.
+    """
+    near = [PATHS.index(topology.path_type(*pair)) <= peer_level for pair in pairs]
+    direct = [topology.route(*pair).tolist() for pair in compress(pairs, near)]
+    staged = [pair for pair, close in zip(pairs, near, strict=True) if not close]
+    uses = Counter(chain.from_iterable([*direct, *_by_host(topology, staged)]))
+    busiest = min(uses, key=lambda link: float(topology.link_bandwidth[link]) / uses[link])
+    limit = "host memory" if staged else LINK_NAMES[LinkKind(topology.link_kind[busiest])]
+    return Shared(float(topology.link_bandwidth[busiest]) / uses[busiest], limit, bool(staged))
+
+
+def _by_host(topology: Topology, pairs: Sequence[Pair]) -> Iterator[list[int]]:
+    """For each pair of GPUs of node 0 the links up to the first one's nearest host (if any), and down to the other."""
+    graph = topology.to_networkx([0])
+    for a, b in pairs:
+        gpu, other = (topology.vertex_name[topology.rank_vertex[rank]] for rank in (a, b))
+        host = _nearest_host(graph, gpu)
+        yield [*_shortest(graph, gpu, host), *_shortest(graph, host, other)]
+
+
+def staged_rate(topology: Topology) -> float:
+    """PCIe bytes/s that each NIC of a node sends and takes at once without GPUDirect RDMA; infinite without PCIe.
+
+    GPU and NIC then meet in a buffer in the memory of the GPU's host, which one writes and the other reads
+    (src/transport/net.cc, sendConnect): a port that both stand below carries every byte up and down again.
+    """
+    graph = topology.to_networkx([0])
+    gpu_of = {topology.nearest_nic(rank): rank for rank in reversed(range(topology.ranks_per_node))}
+    nics = [v for v, kind in graph.nodes(data="kind") if kind is VertexKind.NIC]
+    uses: Counter[int] = Counter()
+    for nic, rank in gpu_of.items():
+        gpu = topology.vertex_name[topology.rank_vertex[rank]]
+        host = _nearest_host(graph, gpu)
+        for ends in permutations((gpu, host)), permutations((host, nics[nic])):
+            uses.update(chain.from_iterable(_shortest(graph, *pair) for pair in ends))
+    pcie = (link for link in uses if topology.link_kind[link] == LinkKind.PCIE)
+    return min((float(topology.link_bandwidth[link]) / uses[link] for link in pcie), default=inf)
+
+
+def _nearest_host(graph: Any, gpu: str) -> str:
+    """The host that a GPU reaches over the fewest links; the GPU itself where it reaches none."""
+    import networkx as nx
+
+    up = nx.single_source_shortest_path_length(graph, gpu)
+    return min((v for v in up if graph.nodes[v]["kind"] is VertexKind.HOST), key=lambda v: up[v], default=gpu)
+
+
+def _shortest(graph: Any, a: str, b: str) -> list[int]:
+    """The links of the shortest way but those between sockets, which carry several times what a GPU's port does."""
+    import networkx as nx
+
+    links = [graph.edges[ends] for ends in pairwise(nx.shortest_path(graph, a, b))]
+    return [int(link["link"]) for link in links if link["kind"] is not LinkKind.HOST]
