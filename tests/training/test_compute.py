@@ -18,7 +18,7 @@ from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.columns import Columns, columns
 from commsim.training.compute import Passes, attention_passes, gemm_seconds, layer_passes, step_compute
 from commsim.training.model import model
-from commsim.training.operators import Gemm, Layer, dense_layer, logits, moe_layer
+from commsim.training.operators import Gemm, Layer, attention_gemms, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
 from commsim.training.precision import precision
 from commsim.training.spec import Step
@@ -428,3 +428,14 @@ def test_what_does_not_fit_beside_compute_is_in_the_open(zero: int, window: floa
     launches = 3 * 32 * (1e-3 + 8 * 1e-4) * rounds if zero == 3 else 0.0  # of 32 layers
     without = step_time(replace(one, overlap_dp=False), slow | {"alpha_z": 0.0, "alpha_rank": 0.0}).dp
     assert alone.dp - without == pytest.approx(launches)
+
+
+@pytest.mark.parametrize("q_rank", [0, 1536])
+def test_products_of_latent_attention_are_its_weights(q_rank: int) -> None:
+    """With a low rank for queries and, as in DeepSeek-V2-Lite, with a direct projection."""
+    whole = model("deepseek-v2")
+    assert whole.mla is not None
+    one = _step(model=replace(whole, mla=replace(whole.mla, q_lora_rank=q_rank)))
+    products = sum(float(g.flops) for g in attention_gemms(one)) / (2 * 4096)
+    norms = q_rank + whole.mla.kv_lora_rank
+    assert products == pytest.approx(one.model.attention_parameters - norms, rel=1e-12)
