@@ -439,3 +439,8 @@ def test_products_of_latent_attention_are_its_weights(q_rank: int) -> None:
     products = sum(float(g.flops) for g in attention_gemms(one)) / (2 * 4096)
     norms = q_rank + whole.mla.kv_lora_rank
     assert products == pytest.approx(one.model.attention_parameters - norms, rel=1e-12)
+    shapes = {g.name: float(g.flops) for g in attention_gemms(one)}
+    cut = {g.name: float(g.flops) for g in attention_gemms(replace(one, tp=4))}
+    assert cut == pytest.approx(
+        {n: f if n == "latent_down" else f / 4 for n, f in shapes.items()}
+    )  # whole on each rank

@@ -87,6 +87,11 @@ def test_context_parallel_closed_forms(layers: int, q: float, kv: float, cp: int
     assert ulysses == pytest.approx(2 * one * (2 * q + kv) * (cp - 1) / cp)
 
 
+def test_a_group_of_one_sends_nothing() -> None:
+    alone = traffic.AxisCalls("tp", "all_reduce", 5.0, 1)
+    assert (alone.sent_bytes, sent_bytes([alone])) == (0.0, 0.0)
+
+
 def test_experts_dispatch_and_combine() -> None:
     """Two layers of Mixtral, tokens of 4,096 elements in 16 bit to two experts each; the busiest rank sets the time."""
     one = step(model=model("mixtral-8x7b"), dp=4, ep=4)
