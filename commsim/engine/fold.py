@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.engine.family import Family, Totals, bind, fits
+from commsim.engine.family import Family, Totals, bind
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.merging import Routes
-from commsim.engine.program import Float64, Int32, Int64, Program
+from commsim.engine.program import Float64, Int32, Int64, Program, require_ranks
 from commsim.engine.simulate import simulate
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def fold(family: Family, topology: Topology, period: int | None = None, *, fifo:
 
     ``fifo=False``, for fair sharing, does not ask who goes first of two messages that come to a link at one time.
     """
-    fits(family, topology)
+    require_ranks(family.world_size, topology)
     if family.world_size != topology.world_size:
         return f"{family.world_size} of the {topology.world_size} ranks of {topology.name} have no translation"
     shift = topology.period_ranks if period is None else period

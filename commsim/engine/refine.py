@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.engine.fair import QUANTUM, simulate_fair
-from commsim.engine.program import Int32, Int64, Program, dense_ids
+from commsim.engine.program import Int32, Int64, Program, count_up, dense_ids, places_along
 from commsim.engine.simulate import Outcome
 
 Hash = npt.NDArray[np.uint64]
@@ -96,12 +96,8 @@ class _Slots:
     @staticmethod
     def of_routes(p: Program, route: Int64) -> _Slots:
         length = np.diff(p.route_ptr)[route]
-        hop = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        return _Slots(
-            np.repeat(np.arange(route.size), length),
-            hop,
-            p.route_link[np.repeat(p.route_ptr[route], length) + hop].astype(np.int64),
-        )
+        links = p.route_link[places_along(p.route_ptr, route)].astype(np.int64)
+        return _Slots(np.repeat(np.arange(route.size), length), count_up(length), links)
 
 
 def _mix(*parts: npt.NDArray[np.generic] | int) -> Hash:
@@ -130,7 +126,7 @@ def _colours(p: Program, conn: Int64, slots: _Slots) -> tuple[Hash, Hash, Hash]:
     order = np.argsort(conn, kind="stable")
     count = np.bincount(conn, minlength=lines)
     place = np.empty(p.rows, np.int64)
-    place[order] = np.arange(p.rows) - np.repeat(np.cumsum(count) - count, count)
+    place[order] = count_up(count)
     op, link = _mix(p.nbytes, p.delay_s, place), _mix(p.link_bandwidth, p.link_latency)
     line = np.zeros(lines, np.uint64)
     before = np.repeat(np.arange(p.rows), np.diff(p.succ_ptr))
