@@ -32,16 +32,16 @@ class Communicator:
         self.nccl = Nccl(layer.nccl())
         self._handles: list[int] = []
         self._gpu = gpu
-        said: list[Any] = [None]
+        shared: list[Any] = [None]
         if run_rank == 0:
             try:
-                said = [self.nccl.unique_id()]
+                shared = [self.nccl.unique_id()]
             except NcclError as error:
-                said = [str(error)]
-        dist.broadcast_object_list(said, src=0)
-        if isinstance(said[0], str):
-            raise NcclFaultError(f"no communicator of NCCL: {said[0]}")
-        unique_id = said[0]
+                shared = [str(error)]
+        dist.broadcast_object_list(shared, src=0)
+        if isinstance(shared[0], str):
+            raise NcclFaultError(f"no communicator of NCCL: {shared[0]}")
+        unique_id = shared[0]
         whole = self._begin(lambda: self.nccl.join(unique_id, run_rank, world_size), "all ranks")
         self._handles.append(whole)
         group = group_of(rule, world_size, run_rank)

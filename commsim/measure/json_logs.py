@@ -65,9 +65,9 @@ def _nccl_tests(document: dict[str, Any], path: Path) -> LogTable:
         table.conditions["nccl_tests_version"] = document["version"][:40]
     env = document.get("env")
     if isinstance(env, list):
-        stated = sorted(str(e)[:200] for e in env[:256] if str(e).startswith(("NCCL_", "RCCL_")))
-        if stated:
-            table.conditions["env"] = " ".join(stated)
+        variables = sorted(str(e)[:200] for e in env[:256] if str(e).startswith(("NCCL_", "RCCL_")))
+        if variables:
+            table.conditions["env"] = " ".join(variables)
     for number, result in enumerate(document["results"], start=1):
         row = _result(result, number) if isinstance(result, dict) else None
         if row is None:
@@ -117,11 +117,11 @@ def _inspector(stream: TextIO, path: Path) -> list[LogTable]:
         number += 1
         if not text.strip():
             continue
-        found = _call(_object(text), number)
-        if found is None:
+        call = _call(_object(text), number)
+        if call is None:
             skipped += 1
             continue
-        collective, n_ranks, row = found
+        collective, n_ranks, row = call
         table = tables.setdefault((collective, n_ranks), LogTable(number, collective=collective, n_ranks=n_ranks))
         table.conditions.setdefault("timing", "NCCL inspector, per call and rank")
         table.rows.append(row)

@@ -1,7 +1,6 @@
 """A process that has loaded torch and forks ranks: a rank is there in a tenth of a second instead of several.
 
-It loads and does no more: no GPU is touched and no thread begun in it, so that a rank that it forks is as good as one
-that was started by itself, also for CUDA, which a fork must not inherit.
+It touches no GPU and begins no thread, since CUDA must not be inherited by a fork.
 """
 
 from __future__ import annotations

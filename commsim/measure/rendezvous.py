@@ -170,13 +170,13 @@ class Rendezvous:
                 if not store.check([f"hello/{rank}"]):
                     continue
                 waiting.discard(rank)
-                said = json.loads(store.get(f"hello/{rank}"))
-                if said["world_size"] != place.world_size:
+                hello = json.loads(store.get(f"hello/{rank}"))
+                if hello["world_size"] != place.world_size:
                     raise MeasurementError(
-                        f"rank {rank} was started with a world size of {said['world_size']}, "
+                        f"rank {rank} was started with a world size of {hello['world_size']}, "
                         f"rank {place.rank} with {place.world_size}; expected the same for all ranks"
                     )
-                if said["run"] != fingerprint:
+                if hello["run"] != fingerprint:
                     raise MeasurementError(
                         f"ranks {rank} and {place.rank} were started with different scenarios or options"
                     )

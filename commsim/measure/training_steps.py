@@ -386,9 +386,9 @@ _TOLERANCE = {4: 1e-3, 2: 2e-2}
 """By bytes of a weight: sums in another order differ by far less, also in bfloat16 (8 bits) over all tokens' mean."""
 
 
-def _differs(got: float | None, expected: float | None, tolerance: float) -> bool:
+def _differs(loss: float | None, expected: float | None, tolerance: float) -> bool:
     """Whether a loss is not that of the whole model; one that is no number is."""
-    return got is not None and expected is not None and not abs(got - expected) <= tolerance * abs(expected)
+    return loss is not None and expected is not None and not abs(loss - expected) <= tolerance * abs(expected)
 
 
 def format_record(record: dict[str, Any]) -> str:

@@ -272,7 +272,7 @@ def _part(machine: MachineSpec, knobs: TopologySpec | GroupSpec, name: str) -> N
         raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
     graph = node_graph(node, gpus, nics, spread, name)
     if node.nvlink and node.nvlink.links and (node.nvlink.kind or "none") != "none":
-        graph.graph["nvlink"] = (node.nvlink.links, node.nvlink.bandwidth or 0.0)
+        graph.nvlink = (node.nvlink.links, node.nvlink.bandwidth or 0.0)
     latency = node.nic.latency if node.nic else None
     return NodePart(
         gpu=_gpu(machine.gpu, name),
