@@ -1,13 +1,14 @@
 """Folding by colours: messages that no comparison can tell apart take equal times under fair sharing, so one stands
 for all of them.
 
-Colours are refined from what a message, a connection and a link are (bytes, routes, speeds) by what surrounds them,
-until no class splits. They are 64-bit hashes, so the partition found is then proven *equitable* by counting: every
-message of a class waits for the same classes, every connection of a class crosses the same classes of links and
-carries one message of each of its classes, and every link of a class is crossed by equally many connections of each
-class. Max-min fair rates are unique; rates that are equal within the classes and fair in the quotient are fair in the
-whole; so by induction over the events all times are equal within a class. FIFO links are not folded so: there, who
-of two equals comes first matters.
+Colours begin with what a message, a connection and a link are (bytes, routes, speeds) and are refined by what surrounds
+them until no class splits. They are 64-bit hashes, so the partition is proven *equitable* by counting: every message of
+a class waits for the same classes; every connection of a class crosses the same classes of links and carries one
+message of each of its classes; every link of a class is crossed by equally many connections of each class.
+
+Max-min fair rates are unique. Rates that are equal within the classes and fair in the quotient are fair in the whole.
+So by induction over the events all times are equal within a class. FIFO links do not fold so: there, who of two equals
+comes first matters.
 """
 
 from __future__ import annotations
