@@ -66,7 +66,7 @@ class TaskSpec(Strict):
         if not self.tokens and self.steps is None:
             raise located(((), "found neither tokens nor steps, expected one of them"))
         if self.critic is not None:
-            faults = _said(model, self.critic, ("critic",))
+            faults = _refusals(model, self.critic, ("critic",))
             if faults:
                 raise located(*faults)
         return self
@@ -209,11 +209,11 @@ class TrainingSpec(Strict):
     @model_validator(mode="after")
     def _names_exist(self) -> TrainingSpec:
         faults: list[tuple[KeyPath, str]] = []
-        faults += _said(precision, self.precision, ("precision",))
+        faults += _refusals(precision, self.precision, ("precision",))
         if self.accelerator is not None and not is_processor_file(self.accelerator):
-            faults += _said(accelerator, self.accelerator, ("accelerator",))
+            faults += _refusals(accelerator, self.accelerator, ("accelerator",))
         if not self.model.endswith(".json"):
-            faults += _said(model, self.model, ("model",))
+            faults += _refusals(model, self.model, ("model",))
         if self.pipeline_schedule not in SCHEDULES:
             text = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
             faults.append((("pipeline_schedule",), text))
@@ -244,7 +244,7 @@ class TrainingSpec(Strict):
         return self
 
 
-def _said(call: Any, value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
+def _refusals(call: Any, value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
     try:
         call(value)
     except CommsimError as error:
@@ -266,7 +266,7 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> li
         mesh = Mesh(dp or 1, sizes.pp, sizes.cp, sizes.tp, sizes.ep, sizes.expert_tp, sizes.order)
     except CommsimError as error:
         return [(("mesh",), str(error))]
-    unread = _said(partial(model_of, spec), base_dir, ("model",))
+    unread = _refusals(partial(model_of, spec), base_dir, ("model",))
     wrong = mesh.misfit(topology.world_size, 0 if unread else model_of(spec, base_dir).heads)
     if wrong:
         return [(("mesh",), wrong), *unread]
@@ -278,13 +278,13 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> li
         return [_placed(text) for text in str(error).split("; ")]
     faults: list[tuple[KeyPath, str]] = []
     if spec.params is not None:
-        faults += _said(partial(values_of, spec), base_dir, ("params",))
+        faults += _refusals(partial(values_of, spec), base_dir, ("params",))
     faults += _bucket_faults(spec, step)
     late = misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages)
     if late:
         faults.append((("pipeline_schedule",), late))
     if spec.stage_layers is not None:
-        faults += _said(partial(chunks_of, step), spec.stage_layers, ("stage_layers",))
+        faults += _refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",))
     heads = step.model.heads // step.tp
     if spec.context_parallel == "ulysses" and heads % step.cp:
         faults.append((("context_parallel",), f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"))

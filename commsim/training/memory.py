@@ -135,8 +135,11 @@ def step_memory(
 
 
 def peak_bytes(step: Step, framework: Framework) -> Number:
-    """Bytes of the fullest GPU, for a table of steps as well: one of the first two stages or the last is the fullest,
-    since the stages between have no more layers than the second and keep fewer micro-batches."""
+    """Bytes of the fullest GPU, for a table of steps as well, whose layers or two more divide evenly into chunks.
+
+    The first stage, the second or the last is the fullest: those between have the layers of the second and keep fewer
+    micro-batches.
+    """
     how = Keeping(framework, not step.flash_attention)
     places = zip(shares_of_ends(step), (0, np.minimum(1, step.pp - 1), step.pp - 1), strict=True)
     moments = [stage_bytes(step, share, stage, how)[1] for share, stage in places]
@@ -170,9 +173,9 @@ def stage_bytes(step: Step, share: Share, stage: Number, how: Keeping) -> tuple[
         parts = how.offload.kept(parts)
     moving: dict[str, Number] = {}
 
-    def put(name: str, where_it_is: Number, nbytes: Number) -> None:
-        if np.any(where_it_is):
-            moving[name] = where(where_it_is, nbytes, 0.0)
+    def put(name: str, present: Number, nbytes: Number) -> None:
+        if np.any(present):
+            moving[name] = where(present, nbytes, 0.0)
 
     kept, again = _activations(step, share, how)
     put("activations", True, in_flight(step, stage) * kept)

@@ -56,6 +56,26 @@ def test_impossible_steps_say_why(changes: dict[str, Any], message: str) -> None
         _step(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "1f1b"),
+        ({"virtual_stages": 3}, "interleaved_1f1b"),
+        ({"schedule": "zb_h1"}, "zb_h1"),
+        ({"schedule": "interleaved_1f1b", "virtual_stages": 3}, "interleaved_1f1b"),
+    ],
+)
+def test_several_chunks_make_1f1b_the_interleaved_one(changes: dict[str, Any], name: str) -> None:
+    assert _step(**changes).run_schedule == name
+
+
+def test_embedding_and_output_may_be_stages_of_their_own() -> None:
+    most = _step(tp=1, pp=98, virtual_stages=1)
+    assert most.pp == most.model.layers + 2
+    with pytest.raises(ScenarioError, match=r"pp \* virtual_stages = 99 \* 1 = 99"):
+        _step(tp=1, pp=99)
+
+
 def test_all_faults_come_at_once() -> None:
     with pytest.raises(ScenarioError, match=r"recompute.*zero_stage.*tp = 7"):
         _step(recompute="x", zero_stage=9, tp=7)
