@@ -28,6 +28,7 @@ from commsim.files import write_atomically
 from commsim.planner.question import PlanFile
 from commsim.scenario.json_schema import sweep_schema
 from commsim.scenario.schema import Scenario
+from commsim.scenario.workload.registry import OneOfTheKinds
 from commsim.topology.spec import TopologyFile
 from commsim.units import format_bandwidth, format_time
 
@@ -121,7 +122,7 @@ def models() -> dict[str, type[BaseModel]]:
             found[kind.__name__] = kind
             for field in kind.model_fields.values():
                 walk(field.annotation)
-        for part in typing.get_args(kind):
+        for part in (*typing.get_args(kind), *([kind.union] if isinstance(kind, OneOfTheKinds) else [])):
             walk(part)
 
     for root in (Scenario, PlanFile, TopologyFile):

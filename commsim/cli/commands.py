@@ -30,7 +30,7 @@ COMMANDS = {
 """By name, in the order of ``--help``: the module of `commsim.cli` and its function or group, and one line of help."""
 
 
-class Imported(Mapping[str, Any]):
+class LazyCommands(Mapping[str, Any]):
     """The commands by name, each imported when it is asked for."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Imported(Mapping[str, Any]):
         return len(COMMANDS)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands whose lines of help stand whole in the list."""
 
     def lines(self) -> list[tuple[str, str]]:
@@ -69,12 +69,12 @@ class Group(TyperGroup):
             formatter.write_dl(self.lines())
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """The group of all commands."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: Any = Imported()
+        self.commands: Any = LazyCommands()
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order of the table."""
@@ -88,4 +88,4 @@ class Commands(Group):
 
 def group(text: str) -> typer.Typer:
     """An empty group with a help text, to which its module adds its commands."""
-    return typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=text)
+    return typer.Typer(cls=CommandGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=text)

@@ -111,10 +111,10 @@ def evaluate_program(
         raise _not_here("folding", schedule, _ROWS_DO_NOT_FOLD)
     reason = ""
     if engine in {"auto", "closed_form"}:
-        found = uniform_steps(program, schedule.step)
-        if isinstance(found, Outcome):
-            return replace(found, contention=contention)
-        reason = found
+        outcome = uniform_steps(program, schedule.step)
+        if isinstance(outcome, Outcome):
+            return replace(outcome, contention=contention)
+        reason = outcome
     if engine == "closed_form":
         raise _not_here("closed form", schedule, reason)
     if contention == "fifo":
@@ -131,18 +131,18 @@ def evaluate_program(
 
 def _family(family: Family, topology: Topology, engine: Engine, contention: Contention, quantum: float) -> Totals:
     if engine in {"auto", "closed_form"}:
-        found = synchronous(family, topology)
-        if isinstance(found, Totals):
-            return replace(found, contention=contention)
+        totals = synchronous(family, topology)
+        if isinstance(totals, Totals):
+            return replace(totals, contention=contention)
         if engine == "closed_form":
-            raise _not_here("closed form", family, found)
+            raise _not_here("closed form", family, totals)
     if engine in {"auto", "wavefront"}:
         # Under fair sharing several channels go side by side where FIFO links take turns.
-        found = wavefront(family, topology) if contention == "fifo" or family.channels == 1 else "channels share links"
-        if isinstance(found, Totals):
-            return replace(found, contention=contention)
+        totals = wavefront(family, topology) if contention == "fifo" or family.channels == 1 else "channels share links"
+        if isinstance(totals, Totals):
+            return replace(totals, contention=contention)
         if engine == "wavefront":
-            raise _not_here("wavefront", family, found)
+            raise _not_here("wavefront", family, totals)
     if engine in {"auto", "fold"}:
         folded = fold(family, topology, fifo=contention == "fifo")
         if not isinstance(folded, str):

@@ -105,10 +105,10 @@ def fold(family: Family, topology: Topology, period: int | None = None, *, fifo:
     turns = local > 1 and shift % local == 0
     reason = ""
     for rail in (local, 1) if turns else (1,):
-        found = _fold(family, topology, shift, rail, fifo)
-        if isinstance(found, Folded):
-            return found
-        reason = found  # without turning nodes less is asked, so the last reason is the weightiest
+        folded = _fold(family, topology, shift, rail, fifo)
+        if isinstance(folded, Folded):
+            return folded
+        reason = folded  # without turning nodes less is asked, so the last reason is the weightiest
     return f"{reason} (period {shift} of {n} ranks)"
 
 
@@ -221,12 +221,12 @@ def _labels(columns: Int64, count: int) -> Int64:
     label[columns] = columns
     while True:
         smallest = label[columns].min(axis=1)
-        found = label.copy()
-        np.minimum.at(found, columns, smallest[:, None])
-        found[columns] = np.minimum(found[columns], found[found[columns]])
-        if (found == label).all():
+        joined = label.copy()
+        np.minimum.at(joined, columns, smallest[:, None])
+        joined[columns] = np.minimum(joined[columns], joined[joined[columns]])
+        if (joined == label).all():
             return label
-        label = found
+        label = joined
 
 
 def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int) -> Folded:

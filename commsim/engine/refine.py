@@ -43,22 +43,22 @@ def simulate_folded(
     program: Program, connection: Int32 | None = None, *, quantum: float = QUANTUM, least_gain: float = 2.0
 ) -> Outcome | str:
     """The Outcome under fair sharing by folding, or why it is not worth it (fewer than ``least_gain`` ops a class)."""
-    found = refine(program, connection)
-    if isinstance(found, str):
-        return found
-    if found.program.rows * least_gain > program.rows:
-        return f"{program.rows} messages fall into {found.program.rows} classes, which gains nothing"
-    part = simulate_fair(found.program, weight=found.weight, quantum=quantum)
+    quotient = refine(program, connection)
+    if isinstance(quotient, str):
+        return quotient
+    if quotient.program.rows * least_gain > program.rows:
+        return f"{program.rows} messages fall into {quotient.program.rows} classes, which gains nothing"
+    part = simulate_fair(quotient.program, weight=quotient.weight, quantum=quantum)
     link_bytes = program.link_bytes()
     return Outcome(
         program,
-        part.ready_s[found.op_class],
-        part.start_s[found.op_class],
-        part.end_s[found.op_class],
+        part.ready_s[quotient.op_class],
+        part.start_s[quotient.op_class],
+        part.end_s[quotient.op_class],
         link_bytes,
         link_bytes / program.link_bandwidth,
         level="fold",
-        method=f"{found.program.rows} classes of messages, {int(found.link_class.max()) + 1} of links",
+        method=f"{quotient.program.rows} classes of messages, {int(quotient.link_class.max()) + 1} of links",
         exact=part.exact,
         contention="fair",
     )
@@ -140,10 +140,10 @@ def _colours(p: Program, conn: Int64, slots: _Slots) -> tuple[Hash, Hash, Hash]:
         line = _mix(line, way, _sums(_mix(op), conn, lines))
         op = _mix(op, line[conn], _sums(_mix(op[before]), p.succ_idx.astype(np.int64), p.rows))
         link = _mix(link, _sums(_mix(line[slots.of]), slots.link, p.links))
-        found = sum(np.unique(colour).size for colour in (op, line, link))
-        if found == classes:
+        split = sum(np.unique(colour).size for colour in (op, line, link))
+        if split == classes:
             break
-        classes = found
+        classes = split
     return op, line, link
 
 

@@ -133,7 +133,7 @@ class CollectivesView(View[Item]):
         return [line] if line else []
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[Item]:
-        """Rows, measured curves and the use of the network; the names of what was not simulated are not saved."""
+        """Rows, measured curves and the use of the network."""
         from commsim.report.saved_items import read_items
 
         return read_items(str(document["name"]), records, folder)

@@ -15,15 +15,13 @@ from commsim.units import GIGA
 
 
 def read_items(name: str, records: list[dict[str, Any]], folder: Path | None) -> list[Item]:
-    """The items of a result's JSON, with the links of the table beside it; names of what was not simulated are not in
-    either."""
+    """The items of a result's JSON, with the links of the table beside it."""
     links = _links(folder / "links.csv") if folder is not None else {}
     return [_item(name, record, tuple(links.get(number, ()))) for number, record in enumerate(records, 1)]
 
 
 def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
-    candidates = item.get("candidates_us") or {}
-    rows = tuple(_row(record, candidates.get(str(record["size_bytes"]), {})) for record in item["rows"])
+    rows = tuple(_row(item, record) for record in item["rows"])
     measured, predicted = [], []
     for curve in item.get("measured") or ():
         size = np.array(curve["size_bytes"], np.int64)
@@ -48,9 +46,13 @@ def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
     )
 
 
-def _row(record: dict[str, Any], candidates: dict[str, float]) -> Row:
+def _row(item: dict[str, Any], record: dict[str, Any]) -> Row:
     def seconds(name: str) -> float | None:
         return None if record.get(name) is None else float(record[name]) / 1e6
+
+    def algorithms(name: str) -> tuple[tuple[str, float], ...]:
+        some = (item.get(name) or {}).get(str(record["size_bytes"]), {})
+        return tuple((str(n), float(us) / 1e6) for n, us in some.items())
 
     return Row(
         size_bytes=int(record["size_bytes"]),
@@ -74,11 +76,12 @@ def _row(record: dict[str, Any], candidates: dict[str, float]) -> Row:
         p99_s=seconds("p99_us"),
         runner_up=str(record.get("runner_up") or ""),
         runner_up_s=seconds("runner_up_us"),
-        candidates=tuple((str(n), float(us) / 1e6) for n, us in candidates.items()),
+        candidates=algorithms("candidates_us"),
         busiest_link=str(record.get("busiest_link") or ""),
         busiest_share=None if record.get("busiest_share") is None else float(record["busiest_share"]),
         fifo_s=seconds("fifo_us"),
         fair_s=seconds("fair_us"),
+        left_out=algorithms("left_out_us"),
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from commsim.engine.timeline import Timeline
@@ -42,7 +42,10 @@ MOST_BARS = 24
 
 @dataclass(frozen=True, eq=False)
 class StepFigures:
-    """One step: seconds by cause, bytes of every stage by part under the capacity of a GPU, and its timeline."""
+    """One step: seconds by cause, bytes of every stage by part under the capacity of a GPU, and its timeline.
+
+    ``values`` are all of the answer, as in its JSON.
+    """
 
     kind: ClassVar[str] = "trainings"
 
@@ -56,6 +59,7 @@ class StepFigures:
     memory: tuple[dict[str, float], ...]
     capacity: float
     timeline: Timeline | None = None
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 def figures_of(item: TrainingItem) -> StepFigures:
@@ -71,6 +75,7 @@ def figures_of(item: TrainingItem) -> StepFigures:
         tuple(stage.parts for stage in item.memory.stages),
         item.memory.capacity,
         item.timeline,
+        item.to_dict(),
     )
 
 

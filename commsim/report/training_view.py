@@ -179,6 +179,7 @@ def _step(record: dict[str, Any], timeline: Timeline | None) -> StepFigures:
         memory=memory,
         capacity=GIB * float(record["capacity_GiB"]),
         timeline=timeline,
+        values=record,
     )
 
 

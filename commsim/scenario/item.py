@@ -105,13 +105,10 @@ class Item(Answer):
             "kinds": [vars(kind) for kind in self.use.kinds],
         }
 
-    def candidates_dict(self) -> dict[str, dict[str, float]]:
-        """With `algorithm: auto`: microseconds of every algorithm by size in bytes."""
-        return {
-            str(row.size_bytes): {name: microseconds(seconds) for name, seconds in row.candidates}
-            for row in self.rows
-            if row.candidates
-        }
+    def algorithms_dict(self, field: str) -> dict[str, dict[str, float]]:
+        """With `algorithm: auto`, by size in bytes: microseconds of every algorithm in `candidates` or `left_out`."""
+        of_rows = {str(row.size_bytes): getattr(row, field) for row in self.rows}
+        return {size: {name: microseconds(s) for name, s in some} for size, some in of_rows.items() if some}
 
     def measured_dicts(self) -> list[dict[str, Any]]:
         """The measured curves with the prediction at their sizes, as plain values."""
@@ -172,6 +169,7 @@ class Item(Answer):
             "parameters": self.parameters,
             "network_use": self.use_dict(),
             "rows": self.records(),
-            "candidates_us": self.candidates_dict(),
+            "candidates_us": self.algorithms_dict("candidates"),
+            "left_out_us": self.algorithms_dict("left_out"),
             "measured": self.measured_dicts(),
         }

@@ -1,7 +1,7 @@
 """The quantities behind claims: each computed by the same code that predicts steps, memory and traffic.
 
 A function gets the claim, its scenario and its topology, and returns what comes out with what had to be assumed, and
-with the reason that would explain a difference. Whether the claim holds is decided in `commsim.scenario.claim_run`.
+with the reason that would explain a difference. `commsim.scenario.workload.claim` decides whether the claim holds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
-from commsim.scenario.claim import QUANTITIES, ClaimSpec
+from commsim.scenario.claim import ClaimSpec
 from commsim.scenario.training import TrainingSpec, step_of
 from commsim.training import tasks, traffic
 from commsim.training.accelerator import accelerator
@@ -280,6 +280,7 @@ def _rlhf(claim: ClaimSpec, scenario: Setting, topology: Topology) -> tasks.Task
     critic_spec = _training(claim).model_copy(update={"model": _word(claim, "critic", "opt-350m")})
     critic = step_of(critic_spec, topology, scenario.base_dir)
     updates = [s.num_microbatches * _compute_seconds(s) + max(optimizer_time(s)) for s in (step, critic)]
+    learners = tasks.Learner(step.model, updates[0]), tasks.Learner(critic.model, updates[1])
     prompt, answer = round(_number(claim, "prompt", 256)), round(_number(claim, "answer", 256))
     gpus = topology.world_size
     each = 1
@@ -287,7 +288,7 @@ def _rlhf(claim: ClaimSpec, scenario: Setting, topology: Topology) -> tasks.Task
         each *= 2
     rollout = tasks.Rollout(step.global_batch_size, prompt, answer, each)
     steps = _number(claim, "queries") / step.global_batch_size
-    return tasks.ppo(steps, step.model, critic.model, step.accelerator, gpus, rollout, updates[0], updates[1])
+    return tasks.ppo(steps, *learners, step.accelerator, gpus, rollout)
 
 
 def rlhf_hours(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:
@@ -307,4 +308,28 @@ def rlhf_usd(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding
     return replace(hours, value=hours.value * topology.world_size * _number(claim, "gpu_hour_usd"))
 
 
-FUNCTIONS: dict[str, Quantity] = {name: globals()[name] for name in QUANTITIES}
+_ALL: tuple[Quantity, ...] = (
+    activation_growth,
+    bubble,
+    bytes_per_parameter,
+    ddp_bytes_per_rank,
+    finetune_gigabytes,
+    lora_saving,
+    model_states,
+    optimizer_share,
+    order_ratio,
+    recompute_cost,
+    ring_time_ratio,
+    ring_traffic_ratio,
+    rlhf_hours,
+    rlhf_usd,
+    server_ratio,
+    single_gpu_days,
+    split_width,
+    training_days,
+    zero_gigabytes,
+    zero_saving,
+    zero_traffic,
+)
+FUNCTIONS = {quantity.__name__: quantity for quantity in _ALL}
+"""By name, as `QUANTITIES` lists them."""

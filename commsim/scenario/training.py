@@ -349,10 +349,18 @@ def model_of(spec: TrainingSpec, base_dir: Path) -> Model:
 
 def precision_of(spec: TrainingSpec) -> Precision:
     """The number formats; 18 bytes per parameter (fp32 gradients) with megatron, as it trains."""
-    found = precision(spec.precision)
-    if not found.master:
-        return found
-    return with_gradients(found, spec.bytes_per_parameter or (18 if spec.framework == "megatron" else 16))
+    formats = precision(spec.precision)
+    if not formats.master:
+        return formats
+    return with_gradients(formats, spec.bytes_per_parameter or (18 if spec.framework == "megatron" else 16))
+
+
+_ALIKE = (
+    "micro_batch_size", "global_batch_size", "virtual_stages", "sequence_parallel", "zero_stage", "recompute",
+    "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_tp",
+    "overlap_pp", "imbalance",
+)  # fmt: skip
+"""Fields that an item and its `Step` have in common."""
 
 
 def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
@@ -366,31 +374,17 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         _accelerator(spec, topology, base_dir),
         precision_of(spec),
         spec.seq_len or architecture.seq_len,
-        spec.micro_batch_size,
-        spec.global_batch_size,
         tp=mesh.tp,
         pp=mesh.pp,
         cp=mesh.cp,
         dp=mesh.dp,
         ep=mesh.ep,
         expert_tp=mesh.expert_tp if architecture.moe else 1,
-        virtual_stages=spec.virtual_stages,
         schedule=spec.pipeline_schedule,
-        sequence_parallel=spec.sequence_parallel,
-        zero_stage=spec.zero_stage,
         shard_ranks=spec.shard_ranks or 0,
-        recompute=spec.recompute,
-        optimizer=spec.optimizer,
         frozen_weights=spec.frozen_weights or spec.finetune is not None,
-        stack=spec.stack,
-        flash_attention=spec.flash_attention,
-        attention_kernel=spec.attention_kernel,
-        cuda_graphs=spec.cuda_graphs,
-        overlap_dp=spec.overlap_dp,
-        overlap_tp=spec.overlap_tp,
-        overlap_pp=spec.overlap_pp,
         gpus_per_node=topology.ranks_per_node,
-        imbalance=spec.imbalance,
+        **{name: getattr(spec, name) for name in _ALIKE},
     )
 
 

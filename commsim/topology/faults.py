@@ -17,7 +17,7 @@ import numpy as np
 from commsim.errors import TopologyError
 from commsim.topology.detour import cut_of
 from commsim.topology.graph import NodeGroup, Topology
-from commsim.topology.kinds import Bool, Int64, LinkKind, VertexKind
+from commsim.topology.kinds import Bool, Int64, LinkKind, NodeGraph, VertexKind, Wire
 from commsim.topology.node_routes import node_routes
 from commsim.topology.spec import FaultSpec
 
@@ -59,14 +59,14 @@ def _links_at(t: Topology, fault: FaultSpec, where: str) -> Int64:
     """Link ids, both directions, that a fault is at."""
     if fault.link is not None:
         a, b = (_vertex(t, name, f"{where}.link") for name in fault.link)
-        found = np.flatnonzero(((t.link_src == a) & (t.link_dst == b)) | ((t.link_src == b) & (t.link_dst == a)))
-        if not found.size:
+        links = np.flatnonzero(((t.link_src == a) & (t.link_dst == b)) | ((t.link_src == b) & (t.link_dst == a)))
+        if not links.size:
             near = sorted({t.vertex_name[v] for v in t.link_dst[t.link_src == a]})
             raise TopologyError(
                 f"{where}.link: {fault.link[0]} and {fault.link[1]} are not linked; "
                 f"{fault.link[0]} is linked to {', '.join(near[:8])}{' ...' if len(near) > 8 else ''}"
             )
-        return found
+        return links
     if fault.switch is not None:
         v = _vertex(t, fault.switch, f"{where}.switch")
         if t.vertex_kind[v] != VertexKind.SWITCH:
@@ -96,8 +96,8 @@ def _vertex(t: Topology, name: str, where: str) -> int:
     if name not in t.vertex_name:
         close = get_close_matches(name, t.vertex_name, n=3, cutoff=0.6) if len(t.vertex_name) < 50_000 else []
         switches = [n for n, node in zip(t.vertex_name, t.vertex_node, strict=True) if node < 0]
-        known, what = (switches, "switches") if switches else (t.vertex_name, "devices")
-        hint = f"did you mean {' or '.join(close)}?" if close else f"the {what} are {', '.join(known[:8])} ..."
+        known, plural = (switches, "switches") if switches else (t.vertex_name, "devices")
+        hint = f"did you mean {' or '.join(close)}?" if close else f"the {plural} are {', '.join(known[:8])} ..."
         raise TopologyError(f"{where}: {name} is neither a device nor a switch; {hint}")
     return t.vertex_name.index(name)
 
@@ -137,23 +137,21 @@ def _dead_ports(t: Topology, node: int) -> Bool:
 
 def _group_without(t: Topology, node: int, group: NodeGroup, failed: Bool, dead: Bool) -> NodeGroup:
     """The group of one node without its failed links and NICs; the links keep their numbers."""
-    import networkx as nx
-
     first_vertex, first_link = int(t.node_first_vertex[node]), int(t.node_first_link[node])
     names = [n.split(".", 1)[1] for n in t.vertex_name[first_vertex : first_vertex + group.vertices]]
     kinds = t.vertex_kind[first_vertex : first_vertex + group.vertices]
-    graph: Any = nx.Graph()
+    graph = NodeGraph()
     for name, kind in zip(names, kinds, strict=True):
-        graph.add_node(name, kind=VertexKind(int(kind)))
+        graph.add_vertex(name, VertexKind(int(kind)))
     number: dict[tuple[str, str], int] = {}
     for i in range(group.links):
         a, b = (names[int(c[first_link + i]) - first_vertex] for c in (t.link_src, t.link_dst))
         number[a, b] = i
         if not failed[i]:
-            bandwidth = float(t.link_bandwidth[first_link + i])
-            graph.add_edge(a, b, kind=LinkKind(int(t.link_kind[first_link + i])), bandwidth=bandwidth)
+            kind = LinkKind(int(t.link_kind[first_link + i]))
+            graph.join(a, b, Wire(kind, float(t.link_bandwidth[first_link + i])))
     nics = [n for n, k in zip(names, kinds, strict=True) if k == VertexKind.NIC]
-    graph.remove_nodes_from([n for n, gone in zip(nics, dead, strict=True) if gone or not graph.adj[n]])
+    graph.remove([n for n, gone in zip(nics, dead, strict=True) if gone or not graph.wires[n]])
     ranks = t.rank_vertex[t.node_first_rank[node] : t.node_first_rank[node + 1]] - first_vertex
     where = f"{t.name}: node{node} with its failed links"
     gpus = [names[int(v)] for v in ranks]

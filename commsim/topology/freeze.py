@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from commsim.errors import TopologyError
 from commsim.topology.fabric import Fabric
 from commsim.topology.fabric_routes import FabricRoutes
 from commsim.topology.graph import NodeGroup, Topology
-from commsim.topology.kinds import Cpu, Gpu, Int64, LinkKind, VertexKind
+from commsim.topology.kinds import Cpu, Float64, Gpu, Int64, LinkKind, NodeGraph, VertexKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 from commsim.topology.node_routes import node_routes, vertices_of
 from commsim.topology.tree import tree
@@ -43,7 +42,7 @@ class NodePart:
 
     gpu: Gpu
     cpu: Cpu
-    graph: Any
+    graph: NodeGraph
     ranks_per_node: int
     nodes: int
     nic_bandwidth: float
@@ -61,7 +60,7 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
     start = np.concatenate([[0], np.cumsum(sizes)])
     columns, names, kinds, ranks = [], [], [], []
     for i, (part, group) in enumerate(zip(parts, groups, strict=True)):
-        members = list(part.graph)
+        members = list(part.graph.kinds)
         first = start[:-1][node_group == i]
         columns.append(_node_links(part.graph, first))
         places = {v: k for k, v in enumerate(members)}
@@ -71,7 +70,7 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
         for k in np.flatnonzero(node_group == i).tolist():
             prefix = f"node{k}"
             names += [prefix + s for s in suffixes]
-        kinds.append(np.tile([int(part.graph.nodes[v]["kind"]) for v in members], part.nodes))
+        kinds.append(np.tile([int(part.graph.kinds[v]) for v in members], part.nodes))
 
     routes: FabricRoutes | None = None
     if nodes > 1:
@@ -114,7 +113,7 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
 def _group(part: NodePart, fabric: Fabric, name: str) -> NodeGroup:
     gpus = vertices_of(part.graph, VertexKind.GPU)[: part.ranks_per_node]
     nics = vertices_of(part.graph, VertexKind.NIC)
-    kinds = {data["kind"] for _, data in part.graph.nodes(data=True)}
+    kinds = set(part.graph.kinds.values())
     nvlink, link_bandwidth = _nvlink_of(part.graph, gpus)
     return NodeGroup(
         gpu=part.gpu,
@@ -125,7 +124,7 @@ def _group(part: NodePart, fabric: Fabric, name: str) -> NodeGroup:
         has_nvswitch=VertexKind.NVSWITCH in kinds,
         nvlink_links=nvlink,
         nvlink_link_bandwidth=link_bandwidth,
-        vertices=part.graph.number_of_nodes(),
+        vertices=len(part.graph.kinds),
         node_routes=node_routes(part.graph, gpus, nics, name, over_nvlink=fabric.keeps_rails),
     )
 
@@ -146,7 +145,7 @@ def _check_nics(name: str, nodes: int, parts: Sequence[NodePart]) -> None:
 def _check_size(name: str, parts: Sequence[NodePart], fabric: Fabric) -> None:
     nodes = sum(p.nodes for p in parts)
     nics = [len(vertices_of(p.graph, VertexKind.NIC)) for p in parts]
-    inside = sum(p.nodes * (p.graph.number_of_edges() + n) for p, n in zip(parts, nics, strict=True))
+    inside = sum(p.nodes * (len(list(p.graph.edges())) + n) for p, n in zip(parts, nics, strict=True))
     links = 2 * (inside + (fabric.cables(nodes, max(nics)) if nodes > 1 else 0))
     if links > _MOST_LINKS:
         raise TopologyError(f"{name}: found {links} links, expected at most {_MOST_LINKS}")
@@ -160,7 +159,7 @@ def _ports(parts: Sequence[NodePart], start: Int64) -> Ports:
     bandwidth, latency = np.zeros(vertex.shape), np.zeros(vertex.shape)
     first = 0
     for part, names in zip(parts, nics, strict=True):
-        places = {v: k for k, v in enumerate(part.graph)}
+        places = {v: k for k, v in enumerate(part.graph.kinds)}
         rows, n = slice(first, first + part.nodes), len(names)
         vertex[rows, :n] = start[rows, None] + np.array([places[v] for v in names])[None, :]
         bandwidth[rows, :n], latency[rows, :n] = part.nic_bandwidth, part.nic_latency
@@ -168,27 +167,29 @@ def _ports(parts: Sequence[NodePart], start: Int64) -> Ports:
     return Ports(vertex, bandwidth, latency)
 
 
-def _node_links(graph: Any, start: Int64) -> LinkColumns:
+def _node_links(graph: NodeGraph, start: Int64) -> LinkColumns:
     """The links of the copies of a node graph whose first vertices are `start`."""
-    places = {v: k for k, v in enumerate(graph)}
-    edges = list(graph.edges(data=True))
+    places = {v: k for k, v in enumerate(graph.kinds)}
+    edges = list(graph.edges())
     ends = np.array([[places[u], places[v]] for u, v, _ in edges], dtype=np.int64).reshape(-1, 2)
     tail, head = (start[:, None] + ends[None, :, side] for side in (0, 1))
 
-    def column(key: str) -> Any:
-        return np.tile(np.array([float(d[key]) for *_, d in edges]), len(start))
+    def column(values: list[float]) -> Float64:
+        return np.tile(np.array(values), len(start))
 
-    both = LinkColumns.both_ways(tail, head, column("bandwidth"), column("latency"), LinkKind.NVLINK)
-    kinds = np.tile(np.repeat(np.array([int(d["kind"]) for *_, d in edges], dtype=np.uint8), 2), len(start))
+    wires = [wire for *_, wire in edges]
+    bandwidth, latency = column([w.bandwidth for w in wires]), column([w.latency for w in wires])
+    both = LinkColumns.both_ways(tail, head, bandwidth, latency, LinkKind.NVLINK)
+    kinds = np.tile(np.repeat(np.array([int(w.kind) for w in wires], dtype=np.uint8), 2), len(start))
     return LinkColumns(both.src, both.dst, both.bandwidth, both.latency, kinds)
 
 
-def _nvlink_of(node: Any, gpus: list[str]) -> tuple[int, float]:
+def _nvlink_of(node: NodeGraph, gpus: list[str]) -> tuple[int, float]:
     """(NVLinks per GPU of the described machine, bytes/s of one); (0, 0.0) without NVLink."""
-    most, bandwidth = node.graph.get("nvlink", (0, 0.0))
+    most, bandwidth = node.nvlink
     for g in gpus:
-        links = [d for d in node.adj[g].values() if d["kind"] == LinkKind.NVLINK]
-        count = sum(d["count"] for d in links)
+        links = [wire for wire in node.wires[g].values() if wire.kind == LinkKind.NVLINK]
+        count = sum(wire.count for wire in links)
         if count > most:
-            most, bandwidth = count, links[0]["bandwidth"] / links[0]["count"]
+            most, bandwidth = count, links[0].bandwidth / links[0].count
     return most, bandwidth

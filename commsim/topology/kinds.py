@@ -1,8 +1,9 @@
-"""The words of a topology: kinds of vertices, links and paths, what a GPU and a CPU are, and a table of routes."""
+"""The words of a topology: kinds of vertices, links and paths, a GPU, a CPU, the graph of a node, a table of routes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -106,3 +107,45 @@ class RouteTable:
         """The link ids of one asked pair, in the order a message crosses them."""
         route = self.index[pair]
         return self.link[self.ptr[route] : self.ptr[route + 1]]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What joins two vertices of a node: both rates are bytes/s and seconds of `count` links together."""
+
+    kind: LinkKind
+    bandwidth: float
+    latency: float = 0.0
+    count: int = 1
+
+
+@dataclass
+class NodeGraph:
+    """One node before it is frozen: vertices with their kinds, and what joins them, in the order they were added."""
+
+    kinds: dict[str, VertexKind] = field(default_factory=dict)
+    wires: dict[str, dict[str, Wire]] = field(default_factory=dict)
+    nvlink: tuple[int, float] = (0, 0.0)  # NVLinks of a GPU of the whole machine, bytes/s of one
+
+    def add_vertex(self, name: str, kind: VertexKind) -> None:
+        """Adds a vertex, or gives it another kind."""
+        self.kinds[name] = kind
+        self.wires.setdefault(name, {})
+
+    def join(self, a: str, b: str, wire: Wire) -> None:
+        """Joins two vertices."""
+        self.wires[a][b] = self.wires[b][a] = wire
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes vertices with their links."""
+        for name in names:
+            del self.kinds[name]
+            for other in self.wires.pop(name):
+                del self.wires[other][name]
+
+    def edges(self) -> Iterator[tuple[str, str, Wire]]:
+        """(vertex, vertex, what joins them) of every pair, once."""
+        seen: set[str] = set()
+        for a, wires in self.wires.items():
+            yield from ((a, b, wire) for b, wire in wires.items() if b not in seen)
+            seen.add(a)

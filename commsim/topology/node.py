@@ -1,4 +1,4 @@
-"""One node as a networkx graph: vertices with a `kind`, links with kind, bandwidth, latency and count.
+"""One node as a graph: vertices with a `kind`, links with kind, bandwidth, latency and count.
 
 Links are undirected here and carry the bandwidth of all their parallel wires in one direction; freezing
 splits each into two. The order in which vertices and links are added is their order in the frozen arrays.
@@ -7,10 +7,9 @@ splits each into two. The order in which vertices and links are added is their o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from commsim.errors import TopologyError
-from commsim.topology.graph import LinkKind, VertexKind
+from commsim.topology.kinds import LinkKind, NodeGraph, VertexKind, Wire
 from commsim.topology.spec import NicSpec, NodeSpec, NvlinkSpec, PcieSpec
 
 # Latencies where a description states none: one hop of the hardware, not NCCL's cost.
@@ -31,17 +30,17 @@ CUBE_MESH = {
 }  # fmt: skip
 
 
-def node_graph(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> Any:
+def node_graph(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> NodeGraph:
     """The graph of a node with its first `gpus` GPUs and `nics` NICs spread over its first `spread` GPUs."""
     return _written(spec, name) if spec.vertices is not None else _pattern(spec, gpus, nics, spread, name)
 
 
 def full_gpus(spec: NodeSpec, name: str) -> int:
     """Number of GPUs of the whole node."""
-    found = spec.gpus if spec.vertices is None else list(spec.vertices.values()).count("gpu")
-    if not found:
+    gpus = spec.gpus if spec.vertices is None else list(spec.vertices.values()).count("gpu")
+    if not gpus:
         raise TopologyError(f"{name}: node.gpus: the node has no GPU")
-    return found
+    return gpus
 
 
 def full_nics(spec: NodeSpec) -> int:
@@ -51,10 +50,10 @@ def full_nics(spec: NodeSpec) -> int:
     return (spec.nic.count or 0) if spec.nic else 0
 
 
-def _link(graph: Any, ends: tuple[str, str], kind: LinkKind, wire: tuple[float, float], count: int = 1) -> None:
+def _link(graph: NodeGraph, ends: tuple[str, str], kind: LinkKind, wire: tuple[float, float], count: int = 1) -> None:
     """Adds `count` parallel links; `wire` is (bytes/s, seconds) of one."""
     bandwidth, latency = wire
-    graph.add_edge(*ends, kind=kind, bandwidth=bandwidth * count, latency=latency, count=count)
+    graph.join(*ends, Wire(kind, bandwidth * count, latency, count))
 
 
 def need(value: float | None, name: str, path: str) -> float:
@@ -67,26 +66,24 @@ def need(value: float | None, name: str, path: str) -> float:
 # -- patterns ---------------------------------
 
 
-def _pattern(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> Any:
-    import networkx as nx
-
-    graph: Any = nx.Graph()
+def _pattern(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> NodeGraph:
+    graph = NodeGraph()
     for g in range(gpus):
-        graph.add_node(f"gpu{g}", kind=VertexKind.GPU)
+        graph.add_vertex(f"gpu{g}", VertexKind.GPU)
     _nvlink(graph, spec.nvlink or NvlinkSpec(), gpus, full_gpus(spec, name), name)
     _pcie(graph, spec, gpus, name)
     _nics(graph, spec, nics, spread, name)
     return graph
 
 
-def _nvlink(graph: Any, spec: NvlinkSpec, gpus: int, full: int, name: str) -> None:
+def _nvlink(graph: NodeGraph, spec: NvlinkSpec, gpus: int, full: int, name: str) -> None:
     kind = spec.kind or "none"
     if kind == "none" or not spec.links:
         return
     bandwidth = need(spec.bandwidth, name, "node.nvlink.bandwidth")
     latency = NVLINK_LATENCY_S if spec.latency is None else spec.latency
     if kind == "switch":
-        graph.add_node("nvswitch", kind=VertexKind.NVSWITCH)
+        graph.add_vertex("nvswitch", VertexKind.NVSWITCH)
         for g in range(gpus):
             _link(graph, (f"gpu{g}", "nvswitch"), LinkKind.NVLINK, (bandwidth, latency), spec.links)
         return
@@ -130,13 +127,13 @@ def _socket(gpu: int, full: int, sockets: int) -> int:
     return gpu * sockets // full
 
 
-def _pcie(graph: Any, spec: NodeSpec, gpus: int, name: str) -> None:
+def _pcie(graph: NodeGraph, spec: NodeSpec, gpus: int, name: str) -> None:
     pcie = spec.pcie or PcieSpec()
     full, sockets, _ = _slots(spec, name)
     latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
     used = _socket(gpus - 1, full, sockets) + 1 if pcie.linked_sockets else sockets
     for s in range(used):
-        graph.add_node(f"cpu{s}", kind=VertexKind.HOST)
+        graph.add_vertex(f"cpu{s}", VertexKind.HOST)
     if spec.c2c is not None:
         bandwidth = need(spec.c2c.bandwidth, name, "node.c2c.bandwidth")
         c2c_latency = NVLINK_LATENCY_S if spec.c2c.latency is None else spec.c2c.latency
@@ -151,24 +148,24 @@ def _pcie(graph: Any, spec: NodeSpec, gpus: int, name: str) -> None:
     _socket_links(graph, pcie, used, name)
 
 
-def _parent(graph: Any, spec: NodeSpec, gpu: int, name: str) -> str:
+def _parent(graph: NodeGraph, spec: NodeSpec, gpu: int, name: str) -> str:
     """The PCIe switch or host above a GPU's slot; the switch and its uplink appear when first asked for."""
     full, sockets, per_switch = _slots(spec, name)
     host = f"cpu{_socket(gpu, full, sockets)}"
     if not per_switch:
         return host
     switch = f"pcie{gpu // per_switch}"
-    if switch not in graph:
+    if switch not in graph.kinds:
         pcie = spec.pcie or PcieSpec()
         uplink = need(pcie.switch_bandwidth or pcie.bandwidth, name, "node.pcie.bandwidth")
         first = f"cpu{_socket(gpu // per_switch * per_switch, full, sockets)}"
         latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
-        graph.add_node(switch, kind=VertexKind.PCIE_SWITCH)
+        graph.add_vertex(switch, VertexKind.PCIE_SWITCH)
         _link(graph, (switch, first), LinkKind.PCIE, (uplink, latency))
     return switch
 
 
-def _socket_links(graph: Any, pcie: PcieSpec, sockets: int, name: str) -> None:
+def _socket_links(graph: NodeGraph, pcie: PcieSpec, sockets: int, name: str) -> None:
     board = pcie.linked_sockets or sockets
     latency = SOCKET_LATENCY_S if pcie.socket_latency is None else pcie.socket_latency
     for a in range(sockets):
@@ -177,7 +174,7 @@ def _socket_links(graph: Any, pcie: PcieSpec, sockets: int, name: str) -> None:
             _link(graph, (f"cpu{a}", f"cpu{b}"), LinkKind.HOST, (bandwidth, latency))
 
 
-def _nics(graph: Any, spec: NodeSpec, nics: int, spread: int, name: str) -> None:
+def _nics(graph: NodeGraph, spec: NodeSpec, nics: int, spread: int, name: str) -> None:
     """Adds NICs; NIC i stands beside GPU ``i * spread // nics``, so equal counts pair each GPU with a NIC."""
     nic, pcie = spec.nic or NicSpec(), spec.pcie or PcieSpec()
     latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
@@ -185,39 +182,37 @@ def _nics(graph: Any, spec: NodeSpec, nics: int, spread: int, name: str) -> None
     for i in range(nics):
         gpu = i * spread // nics
         bandwidth = need(nic.pcie_bandwidth or pcie.bandwidth, name, "node.nic.pcie_bandwidth")
-        graph.add_node(f"nic{i}", kind=VertexKind.NIC)
+        graph.add_vertex(f"nic{i}", VertexKind.NIC)
         host = f"cpu{_socket(gpu, full, sockets)}"
         beside_gpu = (nic.attach or "switch") == "switch" and spec.c2c is None
         parent = _parent(graph, spec, gpu, name) if beside_gpu else host
-        if parent not in graph:
-            graph.add_node(parent, kind=VertexKind.HOST)
+        if parent not in graph.kinds:
+            graph.add_vertex(parent, VertexKind.HOST)
         _link(graph, (f"nic{i}", parent), LinkKind.PCIE, (bandwidth, latency))
 
 
 # -- written out ---------------------------------
 
 
-def _written(spec: NodeSpec, name: str) -> Any:
-    import networkx as nx
-
-    graph: Any = nx.Graph()
+def _written(spec: NodeSpec, name: str) -> NodeGraph:
+    graph = NodeGraph()
     assert spec.vertices is not None
     assert spec.links is not None
     for vertex, kind in sorted(spec.vertices.items(), key=lambda item: item[1] != "gpu"):
-        graph.add_node(vertex, kind=VertexKind[kind.upper()])
+        graph.add_vertex(vertex, VertexKind[kind.upper()])
     for i, link in enumerate(spec.links):
         where = f"{name}: node.links.{i}"
         for end in link.ends:
-            if end not in graph:
-                raise TopologyError(f"{where}: {end!r} is not a vertex; the vertices are {_some(list(graph))}")
+            if end not in graph.kinds:
+                raise TopologyError(f"{where}: {end!r} is not a vertex; the vertices are {_some(list(graph.kinds))}")
         if link.ends[0] == link.ends[1]:
             raise TopologyError(f"{where}: a link joins two vertices, found {link.ends[0]!r} twice")
-        if graph.has_edge(*link.ends):
+        if link.ends[1] in graph.wires[link.ends[0]]:
             raise TopologyError(
                 f"{where}: {link.ends[0]} and {link.ends[1]} are joined twice; `count` makes links wider"
             )
         link_kind = LinkKind[link.kind.upper()]
-        _check_ends(link_kind, [graph.nodes[end]["kind"] for end in link.ends], where)
+        _check_ends(link_kind, [graph.kinds[end] for end in link.ends], where)
         _link(graph, link.ends, link_kind, (link.bandwidth, link.latency), link.count)
     return graph
 

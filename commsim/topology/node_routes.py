@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from commsim.errors import TopologyError
-from commsim.topology.kinds import Int32, LinkKind, PathType, UInt8, VertexKind
+from commsim.topology.kinds import Int32, LinkKind, NodeGraph, PathType, UInt8, VertexKind
 
 Path = list[str]  # vertex names, both ends included
 
@@ -49,14 +48,14 @@ class _Reach:
     """A node graph and its GPUs, and of each GPU: its breadth-first trees over NVLink and over all else, and the
     bytes/s of its direct NVLinks to other GPUs."""
 
-    graph: Any
+    graph: NodeGraph
     gpus: Sequence[str]
     nvlink: dict[str, dict[str, str]]
     pcie: dict[str, dict[str, str]]
     direct: dict[str, dict[str, float]]
 
 
-def _reach(graph: Any, gpus: Sequence[str]) -> _Reach:
+def _reach(graph: NodeGraph, gpus: Sequence[str]) -> _Reach:
     among = set(gpus)
     return _Reach(
         graph,
@@ -64,21 +63,23 @@ def _reach(graph: Any, gpus: Sequence[str]) -> _Reach:
         nvlink={a: _tree(graph, a, lambda k: k == LinkKind.NVLINK, {VertexKind.NVSWITCH}) for a in gpus},
         pcie={a: _tree(graph, a, lambda k: k != LinkKind.NVLINK, _PCIE_TRANSIT) for a in gpus},
         direct={
-            a: {c: d["bandwidth"] for c, d in graph.adj[a].items() if c in among and d["kind"] == LinkKind.NVLINK}
+            a: {c: w.bandwidth for c, w in graph.wires[a].items() if c in among and w.kind == LinkKind.NVLINK}
             for a in gpus
         },
     )
 
 
-def _tree(graph: Any, source: str, usable: Callable[[LinkKind], bool], transit: set[VertexKind]) -> dict[str, str]:
+def _tree(
+    graph: NodeGraph, source: str, usable: Callable[[LinkKind], bool], transit: set[VertexKind]
+) -> dict[str, str]:
     """Parent of every vertex reached from `source` in the fewest hops over usable links and transit."""
     parent, queue = {source: source}, deque([source])
     while queue:
         at = queue.popleft()
-        if at != source and graph.nodes[at]["kind"] not in transit:
+        if at != source and graph.kinds[at] not in transit:
             continue
-        for nxt, link in graph.adj[at].items():
-            if nxt not in parent and usable(link["kind"]):
+        for nxt, wire in graph.wires[at].items():
+            if nxt not in parent and usable(wire.kind):
                 parent[nxt] = at
                 queue.append(nxt)
     return parent
@@ -102,10 +103,10 @@ def _bridged(reach: _Reach, a: str, b: str) -> Path | None:
     return [a, min((c for rate, c in shared if rate == widest), key=reach.gpus.index), b]
 
 
-def pcie_type(graph: Any, path: Path) -> PathType:
+def pcie_type(graph: NodeGraph, path: Path) -> PathType:
     """NCCL's type of a path over PCIe, C2C and host links."""
-    kinds = [graph.adj[u][v]["kind"] for u, v in pairwise(path)]
-    through = [graph.nodes[v]["kind"] for v in path[1:-1]]
+    kinds = [graph.wires[u][v].kind for u, v in pairwise(path)]
+    through = [graph.kinds[v] for v in path[1:-1]]
     if LinkKind.HOST in kinds:
         return PathType.SYS
     if VertexKind.HOST in through:
@@ -116,13 +117,13 @@ def pcie_type(graph: Any, path: Path) -> PathType:
     return PathType.PXB if through.count(VertexKind.PCIE_SWITCH) > 1 else PathType.PIX
 
 
-def vertices_of(graph: Any, kind: VertexKind) -> list[str]:
+def vertices_of(graph: NodeGraph, kind: VertexKind) -> list[str]:
     """The vertices of one kind, in the order they were added."""
-    return [v for v, data in graph.nodes(data=True) if data["kind"] == kind]
+    return [v for v, its in graph.kinds.items() if its == kind]
 
 
 def node_routes(
-    graph: Any,
+    graph: NodeGraph,
     gpus: Sequence[str],
     nics: Sequence[str],
     name: str,
@@ -149,14 +150,14 @@ def node_routes(
             gpu_paths[b, a] = (path[0][::-1], path[1])
 
     to_nic: dict[tuple[str, str], tuple[Path, PathType]] = {}
-    alive = [n for n in nics if n in graph]
+    alive = [n for n in nics if n in graph.kinds]
     for n in alive:
-        for a, found in _nic_paths(reach, n, gpu_paths).items():
-            if found is None:
+        for a, path_to_nic in _nic_paths(reach, n, gpu_paths).items():
+            if path_to_nic is None:
                 raise TopologyError(
                     f"{name}: {a} and {n} of a node are not connected; a NIC needs a PCIe path to a GPU"
                 )
-            to_nic[a, n] = found
+            to_nic[a, n] = path_to_nic
     nearest = _nearest(gpus, alive, {pair: (t, len(p)) for pair, (p, t) in to_nic.items()})
     if over_nvlink:
         to_nic.update(_rail_changes(gpus, alive, gpu_paths, to_nic))
@@ -184,10 +185,10 @@ def node_routes(
     )
 
 
-def _numbers(graph: Any) -> dict[tuple[str, str], int]:
+def _numbers(graph: NodeGraph) -> dict[tuple[str, str], int]:
     """Link ids in the order of the graph, forth and back side by side."""
     number: dict[tuple[str, str], int] = {}
-    for i, (u, v) in enumerate(graph.edges):
+    for i, (u, v, _) in enumerate(graph.edges()):
         number[u, v], number[v, u] = 2 * i, 2 * i + 1
     return number
 

@@ -81,8 +81,8 @@ _ROW = st.builds(
     busiest_share=st.none() | st.floats(0, 1),
     fifo_s=_maybe,
     fair_s=_maybe,
+    left_out=st.lists(st.tuples(_word, _seconds), unique_by=lambda c: c[0]).map(tuple),
 )
-"""Only the names of what was not simulated (`left_out`) are not saved."""
 
 
 def _same(one: Any, other: Any) -> None:
@@ -153,7 +153,8 @@ def test_a_page_has_the_order_of_the_file(mixed: tuple[Shown, Path]) -> None:
 def test_each_kind_reads_back(mixed: tuple[Shown, Path]) -> None:
     result, back = mixed[0].result, read_saved(mixed[1])
     assert [answer.kind for answer in back.answers] == ORDER
-    _, first, claim, replayed, last = result.answers
+    step, first, claim, replayed, last = result.answers
+    _same(json.loads(json.dumps(step.to_dict())), back.answers[0].values)
     assert isinstance(first, Item)
     assert first.rows[1].channels > 1
     _same(first, back.answers[1])

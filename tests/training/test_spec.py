@@ -9,7 +9,7 @@ import pytest
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator, accelerator_names
 from commsim.training.model import model
-from commsim.training.precision import PRECISIONS, precision, storage_bytes, with_gradients
+from commsim.training.precision import PRECISIONS, precision, with_gradients
 from commsim.training.spec import Step
 
 
@@ -72,7 +72,6 @@ def test_bytes_per_parameter_of_the_others() -> None:
     assert precision("fp64").state_bytes("adam") == 32
     assert precision("bf16").state_bytes("sgd") == 8
     assert precision("bf16").state_bytes("adam-8bit") == 10
-    assert (storage_bytes("fp4"), storage_bytes("fp6")) == (0.5, 0.75)
 
 
 def test_generations_support_their_types() -> None:

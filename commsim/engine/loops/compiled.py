@@ -15,6 +15,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from commsim.engine.compiling import announce
+
 _FOLDER = Path(__file__).parent
 _SOURCES = sorted([*_FOLDER.glob("*.py"), _FOLDER.parent / "program.py"])
 
@@ -28,6 +30,7 @@ def digest(sources: list[Path]) -> str:
 
 
 _DIGEST = digest(_SOURCES)
+announce()
 
 
 def compiled(function: Callable[..., Any]) -> Any:
