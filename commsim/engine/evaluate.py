@@ -13,10 +13,10 @@ import numpy as np
 
 from commsim.collectives.schedule import Schedule
 from commsim.engine.fair import QUANTUM, connections, simulate_fair
-from commsim.engine.family import Family, Totals, fits
+from commsim.engine.family import Family, Totals
 from commsim.engine.fold import fold, run_folded
 from commsim.engine.merging import Routes
-from commsim.engine.program import Int32, Program, build_program
+from commsim.engine.program import Int32, Program, build_program, require_ranks
 from commsim.engine.refine import simulate_folded
 from commsim.engine.simulate import Outcome, simulate
 from commsim.engine.wavefront import servers_of, wavefront
@@ -220,7 +220,7 @@ def synchronous(family: Family, topology: Topology) -> Totals | str:
     If in every phase all routes have one latency and one smallest bandwidth, and no two share a link, then all ranks
     end a step at once, and find links free in the next: steps (alpha + m / B), summed over the phases.
     """
-    fits(family, topology)
+    require_ranks(family.world_size, topology)
     if family.lanes > 1:
         return "each rank sends several messages in a step"
     makespan, busy, carried = 0.0, dict[int, float](), dict[int, int]()

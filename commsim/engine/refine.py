@@ -1,13 +1,14 @@
 """Folding by colours: messages that no comparison can tell apart take equal times under fair sharing, so one stands
 for all of them.
 
-Colours are refined from what a message, a connection and a link are (bytes, routes, speeds) by what surrounds them,
-until no class splits. They are 64-bit hashes, so the partition found is then proven *equitable* by counting: every
-message of a class waits for the same classes, every connection of a class crosses the same classes of links and
-carries one message of each of its classes, and every link of a class is crossed by equally many connections of each
-class. Max-min fair rates are unique; rates that are equal within the classes and fair in the quotient are fair in the
-whole; so by induction over the events all times are equal within a class. FIFO links are not folded so: there, who
-of two equals comes first matters.
+Colours begin with what a message, a connection and a link are (bytes, routes, speeds) and are refined by what surrounds
+them until no class splits. They are 64-bit hashes, so the partition is proven *equitable* by counting: every message of
+a class waits for the same classes; every connection of a class crosses the same classes of links and carries one
+message of each of its classes; every link of a class is crossed by equally many connections of each class.
+
+Max-min fair rates are unique. Rates that are equal within the classes and fair in the quotient are fair in the whole.
+So by induction over the events all times are equal within a class. FIFO links do not fold so: there, who of two equals
+comes first matters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.engine.fair import QUANTUM, simulate_fair
-from commsim.engine.program import Int32, Int64, Program, dense_ids
+from commsim.engine.program import Int32, Int64, Program, count_up, dense_ids, places_along
 from commsim.engine.simulate import Outcome
 
 Hash = npt.NDArray[np.uint64]
@@ -96,12 +97,8 @@ class _Slots:
     @staticmethod
     def of_routes(p: Program, route: Int64) -> _Slots:
         length = np.diff(p.route_ptr)[route]
-        hop = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        return _Slots(
-            np.repeat(np.arange(route.size), length),
-            hop,
-            p.route_link[np.repeat(p.route_ptr[route], length) + hop].astype(np.int64),
-        )
+        links = p.route_link[places_along(p.route_ptr, route)].astype(np.int64)
+        return _Slots(np.repeat(np.arange(route.size), length), count_up(length), links)
 
 
 def _mix(*parts: npt.NDArray[np.generic] | int) -> Hash:
@@ -130,7 +127,7 @@ def _colours(p: Program, conn: Int64, slots: _Slots) -> tuple[Hash, Hash, Hash]:
     order = np.argsort(conn, kind="stable")
     count = np.bincount(conn, minlength=lines)
     place = np.empty(p.rows, np.int64)
-    place[order] = np.arange(p.rows) - np.repeat(np.cumsum(count) - count, count)
+    place[order] = count_up(count)
     op, link = _mix(p.nbytes, p.delay_s, place), _mix(p.link_bandwidth, p.link_latency)
     line = np.zeros(lines, np.uint64)
     before = np.repeat(np.arange(p.rows), np.diff(p.succ_ptr))

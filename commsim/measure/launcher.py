@@ -270,13 +270,13 @@ class _Lines:
     def read(self) -> bool:
         """Takes what is there; False at the end of the stream, or where nothing is there now."""
         try:
-            data = os.read(self.stream.fileno(), 65536)
+            chunk = os.read(self.stream.fileno(), 65536)
         except BlockingIOError:
             return False
-        *lines, self.rest = (self.rest + data).split(b"\n")
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
         for line in lines:
             self._take(line.decode(errors="replace"))
-        return bool(data)
+        return bool(chunk)
 
     def _take(self, line: str) -> None:
         if self.show is not None:

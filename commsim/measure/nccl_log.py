@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TextIO
 
 from commsim.measure.assemble import NoRows, error
+from commsim.measure.gpu import version_of
 from commsim.measure.records import collective_name
 from commsim.measure.rows import ITEMSIZE, NOTHING, Group, LogTable, TableRow, group_is_sound, size_is_sound
+from commsim.nccl.version import format_version
 
 _LINE_LIMIT = 16_384  # characters; longer lines are no table rows
 _HEADER_WITHIN = 64 * 2**20  # characters: a log whose table starts later than this is taken for something else
@@ -272,12 +274,7 @@ def _listen(run: _RunSoFar, line: str) -> None:
         if match := pattern.search(line):
             run.conditions[key] = match[1]
     if (match := _LIBRARY.search(line)) and "nccl_version" not in run.conditions:
-        code = int(match[1])  # 2.29.2 is 22902; before 2.9 it was 2.8.4 -> 2804
-        run.conditions["nccl_version"] = (
-            f"{code // 10000}.{code // 100 % 100}.{code % 100}"
-            if code >= 10000
-            else f"{code // 1000}.{code // 100 % 10}.{code % 100}"
-        )
+        run.conditions["nccl_version"] = format_version(version_of(int(match[1])))
     if "CCL_" in line and len(run.env) < 256:
         for name, given, quoted in _ENV.findall(line):
             run.env[name] = (given or quoted).strip("\"'")[:200]

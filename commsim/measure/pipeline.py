@@ -40,7 +40,7 @@ class _Neighbours:
 
 
 def one_forward_one_backward(
-    task: TrainingTask, model: Any, data: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
+    task: TrainingTask, model: Any, batches: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
 ) -> Any | None:
     """Forward and backward of all micro-batches on one stage; the mean loss, as a tensor, on the last one."""
     m, peers = task.micro_batches, _Neighbours(task, rank, device, communicate)
@@ -49,9 +49,9 @@ def one_forward_one_backward(
 
     def forward(i: int, given: Any | None) -> Any:
         nonlocal total
-        result = model(data[i][0] if given is None else given.requires_grad_())
+        result = model(batches[i][0] if given is None else given.requires_grad_())
         if peers.after is None:
-            result = loss(result, data[i][1]) / m
+            result = loss(result, batches[i][1]) / m
             total = total + result.detach()
         waiting.append((given, result))
         return result.detach()

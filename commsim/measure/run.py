@@ -326,18 +326,18 @@ def check_run(run: Run) -> None:
     """Return if the backend can do all tasks; else a MeasurementError names every one that it cannot do."""
     faults, ranks = list(_faults_of_options(run)), run.group_size
     for task in run.tasks:
-        data = f"{task.collective} of {task.dtype}"
+        label = f"{task.collective} of {task.dtype}"
         if task.rooted and not 0 <= task.root < ranks:
             faults.append(f"{task.collective}: root {task.root} is not one of the ranks 0..{ranks - 1}")
         if not any(run.actual_size(task, size) for size in task.sizes):
             least = task.item_bytes * (ranks if collective(task.collective).blocks == 1 else 1)
-            faults.append(f"{data}: no size is as large as one element per block, {least} B on {ranks} ranks")
+            faults.append(f"{label}: no size is as large as one element per block, {least} B on {ranks} ranks")
         if task.dtype in _NOT_IN_TORCH and not run.as_nccl_tests(task):
-            faults.append(f"{data}: the collectives of torch have no {task.dtype}")
+            faults.append(f"{label}: the collectives of torch have no {task.dtype}")
         if run.backend == "gloo" and task.dtype in _NOT_IN_GLOO:
-            faults.append(f"{data}: gloo in torch has no {task.dtype}")
+            faults.append(f"{label}: gloo in torch has no {task.dtype}")
         if run.backend == "gloo" and task.redop == "avg" and task.reduces and task.dtype in _NO_AVERAGE_IN_GLOO:
-            faults.append(f"{data}: gloo in torch has no average of whole numbers")
+            faults.append(f"{label}: gloo in torch has no average of whole numbers")
     if run.backend == "gloo" and (run.ranks_per_gpu > 1 or run.capture_choices):
         faults.append("--ranks-per-gpu and --capture-choices are of NCCL, and this run is over gloo")
     faults += [f"{task.name}: {fault}" for task in run.training for fault in task.faults()]

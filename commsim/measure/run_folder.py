@@ -117,10 +117,10 @@ class RunFolder:
     def _append(self, line: str) -> None:
         """Adds a line and waits until it is on the disk; on a fault the file ends where it ended before."""
         before = os.lseek(self._descriptor, 0, os.SEEK_END)
-        data = line.encode()
+        rest = line.encode()
         try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
         except OSError as fault:
             os.ftruncate(self._descriptor, before)
