@@ -358,6 +358,11 @@ def test_what_zero3_gathers_by_hand(framework: Framework, pp: int, each: float) 
     assert gathered == pytest.approx(each * stage_weights(one)[0].total)
 
 
+def test_fsdp2s_own_weights_are_the_master_copy() -> None:
+    owned = [software(step(optimizer=o, precision=precision("bf16")), "fsdp2").owned for o in ("adam", "sgd")]
+    assert owned == [8.0, 0.0]  # two moments; nothing, of weights that are in fp32 already
+
+
 def test_hints_keep_the_layers_of_the_stages() -> None:
     layers = [8, *[13] * 6, 10]
     one = step(tp=8, pp=8, dp=8, precision=precision("bf16"))
