@@ -32,6 +32,14 @@ def test_counts_of_a_step() -> None:
     assert (step.world_size, step.num_microbatches, step.tokens) == (256, 16, 131072)
 
 
+def test_copies_of_an_expert() -> None:
+    """16 ranks of a stage hold eight experts in two groups, each expert over two ranks: four copies."""
+    assert (
+        _step(model=model("mixtral-8x7b"), tp=4, dp=4, pp=1, ep=2, expert_tp=2, precision=precision("bf16")).expert_dp
+        == 4
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
