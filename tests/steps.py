@@ -8,6 +8,7 @@ from commsim.training.accelerator import accelerator
 from commsim.training.model import model
 from commsim.training.precision import precision
 from commsim.training.spec import Step
+from commsim.training.stages import Weights, chunks_of, share_of, weights_of
 
 
 def pipeline_bytes(nbytes: float, stage: int, pp: int, virtual_stages: int, micro_batches: int) -> float:
@@ -16,6 +17,12 @@ def pipeline_bytes(nbytes: float, stage: int, pp: int, virtual_stages: int, micr
     The first chunk has none before it and the last none after it.
     """
     return nbytes * micro_batches * (2 * virtual_stages - (stage == pp - 1) - (stage == 0)) if pp > 1 else 0.0
+
+
+def stage_weights(one: Step) -> list[Weights]:
+    """The parameters of one rank of every stage, (pp,)."""
+    chunks = chunks_of(one)
+    return [weights_of(one, share_of(one.model, [c for c in chunks if c.stage == s])) for s in range(one.pp)]
 
 
 def step(**changes: Any) -> Step:

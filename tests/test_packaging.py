@@ -71,8 +71,14 @@ def test_data_root_serves_a_checkout_and_a_wheel_alike() -> None:
 
 def test_version_stands_in_one_value() -> None:
     assert PROJECT["project"]["version"] == commsim.__version__
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert "## [Unreleased]" in changelog
+
+
+def test_the_changelog_has_a_short_line_for_each_change() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("## ")] == ["## 0.2.0 (unreleased)"]
+    assert [line for line in lines if line.startswith("### ")] == ["### Added", "### Changed", "### Fixed"]
+    assert not [line for line in lines if line.startswith("- ") and len(line.split()) > 26]  # the dash and 25 words
+    assert not [line for line in lines if line.startswith(" ")]
 
 
 def test_package_is_typed() -> None:

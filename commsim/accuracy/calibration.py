@@ -173,7 +173,6 @@ def _rows(model: CurveModel, curves: Sequence[Curve], contacts: Sequence[Contact
     # A field that is kept stays where the planes touch: what it contributes there is part of the constant.
     return Rows(
         np.concatenate([np.full(len(c), i) for i, c in enumerate(curves)]),
-        np.concatenate([c.size_bytes for c in curves]),
         _measured(curves),
         np.stack([c.constant + c.slope[:, ~free] @ factor[~free] for c in contacts]),
         np.stack([np.where(free, c.slope, 0.0) for c in contacts]),

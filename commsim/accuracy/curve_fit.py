@@ -32,7 +32,6 @@ class Rows:
     """All sizes of all curves in one table: measured times, and the planes over the fitted fields."""
 
     log: Int64  # (rows,) index of the curve
-    size: Int64
     measured: Float64
     constant: Float64  # (planes, rows)
     slope: Float64  # (planes, rows, fields)

@@ -167,10 +167,10 @@ class _Stage:
                 axes: Axes = ((call.axis,), 1)
                 standing += [("call", exchange.seconds / count, (call.collective, call.nbytes, axes))] * count
         piece = (work.compute + folded) / (len(standing) + 1)
-        found: list[tuple[str, float, tuple[str, float, Axes] | None]] = []
+        pieces: list[tuple[str, float, tuple[str, float, Axes] | None]] = []
         for one in standing:
-            found += [("compute", piece, None), one]
-        return [*found, ("compute", piece, None)]
+            pieces += [("compute", piece, None), one]
+        return [*pieces, ("compute", piece, None)]
 
     def _bucket(self, action: Action, i: int, last: list[int]) -> None:
         if not self.program.machine.overlap_dp:

@@ -21,17 +21,17 @@ def read_groups(path: Path, world_size: int) -> dict[str, Members]:
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise ScenarioError(f"{path}: found over {MOST_FILE_BYTES >> 20} MiB, expected the groups of ranks by name")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        listed = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ScenarioError(
             f"{path}: found no JSON ({str(error)[:80]}), expected the groups of ranks by name"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(listed, dict):
         raise ScenarioError(f"{path}: found JSON that is no mapping, expected the groups of ranks by name")
     groups: dict[str, Members] = {}
-    for name, ranks in found.items():
+    for name, ranks in listed.items():
         whole = isinstance(ranks, list) and all(isinstance(r, int) and not isinstance(r, bool) for r in ranks)
         if not whole or not ranks:
             raise ScenarioError(f"{path}: {name[:40]!r}: found no list of ranks, expected one such as [0, 1, 2, 3]")
@@ -74,24 +74,25 @@ class Groups:
     def members(self, rank: int, node: Node) -> Members:
         """The ranks of a collective of a rank's trace, itself among them; ValueError where they cannot be known."""
         if node.group:
-            found = self._named(rank, node.group)
+            members = self._named(rank, node.group)
         elif node.dims and not all(node.dims):
-            found = self._along(rank, node.dims)
+            members = self._along(rank, node.dims)
         else:
-            found = tuple(range(self.world_size))
-        if rank not in found:
-            raise ValueError(f"rank {rank} is not in the process group {node.group!r}: {_short(found)}")
-        if node.group_size and node.group_size != len(found):
-            text = f"found a pg_size of {node.group_size}, but the process group {node.group!r} has {len(found)} ranks"
-            raise ValueError(f"{text}: {_short(found)}; expected a file of groups that says who they are (groups)")
-        return found
+            members = tuple(range(self.world_size))
+        if rank not in members:
+            raise ValueError(f"rank {rank} is not in the process group {node.group!r}: {_short(members)}")
+        if node.group_size and node.group_size != len(members):
+            size = f"found a pg_size of {node.group_size}"
+            text = f"{size}, but the process group {node.group!r} has {len(members)} ranks"
+            raise ValueError(f"{text}: {_short(members)}; expected a file of groups that says who they are (groups)")
+        return members
 
     def _named(self, rank: int, name: str) -> Members:
         trace = self.traces[rank]
-        found = self.listed.get(name) or (trace.groups.get(name) if trace else None)
-        if found is not None:
+        members = self.listed.get(name) or (trace.groups.get(name) if trace else None)
+        if members is not None:
             moved = self.moved[rank]
-            return tuple(sorted((member + moved) % self.world_size for member in found))
+            return tuple(sorted((member + moved) % self.world_size for member in members))
         self.guessed.add(name)
         return tuple(self._using[name])
 
@@ -105,12 +106,12 @@ class Groups:
     @staticmethod
     def _ranks_along(rank: int, axes: Sequence[int], dims: Sequence[bool]) -> Iterator[int]:
         """Ranks that differ from a rank only on the axes involved, in rank order."""
-        found, stride = [0], 1
+        ranks, stride = [0], 1
         for size, involved in zip(axes, dims, strict=True):
             own = rank // stride % size
-            found = [base + i * stride for i in (range(size) if involved else (own,)) for base in found]
+            ranks = [base + i * stride for i in (range(size) if involved else (own,)) for base in ranks]
             stride *= size
-        yield from sorted(found)
+        yield from sorted(ranks)
 
 
 def _short(ranks: Sequence[int]) -> str:

@@ -51,21 +51,21 @@ def trace_files(path: Path) -> dict[int, Path]:
         match = _FILE_RANK.fullmatch(path.name)
         return {int(match["rank"]) if match else 0: path}
     folder, prefix = (path, None) if path.is_dir() else (path.parent, path.name)
-    found: dict[str, dict[int, Path]] = {}
+    by_prefix: dict[str, dict[int, Path]] = {}
     if folder.is_dir():
         for file in sorted(folder.iterdir()):
             match = _FILE_RANK.fullmatch(file.name)
             if match and match["prefix"] == (prefix or match["prefix"]):
-                found.setdefault(match["prefix"], {})[int(match["rank"])] = file
-    if not found:
-        what = "holds no files named PREFIX.0.et" if prefix is None else "is no file, no folder and no prefix of files"
-        raise ScenarioError(f"{path}: {what}, expected Chakra traces such as {prefix or 'trace'}.0.et")
-    if len(found) > 1:
-        names = ", ".join(sorted(found)[:4]) + (", ..." if len(found) > 4 else "")
+                by_prefix.setdefault(match["prefix"], {})[int(match["rank"])] = file
+    if not by_prefix:
+        fault = "holds no files named PREFIX.0.et" if prefix is None else "is no file, no folder and no prefix of files"
+        raise ScenarioError(f"{path}: {fault}, expected Chakra traces such as {prefix or 'trace'}.0.et")
+    if len(by_prefix) > 1:
+        names = ", ".join(sorted(by_prefix)[:4]) + (", ..." if len(by_prefix) > 4 else "")
         raise ScenarioError(
-            f"{path}: holds traces of {len(found)} prefixes ({names}), expected the path of one of them"
+            f"{path}: holds traces of {len(by_prefix)} prefixes ({names}), expected the path of one of them"
         )
-    return dict(sorted(found.popitem()[1].items()))
+    return dict(sorted(by_prefix.popitem()[1].items()))
 
 
 def read_trace(path: Path) -> Trace:
@@ -153,8 +153,8 @@ def _parse(data: bytes, offset: int, path: Path, *, first: bool) -> Any:
     try:
         message.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError, ValueError):
-        what = "the metadata" if first else "a node"
-        raise _at(path, offset, f"found {len(data):,} bytes that are no protobuf message of {what}") from None
+        kind_name = "the metadata" if first else "a node"
+        raise _at(path, offset, f"found {len(data):,} bytes that are no protobuf message of {kind_name}") from None
     return message
 
 
@@ -212,13 +212,13 @@ def _transfer(node: Node, attributes: dict[str, Any]) -> Node:
 
 
 def _collective(attributes: dict[str, Any]) -> str:
-    found = attributes.get("comm_type")
-    if isinstance(found, str) and found.lower() in COLLECTIVES:
-        return found.lower()
-    if isinstance(found, int) and 0 <= found < len(COLLECTIVES):
-        return COLLECTIVES[found]
+    number = attributes.get("comm_type")
+    if isinstance(number, str) and number.lower() in COLLECTIVES:
+        return number.lower()
+    if isinstance(number, int) and 0 <= number < len(COLLECTIVES):
+        return COLLECTIVES[number]
     known = ", ".join(f"{i} ({name})" for i, name in enumerate(COLLECTIVES))
-    raise ValueError(f"found the comm_type {_shown(found)}, expected one of {known}")
+    raise ValueError(f"found the comm_type {_shown(number)}, expected one of {known}")
 
 
 def _seconds(message: Any, attributes: dict[str, Any]) -> float | None:
@@ -258,13 +258,13 @@ def _listed_groups(text: str) -> dict[str, tuple[int, ...]]:
     """Process groups as PyTorch's tracer writes them into its node ``## process_group:init ##``: a list, or a list of
     the text of one, of ``pg_name`` and ``ranks``; nothing where it reads otherwise."""
     try:
-        found = json.loads(text)
-        if isinstance(found, list) and found and isinstance(found[0], str):
-            found = json.loads(found[0])
+        entries = json.loads(text)
+        if isinstance(entries, list) and entries and isinstance(entries[0], str):
+            entries = json.loads(entries[0])
     except (ValueError, RecursionError):
         return {}
     groups: dict[str, tuple[int, ...]] = {}
-    for entry in found if isinstance(found, list) else ():
+    for entry in entries if isinstance(entries, list) else ():
         if not isinstance(entry, dict) or "pg_name" not in entry or not isinstance(entry.get("ranks"), list):
             continue
         ranks = entry["ranks"]

@@ -69,11 +69,11 @@ class Trace:
     @cached_property
     def followers(self) -> list[list[int]]:
         """Positions that wait for each position."""
-        found: list[list[int]] = [[] for _ in self.nodes]
+        followers: list[list[int]] = [[] for _ in self.nodes]
         for i, node in enumerate(self.nodes):
             for dep in node.deps:
-                found[self.place[dep]].append(i)
-        return found
+                followers[self.place[dep]].append(i)
+        return followers
 
     @cached_property
     def order(self) -> list[int]:
@@ -82,15 +82,15 @@ class Trace:
         waiting = [len(node.deps) for node in self.nodes]
         ready = [i for i, count in enumerate(waiting) if not count]
         heapify(ready)
-        found = []
+        order = []
         while ready:
             i = heappop(ready)
-            found.append(i)
+            order.append(i)
             for after in self.followers[i]:
                 waiting[after] -= 1
                 if not waiting[after]:
                     heappush(ready, after)
-        return found
+        return order
 
     def fault(self, node: Node, message: str) -> Fault:
         """A fault at a node: the file, the byte, the node."""

@@ -45,27 +45,27 @@ def _add(message: Any, name: str, kind: str, value: Any) -> None:
 
 
 def _message(node: Node) -> Any:
-    found = messages().Node(id=node.id, name=node.name, type=NODE_TYPES.index(_TYPES.get(node.kind, node.kind)))
-    found.ctrl_deps.extend(node.deps)
-    _add(found, "is_cpu_op", "bool", node.kind == "cpu")
+    message = messages().Node(id=node.id, name=node.name, type=NODE_TYPES.index(_TYPES.get(node.kind, node.kind)))
+    message.ctrl_deps.extend(node.deps)
+    _add(message, "is_cpu_op", "bool", node.kind == "cpu")
     if node.seconds is not None:
-        found.duration_micros = round(node.seconds * 1e6)
-        _add(found, "duration_seconds", "double", node.seconds)
+        message.duration_micros = round(node.seconds * 1e6)
+        _add(message, "duration_seconds", "double", node.seconds)
     if node.kind == "collective":
-        _add(found, "comm_type", "int64", COLLECTIVES.index(node.collective))
+        _add(message, "comm_type", "int64", COLLECTIVES.index(node.collective))
     if node.kind in ("collective", "send", "recv"):
-        _add(found, "comm_size", "int64", node.nbytes)
+        _add(message, "comm_size", "int64", node.nbytes)
         if node.group:
-            _add(found, "pg_name", "string", node.group)
+            _add(message, "pg_name", "string", node.group)
     else:
         if node.flops:
-            _add(found, "num_ops", "int64", round(node.flops))
+            _add(message, "num_ops", "int64", round(node.flops))
         if node.nbytes:
-            _add(found, "tensor_size", "uint64", node.nbytes)
+            _add(message, "tensor_size", "uint64", node.nbytes)
     if node.dims:
-        attribute = found.attr.add(name="involved_dim")
+        attribute = message.attr.add(name="involved_dim")
         attribute.bool_list.values.extend(node.dims)
     if node.kind in ("send", "recv"):
-        _add(found, "comm_dst" if node.kind == "send" else "comm_src", "int32", node.peer)
-        _add(found, "comm_tag", "int32", node.tag)
-    return found
+        _add(message, "comm_dst" if node.kind == "send" else "comm_src", "int32", node.peer)
+        _add(message, "comm_tag", "int32", node.tag)
+    return message

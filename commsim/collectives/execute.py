@@ -118,17 +118,17 @@ def reference(
 def verify(schedule: Schedule, inputs: npt.ArrayLike, op: ReduceOp = "sum") -> None:
     """Return if the schedule turns ``inputs`` into what its collective promises; else name rank and element."""
     given = _arrays(schedule, inputs)
-    got = execute(schedule, given, op)
+    result = execute(schedule, given, op)
     expected, defined = reference(schedule.collective, given, op, schedule.root, block_bounds(schedule, given.itemsize))
     exact = given.dtype.kind == "i"
     # Sums of n numbers in any order differ by n roundings at most, relative to the sum of their sizes.
     slack = 0.0 if exact else float(np.finfo(given.dtype).eps) * schedule.world_size
     bound = slack * np.abs(given.astype(np.float64)).sum(axis=0)
-    wrong = defined & ~(np.abs(got.astype(np.float64) - expected.astype(np.float64)) <= bound)
+    wrong = defined & ~(np.abs(result.astype(np.float64) - expected.astype(np.float64)) <= bound)
     if wrong.any():
         rank, element = (int(i) for i in np.argwhere(wrong)[0])
         raise ScheduleError(
-            f"{schedule.algorithm} {schedule.collective} ({op}): rank {rank} has {got[rank, element]} at element "
+            f"{schedule.algorithm} {schedule.collective} ({op}): rank {rank} has {result[rank, element]} at element "
             f"{element}, expected {expected[rank, element]}; {int(wrong.sum())} elements are wrong"
         )
 

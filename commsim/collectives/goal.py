@@ -42,12 +42,12 @@ def goal_text(schedule: Schedule) -> str:
         r = rank[i]
         count[r] += 1
         label[i] = count[r]
-        what = {
+        fields = {
             ActionKind.SEND: f"send {size[row]}b to {dst[row]} tag {tag[row]}",
             ActionKind.RECEIVE: f"recv {size[row]}b from {src[row]} tag {tag[row]}",
             ActionKind.LOCAL: "calc 0",
         }[ActionKind(kind)]
-        lines[r].append(f"l{label[i]}: {what}")
+        lines[r].append(f"l{label[i]}: {fields}")
         lines[r] += [f"l{label[i]} requires l{label[j]}" for j in sorted(made.finished[i])]
         lines[r] += [f"l{label[i]} irequires l{label[j]}" for j in sorted(made.started[i] - made.finished[i])]
     ranks = ["\n".join([f"rank {r} {{", *own, "}"]) for r, own in enumerate(lines)]

@@ -82,12 +82,12 @@ def parse_json(text: str, *, file: str = "<text>") -> Schedule:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    once = dict(pairs)
+    if len(once) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice[:40]!r} stands twice in one object")
-    return found
+    return once
 
 
 def _no_constant(name: str) -> Any:

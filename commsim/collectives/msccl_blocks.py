@@ -3,11 +3,10 @@
 Each connection (sender, receiver, channel) has a thread block at either end. Where a rank passes on what it receives,
 both ends share a block, and a receive and the send that follows it become one step.
 
-Connections hold few messages, so the order of steps within a block matters: blocks that all send more than fits before
-they receive would wait for each other for ever. So the program is run once while its order is still open: a step goes
-as soon as all it needs has been done and its connection has room, the earliest of the schedule first. In the order in
-which its steps went, each block gets them. That is one run of the program to its end; as nothing that can go on is ever
-stopped by others, each of its runs comes to the end.
+Connections hold few messages: blocks that all send more than fits before they receive would wait for each other for
+ever. So the order of the steps of a block comes from a run with the order still open. A step goes as soon as all it
+needs is done and its connection has room, the earliest of the schedule first. That run ends, and so does every other
+run of the program: a step that can go is never stopped by others.
 """
 
 from __future__ import annotations

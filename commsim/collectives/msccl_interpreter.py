@@ -58,13 +58,13 @@ def fewest_slots(algo: Algo) -> int | None:
 
 @dataclass(slots=True)
 class _Running:
-    """A thread block while it runs: its next step, chunks of that step already moved, the last step it told of."""
+    """A thread block while it runs: its next step, chunks of that step already moved, the last step it signalled."""
 
     gpu: int
     block: ThreadBlock
     at: int = 0
     moved: int = 0
-    told: int = -1
+    signalled: int = -1
 
     @property
     def step(self) -> MscclStep | None:
@@ -131,7 +131,7 @@ class Interpreter:
         """What the next move of a block waits for: a flag, a message or room; None if it can go on."""
         if step.depid >= 0 and not block.moved:
             other = self.by_id.get((block.gpu, step.depid))
-            if other is None or other.told < step.deps:
+            if other is None or other.signalled < step.deps:
                 return "flag", (block.gpu, step.depid)
         if step.type in RECEIVES and not self.messages[block.into]:
             return "message", block.into
@@ -160,7 +160,7 @@ class Interpreter:
         if block.moved >= step.cnt:
             block.at, block.moved = block.at + 1, 0
             if step.hasdep and step.type != "nop":
-                block.told = step.s
+                block.signalled = step.s
                 events.append(("flag", (block.gpu, block.block.id)))
         return events
 
@@ -171,10 +171,10 @@ class Interpreter:
             path[id(at)] = at
             other = self._waited_for(at)
             if other is None or other.step is None:
-                return f"it hangs: {self._told(at)}, which never comes ({hanging} thread blocks hang)"
+                return f"it hangs: {self._waits(at)}, which never comes ({hanging} thread blocks hang)"
             at = other
         circle = list(path.values())[list(path).index(id(at)) :]
-        shown = [self._told(b) for b in (circle if len(circle) <= _MOST_SHOWN else circle[: _MOST_SHOWN - 1])]
+        shown = [self._waits(b) for b in (circle if len(circle) <= _MOST_SHOWN else circle[: _MOST_SHOWN - 1])]
         more = len(circle) - len(shown)
         text = "; ".join([*shown, *([f"{more} more"] if more else [])])
         return f"it hangs with {self.slots} messages on a connection, blocks wait in a circle: {text}"
@@ -188,18 +188,18 @@ class Interpreter:
             return self.by_id.get((block.gpu, step.depid))
         return self.sender.get(block.into) if cause[0] == "message" else self.receiver.get(block.out)
 
-    def _told(self, block: _Running) -> str:
+    def _waits(self, block: _Running) -> str:
         step = block.step
         cause = self._cause(block, step) if step is not None else None
         assert step is not None
         assert cause is not None
         src, dst, channel = (*cause[1], 0)[:3]
-        what = {
+        words = {
             "flag": f"step {step.deps} of thread block {step.depid}",
             "message": f"a message of GPU {src} on channel {channel}",
             "room": f"room towards GPU {dst} on channel {channel}",
         }[cause[0]]
-        return f"{named(block.gpu, block.block, step)} waits for {what}"
+        return f"{named(block.gpu, block.block, step)} waits for {words}"
 
     def _fill(self, rng: random.Random) -> None:
         """Memory before the call: the inputs where the collective has them, numbers that nobody knows elsewhere."""

@@ -158,10 +158,10 @@ def _meet(wired: Wired, faults: Faults) -> None:
                 )
         extra = out_steps[len(in_steps) :] or in_steps[len(out_steps) :]
         if extra:
-            what = "sent is never received" if len(out_steps) > len(in_steps) else "received is never sent"
+            fault = "sent is never received" if len(out_steps) > len(in_steps) else "received is never sent"
             faults.add(
                 wired.steps[extra[0]].line,
-                f"what is {what}: {_connection(key)} has {len(out_steps)} sends and {len(in_steps)} receives",
+                f"what is {fault}: {_connection(key)} has {len(out_steps)} sends and {len(in_steps)} receives",
             )
 
 

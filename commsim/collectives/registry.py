@@ -228,7 +228,7 @@ _BARRIER = {
 }
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
-    (collective, algorithm): found
+    (collective, algorithm): known
     for collective, family in (
         ("all_reduce", _ALL_REDUCE),
         ("reduce_scatter", _REDUCE_SCATTER),
@@ -242,7 +242,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         ("send_recv", _SEND_RECV),
         ("barrier", _BARRIER),
     )
-    for algorithm, found in family.items()
+    for algorithm, known in family.items()
 }
 """Every algorithm, in the order of the collectives."""
 
@@ -267,9 +267,9 @@ def names(collective: str | None = None) -> list[tuple[str, str]]:
 
 def entry(collective: str, algorithm: str) -> Algorithm:
     """The entry of that name; a ScheduleError lists the valid names and guesses what was meant."""
-    found = ALGORITHMS.get((collective, canonical(collective, algorithm)))
-    if found is not None:
-        return found
+    known_entry = ALGORITHMS.get((collective, canonical(collective, algorithm)))
+    if known_entry is not None:
+        return known_entry
     if collective not in COLLECTIVES:
         raise ScheduleError(f"unknown collective {collective!r}{choice(collective, list(COLLECTIVES))}")
     known = [name for _, name in names(collective)]

@@ -237,12 +237,12 @@ def swap_reduce_scatter(partners: Callable[[int], Int64]) -> Form:
     def form(at: Participants) -> Units:
         n, (extra, into) = at.n, _pairs(at)
         weight = 1 + (np.arange(at.p) < extra.size)
-        got = np.zeros(at.p, np.int64)
+        arrived = np.zeros(at.p, np.int64)
         for partner in partners(at.p)[::-1]:
-            got += weight
+            arrived += weight
             weight = weight + weight[partner]
         received = np.ones(n, np.int64)
-        received[np.append(into, np.arange(2 * extra.size, n))] = got
+        received[np.append(into, np.arange(2 * extra.size, n))] = arrived
         received[into] += n - 1
         return Units(n, np.full(n, n - 1), received)
 

@@ -130,11 +130,11 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
         return document.fault(path, message, at_key=True)
     if item.kind == "missing":
         slots = _slots(model, item.path, tags)
-        what, why = describe(slots), meaning(slots)
+        kind, why = describe(slots), meaning(slots)
         named = choices(slots)
         if named and all(f"`{choice}`" in why for choice in named):
-            what, why = why.replace("`", ""), ""  # the description names the choices, and says more of each
-        wanted = f"{f' with {what}' if what else ''}{f' ({why})' if why else ''}"
+            kind, why = why.replace("`", ""), ""  # the description names the choices, and says more of each
+        wanted = f"{f' with {kind}' if kind else ''}{f' ({why})' if why else ''}"
         return document.fault(path[:-1], f"found no key {str(item.path[-1])!r}, expected it{wanted}")
     if item.kind == LOCATED:
         return document.fault(path, str(item.context["text"]))
@@ -160,9 +160,9 @@ def _wanted(item: _Item, slots: Sequence[Slot]) -> str:
     if item.kind in ("literal_error", "enum", "union_tag_invalid"):
         key = "expected_tags" if item.kind == "union_tag_invalid" else "expected"
         names = re.findall(r"'([^']*)'", str(item.context.get(key, "")))
-        found = item.context.get("tag", item.value)
-        if names and isinstance(found, str):
-            return suggest(found, names)
+        value = item.context.get("tag", item.value)
+        if names and isinstance(value, str):
+            return suggest(value, names)
         if names:
             return f"expected {'one of ' if len(names) > 1 else ''}{', '.join(names[:12])}"
     return f"expected {_expected(item, slots)}"

@@ -65,8 +65,8 @@ def read_text(path: Path, *, error: FaultyError = ScenarioError, limit: int = MA
             with path.open("rb") as stream:
                 raw = stream.read(limit + 1)
         if max(status.st_size, len(raw)) > limit:
-            found = f"found {max(status.st_size, len(raw)):,} bytes"
-            message = f"{found}, expected a text file of at most {limit // 2**20} MiB"
+            size = f"found {max(status.st_size, len(raw)):,} bytes"
+            message = f"{size}, expected a text file of at most {limit // 2**20} MiB"
             raise_faults([Fault(str(path), 0, 0, "", message)], error)
     except FileNotFoundError:
         raise_faults([Fault(str(path), 0, 0, "", f"found no such file{_near_file(path)}")], error)
@@ -137,8 +137,8 @@ def compose_documents(text: str, file: str) -> tuple[list[Document], list[Fault]
         builder.stopped = True
     documents = [d for d in builder.documents if d.data is not None or d.key_marks]
     if not documents and not builder.faults:
-        found = "only comments" if text.strip() else "an empty file"
-        builder.faults.append(Fault(file, 1, 1, "", f"found {found}, expected a mapping such as 'name: ...'"))
+        content = "only comments" if text.strip() else "an empty file"
+        builder.faults.append(Fault(file, 1, 1, "", f"found {content}, expected a mapping such as 'name: ...'"))
     return ([] if builder.stopped else documents), builder.faults
 
 

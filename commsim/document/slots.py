@@ -40,18 +40,18 @@ def slots_of(annotation: Any, metadata: tuple[Any, ...] = (), description: str =
 
 def step(slots: Sequence[Slot], key: str | int) -> list[Slot]:
     """The slots one key or index below."""
-    found: list[Slot] = []
+    below: list[Slot] = []
     for slot in slots:
         origin, args = get_origin(slot.kind), get_args(slot.kind)
         if isinstance(slot.kind, type) and issubclass(slot.kind, BaseModel):
             for name, field in slot.kind.model_fields.items():
                 if key in (name, field.alias):
-                    found += slots_of(field.annotation, tuple(field.metadata), field.description or "")
+                    below += slots_of(field.annotation, tuple(field.metadata), field.description or "")
         elif origin in (dict, collections.abc.Mapping) and len(args) == 2:
-            found += slots_of(args[1])
+            below += slots_of(args[1])
         elif origin in (list, tuple, collections.abc.Sequence) and args:
-            found += slots_of(args[0])
-    return found
+            below += slots_of(args[0])
+    return below
 
 
 def keys_of(slots: Sequence[Slot]) -> list[str]:

@@ -54,10 +54,10 @@ class Document:
         return (1, 1)
 
     def _override(self, path: KeyPath) -> str | None:
-        found = [o for o in self.overrides if path[: len(o)] == o]
-        if not found and path and path not in self.marks:  # a parent that only an override created
-            found = [o for o in self.overrides if o[: len(path)] == path]
-        return shorten(self.overrides[max(found, key=len)], 80) if found else None
+        nearest = [o for o in self.overrides if path[: len(o)] == o]
+        if not nearest and path and path not in self.marks:  # a parent that only an override created
+            nearest = [o for o in self.overrides if o[: len(path)] == path]
+        return shorten(self.overrides[max(nearest, key=len)], 80) if nearest else None
 
 
 def raise_faults(faults: Iterable[Fault], error: FaultyError = ScenarioError) -> NoReturn:

@@ -17,7 +17,7 @@ from commsim.engine.fair import QUANTUM, gave_up, lines_of, links_of, ways_of
 from commsim.engine.loops.fair import run_fair, start_fair
 from commsim.engine.loops.flows import FairOps, FairRun
 from commsim.engine.loops.heap import Heap
-from commsim.engine.program import Float64, Int32, Int64, Program
+from commsim.engine.program import Float64, Int32, Int64, Program, count_up, places_along
 from commsim.engine.template import Template
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ class FairNetwork:
         total = np.zeros(self._links, np.int64)
         for key, times in self._started.items():
             bound = self._bound[key]
-            length = np.diff(self._route_ptr)[bound.connection]
-            within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-            links = self._route_link[np.repeat(self._route_ptr[bound.connection], length) + within]
-            np.add.at(total, links, np.repeat(bound.nbytes, length) * times)
+            links = self._route_link[places_along(self._route_ptr, bound.connection)]
+            np.add.at(total, links, np.repeat(bound.nbytes, np.diff(self._route_ptr)[bound.connection]) * times)
         return total
 
     @property
@@ -148,10 +146,8 @@ class FairNetwork:
         ranks = np.array(group, np.int64)
         routes = self.topology.routes(ranks[pair // template.ranks], ranks[pair % template.ranks])
         length = np.diff(routes.ptr)[routes.index]
-        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        links = routes.link[np.repeat(routes.ptr[routes.index], length) + within]
         self._route_ptr = np.append(self._route_ptr, self._route_ptr[-1] + np.cumsum(length))
-        self._route_link = np.append(self._route_link, links)
+        self._route_link = np.append(self._route_link, routes.link[places_along(routes.ptr, routes.index)])
         old_lines, old_links = self._lines, self._flows
         ways = ways_of(self._program(), np.arange(self._route_ptr.size - 1), most=_MOST_CONNECTIONS)
         lines, flows = lines_of(ways), links_of(self.topology.link_bandwidth, ways)
@@ -162,9 +158,7 @@ class FairNetwork:
             getattr(flows, name)[:] = getattr(old_links, name)
         # Active flows of a link move with the place where its list begins; slots keep their numbers.
         active = np.repeat(np.arange(self._links), old_links.list_size)
-        place = np.arange(active.size) - np.repeat(
-            np.cumsum(old_links.list_size) - old_links.list_size, old_links.list_size
-        )
+        place = count_up(old_links.list_size)
         before, after = old_links.list_ptr[active] + place, flows.list_ptr[active] + place
         flows.list_flow[after], flows.list_slot[after] = old_links.list_flow[before], old_links.list_slot[before]
         lines.slot_place[flows.list_slot[after]] = after

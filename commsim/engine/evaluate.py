@@ -13,10 +13,10 @@ import numpy as np
 
 from commsim.collectives.schedule import Schedule
 from commsim.engine.fair import QUANTUM, connections, simulate_fair
-from commsim.engine.family import Family, Totals, fits
+from commsim.engine.family import Family, Totals
 from commsim.engine.fold import fold, run_folded
 from commsim.engine.merging import Routes
-from commsim.engine.program import Int32, Program, build_program
+from commsim.engine.program import Int32, Program, build_program, require_ranks
 from commsim.engine.refine import simulate_folded
 from commsim.engine.simulate import Outcome, simulate
 from commsim.engine.wavefront import servers_of, wavefront
@@ -111,10 +111,10 @@ def evaluate_program(
         raise _not_here("folding", schedule, _ROWS_DO_NOT_FOLD)
     reason = ""
     if engine in {"auto", "closed_form"}:
-        found = uniform_steps(program, schedule.step)
-        if isinstance(found, Outcome):
-            return replace(found, contention=contention)
-        reason = found
+        outcome = uniform_steps(program, schedule.step)
+        if isinstance(outcome, Outcome):
+            return replace(outcome, contention=contention)
+        reason = outcome
     if engine == "closed_form":
         raise _not_here("closed form", schedule, reason)
     if contention == "fifo":
@@ -131,18 +131,18 @@ def evaluate_program(
 
 def _family(family: Family, topology: Topology, engine: Engine, contention: Contention, quantum: float) -> Totals:
     if engine in {"auto", "closed_form"}:
-        found = synchronous(family, topology)
-        if isinstance(found, Totals):
-            return replace(found, contention=contention)
+        totals = synchronous(family, topology)
+        if isinstance(totals, Totals):
+            return replace(totals, contention=contention)
         if engine == "closed_form":
-            raise _not_here("closed form", family, found)
+            raise _not_here("closed form", family, totals)
     if engine in {"auto", "wavefront"}:
         # Under fair sharing several channels go side by side where FIFO links take turns.
-        found = wavefront(family, topology) if contention == "fifo" or family.channels == 1 else "channels share links"
-        if isinstance(found, Totals):
-            return replace(found, contention=contention)
+        totals = wavefront(family, topology) if contention == "fifo" or family.channels == 1 else "channels share links"
+        if isinstance(totals, Totals):
+            return replace(totals, contention=contention)
         if engine == "wavefront":
-            raise _not_here("wavefront", family, found)
+            raise _not_here("wavefront", family, totals)
     if engine in {"auto", "fold"}:
         folded = fold(family, topology, fifo=contention == "fifo")
         if not isinstance(folded, str):
@@ -220,7 +220,7 @@ def synchronous(family: Family, topology: Topology) -> Totals | str:
     If in every phase all routes have one latency and one smallest bandwidth, and no two share a link, then all ranks
     end a step at once, and find links free in the next: steps (alpha + m / B), summed over the phases.
     """
-    fits(family, topology)
+    require_ranks(family.world_size, topology)
     if family.lanes > 1:
         return "each rank sends several messages in a step"
     makespan, busy, carried = 0.0, dict[int, float](), dict[int, int]()

@@ -16,7 +16,7 @@ import numpy as np
 
 from commsim.engine.loops.flows import FILLED, FILLINGS, FINISHED, FairLines, FairLinks, FairOps, FairRun
 from commsim.engine.memory import RUN_BYTES_PER_ROW, require_memory
-from commsim.engine.program import Float64, Int32, Int64, Program, dense_ids
+from commsim.engine.program import Float64, Int32, Int64, Program, bytes_of_links, dense_ids, places_along
 from commsim.engine.simulate import Outcome, cycle_message
 from commsim.errors import CommsimError, ScheduleError
 
@@ -94,7 +94,7 @@ def simulate_fair(
     finished, fillings, filled = (int(run.counts[i]) for i in (FINISHED, FILLINGS, FILLED))
     if finished < p.rows:
         raise ScheduleError(cycle_message(p, np.flatnonzero(ops.waiting > 0), p.rows - finished))
-    link_bytes = p.link_bytes() if weight is None else _weighted_bytes(p, weight)
+    link_bytes = p.link_bytes() if weight is None else bytes_of_links(p, weight)
     return Outcome(
         p,
         ops.ready,
@@ -126,14 +126,6 @@ def _routes_of(p: Program, connection: Int32) -> tuple[Int32, Int64]:
     return conn, route
 
 
-def _weighted_bytes(p: Program, weight: Int64) -> Int64:
-    per_route = np.zeros(p.route_ptr.size - 1, np.int64)
-    np.add.at(per_route, p.route, p.nbytes)
-    total = np.zeros(p.links, np.int64)
-    np.add.at(total, p.route_link, np.repeat(per_route, np.diff(p.route_ptr)) * weight)
-    return total
-
-
 @dataclass(frozen=True, eq=False)
 class ConnectionWays:
     """What the loop wants to know of each connection's way, (connections,), see `FairLines`.
@@ -157,7 +149,7 @@ def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int 
     ``most``: as many connections may still come; then no link is left out.
     """
     length = np.diff(p.route_ptr)[route]
-    at = np.repeat(p.route_ptr[route], length) + _places(length)
+    at = places_along(p.route_ptr, route)
     link = p.route_link[at]
     weights = np.ones(link.size, np.int64) if weight is None else weight[at]
     of = np.repeat(np.arange(route.size), length)
@@ -241,7 +233,3 @@ def links_of(bandwidth: Float64, w: ConnectionWays) -> FairLinks:
         shares=Heap(np.zeros(n + 1), np.zeros(n + 1, np.int64), np.zeros(1, np.int64)),
         **whole,
     )
-
-
-def _places(length: Int64) -> Int64:
-    return np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)

@@ -16,7 +16,7 @@ from commsim.collectives.grid import usual_node
 from commsim.collectives.ring import ring_orders
 from commsim.collectives.schedule import at_least_one, elements
 from commsim.engine.memory import estimate_bytes, require_memory
-from commsim.engine.program import Float64, Int32, Int64, Program
+from commsim.engine.program import Float64, Int32, Int64, Program, busiest_of, require_ranks
 from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Family:
 
     def program(self, topology: Topology) -> Program:
         """All messages on the topology's own routes, one op each: what `simulate` runs, and folding avoids."""
-        fits(self, topology)
+        require_ranks(self.world_size, topology)
         require_memory(estimate_bytes(self.messages, derived=False), self.messages)
         ranks = np.arange(self.world_size)
         table = topology.routes(np.tile(ranks, len(self.phases)), np.concatenate([p.to for p in self.phases]))
@@ -120,14 +120,6 @@ def bind(
         link_bandwidth=links[0],
         link_latency=links[1],
     )
-
-
-def fits(family: Family, topology: Topology) -> None:
-    """Raise a ScheduleError when the topology has fewer ranks than the family."""
-    if family.world_size > topology.world_size:
-        raise ScheduleError(
-            f"the schedule has {family.world_size} ranks, the topology {topology.name} only {topology.world_size}"
-        )
 
 
 _PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
@@ -211,7 +203,5 @@ class Totals:
     @property
     def busiest(self) -> tuple[int, float]:
         """The link that is busy longest and its share of the makespan; (-1, 0.0) if nothing is sent."""
-        if not self.link.size or self.makespan_s == 0.0:
-            return -1, 0.0
-        at = int(np.argmax(self.link_busy_s))
-        return int(self.link[at]), float(self.link_busy_s[at]) / self.makespan_s
+        at, share = busiest_of(self.link_busy_s, self.makespan_s)
+        return int(self.link[at]) if at >= 0 else at, share

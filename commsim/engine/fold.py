@@ -1,12 +1,13 @@
-"""Folding by translation: simulate the messages of one period of the machine, and all steps, in place of all ranks.
+"""Folding by translation: messages of one period of the machine are simulated, in all steps, in place of all ranks.
 
-Ranks r and r + period stand alike when the family sends alike from both and their routes are images of each other;
-so do the ranks of one node, if turning every node by one rank is such an image too. Then the messages of ranks that
-stand alike take equal times: every link sees the same messages as its images, and of two that come at one time the
-same goes first, since the numbers of messages (step, lane, rank) are in the same order. Exact for FIFO only while each
-image of a message has a link of its own, and while ranks whose messages of one step share a link are in the order of
-those that stand for them on every image: round the end of the machine they need not be. All of this, and the images
-themselves, are checked, not assumed.
+Ranks r and r + period stand alike if the family sends alike from both and their routes are images of each other. So do
+the ranks of one node, if turning every node by one rank is such an image too. Messages of ranks that stand alike take
+equal times: every link sees the same messages as its images, and ties go alike, since the numbers of messages (step,
+lane, rank) are in the same order.
+
+With FIFO links this is exact under two conditions. Each image of a message has a link of its own. Ranks whose messages
+of one step share a link keep their order on every image; round the end of the machine they need not. Both conditions,
+and the images themselves, are checked.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.engine.family import Family, Totals, bind, fits
+from commsim.engine.family import Family, Totals, bind
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.merging import Routes
-from commsim.engine.program import Float64, Int32, Int64, Program
+from commsim.engine.program import Float64, Int32, Int64, Program, require_ranks
 from commsim.engine.simulate import simulate
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def fold(family: Family, topology: Topology, period: int | None = None, *, fifo:
 
     ``fifo=False``, for fair sharing, does not ask who goes first of two messages that come to a link at one time.
     """
-    fits(family, topology)
+    require_ranks(family.world_size, topology)
     if family.world_size != topology.world_size:
         return f"{family.world_size} of the {topology.world_size} ranks of {topology.name} have no translation"
     shift = topology.period_ranks if period is None else period
@@ -105,10 +106,10 @@ def fold(family: Family, topology: Topology, period: int | None = None, *, fifo:
     turns = local > 1 and shift % local == 0
     reason = ""
     for rail in (local, 1) if turns else (1,):
-        found = _fold(family, topology, shift, rail, fifo)
-        if isinstance(found, Folded):
-            return found
-        reason = found  # without turning nodes less is asked, so the last reason is the weightiest
+        folded = _fold(family, topology, shift, rail, fifo)
+        if isinstance(folded, Folded):
+            return folded
+        reason = folded  # without turning nodes less is asked, so the last reason is the weightiest
     return f"{reason} (period {shift} of {n} ranks)"
 
 
@@ -221,12 +222,12 @@ def _labels(columns: Int64, count: int) -> Int64:
     label[columns] = columns
     while True:
         smallest = label[columns].min(axis=1)
-        found = label.copy()
-        np.minimum.at(found, columns, smallest[:, None])
-        found[columns] = np.minimum(found[columns], found[found[columns]])
-        if (found == label).all():
+        joined = label.copy()
+        np.minimum.at(joined, columns, smallest[:, None])
+        joined[columns] = np.minimum(joined[columns], joined[joined[columns]])
+        if (joined == label).all():
             return label
-        label = found
+        label = joined
 
 
 def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int) -> Folded:

@@ -246,8 +246,8 @@ def _meetings(parts: Sequence[_Part], jobs: int) -> list[Meeting]:
         used[i] = nbytes > 0
         busy += nbytes / part.program.link_bandwidth[:shared]
     crowded = used.sum(axis=0) > 1
-    found = []
+    meetings = []
     for i in range(jobs):
         links = np.flatnonzero(used[i] & crowded)
-        found.append(Meeting(links.size, int(links[np.argmax(busy[links])]) if links.size else -1))
-    return found
+        meetings.append(Meeting(links.size, int(links[np.argmax(busy[links])]) if links.size else -1))
+    return meetings

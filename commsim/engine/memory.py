@@ -22,17 +22,17 @@ RECORD_BYTES_PER_HOP = 16
 @cache
 def machine_bytes() -> int | None:
     """Memory this process may use: the machine's, or its control group's limit when smaller; None when unknown."""
-    found: list[int] = []
+    limits: list[int] = []
     with contextlib.suppress(AttributeError, ValueError, OSError):  # no sysconf on Windows
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             text = Path(name).read_text().strip()
         except OSError:
             continue
         if text.isdigit():
-            found.append(int(text))
-    return min((f for f in found if f > 0), default=None)
+            limits.append(int(text))
+    return min((f for f in limits if f > 0), default=None)
 
 
 def estimate_bytes(rows: int, *, derived: bool = True) -> int:

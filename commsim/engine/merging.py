@@ -82,8 +82,8 @@ class Routes(NamedTuple):
 
 def _only(link: Int32, neighbour: Int32, links: int) -> Int64:
     """The one neighbour of each link, (links,); -1 where a route ends, below that where there are several."""
-    found = np.full(links, _SEVERAL, np.int64)
-    found[link] = neighbour
-    differs = found[link] != neighbour
-    found[link[differs]] = _SEVERAL
-    return found
+    only = np.full(links, _SEVERAL, np.int64)
+    only[link] = neighbour
+    differs = only[link] != neighbour
+    only[link[differs]] = _SEVERAL
+    return only

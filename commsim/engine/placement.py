@@ -39,14 +39,14 @@ def place(schedule: Schedule, topology: Topology) -> Int64:
     vertex[:n] = topology.rank_vertex[:n]
     if schedule.endpoints == n:
         return vertex
-    found = entry(schedule.collective, schedule.algorithm)
+    known_algorithm = entry(schedule.collective, schedule.algorithm)
     nodes = np.unique(topology.rank_node[:n]).size
-    if nodes < found.least_nodes:
+    if nodes < known_algorithm.least_nodes:
         raise ScheduleError(
             f"{schedule.algorithm} {schedule.collective} is not applicable, because it runs on "
-            f"{found.least_nodes} nodes or more, and the ranks are on {nodes}"
+            f"{known_algorithm.least_nodes} nodes or more, and the ranks are on {nodes}"
         )
-    where = found.adds_in
+    where = known_algorithm.adds_in
     placers = {"nvswitch": _nvswitch, "network": _network, "server": _server}
     if where not in placers:
         raise ScheduleError(
@@ -72,16 +72,16 @@ def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) 
         raise TopologyError(f"an NVSwitch reaches the ranks of one node, and these are on {nodes.size}")
     gpu = topology.group_of(int(peers[0])).gpu
     inside = slice(*topology.node_first_vertex[[nodes[0], nodes[0] + 1]])
-    found = np.flatnonzero(topology.vertex_kind[inside] == VertexKind.NVSWITCH)
-    if not found.size:
+    switches = np.flatnonzero(topology.vertex_kind[inside] == VertexKind.NVSWITCH)
+    if not switches.size:
         raise TopologyError(f"the nodes of {topology.name} have no NVSwitch")
     if gpu.sm < _NVLS_SM:
         raise TopologyError(f"the NVSwitches of {topology.name} do not add: the {gpu.model} is older than Hopper")
-    if found.size > 1:
+    if switches.size > 1:
         raise TopologyError(
-            f"the nodes of {topology.name} have {found.size} NVSwitches, and it needs one vertex for all"
+            f"the nodes of {topology.name} have {switches.size} NVSwitches, and it needs one vertex for all"
         )
-    return int(topology.node_first_vertex[nodes[0]] + found[0])
+    return int(topology.node_first_vertex[nodes[0]] + switches[0])
 
 
 def _network(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
@@ -108,10 +108,10 @@ def routes(schedule: Schedule, topology: Topology, src: Int64, dst: Int64) -> tu
     if among.all():
         return table.ptr, table.link, table.index
     vertex, way = place(schedule, topology), WayFinder(topology)
-    found = [way.links(int(vertex[a]), int(vertex[b])) for a, b in zip(src[~among], dst[~among], strict=True)]
+    paths = [way.links(int(vertex[a]), int(vertex[b])) for a, b in zip(src[~among], dst[~among], strict=True)]
     index = np.empty(src.size, np.int32)
     index[among] = table.index
-    index[~among] = table.ptr.size - 1 + np.arange(len(found))
-    lengths = np.array([len(links) for links in found], np.int64)
-    links: npt.NDArray[np.int32] = np.array([link for way in found for link in way], np.int32)
+    index[~among] = table.ptr.size - 1 + np.arange(len(paths))
+    lengths = np.array([len(links) for links in paths], np.int64)
+    links: npt.NDArray[np.int32] = np.array([link for way in paths for link in way], np.int32)
     return np.append(table.ptr, table.ptr[-1] + np.cumsum(lengths)), np.append(table.link, links), index

@@ -89,11 +89,7 @@ class Program:
 
     def link_bytes(self) -> Int64:
         """Bytes that each link carries, (L,), exact."""
-        per_route = np.zeros(self.route_ptr.size - 1, np.int64)
-        np.add.at(per_route, self.route, self.nbytes)
-        total = np.zeros(self.links, np.int64)
-        np.add.at(total, self.route_link, np.repeat(per_route, np.diff(self.route_ptr)))
-        return total
+        return bytes_of_links(self, np.ones(self.route_link.size, np.int64))
 
 
 def _fail(what: str, bad: npt.NDArray[np.bool_], values: npt.NDArray[Any], expected: str) -> None:
@@ -139,6 +135,46 @@ def _check(p: Program) -> None:
         raise ScheduleError("indeg does not count the predecessors that succ_idx gives")
 
 
+def bytes_of_links(p: Program, weight: Int64) -> Int64:
+    """Bytes that each link carries, (L,), if ``weight`` (as long as ``route_link``) messages stand for each."""
+    per_route = np.zeros(p.route_ptr.size - 1, np.int64)
+    np.add.at(per_route, p.route, p.nbytes)
+    total = np.zeros(p.links, np.int64)
+    np.add.at(total, p.route_link, np.repeat(per_route, np.diff(p.route_ptr)) * weight)
+    return total
+
+
+def count_up(length: Int64) -> Int64:
+    """0, 1, ... up to each length, one after the other.
+
+    >>> count_up(np.array([2, 0, 3]))
+    array([0, 1, 0, 1, 2])
+    """
+    return np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+
+
+def places_along(ptr: Int64, route: Int32 | Int64) -> Int64:
+    """Where the links of some routes stand in a route table that begins them at ``ptr``, one route after the other."""
+    length = np.diff(ptr)[route]
+    return np.repeat(ptr[route], length) + count_up(length)
+
+
+def busiest_of(busy_s: Float64, makespan_s: float) -> tuple[int, float]:
+    """The place of the longest busy time and its share of the makespan; (-1, 0.0) if nothing is sent."""
+    if not busy_s.size or makespan_s == 0.0:
+        return -1, 0.0
+    at = int(np.argmax(busy_s))
+    return at, float(busy_s[at]) / makespan_s
+
+
+def require_ranks(world_size: int, topology: Topology) -> None:
+    """Raise a ScheduleError when the topology has fewer ranks."""
+    if world_size > topology.world_size:
+        raise ScheduleError(
+            f"the schedule has {world_size} ranks, the topology {topology.name} only {topology.world_size}"
+        )
+
+
 def dense_ids(keys: Int64, size: int) -> tuple[Int64, Int32]:
     """Distinct keys in rising order and, per key, its place among them; keys lie in 0..size-1.
 
@@ -166,10 +202,7 @@ def build_program(
     thread block: each (src, channel) gets a link of that bandwidth and no latency that its rows pass first, also those
     within the endpoint; these links follow the topology's.
     """
-    if schedule.world_size > topology.world_size:
-        raise ScheduleError(
-            f"the schedule has {schedule.world_size} ranks, the topology {topology.name} only {topology.world_size}"
-        )
+    require_ranks(schedule.world_size, topology)
     derived = schedule.known_dependencies is None
     require_memory(estimate_bytes(schedule.rows, derived=derived), schedule.rows)
     nbytes = schedule.payload_bytes() if schedule.wire_bytes is None else schedule.wire_bytes
@@ -230,6 +263,5 @@ def _through_blocks(
     # Every place that is not the head of a new route takes the next link of the old route.
     rest = np.ones(new_links.size, bool)
     rest[new_ptr[:-1]] = False
-    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-    new_links[rest] = links[np.repeat(ptr[old], length) + within]
+    new_links[rest] = links[places_along(ptr, old)]
     return new_ptr, new_links, of_row, int(blocks.size)

@@ -1,13 +1,14 @@
 """Folding by colours: messages that no comparison can tell apart take equal times under fair sharing, so one stands
 for all of them.
 
-Colours are refined from what a message, a connection and a link are (bytes, routes, speeds) by what surrounds them,
-until no class splits. They are 64-bit hashes, so the partition found is then proven *equitable* by counting: every
-message of a class waits for the same classes, every connection of a class crosses the same classes of links and
-carries one message of each of its classes, and every link of a class is crossed by equally many connections of each
-class. Max-min fair rates are unique; rates that are equal within the classes and fair in the quotient are fair in the
-whole; so by induction over the events all times are equal within a class. FIFO links are not folded so: there, who
-of two equals comes first matters.
+Colours begin with what a message, a connection and a link are (bytes, routes, speeds) and are refined by what surrounds
+them until no class splits. They are 64-bit hashes, so the partition is proven *equitable* by counting: every message of
+a class waits for the same classes; every connection of a class crosses the same classes of links and carries one
+message of each of its classes; every link of a class is crossed by equally many connections of each class.
+
+Max-min fair rates are unique. Rates that are equal within the classes and fair in the quotient are fair in the whole.
+So by induction over the events all times are equal within a class. FIFO links do not fold so: there, who of two equals
+comes first matters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.engine.fair import QUANTUM, simulate_fair
-from commsim.engine.program import Int32, Int64, Program, dense_ids
+from commsim.engine.program import Int32, Int64, Program, count_up, dense_ids, places_along
 from commsim.engine.simulate import Outcome
 
 Hash = npt.NDArray[np.uint64]
@@ -43,22 +44,22 @@ def simulate_folded(
     program: Program, connection: Int32 | None = None, *, quantum: float = QUANTUM, least_gain: float = 2.0
 ) -> Outcome | str:
     """The Outcome under fair sharing by folding, or why it is not worth it (fewer than ``least_gain`` ops a class)."""
-    found = refine(program, connection)
-    if isinstance(found, str):
-        return found
-    if found.program.rows * least_gain > program.rows:
-        return f"{program.rows} messages fall into {found.program.rows} classes, which gains nothing"
-    part = simulate_fair(found.program, weight=found.weight, quantum=quantum)
+    quotient = refine(program, connection)
+    if isinstance(quotient, str):
+        return quotient
+    if quotient.program.rows * least_gain > program.rows:
+        return f"{program.rows} messages fall into {quotient.program.rows} classes, which gains nothing"
+    part = simulate_fair(quotient.program, weight=quotient.weight, quantum=quantum)
     link_bytes = program.link_bytes()
     return Outcome(
         program,
-        part.ready_s[found.op_class],
-        part.start_s[found.op_class],
-        part.end_s[found.op_class],
+        part.ready_s[quotient.op_class],
+        part.start_s[quotient.op_class],
+        part.end_s[quotient.op_class],
         link_bytes,
         link_bytes / program.link_bandwidth,
         level="fold",
-        method=f"{found.program.rows} classes of messages, {int(found.link_class.max()) + 1} of links",
+        method=f"{quotient.program.rows} classes of messages, {int(quotient.link_class.max()) + 1} of links",
         exact=part.exact,
         contention="fair",
     )
@@ -96,12 +97,8 @@ class _Slots:
     @staticmethod
     def of_routes(p: Program, route: Int64) -> _Slots:
         length = np.diff(p.route_ptr)[route]
-        hop = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        return _Slots(
-            np.repeat(np.arange(route.size), length),
-            hop,
-            p.route_link[np.repeat(p.route_ptr[route], length) + hop].astype(np.int64),
-        )
+        links = p.route_link[places_along(p.route_ptr, route)].astype(np.int64)
+        return _Slots(np.repeat(np.arange(route.size), length), count_up(length), links)
 
 
 def _mix(*parts: npt.NDArray[np.generic] | int) -> Hash:
@@ -130,7 +127,7 @@ def _colours(p: Program, conn: Int64, slots: _Slots) -> tuple[Hash, Hash, Hash]:
     order = np.argsort(conn, kind="stable")
     count = np.bincount(conn, minlength=lines)
     place = np.empty(p.rows, np.int64)
-    place[order] = np.arange(p.rows) - np.repeat(np.cumsum(count) - count, count)
+    place[order] = count_up(count)
     op, link = _mix(p.nbytes, p.delay_s, place), _mix(p.link_bandwidth, p.link_latency)
     line = np.zeros(lines, np.uint64)
     before = np.repeat(np.arange(p.rows), np.diff(p.succ_ptr))
@@ -140,10 +137,10 @@ def _colours(p: Program, conn: Int64, slots: _Slots) -> tuple[Hash, Hash, Hash]:
         line = _mix(line, way, _sums(_mix(op), conn, lines))
         op = _mix(op, line[conn], _sums(_mix(op[before]), p.succ_idx.astype(np.int64), p.rows))
         link = _mix(link, _sums(_mix(line[slots.of]), slots.link, p.links))
-        found = sum(np.unique(colour).size for colour in (op, line, link))
-        if found == classes:
+        split = sum(np.unique(colour).size for colour in (op, line, link))
+        if split == classes:
             break
-        classes = found
+        classes = split
     return op, line, link
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from commsim.engine.critical import CriticalPath, Record, critical_path
 from commsim.engine.memory import RECORD_BYTES_PER_HOP, RUN_BYTES_PER_ROW, require_memory
 from commsim.engine.merging import Routes
-from commsim.engine.program import Float64, Int64, Program
+from commsim.engine.program import Float64, Int64, Program, busiest_of
 from commsim.errors import InfeasibleError, ScheduleError
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ class Outcome:
     @property
     def busiest(self) -> tuple[int, float]:
         """The link that is busy longest and its share of the makespan; (-1, 0.0) if nothing is sent."""
-        if not self.link_busy_s.size or self.makespan_s == 0.0:
-            return -1, 0.0
-        at = int(np.argmax(self.link_busy_s))
-        return at, float(self.link_busy_s[at]) / self.makespan_s
+        return busiest_of(self.link_busy_s, self.makespan_s)
 
     @property
     def messages(self) -> int:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from commsim.engine.family import Family, Totals, fits
-from commsim.engine.program import Float64, Int32
+from commsim.engine.family import Family, Totals
+from commsim.engine.program import Float64, Int32, count_up, require_ranks
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -37,7 +37,7 @@ class Servers:
 
 def ring_servers(family: Family, topology: Topology) -> Servers | str:
     """The servers of a one-phase family in ring order, or the condition that does not hold."""
-    fits(family, topology)
+    require_ranks(family.world_size, topology)
     if len(family.phases) != 1:
         return f"{family.algorithm} has {len(family.phases)} phases, which meet on links"
     to = family.phases[0].to
@@ -55,7 +55,7 @@ def servers_of(order: npt.NDArray[np.int64], to: npt.NDArray[np.int64], topology
         return "some message uses no link"
     hops = np.full((order.size, int(length.max())), -1, np.int64)
     inside = np.arange(hops.shape[1]) < length[:, None]
-    hops[inside] = table.link[np.repeat(table.ptr[table.index], length) + _count_up(length)]
+    hops[inside] = table.link[np.repeat(table.ptr[table.index], length) + count_up(length)]
     used = hops[inside]
     if np.bincount(used).max() > 1:
         return "two routes share a link"
@@ -78,10 +78,6 @@ def _cycle(to: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
             return None
         order[i] = place
     return order
-
-
-def _count_up(length: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
 
 
 def wavefront(family: Family, topology: Topology) -> Totals | str:

@@ -170,11 +170,11 @@ def _calibrate(
         findings.gaps.append("calibrating: no curve has been measured")
         return
     topology = build_topology(scenario)
-    found = calibrate(model_of(scenario, topology, curves), curves, progress)
-    write_atomically(folder / PARAMS, params_yaml(found, scenario, topology))
-    figure = plot_residuals(found, f"{scenario.name}: calibration")
+    calibration = calibrate(model_of(scenario, topology, curves), curves, progress)
+    write_atomically(folder / PARAMS, params_yaml(calibration, scenario, topology))
+    figure = plot_residuals(calibration, f"{scenario.name}: calibration")
     write_atomically(folder / "calibration.png", figure_bytes(figure, "png"))
-    findings.calibration = found
+    findings.calibration = calibration
 
 
 def _choices(scenario: Scenario, folder: Path, findings: Findings) -> None:
@@ -197,15 +197,15 @@ def logged_choices(folder: Path) -> list[Choice]:
 def _compared(scenario: Scenario, path: Path) -> list[Choice]:
     model = _predictor(scenario)
     choices: dict[Choice, None] = {}
-    for said in json.loads(path.read_text(encoding="utf-8"))["choices"]:
-        channels, nbytes = said.get("channels"), int(said["nbytes"])
-        if said["collective"] in RING_PASSES:  # NCCL logs the bytes of one rank (src/enqueue.cc: count times element)
+    for logged in json.loads(path.read_text(encoding="utf-8"))["choices"]:
+        channels, nbytes = logged.get("channels"), int(logged["nbytes"])
+        if logged["collective"] in RING_PASSES:  # NCCL logs the bytes of one rank (src/enqueue.cc: count times element)
             nbytes *= model.system.ranks
-        ours = model.predict(said["collective"], nbytes)
+        ours = model.predict(logged["collective"], nbytes)
         choice = Choice(
-            said["collective"],
+            logged["collective"],
             nbytes,
-            f"{said['algorithm']}/{said['protocol']}",
+            f"{logged['algorithm']}/{logged['protocol']}",
             f"{ours.algorithm}/{ours.protocol}",
             channels,
             ours.channels,

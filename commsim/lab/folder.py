@@ -53,14 +53,15 @@ def expect(folder: Path) -> None:
         raise CommsimError(f"--out {folder}: found nothing that was measured, expected a folder of `commsim gpu`")
 
 
-def expect_same(folder: Path, found: Mapping[str, object]) -> None:
+def expect_same(folder: Path, machine: Mapping[str, object]) -> None:
     """Returns if the folder's collectives were measured on such a machine, or not at all; else a CommsimError.
 
-    `found` has what is the same all through a laboratory, by the names of ``run.json``. Asked before anything is
-    captured, as that would take the place of what an earlier machine's NCCL said.
+    `machine` has what stays the same all through a laboratory, by the names of ``run.json``. Asked before anything is
+    captured, since that would overwrite what an earlier machine's NCCL said.
     """
-    said = read_conditions(folder / COLLECTIVES)
-    other = [f"{name} was {said[name]}, is {value}" for name, value in found.items() if said.get(name, value) != value]
+    before = read_conditions(folder / COLLECTIVES)
+    now = machine.items()
+    other = [f"{name} was {before[name]}, is {value}" for name, value in now if before.get(name, value) != value]
     if other:
         raise CommsimError(
             f"--out {folder}: holds measurements of another machine ({'; '.join(other)}); use another --out, "

@@ -27,12 +27,12 @@ def wrong_data(folder: Path) -> Iterator[str]:
 def left_out_or_slowed(folder: Path) -> Iterator[str]:
     """Rows for which a GPU had no room, and GPUs that ran slower than they can while rows were measured."""
     for stage in _stages(folder):
-        said = read_conditions(stage)
-        missing = said.get("left_out") or []
+        conditions = read_conditions(stage)
+        missing = conditions.get("left_out") or []
         if missing:
             first = f"{missing[0]['what']} is left out{_and_more(len(missing) - 1)}"
             yield f"{_name(stage, folder)}: {first}, {missing[0]['why']}"
-        for rank, reasons in (said.get("slowed") or {}).items():
+        for rank, reasons in (conditions.get("slowed") or {}).items():
             yield f"{_name(stage, folder)}: the GPU of rank {rank} was slowed down: {', '.join(reasons)}"
 
 

@@ -155,12 +155,12 @@ def _given_network(site: Site) -> str | None:
 
 def _with_a_socket(imported: Imported) -> str:
     """Gives a machine without a NIC the interface that NCCL's sockets use; returns a note that says so."""
-    data = imported.data
-    host = next(name for name, kind in data["node"]["vertices"].items() if kind == "host")
-    data["node"]["vertices"]["nic0"] = "nic"
-    data["node"]["links"].append({"ends": ["nic0", host], "kind": "pcie", "bandwidth": "12 GB/s"})
-    data["node"]["nic"] = {"bandwidth": f"{_SOCKET_GBIT} Gb/s"}
-    data["fabric"] = {"kind": "single_switch", "network": "ethernet"}
+    machine = imported.data
+    host = next(name for name, kind in machine["node"]["vertices"].items() if kind == "host")
+    machine["node"]["vertices"]["nic0"] = "nic"
+    machine["node"]["links"].append({"ends": ["nic0", host], "kind": "pcie", "bandwidth": "12 GB/s"})
+    machine["node"]["nic"] = {"bandwidth": f"{_SOCKET_GBIT} Gb/s"}
+    machine["fabric"] = {"kind": "single_switch", "network": "ethernet"}
     return (
         f"no NIC is a device of its own here: the nodes are taken to talk through sockets at {_SOCKET_GBIT} Gb/s, "
         "which is what NCCL assumes of an interface that does not tell its speed"

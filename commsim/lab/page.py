@@ -17,12 +17,11 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
     """The whole page; parts without data are left out and named among the warnings."""
     answers = [answer_line(verdict, tried) for verdict, tried in findings.judged]
     sections: list[Section] = []
+    warnings: list[str] = []
     if findings.judged:
         compared = compare_page(findings.judged, machine)
         sections += compared.sections
-        warnings = list(compared.warnings)
-    else:
-        warnings = []
+        warnings += compared.warnings
     if findings.calibration is not None:
         c = findings.calibration
         answers.append(
@@ -36,16 +35,17 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
     if findings.choices:
         answers.append(_agreement(findings.choices))
         sections.append(Section("What NCCL chose", (_choices(findings.choices),)))
-    if findings.traffic:
-        sections.append(Section("Bytes on the wire", (_traffic(findings),)))
-    if findings.calls:
-        sections.append(Section("What a call costs", (_calls(findings),)))
-    if findings.variants:
-        sections.append(Section("CUDA graphs and registered memory", (_variants(findings),)))
-    if findings.steps:
-        sections.append(Section("Training steps", (_steps(findings),)))
-    if findings.rates:
-        sections.append(Section("Rates of one GPU", (_rates(findings),)))
+    sections += [
+        Section(title, (part(findings),))
+        for measured, title, part in (
+            (findings.traffic, "Bytes on the wire", _traffic),
+            (findings.calls, "What a call costs", _calls),
+            (findings.variants, "CUDA graphs and registered memory", _variants),
+            (findings.steps, "Training steps", _steps),
+            (findings.rates, "Rates of one GPU", _rates),
+        )
+        if measured
+    ]
     return Page(
         title=machine,
         question="Is this machine as it should be?",

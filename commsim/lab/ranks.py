@@ -1,7 +1,6 @@
 """The ranks of a laboratory: started anew for every stage, here or beside each process of torchrun or srun.
 
-A rank that is lost, or a GPU that has faulted, so takes one stage with it and not the rest. A nursery forks them, or a
-stage would begin with seconds in which every rank loads torch.
+A lost rank or a faulted GPU takes one stage with it. A nursery forks them, so that no stage waits for torch to load.
 """
 
 from __future__ import annotations

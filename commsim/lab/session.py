@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,9 +29,9 @@ from commsim.lab.stages import (
     step_tasks,
     variant_tasks,
 )
-from commsim.measure.capture import CHOICES
+from commsim.measure.capture import CHOICES, read_object
 from commsim.measure.gpu import gpus
-from commsim.measure.run import Run, Task, TrainingTask
+from commsim.measure.run import Run, Task
 from commsim.measure.run_folder import read_conditions
 from commsim.nccl.environment import FUNCTIONS
 
@@ -71,28 +70,29 @@ class Session:
         self._describe(site, choices)
         most = self.most_bytes or (SHARED_LARGEST_BYTES if site.shared else LARGEST_BYTES)
         largest = largest_bytes(min(site.memory_bytes, BUFFERS * most))
-        collectives = self._run(COLLECTIVES, tasks=collective_tasks(largest))
+        collectives = self._run(COLLECTIVES, collective_tasks(largest))
         if COLLECTIVES in self.parts:
             self._stage("collectives, the most used first", collectives, _UNTIL_COLLECTIVES)
         if COLLECTIVES in self.parts and self.alone is not None:
-            alone = self._run(SINGLE, self.alone, tasks=[Task("all_reduce", sizes(largest)[0])])
+            alone = self._run(SINGLE, [Task("all_reduce", sizes(largest)[0])], self.alone)
             self._stage("one rank with the GPU for itself: what a call costs", alone, _UNTIL_COLLECTIVES, self.alone)
         if RATES in self.parts:
             self._rates()
         if STEPS in self.parts:
             stepping = self.alone or self.ranks
-            steps = self._run(STEPS, stepping, training=step_tasks(stepping.world_size, site.memory_bytes, largest))
+            training = tuple(step_tasks(stepping.world_size, site.memory_bytes, largest))
+            steps = self._run(STEPS, ranks=stepping, training=training)
             self._stage("training steps", steps, _UNTIL_STEPS, stepping)
         if FORCED in self.parts:
             for one in forced(_possible(choices)):
-                run = self._run(f"{FORCED}/{one.name}", tasks=forced_tasks(largest), env=one.env)
+                run = self._run(f"{FORCED}/{one.name}", forced_tasks(largest), env=one.env)
                 self._stage(f"all_reduce by {one.algorithm} over {one.protocol}, forced", run)
         if GRAPHS in self.parts:
-            run = self._run(GRAPHS, tasks=variant_tasks(largest), graph=GRAPH_LAUNCHES)
+            run = self._run(GRAPHS, variant_tasks(largest), graph=GRAPH_LAUNCHES)
             self._stage("the same calls as CUDA graphs", run)
         if REGISTERED in self.parts:
             how = registration(site.nccl_version)
-            run = self._run(REGISTERED, tasks=variant_tasks(largest), register=how)
+            run = self._run(REGISTERED, variant_tasks(largest), register=how)
             self._stage(f"the same calls on registered memory ({how})", run)
         if COLLECTIVES in self.parts:
             self._stage("the remaining sizes", collectives)
@@ -102,14 +102,12 @@ class Session:
         self.say("capture: what NCCL says of this machine (not timed)")
         nbytes = tuple(size for size in _CAPTURED_BYTES if size <= (self.most_bytes or size))
         tasks = [Task(name, nbytes) for name in _CAPTURED]
-        run = self._run("", tasks=tasks, capture_choices=True)
+        run = self._run("", tasks, capture_choices=True)
         self.ranks.capture(run)
-        try:
-            said = json.loads((Path(run.out) / CHOICES).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        choices = read_object(Path(run.out) / CHOICES)
+        if not choices:
             self.faults.append("NCCL's description of the machine and its choices could not be captured")
-            return {}
-        return said if isinstance(said, dict) else {}
+        return choices
 
     def _describe(self, site: Site, choices: Mapping[str, Any]) -> None:
         """The topology and the scenario of the machine, once."""
@@ -140,37 +138,21 @@ class Session:
             self.faults.append(f"{title}: {_line(error)}")
             self.say(f"{title} stopped: {_line(error)}")
 
-    def _run(
-        self,
-        name: str,
-        ranks: Ranks | None = None,
-        *,
-        tasks: Iterable[Task] = (),
-        training: Iterable[TrainingTask] = (),
-        env: dict[str, str] | None = None,
-        capture_choices: bool = False,
-        graph: int = 0,
-        register: str = "none",
-    ) -> Run:
+    def _run(self, name: str, tasks: Iterable[Task] = (), ranks: Ranks | None = None, **options: Any) -> Run:
         """A run into the folder of that name; collectives are called in libnccl, as nccl-tests does."""
         ranks = ranks or self.ranks
-        steps = tuple(training)
         return Run(
             name=name,
             tasks=tuple(tasks),
-            training=steps,
-            iterations=_STEP_ITERATIONS if steps else 20,
+            iterations=_STEP_ITERATIONS if options.get("training") else 20,
             backend="nccl",
             runner="libnccl",
             world_size=ranks.world_size,
             ranks_per_gpu=ranks.ranks_per_gpu,
-            env=env or {},
-            capture_choices=capture_choices,
             network="",
             timeout_s=self.timeout_s,
-            graph=graph,
-            register=register,
             out=str((self.folder / name).absolute()),
+            **options,
         )
 
     def _rates(self) -> None:
@@ -198,8 +180,8 @@ def _possible(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _is_finished(run: Run) -> bool:
     """Whether an earlier laboratory has measured all of a run."""
-    said = read_conditions(Path(run.out))
-    return bool(said.get("finished")) and said.get("fingerprint") == run.fingerprint()
+    conditions = read_conditions(Path(run.out))
+    return bool(conditions.get("finished")) and conditions.get("fingerprint") == run.fingerprint()
 
 
 def _line(error: BaseException) -> str:

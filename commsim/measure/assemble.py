@@ -35,8 +35,8 @@ def curves_of(tables: list[LogTable], path: Path, wanted: Wanted) -> list[Curve]
     if wanted.collective is not None:
         matching = [c for c in parts if c.collective == wanted.collective]
         if parts and not matching:
-            found = ", ".join(sorted({c.collective for c in parts}))
-            raise error(path, tables[0].line, f"found {found}, expected {wanted.collective} as asked for")
+            others = ", ".join(sorted({c.collective for c in parts}))
+            raise error(path, tables[0].line, f"found {others}, expected {wanted.collective} as asked for")
         parts = matching
     merged: list[Curve] = []
     for part in parts:

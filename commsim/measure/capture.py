@@ -1,9 +1,8 @@
 """What NCCL itself says of its topology, graphs, tuning and choices: an untimed pass in processes of its own.
 
-NCCL reads NCCL_DEBUG and NCCL_DEBUG_FILE once per process, and a log costs time, so that the ranks that are timed have
-none of it. The pass writes into ``capture/`` of the run's folder, at once when it is through: ``topology.xml``,
-``graphs.xml`` (which `library.graph` of a scenario takes), and ``nccl-debug.log`` as NCCL wrote it, which names the
-host; beside it ``nccl_choices.json`` holds the tuning table and the choices, and names no host.
+NCCL reads NCCL_DEBUG once per process, and a log costs time. The pass writes ``capture/`` of the run's folder:
+``topology.xml``, ``graphs.xml`` (for `library.graph` of a scenario) and ``nccl-debug.log``, which names the host.
+Beside it ``nccl_choices.json`` holds the tuning table and the choices, and names no host.
 """
 
 from __future__ import annotations
@@ -22,13 +21,19 @@ _UNFINISHED = "capture.new"
 _CHOICE = ("collective", "nbytes", "algorithm", "protocol", "channels")
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is none or it cannot be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def is_captured(folder: Path, fingerprint: str) -> bool:
     """Whether the choices of this run are there already."""
-    try:
-        said = json.loads((folder / CHOICES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(said, dict) and said.get("fingerprint") == fingerprint and bool(said.get("choices"))
+    choices = read_object(folder / CHOICES)
+    return choices.get("fingerprint") == fingerprint and bool(choices.get("choices"))
 
 
 def begin(folder: Path) -> None:
@@ -44,22 +49,21 @@ def begin(folder: Path) -> None:
 def capture_environment(folder: Path, rank: int, *, graphs: bool = True) -> dict[str, str]:
     """The variables for the rank's process before NCCL begins.
 
-    Every rank asks for the topology, though only rank 0 writes it (NCCL_TOPO_DUMP_FILE_RANK): the ranks of a host put
-    it together in an exchange of its own (ncclTopoGetSystem in src/graph/topo.cc, 2.27.7), which would wait for those
-    that do not ask. Without `graphs` they are in the log alone: NCCL up to 2.30 fails as it writes one whose paths are
-    C2C, which its dictionary of names lacks (kvDictLinkType in src/graph/search.cc).
+    Every rank asks for the topology, though only rank 0 writes it: the ranks of a host gather it in an exchange that
+    waits for all (ncclTopoGetSystem in src/graph/topo.cc, 2.27.7). Without `graphs` they are in the log alone: NCCL up
+    to 2.30 fails as it writes paths of C2C (kvDictLinkType in src/graph/search.cc).
     """
     unfinished = (folder / _UNFINISHED).absolute()
-    said = {"NCCL_TOPO_DUMP_FILE": str(unfinished / TOPOLOGY), "NCCL_TOPO_DUMP_FILE_RANK": "0"}
+    variables = {"NCCL_TOPO_DUMP_FILE": str(unfinished / TOPOLOGY), "NCCL_TOPO_DUMP_FILE_RANK": "0"}
     if rank == 0:
-        said |= {
+        variables |= {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
             "NCCL_DEBUG_FILE": str(unfinished / DEBUG_LOG).replace("%", "%%"),
         }
     if rank == 0 and graphs:
-        said |= {"NCCL_GRAPH_DUMP_FILE": str(unfinished / GRAPHS), "NCCL_GRAPH_DUMP_FILE_RANK": "0"}
-    return said
+        variables |= {"NCCL_GRAPH_DUMP_FILE": str(unfinished / GRAPHS), "NCCL_GRAPH_DUMP_FILE_RANK": "0"}
+    return variables
 
 
 def finish(folder: Path, fingerprint: str) -> Path:
@@ -74,7 +78,7 @@ def finish(folder: Path, fingerprint: str) -> Path:
     log = read_debug_log(unfinished / DEBUG_LOG)
     if not log.selections:
         raise MeasurementError(f"{unfinished / DEBUG_LOG}: NCCL {log.version or ''} logged no choices")
-    said: dict[str, Any] = {
+    choices: dict[str, Any] = {
         "fingerprint": fingerprint,
         "version": None if log.version is None else list(log.version),
         "ranks": log.ranks,
@@ -97,7 +101,7 @@ def finish(folder: Path, fingerprint: str) -> Path:
         unfinished.rename(kept)
     except OSError as fault:
         raise MeasurementError(f"{kept}: cannot be written: {fault.strerror}") from None
-    return write_atomically(folder / CHOICES, json.dumps(said, indent=2) + "\n")
+    return write_atomically(folder / CHOICES, json.dumps(choices, indent=2) + "\n")
 
 
 def _has_graphs(path: Path) -> bool:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 
 from commsim.measure.gpu import Gpus
 from commsim.measure.libnccl import REMOTE_ERROR, Nccl, NcclError, NcclFaultError
+from commsim.measure.rendezvous import within
 from commsim.measure.splits import colors, group_of
-
-T = TypeVar("T")
 
 _LOOK_S = 0.02  # how often a waiting rank asks NCCL for errors: often enough for a person, rare enough for the clock
 _ABORT_S = 10.0
@@ -32,16 +29,16 @@ class Communicator:
         self.nccl = Nccl(layer.nccl())
         self._handles: list[int] = []
         self._gpu = gpu
-        said: list[Any] = [None]
+        shared: list[Any] = [None]
         if run_rank == 0:
             try:
-                said = [self.nccl.unique_id()]
+                shared = [self.nccl.unique_id()]
             except NcclError as error:
-                said = [str(error)]
-        dist.broadcast_object_list(said, src=0)
-        if isinstance(said[0], str):
-            raise NcclFaultError(f"no communicator of NCCL: {said[0]}")
-        unique_id = said[0]
+                shared = [str(error)]
+        dist.broadcast_object_list(shared, src=0)
+        if isinstance(shared[0], str):
+            raise NcclFaultError(f"no communicator of NCCL: {shared[0]}")
+        unique_id = shared[0]
         whole = self._begin(lambda: self.nccl.join(unique_id, run_rank, world_size), "all ranks")
         self._handles.append(whole)
         group = group_of(rule, world_size, run_rank)
@@ -61,7 +58,7 @@ class Communicator:
             return make()
 
         try:
-            return _within(self.timeout_s, work)
+            return within(self.timeout_s, work)
         except TimeoutError:
             raise NcclFaultError(
                 f"NCCL's communicator of {whom} was not there within {self.timeout_s:.0f} s (--timeout); "
@@ -110,18 +107,4 @@ class Communicator:
                 self.nccl.function("ncclCommAbort")(handle)
 
         with suppress(TimeoutError, RuntimeError):  # the process ends anyway, and the driver clears up after it
-            _within(_ABORT_S, work)
-
-
-def _within(seconds: float, call: Callable[[], T]) -> T:
-    """What a call returns or raises; TimeoutError after so many seconds, while the call itself goes on."""
-    answer: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return answer.result(timeout=seconds)
+            within(_ABORT_S, work)

@@ -29,20 +29,20 @@ def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
 def nccl_configuration(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables of NCCL's own files, which it reads where the environment has none; the first file wins."""
     named = (os.environ if env is None else env).get("NCCL_CONF_FILE", "")
-    said: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for path in (named or _CONFIGURATION[0], _CONFIGURATION[1]):
         for line in _read(os.path.expanduser(path)).splitlines():  # noqa: PTH111 - a home that does not exist stays
             name, sign, value = line.partition("=")
             if sign and not line.startswith("#"):
-                said.setdefault(name, value)
-    return environment(said)
+                settings.setdefault(name, value)
+    return environment(settings)
 
 
 def host_digest(more: str = "") -> str:
     """What tells hosts of one run apart and names none; NCCL_HOSTID makes a host of its own, as it does for NCCL."""
     boot = _read("/proc/sys/kernel/random/boot_id")
-    said = platform.node() + boot + os.environ.get("NCCL_HOSTID", "") + more
-    return hashlib.sha256(said.encode()).hexdigest()[:8]
+    identity = platform.node() + boot + os.environ.get("NCCL_HOSTID", "") + more
+    return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
 def rank_conditions(host: str) -> dict[str, Any]:

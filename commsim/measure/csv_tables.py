@@ -112,8 +112,8 @@ def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[
     for record in _records(stream, path, separator):
         try:
             table.rows.append(_row(record))
-        except LogFormatError as found:
-            faults += found.faults
+        except LogFormatError as error_in_row:
+            faults += error_in_row.faults
         if len(faults) == _FAULT_LIMIT:
             faults.append(Fault(str(path), record.line, 1, "", "reading ended here: too many faults"))
             break

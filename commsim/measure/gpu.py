@@ -24,6 +24,13 @@ LAYER_VARIABLE = "COMMSIM_GPU_LAYER"
 NCCL_VARIABLE = "COMMSIM_NCCL_LIBRARY"
 
 
+def _torch() -> Any:
+    """The module torch, which takes seconds to load: nothing loads it before a GPU is asked for."""
+    import torch
+
+    return torch
+
+
 @dataclass(frozen=True)
 class GpuProperties:
     """One GPU as CUDA sees it; `sm` is 90 for a Hopper, `uuid` is ``GPU-...`` as NVML has it, empty if unknown."""
@@ -39,9 +46,7 @@ class Event:
     """A moment on the stream that torch uses."""
 
     def __init__(self) -> None:
-        import torch
-
-        self._event = torch.cuda.Event(enable_timing=True)
+        self._event = _torch().cuda.Event(enable_timing=True)
 
     def record(self) -> None:
         """Marks the moment at which the GPU comes here."""
@@ -56,9 +61,7 @@ class Stream:
     """A stream of the GPU in use that does not wait for the default one; `pointer` is its cudaStream_t."""
 
     def __init__(self) -> None:
-        import torch
-
-        self._stream = torch.cuda.Stream()  # torch creates its own with cudaStreamNonBlocking, as nccl-tests does
+        self._stream = _torch().cuda.Stream()  # torch creates its own with cudaStreamNonBlocking, as nccl-tests does
         self.pointer = int(self._stream.cuda_stream)
 
     def finished(self) -> bool:
@@ -108,21 +111,15 @@ class Gpus:
 
     def available(self) -> bool:
         """Whether there is a GPU to measure on."""
-        import torch
-
-        return bool(torch.cuda.is_available())
+        return bool(_torch().cuda.is_available())
 
     def count(self) -> int:
         """How many GPUs this process sees."""
-        import torch
-
-        return int(torch.cuda.device_count())
+        return int(_torch().cuda.device_count())
 
     def properties(self, index: int) -> GpuProperties:
         """What CUDA says of a GPU."""
-        import torch
-
-        p = torch.cuda.get_device_properties(index)
+        p = _torch().cuda.get_device_properties(index)
         uuid = str(getattr(p, "uuid", ""))  # since torch 2.4
         return GpuProperties(
             name=p.name,
@@ -134,21 +131,15 @@ class Gpus:
 
     def use(self, index: int) -> None:
         """Makes a GPU the one that this process, and NCCL in it, works on."""
-        import torch
-
-        torch.cuda.set_device(index)
+        _torch().cuda.set_device(index)
 
     def torch_device(self, index: int) -> Any:
         """The torch.device of a GPU."""
-        import torch
-
-        return torch.device("cuda", index)
+        return _torch().device("cuda", index)
 
     def synchronize(self) -> None:
         """Waits until the GPU in use has done everything."""
-        import torch
-
-        torch.cuda.synchronize()
+        _torch().cuda.synchronize()
 
     def clock(self) -> float:
         """Seconds since some moment, of the clock that times the calls of a library."""
@@ -164,28 +155,20 @@ class Gpus:
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of the GPU in use; what torch keeps for later is not free."""
-        import torch
-
-        free, total = torch.cuda.mem_get_info()
+        free, total = _torch().cuda.mem_get_info()
         return int(free), int(total)
 
     def release_memory(self) -> None:
         """Gives what torch keeps for later back to the GPU."""
-        import torch
-
-        torch.cuda.empty_cache()
+        _torch().cuda.empty_cache()
 
     def peak_memory(self) -> int:
         """The most bytes that torch has held on the GPU in use since `reset_peak_memory`."""
-        import torch
-
-        return int(torch.cuda.max_memory_allocated())
+        return int(_torch().cuda.max_memory_allocated())
 
     def reset_peak_memory(self) -> None:
         """Lets `peak_memory` begin anew."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats()
+        _torch().cuda.reset_peak_memory_stats()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Whether an error of torch or of NCCL says that a memory is full."""

@@ -37,7 +37,7 @@ def gpu_conditions(gpu: Gpus, index: int) -> dict[str, Any]:
     import torch
 
     properties = gpu.properties(index)
-    said: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "gpu": properties.name,
         "gpu_memory_bytes": properties.memory_bytes,
         "sm": properties.sm,
@@ -46,10 +46,10 @@ def gpu_conditions(gpu: Gpus, index: int) -> dict[str, Any]:
     }
     version = gpu.nccl_version()
     if version is not None:
-        said["nccl"] = ".".join(map(str, version))
+        conditions["nccl"] = ".".join(map(str, version))
     nvml, handle = gpu.nvml(), gpu.nvml_handle(index)
     if nvml is None or handle is None:
-        return said | {"nvml": "not there"}
+        return conditions | {"nvml": "not there"}
     asked: dict[str, Callable[[], Any]] = {
         "driver": lambda: _text(nvml.nvmlSystemGetDriverVersion()),
         "power_cap_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
@@ -60,7 +60,7 @@ def gpu_conditions(gpu: Gpus, index: int) -> dict[str, Any]:
         "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
         "numa_node": lambda: _numa_node(gpu.sysfs, _text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
     }
-    return said | _answers(asked) | {"mps": _has_mps()}
+    return conditions | _answers(asked) | {"mps": _has_mps()}
 
 
 def gpu_state(gpu: Gpus, index: int) -> dict[str, Any]:
@@ -92,11 +92,11 @@ def _reasons(bits: int, words: dict[int, str]) -> list[str]:
 
 def _answers(asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     """What is answered; NVML raises errors of its own for what a board, a driver or a right does not give."""
-    said = {}
+    answers = {}
     for name, ask in asked.items():
         with suppress(Exception):
-            said[name] = ask()
-    return said
+            answers[name] = ask()
+    return answers
 
 
 def _text(value: str | bytes) -> str:
@@ -126,14 +126,14 @@ def host_conditions(gpu: Gpus) -> dict[str, Any]:
 
 def hcas(sysfs: Path) -> list[dict[str, Any]]:
     """InfiniBand and RoCE adapters with their ports: state, rate and link layer, as the kernel writes them."""
-    said = []
+    adapters = []
     for device in _entries(sysfs / "class/infiniband"):
         ports = [
             {name: _line(port / file) for name, file in _PORT.items()} | {"port": port.name}
             for port in _entries(device / "ports")
         ]
-        said.append({"name": device.name, "firmware": _line(device / "fw_ver"), "ports": ports})
-    return said
+        adapters.append({"name": device.name, "firmware": _line(device / "fw_ver"), "ports": ports})
+    return adapters
 
 
 _PORT = {"state": "state", "rate": "rate", "link": "link_layer"}
@@ -149,25 +149,25 @@ def acs(sysfs: Path) -> str:
         if not _line(device / "class").startswith("0x0604"):
             continue
         try:
-            data = (device / "config").read_bytes()
+            configuration = (device / "config").read_bytes()
         except OSError:
             continue
-        if len(data) < 512:
+        if len(configuration) < 512:
             continue
         asked += 1
-        redirecting += _redirects(data)
+        redirecting += _redirects(configuration)
     return f"{redirecting} of {asked} bridges redirect" if asked else "not readable"
 
 
-def _redirects(data: bytes) -> bool:
+def _redirects(configuration: bytes) -> bool:
     """Whether the configuration of a bridge has P2P request or completion redirect on (bits 2 and 3 of the control)."""
     at = 0x100
     for _ in range(64):
-        head = int.from_bytes(data[at : at + 4], "little")
+        head = int.from_bytes(configuration[at : at + 4], "little")
         if head & 0xFFFF == _ACS:
-            return bool(int.from_bytes(data[at + _CONTROL : at + _CONTROL + 2], "little") & 0x0C)
+            return bool(int.from_bytes(configuration[at + _CONTROL : at + _CONTROL + 2], "little") & 0x0C)
         at = head >> 20
-        if at < 0x100 or at + 8 > len(data):
+        if at < 0x100 or at + 8 > len(configuration):
             return False
     return False
 

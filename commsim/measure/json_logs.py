@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from commsim.measure.assemble import error
+from commsim.measure.gpu import version_of
 from commsim.measure.records import collective_name
 from commsim.measure.rows import NOTHING, Group, LogTable, TableRow, group_is_sound, size_is_sound
+from commsim.nccl.version import format_version
 
 _DOCUMENT_LIMIT = 64 * 2**20
 _LINE_LIMIT = 1 << 20
@@ -60,14 +62,14 @@ def _nccl_tests(document: dict[str, Any], path: Path) -> LogTable:
         (c for w in words[:4] if (c := collective_name(Path(str(w)).name.removesuffix("_mpi")))), None
     )
     if (code := _whole(document.get("nccl_version"))) is not None and code >= 10000:
-        table.conditions["nccl_version"] = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+        table.conditions["nccl_version"] = format_version(version_of(code))
     if isinstance(document.get("version"), str):
         table.conditions["nccl_tests_version"] = document["version"][:40]
     env = document.get("env")
     if isinstance(env, list):
-        stated = sorted(str(e)[:200] for e in env[:256] if str(e).startswith(("NCCL_", "RCCL_")))
-        if stated:
-            table.conditions["env"] = " ".join(stated)
+        variables = sorted(str(e)[:200] for e in env[:256] if str(e).startswith(("NCCL_", "RCCL_")))
+        if variables:
+            table.conditions["env"] = " ".join(variables)
     for number, result in enumerate(document["results"], start=1):
         row = _result(result, number) if isinstance(result, dict) else None
         if row is None:
@@ -117,11 +119,11 @@ def _inspector(stream: TextIO, path: Path) -> list[LogTable]:
         number += 1
         if not text.strip():
             continue
-        found = _call(_object(text), number)
-        if found is None:
+        call = _call(_object(text), number)
+        if call is None:
             skipped += 1
             continue
-        collective, n_ranks, row = found
+        collective, n_ranks, row = call
         table = tables.setdefault((collective, n_ranks), LogTable(number, collective=collective, n_ranks=n_ranks))
         table.conditions.setdefault("timing", "NCCL inspector, per call and rank")
         table.rows.append(row)

@@ -50,7 +50,7 @@ class Host:
 class _Child:
     rank: int
     process: subprocess.Popen[bytes] | Born
-    said: str = ""
+    reason: str = ""
     cause: str = ""  # what torch or NCCL logged as the reason, before a stack of frames
     noise: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
 
@@ -115,10 +115,8 @@ def launch(
 ) -> None:
     """Runs a run on ranks of this machine until all have finished; `show` gets every line of the table.
 
-    The ranks are forked by a nursery where there is one, else started each by itself.
-
-    A run that cannot go on raises MeasurementError with what each rank said; an interrupt is passed on. In every case
-    no rank is left when this returns.
+    A nursery, where there is one, forks the ranks. A run that cannot go on raises MeasurementError with what each rank
+    said. No rank is left when this returns.
     """
     require_torch()
     places = list(hosts) or [Host()] * run.world_size
@@ -182,8 +180,8 @@ def beside(run: Run, place: Place, name: str, nursery: Nursery | None = None) ->
     if status == 0:
         return ""
     lines = [line for line in words.splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith("commsim: ")), lines[-1] if lines else "")
-    return said.removeprefix("commsim: ") or f"{place}: ended with status {status}"
+    last = next((line for line in lines if line.startswith("commsim: ")), lines[-1] if lines else "")
+    return last.removeprefix("commsim: ") or f"{place}: ended with status {status}"
 
 
 def _beside(run: Run, env: Mapping[str, str], nursery: Nursery | None) -> tuple[int, str]:
@@ -196,8 +194,8 @@ def _beside(run: Run, env: Mapping[str, str], nursery: Nursery | None) -> tuple[
     born = nursery.start(env, run.to_json(), stdout=sys.__stdout__.fileno() if sys.__stdout__ else 1)
     try:
         with born.stderr:
-            said = born.stderr.read()
-        return born.wait(), said.decode(errors="replace")
+            errors = born.stderr.read()
+        return born.wait(), errors.decode(errors="replace")
     except BaseException:
         born.kill()
         raise
@@ -272,19 +270,19 @@ class _Lines:
     def read(self) -> bool:
         """Takes what is there; False at the end of the stream, or where nothing is there now."""
         try:
-            data = os.read(self.stream.fileno(), 65536)
+            chunk = os.read(self.stream.fileno(), 65536)
         except BlockingIOError:
             return False
-        *lines, self.rest = (self.rest + data).split(b"\n")
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
         for line in lines:
             self._take(line.decode(errors="replace"))
-        return bool(data)
+        return bool(chunk)
 
     def _take(self, line: str) -> None:
         if self.show is not None:
             self.show(line)
         elif line.startswith("commsim: "):
-            self.child.said = line.removeprefix("commsim: ")
+            self.child.reason = line.removeprefix("commsim: ")
         elif line.strip():
             self.child.noise.append(line)
             if not self.child.cause and (cause := _CAUSES.search(line)):
@@ -300,8 +298,8 @@ def _report(children: list[_Child], first: _Child) -> str:
         lines.append(f"rank {child.rank} was killed by signal {code} ({signal.Signals(code).name})")
     by_text: dict[str, list[int]] = {}
     for child in children:
-        if child.said:
-            by_text.setdefault(child.said.removeprefix(f"rank {child.rank} of {len(children)}: "), []).append(
+        if child.reason:
+            by_text.setdefault(child.reason.removeprefix(f"rank {child.rank} of {len(children)}: "), []).append(
                 child.rank
             )
         elif child.cause:
@@ -311,7 +309,7 @@ def _report(children: list[_Child], first: _Child) -> str:
     waiting = [c.rank for c in children if c.process.poll() is None]
     if waiting:
         lines.append(f"{_ranks(waiting)} did not answer any more and had to be stopped")
-    if not first.said and not first.cause:
+    if not first.reason and not first.cause:
         ended = [] if first in killed else [f"rank {first.rank} ended with status {first.process.poll()}"]
         lines += [*ended, *([f"last words of rank {first.rank}:", *first.noise] if first.noise else [])]
     lines.append("finished rows are kept; run the same command again to go on")

@@ -187,9 +187,9 @@ class Nccl:
         """What NCCL says of a result: the meaning of its number, and the last warning where it has given one."""
         words = (self._error_string(code) or b"").decode(errors="replace")
         last = (self._last_error(communicator) or b"") if self._last_error is not None else b""
-        said = last.decode(errors="replace").strip()
+        warning = last.decode(errors="replace").strip()
         short = words.split(" (run with")[0].split(" - please")[0]
-        return NcclError(name, code, f"{short}: {said}" if said else short)
+        return NcclError(name, code, f"{short}: {warning}" if warning else short)
 
     def unique_id(self) -> bytes:
         """What the other ranks need to join a communicator of this rank, 128 bytes."""

@@ -123,9 +123,9 @@ class _Port(NamedTuple):
 @lru_cache(maxsize=8)
 def _ports(sysfs: Path) -> tuple[_Port, ...]:
     """The ports of the host's adapters, looked for once: a driver makes them when the host starts."""
-    found = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
+    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
     names = ("state", "counters/port_xmit_data", "counters/port_rcv_data")
-    return tuple(_Port(*(str(port / name) for name in names)) for port in found)
+    return tuple(_Port(*(str(port / name) for name in names)) for port in ports)
 
 
 def _read(path: str) -> str:

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TextIO
 
 from commsim.measure.assemble import NoRows, error
+from commsim.measure.gpu import version_of
 from commsim.measure.records import collective_name
 from commsim.measure.rows import ITEMSIZE, NOTHING, Group, LogTable, TableRow, group_is_sound, size_is_sound
+from commsim.nccl.version import format_version
 
 _LINE_LIMIT = 16_384  # characters; longer lines are no table rows
 _HEADER_WITHIN = 64 * 2**20  # characters: a log whose table starts later than this is taken for something else
@@ -57,7 +59,7 @@ class HeaderColumns:
 class _RunSoFar:
     """What the log has said so far about the run whose table comes next."""
 
-    stated: str | None = None
+    test: str | None = None
     command: str | None = None
     processes: int | None = None
     per_process: int | None = None
@@ -101,8 +103,8 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
             raise error(path, number, f"more than {_ROW_LIMIT} rows; expected the log of one test")
         if not rows and not skipped:
             _listen(run, line)
-            found = _FAILURE.search(line)
-            failure = failure or (found[1][:160] if found else "")
+            match = _FAILURE.search(line)
+            failure = failure or (match[1][:160] if match else "")
     if not tables:
         raise error(path, 1 if number else 0, _no_table(number, early, binary))
     if not any(row.size > 0 for table in tables for row in table.rows):
@@ -140,10 +142,10 @@ def _lines(stream: TextIO) -> Iterator[str]:
 
 def read_header(line: str) -> HeaderColumns | None:
     """The columns that a header line names, or None where it is damaged."""
-    found = _HEADER.search(line)
-    if found is None:
+    match = _HEADER.search(line)
+    if match is None:
         return None
-    text = line[found.start() :].rstrip()
+    text = line[match.start() :].rstrip()
     names = text.split()
     starts = [i for i, name in enumerate(names) if name in ("time", "cputime")]
     if not starts or names[3 : starts[0]] not in ([], ["redop"], ["root"], ["redop", "root"]):
@@ -235,10 +237,10 @@ def _number(word: str) -> float:
 
 def _is_second(part: str, time: str, columns: HeaderColumns) -> bool:
     """Whether the only group of a row stands under the second time column."""
-    found = re.search(rf"(?<=\s){re.escape(time)}(?=\s)", part)
-    if found is None:
+    match = re.search(rf"(?<=\s){re.escape(time)}(?=\s)", part)
+    if match is None:
         return False
-    end = found.end() - len(part.split(maxsplit=1)[0])
+    end = match.end() - len(part.split(maxsplit=1)[0])
     return abs(end - columns.time_ends[1]) < abs(end - columns.time_ends[0])
 
 
@@ -256,31 +258,26 @@ def _listen(run: _RunSoFar, line: str) -> None:
         if len(run.ranks) < 10**6:
             run.ranks.setdefault(int(rank[1]), (rank[4] or "", rank[3], rank[2] or "0", rank[5].strip()[:80]))
         return
-    if "nThread" in line and (found := _THREADS.search(line)):
-        run.per_process = int(found[1]) * int(found[2])
+    if "nThread" in line and (match := _THREADS.search(line)):
+        run.per_process = int(match[1]) * int(match[2])
         run.ranks = {}
         for name, value in _NUMBERS.findall(line):
             run.conditions[name.replace(" ", "_")] = value
     if "_perf" in line:
-        if found := _TEST.search(line):
-            run.stated = collective_name(found[1].removesuffix("_mpi"))
-        elif (found := _COMMAND.search(line)) and "concluded" not in line:
-            run.command = collective_name(found[1] or found[2])
-    if found := _PROCESSES.search(line.partition("_perf")[0]):  # behind it, -n is the number of iterations
-        run.processes = int(found[1])
+        if match := _TEST.search(line):
+            run.test = collective_name(match[1].removesuffix("_mpi"))
+        elif (match := _COMMAND.search(line)) and "concluded" not in line:
+            run.command = collective_name(match[1] or match[2])
+    if match := _PROCESSES.search(line.partition("_perf")[0]):  # behind it, -n is the number of iterations
+        run.processes = int(match[1])
     for pattern, key in ((_TESTS_VERSION, "nccl_tests_version"), (_VERSION, "nccl_version")):
-        if found := pattern.search(line):
-            run.conditions[key] = found[1]
-    if (found := _LIBRARY.search(line)) and "nccl_version" not in run.conditions:
-        code = int(found[1])  # 2.29.2 is 22902; before 2.9 it was 2.8.4 -> 2804
-        run.conditions["nccl_version"] = (
-            f"{code // 10000}.{code // 100 % 100}.{code % 100}"
-            if code >= 10000
-            else f"{code // 1000}.{code // 100 % 10}.{code % 100}"
-        )
+        if match := pattern.search(line):
+            run.conditions[key] = match[1]
+    if (match := _LIBRARY.search(line)) and "nccl_version" not in run.conditions:
+        run.conditions["nccl_version"] = format_version(version_of(int(match[1])))
     if "CCL_" in line and len(run.env) < 256:
-        for name, given, stated in _ENV.findall(line):
-            run.env[name] = (given or stated).strip("\"'")[:200]
+        for name, given, quoted in _ENV.findall(line):
+            run.env[name] = (given or quoted).strip("\"'")[:200]
 
 
 def _table(run: _RunSoFar, line: int, columns: HeaderColumns | None) -> LogTable:
@@ -301,7 +298,7 @@ def _table(run: _RunSoFar, line: int, columns: HeaderColumns | None) -> LogTable
         conditions["launch"] = "one_process" if len(processes) == 1 and len(run.ranks) > 1 else "process_per_gpu"
         if 1 < len(processes) < len(run.ranks):
             conditions["launch"] = "process_per_node"
-    table = LogTable(line, collective=run.stated or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None)
+    table = LogTable(line, collective=run.test or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None)
     table.conditions = conditions
     if columns is not None:
         table.has_redop, table.has_root = columns.has_redop, columns.has_root

@@ -1,9 +1,8 @@
 """Several NCCL ranks on one GPU.
 
-NCCL refuses two ranks on one device ("Duplicate GPU detected") unless told otherwise. Until 2.30.2 each rank can claim
-a host of its own (NCCL_HOSTID replaces the host's hash, src/misc/utils.cc), which leaves the socket transport; from
-2.30.3 NCCL_MULTI_RANK_GPU_ENABLE allows it within one host (NCCL's documentation of its environment, marked
-experimental, with two ranks per GPU by default and fewer CTAs for more).
+NCCL refuses two ranks on one device ("Duplicate GPU detected") unless told otherwise. Until 2.30.2 a rank can claim a
+host of its own (NCCL_HOSTID, src/misc/utils.cc) and talks through sockets. From 2.30.3 NCCL_MULTI_RANK_GPU_ENABLE
+allows it (experimental in NCCL's documentation; two ranks per GPU by default, fewer CTAs for more).
 """
 
 from __future__ import annotations

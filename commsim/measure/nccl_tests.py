@@ -12,19 +12,17 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import commsim
 from commsim.errors import CommsimError, MeasurementError
 from commsim.files import write_atomically
 from commsim.measure.conditions import environment
 from commsim.measure.gpu import gpus
 from commsim.measure.nccl_log import read_log
 from commsim.measure.rows import Group, LogTable
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Repeat, Run, Task
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.table import format_row
 from commsim.units import format_bytes
@@ -54,11 +52,11 @@ def program(collective: str, folder: str) -> Path:
     if name is None:
         raise MeasurementError(f"nccl-tests has no {collective} of our counts; take --runner libnccl")
     places = [str(Path(folder) / sub) for sub in ("", "build")] if folder else [os.environ.get("PATH", "")]
-    found = shutil.which(name, path=os.pathsep.join(places))
-    if found is None:
+    path = shutil.which(name, path=os.pathsep.join(places))
+    if path is None:
         where = f"in {folder}" if folder else "on PATH; name its folder with --nccl-tests"
         raise MeasurementError(f"found no {name} {where}")
-    return Path(found)
+    return Path(path)
 
 
 def commands(run: Run, task: Task, folder: str) -> list[list[str]]:
@@ -95,8 +93,8 @@ def measure(run: Run, folder: str, show: Callable[[str], None]) -> None:
                 for command in lines[id(task)]:
                     log = _output(command, run)
                     conditions |= _keep(Path(run.out) / LOG, command, log)
-                    for row in _rows(log, run, task, repeat):
-                        if _key(row) not in table.finished:
+                    for point, row in _rows(log, run, task, repeat):
+                        if point.key not in table.finished:
                             table.add(row)
                             show(format_row(row))
         table.write_conditions(conditions | {"finished": True})
@@ -120,8 +118,8 @@ def _output(command: list[str], run: Run) -> str:
         raise MeasurementError(f"{command[0]}: {fault.strerror}") from None
     text = done.stdout.decode(errors="replace")
     if done.returncode:
-        said = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        last = next((line for line in reversed(said) if "failure" in line.lower()), said[-1] if said else "")
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        last = next((line for line in reversed(lines) if "failure" in line.lower()), lines[-1] if lines else "")
         raise MeasurementError(
             f"{' '.join([Path(command[0]).name, *command[1:]])} ended with status {done.returncode}: {last[:240]}"
         )
@@ -131,34 +129,24 @@ def _output(command: list[str], run: Run) -> str:
 def _keep(path: Path, command: list[str], log: str) -> dict[str, str]:
     """Adds an output to the log of the run, without the name of the host; returns what it says of the library."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    said = " ".join([Path(command[0]).name, *command[1:]])
+    words = " ".join([Path(command[0]).name, *command[1:]])
     nameless = _HOST.sub(r"\1 host", log)
-    write_atomically(path, f"{text}$ {said}\n{nameless}")
+    write_atomically(path, f"{text}$ {words}\n{nameless}")
     match = re.search(r"nccl-tests version\s+([\w.+-]+)", log)
     return {"nccl_tests": match[1]} if match else {}
 
 
-def _rows(log: str, run: Run, task: Task, repeat: int) -> Iterator[dict[str, Any]]:
-    """The rows of an output in the columns of our table."""
+def _rows(log: str, run: Run, task: Task, repeat: int) -> Iterator[tuple[Repeat, dict[str, Any]]]:
+    """The rows of an output, each with its columns in our table."""
     try:
         tables: list[LogTable] = read_log(io.StringIO(log), Path(PROGRAMS[task.collective]))
     except CommsimError as fault:
         raise MeasurementError(f"{PROGRAMS[task.collective]} printed no table: {str(fault).splitlines()[0]}") from None
     for row in (row for table in tables for row in table.rows):
-        yield {
-            "collective": task.collective,
-            "n_ranks": run.world_size,
-            "size_bytes": row.size,
-            "count": row.count,
-            "dtype": task.dtype,
-            "redop": task.redop if task.reduces else "none",
-            "root": task.root if task.rooted else -1,
-            "algorithm": "",
-            "iterations": run.iterations,
-            "repeat": repeat,
-            **_columns("oop", row.out_of_place),
-            **(_columns("ip", row.in_place) if "ip" in run.places(task) else {}),
-        }
+        point = Repeat(task, row.size, repeat)
+        in_place = _columns("ip", row.in_place) if "ip" in run.places(task) else {}
+        measured = {"count": row.count, **_columns("oop", row.out_of_place), **in_place}
+        yield point, point.columns(run) | measured
 
 
 def _columns(place: str, group: Group) -> dict[str, Any]:
@@ -172,31 +160,15 @@ def _columns(place: str, group: Group) -> dict[str, Any]:
     }
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    names = ("collective", "dtype", "redop", "root", "size_bytes", "repeat", "algorithm")
-    return tuple(row[name] for name in names)
-
-
 def _conditions(run: Run) -> dict[str, Any]:
     layer = gpus()
     gpu = layer.properties(0).name if layer.available() else ""
     largest = max((size for task in run.tasks for size in task.sizes), default=0)
     return {
-        "name": run.name,
-        "fingerprint": run.fingerprint(),
-        "scenario_hash": run.scenario_hash,
-        "backend": run.backend,
-        "world_size": run.world_size,
-        "network": run.network,
-        "runner": run.runner,
+        **run.description(),
         "measures": "nccl-tests itself, one process with a thread per GPU: means over the calls and ranks",
-        "iterations": run.iterations,
-        "warmup": run.warmup,
-        "repeats": run.repeats,
         "largest": format_bytes(largest),
         "gpu": gpu,
         "hosts": 1,
-        "commsim": commsim.__version__,
-        "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "env": environment(),
     }

@@ -1,7 +1,6 @@
 """A process that has loaded torch and forks ranks: a rank is there in a tenth of a second instead of several.
 
-It loads and does no more: no GPU is touched and no thread begun in it, so that a rank that it forks is as good as one
-that was started by itself, also for CUDA, which a fork must not inherit.
+It touches no GPU and begins no thread, since CUDA must not be inherited by a fork.
 """
 
 from __future__ import annotations
@@ -86,10 +85,10 @@ class Nursery:
         self._process.wait()
 
     def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
-        data = json.dumps(request).encode()
+        message = json.dumps(request).encode()
         try:
-            socket.send_fds(self._socket, [_HEAD.pack(len(data))], descriptors)
-            self._socket.sendall(data)
+            socket.send_fds(self._socket, [_HEAD.pack(len(message))], descriptors)
+            self._socket.sendall(message)
         except OSError:
             raise MeasurementError("the process that starts the ranks has ended") from None
 
@@ -105,9 +104,9 @@ class Nursery:
         """Takes in what the nursery says; False where it says nothing for so long."""
         if not select.select([self._socket], [], [], patience_s)[0]:
             return False
-        data = self._socket.recv(65536)
-        self.gone = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        chunk = self._socket.recv(65536)
+        self.gone = not chunk
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             word, pid, *status = line.split()
             if word == b"born":
@@ -179,13 +178,13 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        part = connection.recv(length - len(data))
+    message = b""
+    while len(message) < length:
+        part = connection.recv(length - len(message))
         if not part:
             raise EOFError
-        data += part
-    return data
+        message += part
+    return message
 
 
 def _be(request: Mapping[str, Any], descriptors: list[int], parent: int) -> None:

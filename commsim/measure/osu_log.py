@@ -41,18 +41,18 @@ def read_osu(stream: TextIO, path: Path) -> list[LogTable]:
     number = total = 0
     while line := stream.readline(_LINE_LIMIT):
         number += 1
-        if found := _NP.search(line) or _WORLD.search(line):
-            n_ranks = int(found[1])
-        if found := _TITLE.search(line):
-            collective = collective_name(found[1].replace("All-to-All", "alltoall"))
-        elif found := _HEADER.search(line):
-            unit = found[2].lower()
+        if match := _NP.search(line) or _WORLD.search(line):
+            n_ranks = int(match[1])
+        if match := _TITLE.search(line):
+            collective = collective_name(match[1].replace("All-to-All", "alltoall"))
+        elif match := _HEADER.search(line):
+            unit = match[2].lower()
             tables.append(LogTable(number, collective=collective, n_ranks=n_ranks))
             columns = None
         elif "COMMS-RES" in line and "BW" in line:
             columns = _columns(line)
-            stated = re.search(r"COMMS-RES-(\w+?)-", line)
-            tables.append(LogTable(number, collective=collective_name(stated[1]) if stated else None, n_ranks=n_ranks))
+            name = re.search(r"COMMS-RES-(\w+?)-", line)
+            tables.append(LogTable(number, collective=collective_name(name[1]) if name else None, n_ranks=n_ranks))
         elif tables and not line.lstrip().startswith("#"):
             row = _param(line, number, columns) if columns else _osu(line, number, unit, tables[-1])
             if row is not None:
@@ -68,10 +68,10 @@ def read_osu(stream: TextIO, path: Path) -> list[LogTable]:
 
 
 def _osu(line: str, number: int, unit: str, table: LogTable) -> TableRow | None:
-    found = _ROW.match(line)
-    if found is None or re.match(r"\s*[A-Za-z_]", found[3]) or not line.endswith("\n"):
+    match = _ROW.match(line)
+    if match is None or re.match(r"\s*[A-Za-z_]", match[3]) or not line.endswith("\n"):
         return None
-    size, value = int(found[1]), float(found[2])
+    size, value = int(match[1]), float(match[2])
     if value <= 0 or size >= 2**62:
         return None
     time_us = size / value if unit == "mb/s" else value
@@ -93,10 +93,10 @@ def _columns(line: str) -> list[str]:
 
 
 def _param(line: str, number: int, columns: list[str]) -> TableRow | None:
-    found = _PARAM_ROW.search(line)
-    if found is None or not line.endswith("\n"):
+    match = _PARAM_ROW.search(line)
+    if match is None or not line.endswith("\n"):
         return None
-    words = found[1].split()
+    words = match[1].split()
     if len(words) != len(columns):
         return None
     values = dict(zip(columns, words, strict=True))

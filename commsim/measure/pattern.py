@@ -1,9 +1,8 @@
 """The numbers that ranks send, and what each must hold afterwards, computed without any communication.
 
-Rank r fills its array with a pattern of period 1021 that depends on r, of small whole numbers: sums are exact (in
-8-bit floats of up to 8 ranks, in bfloat16 of up to 85), a shift by less than 1021 elements shows, and the expected
-result of any size is a short table, tiled. Writing and comparing happen where the buffer lies, chunk by chunk, so that
-a check of many GiB takes no more memory than a few chunks, and none of the host.
+Rank r fills its array with small whole numbers of period 1021 that depend on r. Sums are exact (in 8-bit floats of up
+to 8 ranks, in bfloat16 of up to 85). A shift by less than 1021 elements shows. The expected result is a short table.
+Writing and comparing happen on the buffer's device, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -169,8 +168,8 @@ class Pattern:
         total = torch.zeros((), dtype=torch.int64, device=buffer.device)
         for chunk, tile in self._tiles(buffer, part):
             if self.slack:
-                got, want = self._wide(chunk), self._wide(tile)
-                total += (~((got - want).abs() <= self.slack * want.abs().clamp(min=1.0))).sum()
+                actual, want = self._wide(chunk), self._wide(tile)
+                total += (~((actual - want).abs() <= self.slack * want.abs().clamp(min=1.0))).sum()
             else:
                 total += (chunk != tile).sum()
         return total

@@ -1,9 +1,8 @@
 """One stage of a pipeline under 1F1B on a real rank: warm-up forwards, then one forward and one backward in turn.
 
-The schedule of PipeDream-Flush (Narayanan et al. 2021, arXiv:2104.04473, section 2.2). What a rank sends to a
-neighbour and what it needs of the same neighbour at that moment travel in one batch: NCCL's send is through only when
-its receive has been posted, and its operations run in the order in which they were called, so that two neighbours that
-both send first would wait for each other.
+The schedule of PipeDream-Flush (Narayanan et al. 2021, arXiv:2104.04473, section 2.2). A send to a neighbour and the
+receive from it travel in one batch: NCCL's send ends when its receive has been posted, so that two neighbours that both
+send first would wait for each other.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ class _Neighbours:
         """Sends to a neighbour, if there is one, and returns what it sends meanwhile, if anything is wanted."""
         if peer is None:
             return None
-        got = torch.zeros(self._shape, dtype=self._dtype, device=self._device) if receive else None
+        received = torch.zeros(self._shape, dtype=self._dtype, device=self._device) if receive else None
         calls = [dist.P2POp(dist.isend, send.contiguous(), peer)] if send is not None else []
-        if got is not None:
-            calls.append(dist.P2POp(dist.irecv, got, peer))
+        if received is not None:
+            calls.append(dist.P2POp(dist.irecv, received, peer))
         if calls and self._communicate:
             for work in dist.batch_isend_irecv(calls):
                 work.wait()
-        return got
+        return received
 
 
 def one_forward_one_backward(
-    task: TrainingTask, model: Any, data: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
+    task: TrainingTask, model: Any, batches: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
 ) -> Any | None:
     """Forward and backward of all micro-batches on one stage; the mean loss, as a tensor, on the last one."""
     m, peers = task.micro_batches, _Neighbours(task, rank, device, communicate)
@@ -50,9 +49,9 @@ def one_forward_one_backward(
 
     def forward(i: int, given: Any | None) -> Any:
         nonlocal total
-        result = model(data[i][0] if given is None else given.requires_grad_())
+        result = model(batches[i][0] if given is None else given.requires_grad_())
         if peers.after is None:
-            result = loss(result, data[i][1]) / m
+            result = loss(result, batches[i][1]) / m
             total = total + result.detach()
         waiting.append((given, result))
         return result.detach()

@@ -35,7 +35,7 @@ def library_environment(run: Run, env: Mapping[str, str]) -> dict[str, str]:
 def watchdog_environment(run: Run, env: Mapping[str, str]) -> dict[str, str]:
     """What keeps torch's other limits behind the one of the run, so that the watchdog is the one to name the cause.
 
-    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 in torch 2.13) kills a process whose watchdog waits for CUDA that long.
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 in torch 2.13) kills a process whose watchdog waits for CUDA so long.
     TORCH_CPP_LOG_LEVEL: the watchdog logs what it waited for as an error.
     """
     wanted = {
@@ -99,6 +99,6 @@ def _name_is_loopback() -> bool:
         return True  # a name that means nothing: gloo falls back to loopback
 
 
-def apply(said: Mapping[str, str]) -> None:
+def apply(variables: Mapping[str, str]) -> None:
     """Puts variables where the libraries of this process read them."""
-    os.environ.update(said)
+    os.environ.update(variables)

@@ -134,9 +134,7 @@ class Rendezvous:
             )
 
         try:
-            store = _within(
-                self._timeout_s + 1.0, connect, lambda: hang_up(place.port)
-            )  # torch's own limit comes first
+            store = within(self._timeout_s + 1.0, connect, lambda: hang_up(place.port))  # torch's own limit comes first
         except TimeoutError:
             raise MeasurementError(self._no_store("what listens there does not answer")) from None
         except (DistStoreError, RuntimeError) as error:
@@ -170,13 +168,13 @@ class Rendezvous:
                 if not store.check([f"hello/{rank}"]):
                     continue
                 waiting.discard(rank)
-                said = json.loads(store.get(f"hello/{rank}"))
-                if said["world_size"] != place.world_size:
+                hello = json.loads(store.get(f"hello/{rank}"))
+                if hello["world_size"] != place.world_size:
                     raise MeasurementError(
-                        f"rank {rank} was started with a world size of {said['world_size']}, "
+                        f"rank {rank} was started with a world size of {hello['world_size']}, "
                         f"rank {place.rank} with {place.world_size}; expected the same for all ranks"
                     )
-                if said["run"] != fingerprint:
+                if hello["run"] != fingerprint:
                     raise MeasurementError(
                         f"ranks {rank} and {place.rank} were started with different scenarios or options"
                     )
@@ -231,20 +229,20 @@ class Rendezvous:
 
     def _answered(self, seconds: float, call: Callable[[], T]) -> T:
         """What a call to the store returns or raises; TimeoutError where rank 0 has been stopped, not ended."""
-        return _within(seconds, call, lambda: hang_up(self.place.port))
+        return within(seconds, call, lambda: hang_up(self.place.port))
 
 
-def _within(seconds: float, call: Callable[[], T], stop: Callable[[], None]) -> T:
-    """What a call returns or raises; after so many seconds it is stopped, and this raises TimeoutError.
+def within(seconds: float, call: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
+    """What a call returns or raises; TimeoutError after so many seconds, when `stop` ends the call, else it goes on.
 
-    torch waits for the answer of a foreign server without an end, and cannot be interrupted.
+    torch waits for the answer of a foreign server without an end, and cannot be interrupted; so does NCCL.
     """
     answer: Future[T] = Future()
 
     def work() -> None:
         try:
             answer.set_result(call())
-        except Exception as error:
+        except BaseException as error:
             answer.set_exception(error)
 
     waiting = threading.Thread(target=work, daemon=True)
@@ -252,8 +250,9 @@ def _within(seconds: float, call: Callable[[], T], stop: Callable[[], None]) -> 
     try:
         return answer.result(timeout=seconds)
     except TimeoutError:
-        stop()
-        waiting.join(5.0)
+        if stop is not None:
+            stop()
+            waiting.join(5.0)
         raise
 
 

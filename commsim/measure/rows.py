@@ -1,8 +1,7 @@
 """Rows of a measured table before they become curves, and what the rows themselves tell about the run.
 
-Logs are cut, edited and interleaved, so a row counts only if its own columns agree: size against count,
-algbw against size and time. What a log does not state (collective, number of ranks) is deduced from the
-rows where they leave one possibility, and is otherwise left open for the reader to ask for.
+Logs are cut, edited and interleaved, so a row counts only if its columns agree: size with count, algbw with size and
+time. What a log does not state (collective, number of ranks) is deduced where the rows leave one possibility.
 """
 
 from __future__ import annotations
@@ -112,8 +111,8 @@ def size_is_sound(size: int, count: int | None, dtype: str) -> bool:
 
 def blocks(rows: Sequence[TableRow]) -> int | None:
     """size / (count * itemsize) if it is the same in all rows: 1, or the number of ranks."""
-    found = {r.size // (r.count * ITEMSIZE[r.dtype]) for r in rows if r.count and r.dtype in ITEMSIZE and r.size > 0}
-    return found.pop() if len(found) == 1 else None
+    lengths = {r.size // (r.count * ITEMSIZE[r.dtype]) for r in rows if r.count and r.dtype in ITEMSIZE and r.size > 0}
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def _ratio_bounds(rows: Iterable[TableRow]) -> tuple[float, float]:

@@ -7,9 +7,11 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import commsim
 from commsim.collectives.semantics import ITEM_BYTES, PAIRWISE, REDUCING, ROOTED, WHOLE, collective
 from commsim.errors import MeasurementError
 from commsim.measure.splits import group_size
@@ -66,13 +68,10 @@ class Task:
 
     def places(self, in_torch: bool = True) -> tuple[str, ...]:
         """``oop`` and ``ip``, as far as torch, or NCCL itself, has the collective out of place and in place."""
-        if not in_torch:
-            return ("oop",) if self.collective in PAIRWISE else ("oop", "ip")
-        if self.schedule:
-            return ("ip",) if self.collective in IN_PLACE_ONLY else ("oop",)
-        if self.collective in IN_PLACE_ONLY:
+        if in_torch and self.collective in IN_PLACE_ONLY:
             return ("ip",)
-        return ("oop",) if self.collective in PAIRWISE else ("oop", "ip")
+        one = self.collective in PAIRWISE or (in_torch and self.schedule)
+        return ("oop",) if one else ("oop", "ip")
 
     def count(self, size: int, world_size: int) -> int:
         """Elements as nccl-tests counts them: of one block where the array has a block per rank."""
@@ -161,19 +160,24 @@ class Repeat:
         root = t.root if t.rooted else -1
         return t.collective, t.dtype, t.redop if t.reduces else "none", root, self.size, self.repeat, t.algorithm
 
+    def columns(self, run: Run) -> dict[str, Any]:
+        """What a table of the run says of the row beside what is measured."""
+        names = ("collective", "dtype", "redop", "root", "size_bytes", "repeat", "algorithm")
+        count = self.task.count(self.size, run.group_size)
+        more = {"n_ranks": run.group_size, "count": count, "iterations": run.iterations}
+        return dict(zip(names, self.key, strict=True)) | more
+
 
 @dataclass(frozen=True)
 class Run:
     """Everything that decides what a run measures, and how.
 
-    `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `arrival_s` is how long
-    ranks wait for each other to come, `timeout_s` how long for an answer once they are there. `env` are the variables
-    of the scenario's library, `expects` what the scenario takes the machine for. `capture`: the fingerprint of the run
-    whose choices this pass shall capture, untimed; empty for a run that measures. `capture_graphs`: whether it asks
-    NCCL for its graphs as a file as well.
     `mode` is ``back_to_back`` (as nccl-tests) or ``single`` (a barrier before every call). `runner` is what calls the
     collectives: torch.distributed, or libnccl itself, which alone knows launches of CUDA graphs (`graph` of them, 0 for
-    none), registered buffers and split communicators.
+    none), registered buffers and split communicators. `arrival_s` is how long ranks wait for each other to come,
+    `timeout_s` how long for an answer then. `env` are the variables of the scenario's library, `expects` what the
+    scenario takes the machine for. `capture`: the fingerprint of the run whose choices this pass captures, untimed;
+    empty for a run that measures. `capture_graphs`: whether it asks NCCL for its graphs as a file as well.
     """
 
     name: str
@@ -240,10 +244,10 @@ class Run:
 
         What the machine adds to it, such as versions and GPUs, is in `run_folder.SAME`.
         """
-        said = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         for name in ("out", "arrival_s", "timeout_s", "repeats", "capture_choices", "conditions", "seconds"):
-            del said[name]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+            del fields[name]
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
     def capturing(self) -> Run:
         """The pass before this run in which NCCL logs what it chooses: every row once, nothing timed."""
@@ -258,6 +262,22 @@ class Run:
             capture=self.fingerprint(),
         )
 
+    def description(self) -> dict[str, Any]:
+        """What ``run.json`` says of the run before anything is known of the machine."""
+        names = (
+            "name",
+            "scenario_hash",
+            "backend",
+            "world_size",
+            "network",
+            "runner",
+            "iterations",
+            "warmup",
+            "repeats",
+        )
+        own = {name: getattr(self, name) for name in names} | {"fingerprint": self.fingerprint()}
+        return own | {"commsim": commsim.__version__, "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+
     def to_json(self) -> str:
         """The run as one line of JSON."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
@@ -265,10 +285,10 @@ class Run:
     @staticmethod
     def from_json(text: str) -> Run:
         """The run that `to_json` wrote."""
-        said = json.loads(text)
-        tasks = tuple(Task(**(t | {"sizes": tuple(t["sizes"])})) for t in said.pop("tasks"))
-        training = tuple(TrainingTask(**t) for t in said.pop("training"))
-        return Run(tasks=tasks, training=training, **said)
+        fields = json.loads(text)
+        tasks = tuple(Task(**(t | {"sizes": tuple(t["sizes"])})) for t in fields.pop("tasks"))
+        training = tuple(TrainingTask(**t) for t in fields.pop("training"))
+        return Run(tasks=tasks, training=training, **fields)
 
 
 def _faults_of_options(run: Run) -> Iterator[str]:
@@ -283,7 +303,7 @@ def _faults_of_options(run: Run) -> Iterator[str]:
         if given and not known:
             yield f"{option} has no effect: no collective of this run is called in libnccl (--runner libnccl)"
     if theirs:
-        for what, asked in (
+        for feature, asked in (
             ("training steps", bool(run.training)),
             ("schedules of ours", any(task.schedule for task in run.tasks)),
             ("mode single", run.mode == "single"),
@@ -291,7 +311,7 @@ def _faults_of_options(run: Run) -> Iterator[str]:
             ("--capture-choices", run.capture_choices),
         ):
             if asked:
-                yield f"nccl-tests has no {what}; take --runner libnccl or torch"
+                yield f"nccl-tests has no {feature}; take --runner libnccl or torch"
     if run.runner != "torch" and run.backend != "nccl":
         yield f"--runner {run.runner} is of NCCL, and this run is over {run.backend}"
     if run.register not in REGISTRATIONS:
@@ -306,18 +326,18 @@ def check_run(run: Run) -> None:
     """Return if the backend can do all tasks; else a MeasurementError names every one that it cannot do."""
     faults, ranks = list(_faults_of_options(run)), run.group_size
     for task in run.tasks:
-        what = f"{task.collective} of {task.dtype}"
+        label = f"{task.collective} of {task.dtype}"
         if task.rooted and not 0 <= task.root < ranks:
             faults.append(f"{task.collective}: root {task.root} is not one of the ranks 0..{ranks - 1}")
         if not any(run.actual_size(task, size) for size in task.sizes):
             least = task.item_bytes * (ranks if collective(task.collective).blocks == 1 else 1)
-            faults.append(f"{what}: no size is as large as one element per block, {least} B on {ranks} ranks")
+            faults.append(f"{label}: no size is as large as one element per block, {least} B on {ranks} ranks")
         if task.dtype in _NOT_IN_TORCH and not run.as_nccl_tests(task):
-            faults.append(f"{what}: the collectives of torch have no {task.dtype}")
+            faults.append(f"{label}: the collectives of torch have no {task.dtype}")
         if run.backend == "gloo" and task.dtype in _NOT_IN_GLOO:
-            faults.append(f"{what}: gloo in torch has no {task.dtype}")
+            faults.append(f"{label}: gloo in torch has no {task.dtype}")
         if run.backend == "gloo" and task.redop == "avg" and task.reduces and task.dtype in _NO_AVERAGE_IN_GLOO:
-            faults.append(f"{what}: gloo in torch has no average of whole numbers")
+            faults.append(f"{label}: gloo in torch has no average of whole numbers")
     if run.backend == "gloo" and (run.ranks_per_gpu > 1 or run.capture_choices):
         faults.append("--ranks-per-gpu and --capture-choices are of NCCL, and this run is over gloo")
     faults += [f"{task.name}: {fault}" for task in run.training for fault in task.faults()]

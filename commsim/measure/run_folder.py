@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from commsim.errors import MeasurementError
 from commsim.files import write_atomically
 from commsim.measure.assemble import error
-from commsim.measure.capture import CHOICES
+from commsim.measure.capture import CHOICES, read_object
 from commsim.measure.rows import NOTHING, Group, LogTable, TableRow
 
 _PLACE_COLUMNS = ("time_us", "algbw_GBps", "busbw_GBps", "wrong", "mean_us", "p95_us", "min_us", "max_us")
@@ -96,13 +96,13 @@ class RunFolder:
         if os.fstat(self._descriptor).st_size == 0:
             self._append(",".join(COLUMNS) + "\n")
             return
-        said = read_conditions(self.path.parent)
-        if said.get("fingerprint") != fingerprint:
+        before = read_conditions(self.path.parent)
+        if before.get("fingerprint") != fingerprint:
             raise MeasurementError(
-                f"{self.path.parent} holds another run ({said.get('name', 'unknown')!r}, of other sizes, ranks or "
+                f"{self.path.parent} holds another run ({before.get('name', 'unknown')!r}, of other sizes, ranks or "
                 "options); use another --out, or --fresh to start over"
             )
-        if other := _differences(said, self._now):
+        if other := _differences(before, self._now):
             raise MeasurementError(
                 f"{self.path.parent} holds rows that were measured under other conditions ({'; '.join(other)}); "
                 "use another --out, or --fresh to start over"
@@ -117,10 +117,10 @@ class RunFolder:
     def _append(self, line: str) -> None:
         """Adds a line and waits until it is on the disk; on a fault the file ends where it ended before."""
         before = os.lseek(self._descriptor, 0, os.SEEK_END)
-        data = line.encode()
+        rest = line.encode()
         try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
         except OSError as fault:
             os.ftruncate(self._descriptor, before)
@@ -135,19 +135,19 @@ class RunFolder:
 
     def write_conditions(self, conditions: dict[str, Any]) -> None:
         """Writes ``run.json`` anew."""
-        said = {"schema_version": SCHEMA_VERSION} | conditions
-        write_atomically(self._conditions_path, json.dumps(said, indent=2) + "\n")
+        document = {"schema_version": SCHEMA_VERSION} | conditions
+        write_atomically(self._conditions_path, json.dumps(document, indent=2) + "\n")
 
     def add_training(self, record: dict[str, Any]) -> None:
         """Writes ``training.json`` anew, with one item more."""
-        said = {"schema_version": SCHEMA_VERSION, "items": [*self.training(), record]}
-        write_atomically(self.path.parent / TRAINING, json.dumps(said, indent=2) + "\n")
+        document = {"schema_version": SCHEMA_VERSION, "items": [*self.training(), record]}
+        write_atomically(self.path.parent / TRAINING, json.dumps(document, indent=2) + "\n")
 
     def training(self) -> list[dict[str, Any]]:
         """The training items that are there already."""
         try:
-            said = json.loads((self.path.parent / TRAINING).read_text(encoding="utf-8"))
-            return list(said["items"])
+            document = json.loads((self.path.parent / TRAINING).read_text(encoding="utf-8"))
+            return list(document["items"])
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError):
@@ -162,19 +162,19 @@ class RunFolder:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What is not as it was, each in a few words."""
-    said = [
+    changes = [
         f"{name} was {_brief(before.get(name))}, is {_brief(now.get(name))}"
         for name in SAME
         if name != "env" and name in now and before.get(name) != now[name]
     ]
     was, is_ = before.get("env", {}), now.get("env", {})
     if "env" in now and isinstance(was, dict):
-        said += [
+        changes += [
             f"{name} was {_brief(was.get(name))}, is {_brief(is_.get(name))}"
             for name in sorted(was | is_)
             if was.get(name) != is_.get(name) and not _WITHOUT_MEANING.fullmatch(name)
         ]
-    return said
+    return changes
 
 
 def _brief(value: Any) -> str:
@@ -189,18 +189,14 @@ def discard(folder: Path) -> None:
 
 def read_conditions(folder: Path) -> dict[str, Any]:
     """What ``run.json`` says; empty where it is missing or cannot be read."""
-    try:
-        said = json.loads((folder / CONDITIONS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return said if isinstance(said, dict) else {}
+    return read_object(folder / CONDITIONS)
 
 
 def read_run(stream: TextIO, path: Path) -> list[LogTable]:
     """The rows of a ``measured.csv``, one table per collective, ranks and algorithm; repeats follow each other."""
-    said = read_conditions(path.parent)
-    conditions = {name: str(said[name]) for name in _SHOWN if said.get(name) not in (None, "")}
-    env = said.get("library_env")
+    stored = read_conditions(path.parent)
+    conditions = {name: str(stored[name]) for name in _SHOWN if stored.get(name) not in (None, "")}
+    env = stored.get("library_env")
     tables: dict[tuple[str, str, str], LogTable] = {}
     reader = csv.DictReader(stream, restval="")
     try:

@@ -142,8 +142,8 @@ def schedule_operation(schedule: Schedule, task: Task, rank: int, device: Any) -
     def wrong() -> int:
         faults = torch.zeros((), dtype=torch.int64, device=device)
         for i in np.flatnonzero(end.endpoint == rank).tolist():
-            got = memory[end.buffer[i]][edges[end.chunk[i]] : edges[end.chunk[i] + 1]]
-            faults += pattern.differing(value(int(end.rank[i]), int(end.datum[i])), got)
+            received = memory[end.buffer[i]][edges[end.chunk[i]] : edges[end.chunk[i] + 1]]
+            faults += pattern.differing(value(int(end.rank[i]), int(end.datum[i])), received)
         return int(faults)
 
     return ReadyCollective(fill, lambda: _run(steps, memory, _COMBINE[task.redop]), wrong)

@@ -113,15 +113,15 @@ def check_gpus_here(run: Run) -> None:
         )
 
 
-def differences(expects: dict[str, Any], found: dict[str, Any], ranks: int) -> list[str]:
+def differences(expects: dict[str, Any], machine: dict[str, Any], ranks: int) -> list[str]:
     """Where the machine is another one than the scenario predicts, each in a sentence."""
-    said = []
+    notes = []
     if expects.get("ranks", ranks) != ranks:
-        said.append(f"the scenario has {expects['ranks']} ranks, measured are {ranks}")
-    if "sm" in expects and found.get("sm") not in (None, expects["sm"]):
-        said.append(
-            f"the scenario has GPUs {expects['gpu'] or 'of sm ' + str(expects['sm'])}, found {found.get('gpu')}"
+        notes.append(f"the scenario has {expects['ranks']} ranks, measured are {ranks}")
+    if "sm" in expects and machine.get("sm") not in (None, expects["sm"]):
+        notes.append(
+            f"the scenario has GPUs {expects['gpu'] or 'of sm ' + str(expects['sm'])}, found {machine.get('gpu')}"
         )
-    if "nccl" in expects and found.get("nccl") not in (None, expects["nccl"]):
-        said.append(f"the scenario has NCCL {expects['nccl']}, found {found.get('nccl')}")
-    return said
+    if "nccl" in expects and machine.get("nccl") not in (None, expects["nccl"]):
+        notes.append(f"the scenario has NCCL {expects['nccl']}, found {machine.get('nccl')}")
+    return notes

@@ -168,14 +168,14 @@ def sharded(task: TrainingTask, rank: int, device: Any, shard: Callable[[Any], A
     return _drawn(task, model, 0, cut)
 
 
-def reference_loss(task: TrainingTask, data: list[tuple[Any, Any]], device: Any) -> float:
+def reference_loss(task: TrainingTask, batches: list[tuple[Any, Any]], device: Any) -> float:
     """Mean loss of some micro-batches under the first weights, one layer in memory at a time, without communication."""
     with torch.no_grad():
-        states = [tokens for tokens, _ in data]
+        states = [tokens for tokens, _ in batches]
         for i in range(task.layers):
             layer = layers_of(task, i, i + 1, device)
             states = [layer(x) for x in states]
-        losses = [loss(x, targets) for x, (_, targets) in zip(states, data, strict=True)]
+        losses = [loss(x, targets) for x, (_, targets) in zip(states, batches, strict=True)]
     return float(torch.stack(losses).mean())
 
 

@@ -110,13 +110,13 @@ def _locked() -> int:
 
 def remove_leftovers() -> list[str]:
     """Ends what runs in namespaces of our prefix and deletes them; returns their names. Call with the lock held."""
-    found = sorted(path.name for path in _NAMES.glob(f"{PREFIX}*")) if _NAMES.is_dir() else []
-    for name in found:
+    names = sorted(path.name for path in _NAMES.glob(f"{PREFIX}*")) if _NAMES.is_dir() else []
+    for name in names:
         _end_processes(name)
         done = subprocess.run(["ip", "netns", "del", name], capture_output=True, text=True, check=False)
         if done.returncode:
             raise MeasurementError(f"the namespace {name} cannot be removed: {done.stderr.strip()}")
-    return found
+    return names
 
 
 def _end_processes(name: str) -> None:

@@ -14,9 +14,9 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -24,7 +24,6 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 
-import commsim
 from commsim.errors import CommsimError, MeasurementError
 from commsim.measure.capture import begin as begin_capture
 from commsim.measure.capture import capture_environment, is_captured
@@ -34,22 +33,21 @@ from commsim.measure.conditions import nccl_configuration, rank_conditions, run_
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
 from commsim.measure.libnccl import NcclFaultError
-from commsim.measure.link_counters import Counters, environment_of_nccl, expected_sent
+from commsim.measure.link_counters import Counters, environment_of_nccl
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import meaning
 from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_environment import apply
-from commsim.measure.records import busbw_factor
+from commsim.measure.rank_samples import row_of
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.run import Repeat, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import differences, take_seat
-from commsim.measure.splits import group_of
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, sample
 from commsim.measure.traffic import Bytes
-from commsim.units import format_bytes, gb_per_s, microseconds
+from commsim.units import format_bytes
 
 T = TypeVar("T")
 
@@ -77,8 +75,7 @@ class _NoAnswerError(MeasurementError):
 def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     """Measures a run as one of its ranks; rank 0 writes the rows and prints them.
 
-    `spent_s`: what starting has taken. It counts as waiting for the other ranks, which start as slowly, so that on a
-    busy machine too a rank that never comes is missed in time.
+    `spent_s`: what starting has taken, which counts as waiting for the other ranks.
 
     Raises MeasurementError, on every rank that is still alive, where the run cannot go on.
     """
@@ -95,9 +92,9 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
             rank.measure()
     except CommsimError as error:
         # Who fails because another one failed says what that one said; who waited in vain is the first to know.
-        told = meeting.told(0.0 if isinstance(error, _NoAnswerError) else _PATIENCE_S)
+        reason = meeting.told(0.0 if isinstance(error, _NoAnswerError) else _PATIENCE_S)
         meeting.leave(str(error))
-        raise MeasurementError(f"{place}: {told or error}") from None
+        raise MeasurementError(f"{place}: {reason or error}") from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -109,7 +106,7 @@ class _Rank:
     def __init__(self, run: Run, place: Place, meeting: Rendezvous) -> None:
         self.run, self.place, self.meeting = run, place, meeting
         self.folder: RunFolder | None = None
-        self.what = "setting up"
+        self.doing = "setting up"
         self.conditions: dict[str, Any] = {}
         self.left_out: list[dict[str, Any]] = []
         self.slowed: set[str] = set()
@@ -119,9 +116,26 @@ class _Rank:
         self.cut_short = False
         self.named = ""
 
+    @contextmanager
+    def _faults_named(self) -> Iterator[None]:
+        """Gives up on a fault, and says what was being done."""
+        try:
+            yield
+        except CommsimError as error:
+            self._give_up()
+            if isinstance(error, NcclFaultError):
+                raise MeasurementError(f"{self.doing}: {error}") from error
+            raise
+        except Exception as error:
+            self._give_up()
+            raise _failure(self.doing, error) from error
+        finally:
+            if self.folder is not None:
+                self.folder.close()
+
     def measure(self) -> None:
         """Measures what is missing."""
-        try:
+        with self._faults_named():
             self._sit_down()
             self._connect()
             self._learn_conditions()
@@ -130,31 +144,20 @@ class _Rank:
             for point in self._remaining():
                 if self._time_is_up():
                     break
-                self.what = f"{point.task.collective} of {format_bytes(point.size)}"
+                self.doing = f"{point.task.collective} of {format_bytes(point.size)}"
                 self._agree(self._measure(point))
             self._end_loop()
             for task in self._remaining_training():
                 if self._time_is_up():
                     break
-                self.what = f"training {task.name}"
+                self.doing = f"training {task.name}"
                 self._agree(self._train(task))
             self._agree(self._finish())
-        except CommsimError as error:
-            self._give_up()
-            if isinstance(error, NcclFaultError):
-                raise MeasurementError(f"{self.what}: {error}") from error
-            raise
-        except Exception as error:
-            self._give_up()
-            raise _failure(self.what, error) from error
-        finally:
-            if self.folder is not None:
-                self.folder.close()
 
     def capture(self) -> None:
         """Has NCCL say what it chooses: every row once, untimed; nothing is done where it has said so already."""
         run, folder = self.run, Path(self.run.out)
-        try:
+        with self._faults_named():
             needed = False
             if self.place.rank == 0 and not is_captured(folder, run.capture):
                 begin_capture(folder)  # before NCCL begins, which makes no folder
@@ -165,19 +168,12 @@ class _Rank:
             apply(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
             self._connect()
             for point in run.points():
-                self.what = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
+                self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
                 for place in run.places(point.task):
                     self._within_memory(partial(self._once, point, place))
             self._end_loop()
-            self._agree(self._finish_capture() if self.place.rank == 0 else None)
-        except CommsimError as error:
-            self._give_up()
-            if isinstance(error, NcclFaultError):
-                raise MeasurementError(f"{self.what}: {error}") from error
-            raise
-        except Exception as error:
-            self._give_up()
-            raise _failure(self.what, error) from error
+            finished = partial(finish_capture, folder, run.capture)
+            self._agree(_fault_of(finished) if self.place.rank == 0 else None)
 
     def _once(self, point: Repeat, place: str) -> None:
         if self.run.through_libnccl(point.task):
@@ -190,13 +186,6 @@ class _Rank:
         op.call()
         if self.seat.gpu is not None:
             self.seat.gpu.synchronize()
-
-    def _finish_capture(self) -> str | None:
-        try:
-            finish_capture(Path(self.run.out), self.run.capture)
-        except CommsimError as error:
-            return str(error)
-        return None
 
     def _sit_down(self) -> None:
         """Learns where this rank is, before NCCL and gloo begin."""
@@ -247,7 +236,7 @@ class _Rank:
             state |= {"host": host_conditions(seat.gpu)} if first_of_host else {}
         ranks: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(ranks, (mine, state))
-        self.conditions = self._conditions([said for said, _ in ranks])
+        self.conditions = self._conditions([own for own, _ in ranks])
         if seat.gpu is not None:
             hosts = [more["host"] for _, more in ranks if "host" in more]
             self.conditions |= {"gpu_states": {"before": [more["state"] for _, more in ranks]}, "machines": hosts}
@@ -296,12 +285,8 @@ class _Rank:
     def _write_conditions(self, *, finished: bool) -> str | None:
         if self.folder is None:
             return None
-        said = self.conditions | {"left_out": self.left_out, "finished": finished}
-        try:
-            self.folder.write_conditions(said)
-        except CommsimError as error:
-            return str(error)
-        return None
+        document = self.conditions | {"left_out": self.left_out, "finished": finished}
+        return _fault_of(partial(self.folder.write_conditions, document))
 
     def _remaining(self) -> list[Repeat]:
         """The rows still to be measured, the same on every rank."""
@@ -310,31 +295,20 @@ class _Rank:
 
     def _conditions(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         run = self.run
-        found = run_conditions(ranks)
+        machine = run_conditions(ranks)
         version = self.seat.gpu.nccl_version() if self.seat.gpu is not None else None
         shared = run.ranks_per_gpu > 1
         return {
-            "name": run.name,
-            "fingerprint": run.fingerprint(),
-            "scenario_hash": run.scenario_hash,
-            "backend": run.backend,
-            "world_size": run.world_size,
-            "network": run.network,
+            **run.description(),
             "mode": run.mode,
-            "runner": run.runner,
             "measures": _MEASURES[run.runner],
             **({"graph_launches": run.graph} if run.graph else {}),
             **({"register": run.register} if run.register != "none" else {}),
             **({"split": run.split} if run.split else {}),
             **({"library_env": run.env} if run.env else {}),
-            "iterations": run.iterations,
-            "warmup": run.warmup,
-            "repeats": run.repeats,
             "ranks_per_gpu": run.ranks_per_gpu,
-            "commsim": commsim.__version__,
-            "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            **found,
-            **({"differs": differ} if (differ := differences(run.expects, found, run.world_size)) else {}),
+            **machine,
+            **({"differs": differ} if (differ := differences(run.expects, machine, run.world_size)) else {}),
             **({"meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ)} if shared else {}),
             **run.conditions,
         }
@@ -347,31 +321,29 @@ class _Rank:
         places: dict[str, Sample] = {}
         through = self.run.through_libnccl(point.task)
         if through and (obstacle := self._through_libnccl().prepare(point)):
-            return self._leave_out(self.what, obstacle)
+            return self._leave_out(obstacle)
         for place in self.run.places(point.task):
             if through:
                 work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self._traffic)
             else:
                 op, full = self._within_memory(partial(self._operation, point, place))
                 if op is None:
-                    return self._leave_out(self.what, full)
+                    return self._leave_out(full)
                 work = partial(sample, op, self.run, self.device, self._traffic)
             taken, full = self._within_memory(work)
             if taken is None:
                 del work
-                return self._leave_out(self.what, full)
+                return self._leave_out(full)
             places[place] = taken
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, places)
         self._look_at_gpu()
         if self.folder is None:
             return None
-        row = _row(point, self.run, every)
+        row = row_of(point, self.run, every)
         self._compare_traffic(point, row)
-        try:
-            self.folder.add(row)
-        except CommsimError as error:
-            return str(error)
+        if fault := _fault_of(partial(self.folder.add, row)):
+            return fault
         print(format_row(row), flush=True)
         return None
 
@@ -400,7 +372,7 @@ class _Rank:
         try:
             dist.all_gather_object(every, mine)
         except RuntimeError as error:  # the others stand where they wait for this rank
-            raise MeasurementError(f"{self.what}: out of memory ({mine[:160]})") if mine else error from None
+            raise MeasurementError(f"{self.doing}: out of memory ({mine[:160]})") if mine else error from None
         full = {rank: text for rank, text in enumerate(every) if text}
         if not full:
             return done, ""
@@ -408,14 +380,14 @@ class _Rank:
         others = f" and {len(full) - 1} more" if len(full) > 1 else ""
         return None, f"out of memory on rank {rank}{others} ({text[:160]})"
 
-    def _leave_out(self, what: str, why: str) -> str | None:
+    def _leave_out(self, why: str) -> str | None:
         """Goes on without a row or a training item, and says so."""
         gc.collect()
         if self.seat.gpu is not None:
             self.seat.gpu.release_memory()
-        self.left_out.append({"what": what, "why": why})
+        self.left_out.append({"what": self.doing, "why": why})
         if self.folder is not None:
-            print(f"# {what}: left out, {why}", flush=True)
+            print(f"# {self.doing}: left out, {why}", flush=True)
         return self._write_conditions(finished=False)
 
     def _look_at_gpu(self) -> None:
@@ -437,17 +409,15 @@ class _Rank:
         rank, steps, gpu = self.place.rank, self.run.iterations, self.seat.gpu
         mine, full = self._within_memory(lambda: measure_steps(task, rank, self.device, steps, self._traffic, gpu))
         if full:
-            return self._leave_out(self.what, full)
+            return self._leave_out(full)
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, mine)
         self._look_at_gpu()
         if self.folder is None:
             return None
         record = training_record(task, every)
-        try:
-            self.folder.add_training(record)
-        except CommsimError as error:
-            return str(error)
+        if fault := _fault_of(partial(self.folder.add_training, record)):
+            return fault
         print(format_record(record), flush=True)
         return None
 
@@ -467,9 +437,9 @@ class _Rank:
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         if not int(flag):
             return
-        said = [fault]
-        dist.broadcast_object_list(said, src=int(flag) - 1)
-        raise MeasurementError(said[0] or "unknown fault")
+        reason = [fault]
+        dist.broadcast_object_list(reason, src=int(flag) - 1)
+        raise MeasurementError(reason[0] or "unknown fault")
 
     def _finish(self) -> str | None:
         self.conditions["sent_of_expected"] = {name: round(share, 5) for name, (_, share) in self.sent_share.items()}
@@ -489,66 +459,27 @@ class _Rank:
         return self._write_conditions(finished=not self.cut_short)
 
 
-def _row(point: Repeat, run: Run, every: list[dict[str, Sample]]) -> dict[str, Any]:
-    """The columns of one row from the samples of all ranks."""
-    task, size, ranks = point.task, point.size, run.group_size
-    row: dict[str, Any] = {
-        "collective": task.collective,
-        "n_ranks": ranks,
-        "size_bytes": size,
-        "count": task.count(size, ranks),
-        "dtype": task.dtype,
-        "redop": task.redop if task.reduces else "none",
-        "root": task.root if task.rooted else -1,
-        "algorithm": task.algorithm,
-        "iterations": run.iterations,
-        "repeat": point.repeat,
-    }
-    for place in run.places(task):
-        samples = [rank[place] for rank in every]
-        time_s, columns = (_mean_of_ranks if run.through_libnccl(task) else _slowest_rank)(samples)
-        row |= {
-            f"{place}_time_us": microseconds(time_s),
-            f"{place}_algbw_GBps": gb_per_s(size / time_s),
-            f"{place}_busbw_GBps": gb_per_s(size / time_s) * busbw_factor(task.collective, ranks),
-            f"{place}_wrong": sum(s.wrong for s in samples) if run.check else "N/A",
-            **{f"{place}_{name}_us": microseconds(seconds) for name, seconds in columns.items()},
-        }
-        sent = [s.sent for s in samples]
-        if all(n is not None for n in sent) and (any(sent) or run.world_size == 1):
-            row["sent_bytes"] = " ".join(f"{n:.0f}" for n in sent)
-    places_of = [group_of(run.split, run.world_size, rank).index(rank) for rank in range(run.world_size)]
-    expected = [expected_sent(task.collective, size, rank, ranks, task.root) for rank in places_of]
-    if all(n is not None for n in expected):
-        row["expected_sent_bytes"] = " ".join(f"{n:.0f}" for n in expected)
-    return row
+def _fault_of(work: Callable[[], object]) -> str | None:
+    """Why some work cannot be done, None where it is done."""
+    try:
+        work()
+    except CommsimError as error:
+        return str(error)
+    return None
 
 
-def _mean_of_ranks(samples: list[Sample]) -> tuple[float, dict[str, float]]:
-    """The mean over the ranks, as nccl-tests prints it (``-a 1``), beside the fastest and the slowest rank."""
-    times = [s.seconds[0] for s in samples]
-    mean = sum(times) / len(times)
-    return mean, {"mean": mean, "min": min(times), "max": max(times)}
-
-
-def _slowest_rank(samples: list[Sample]) -> tuple[float, dict[str, float]]:
-    """The median over the calls, each of which is over when its slowest rank is through."""
-    slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
-    ends = {"min": float(slowest.min()), "max": float(slowest.max())}
-    columns = {"mean": float(slowest.mean()), "p95": float(slowest.quantile(0.95)), **ends}
-    return float(slowest.quantile(0.5)), columns
-
-
-def _failure(what: str, error: BaseException) -> MeasurementError:
-    """A fault of torch while doing ``what``, in one line."""
+def _failure(doing: str, error: BaseException) -> MeasurementError:
+    """A fault of torch while doing ``doing``, in one line."""
     first, lowered = _first_line(error), str(error).lower()
     if gpus().is_out_of_memory(error):
-        return MeasurementError(f"{what}: out of memory ({first[:160]})")
+        return MeasurementError(f"{doing}: out of memory ({first[:160]})")
     if any(sign in lowered for sign in ("connection closed", "connection reset", "broken pipe", "socket closed")):
-        return MeasurementError(f"{what}: a rank was lost ({first[:160]})")
+        return MeasurementError(f"{doing}: a rank was lost ({first[:160]})")
     if "timed out" in lowered or "timeout" in lowered:
-        return _NoAnswerError(f"{what}: no answer from another rank within the time allowed, --timeout ({first[:160]})")
-    return MeasurementError(f"{what}: {type(error).__name__}: {first[:240]}")
+        return _NoAnswerError(
+            f"{doing}: no answer from another rank within the time allowed, --timeout ({first[:160]})"
+        )
+    return MeasurementError(f"{doing}: {type(error).__name__}: {first[:240]}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,9 +1,8 @@
 """Bytes that this process has really sent and received over TCP, counted by the kernel below the library.
 
-Every socket of the process is asked for its TCP_INFO, which counts payload: what the library wrote, its own
-message headers among it, but no TCP, IP or Ethernet headers and no retransmission. Both gloo and NCCL's socket
-transport keep their connections in the process that owns the rank, so no other counter is needed and no root.
-Other ways are in `link_counters`.
+TCP_INFO of every socket of the process counts payload: the library's message headers are in it, other headers and
+retransmissions are not. gloo and NCCL's socket transport keep their connections in the process of the rank. Other ways
+are in `link_counters`.
 """
 
 from __future__ import annotations

@@ -8,35 +8,22 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from commsim.measure.gpu import Gpus
-from commsim.measure.pipeline import one_forward_one_backward
+from commsim.measure.parallelisms import PARALLELISMS, Step, micro_batches
 from commsim.measure.run import TrainingTask
-from commsim.measure.small_transformer import batch, loss, reference_loss, sharded, stage, tensor_slice, whole
+from commsim.measure.small_transformer import reference_loss
 from commsim.measure.traffic import Bytes
 from commsim.training import traffic
 
 _MIB = 2**20
-
-Step = Callable[[], Any]
-"""Does one step; returns its mean loss as a tensor of the device, where this rank has one: nobody waits for it."""
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """A step under one parallelism; `alone` makes the step that does the same computing without the communication."""
-
-    step: Step
-    alone: Callable[[], Step]
-    parameter_bytes: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ def measure_steps(
     """
     with _matmul_precision(task):
         before = _resident_bytes()
-        parallel = _PARALLEL[task.scheme](task, rank, device)
+        parallel = PARALLELISMS[task.scheme](task, rank, device)
         first = parallel.step()
         parallel.step()
         _barrier()
@@ -96,7 +83,7 @@ def measure_steps(
         _release(gpu)
         mine = expected = None
         if first is not None:
-            mine, expected = float(first), reference_loss(task, _micro_batches(task, rank, device), device)
+            mine, expected = float(first), reference_loss(task, micro_batches(task, rank, device), device)
     return StepSample(seconds, alone, sent, peak, mine, expected, expected_bytes, size)
 
 
@@ -173,146 +160,6 @@ def _matmul_precision(task: TrainingTask) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-# -- parallelisms ---------------------------------
-
-
-def _micro_batches(task: TrainingTask, rank: int, device: Any) -> list[tuple[Any, Any]]:
-    """The data of one step; ranks of data parallelism have their own, others the same."""
-    first = 1000 * rank if task.splits_data else 0
-    return [tuple(t.to(device) for t in batch(task, first + i)) for i in range(task.micro_batches)]
-
-
-class _Optimizer:
-    """AdamW as frameworks run it: fused on a GPU, and for weights of 16 bits on a master copy in float32."""
-
-    def __init__(self, task: TrainingTask, model: Any, device: Any) -> None:
-        self._weights = list(model.parameters())
-        self._masters = self._weights
-        if task.precision == "bf16-fp32" and self._weights[0].dtype != torch.float32:  # FSDP's shards are its masters
-            self._masters = [w.detach().float() for w in self._weights]
-        how = {"fused": True} if torch.device(device).type == "cuda" else {"foreach": False}
-        self._adam = torch.optim.AdamW(self._masters, lr=1e-4, **how)
-
-    def step(self) -> None:
-        """Applies the gradients and drops them."""
-        if self._masters is not self._weights:
-            for master, weight in zip(self._masters, self._weights, strict=True):
-                master.grad = weight.grad.float()
-        self._adam.step()
-        if self._masters is not self._weights:
-            with torch.no_grad():
-                torch._foreach_copy_(self._weights, self._masters)
-            for weight in self._weights:
-                weight.grad = None
-        self._adam.zero_grad(set_to_none=True)
-
-
-def _accumulate(
-    model: Any,
-    optimizer: _Optimizer,
-    data: list[tuple[Any, Any]],
-    around: Callable[[bool], AbstractContextManager[Any]] = lambda last: nullcontext(),
-) -> Any:
-    """One step of gradient accumulation; `around` surrounds each micro-batch and knows the last one."""
-    total = 0.0
-    for i, (tokens, targets) in enumerate(data):
-        with around(i == len(data) - 1):
-            value = loss(model(tokens), targets) / len(data)
-            value.backward()
-        total = total + value.detach()  # on the device: reading it here would wait for the backward pass
-    optimizer.step()
-    return total
-
-
-def _weights(task: TrainingTask, model: nn.Module) -> int:
-    """Bytes of the weights of a rank before sharding, as they are sent."""
-    return sum(int(p.numel()) for p in model.parameters()) * task.width
-
-
-def _ddp(task: TrainingTask, rank: int, device: Any) -> Parallel:
-    model = whole(task, device)
-    size, data = _weights(task, model), _micro_batches(task, rank, device)
-    wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=task.bucket_bytes / _MIB)
-    optimizer = _Optimizer(task, wrapped, device)
-
-    def around(last: bool) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = nullcontext() if last else wrapped.no_sync()
-        return context
-
-    return Parallel(
-        lambda: _accumulate(wrapped, optimizer, data, around), lambda: lambda: _accumulate(model, optimizer, data), size
-    )
-
-
-def _fsdp(task: TrainingTask, rank: int, device: Any) -> Parallel:
-    """ZeRO-3, or ZeRO-2 where parameters stay gathered until the last micro-batch is through."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    keep = task.scheme == "zero2"
-    torch.zeros((), device=device)  # a mesh chooses a GPU by the rank where none is in use yet
-    mesh = init_device_mesh(torch.device(device).type, (task.ranks,))
-    policy = MixedPrecisionPolicy()
-    if task.precision == "bf16-fp32":  # gathered, multiplied and reduced in 16 bits; the shards stay in float32
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-
-    def shard(module: Any) -> Any:
-        return fully_shard(module, mesh=mesh, reshard_after_forward=not keep, mp_policy=policy)
-
-    model = sharded(task, rank, device, shard)
-    size, data = _weights(task, model), _micro_batches(task, rank, device)
-    optimizer = _Optimizer(task, model, device)
-
-    def around(last: bool) -> AbstractContextManager[Any]:
-        if keep:
-            model.set_reshard_after_backward(last)
-        return nullcontext()
-
-    def alone() -> Step:
-        plain = whole(task, device)  # only now: beside the shards it would be most of the peak of memory
-        whole_optimizer = _Optimizer(task, plain, device)
-        return lambda: _accumulate(plain, whole_optimizer, data)
-
-    return Parallel(lambda: _accumulate(model, optimizer, data, around), alone, size)
-
-
-def _tensor(task: TrainingTask, rank: int, device: Any) -> Parallel:
-    model = tensor_slice(task, rank, device)
-    optimizer, data = _Optimizer(task, model, device), _micro_batches(task, rank, device)
-
-    def alone() -> Any:
-        for block in model.blocks:
-            block.alone = True
-        try:
-            return _accumulate(model, optimizer, data)
-        finally:
-            for block in model.blocks:
-                block.alone = False
-
-    return Parallel(lambda: _accumulate(model, optimizer, data), lambda: alone, _weights(task, model))
-
-
-def _pipeline(task: TrainingTask, rank: int, device: Any) -> Parallel:
-    model = stage(task, rank, device)
-    optimizer, data = _Optimizer(task, model, device), _micro_batches(task, rank, device)
-
-    def step(communicate: bool) -> Any:
-        total = one_forward_one_backward(task, model, data, rank, device, communicate=communicate)
-        optimizer.step()
-        return total
-
-    return Parallel(lambda: step(True), lambda: lambda: step(False), _weights(task, model))
-
-
-_PARALLEL: dict[str, Callable[[TrainingTask, int, Any], Parallel]] = {
-    "ddp": _ddp,
-    "zero2": _fsdp,
-    "zero3": _fsdp,
-    "tp": _tensor,
-    "pp": _pipeline,
-}
-
-
 # -- memory ---------------------------------
 
 
@@ -386,9 +233,9 @@ _TOLERANCE = {4: 1e-3, 2: 2e-2}
 """By bytes of a weight: sums in another order differ by far less, also in bfloat16 (8 bits) over all tokens' mean."""
 
 
-def _differs(got: float | None, expected: float | None, tolerance: float) -> bool:
+def _differs(loss: float | None, expected: float | None, tolerance: float) -> bool:
     """Whether a loss is not that of the whole model; one that is no number is."""
-    return got is not None and expected is not None and not abs(got - expected) <= tolerance * abs(expected)
+    return loss is not None and expected is not None and not abs(loss - expected) <= tolerance * abs(expected)
 
 
 def format_record(record: dict[str, Any]) -> str:

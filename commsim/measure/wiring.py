@@ -1,8 +1,7 @@
 """How a topology is laid out on one machine: a namespace per node, a bridge per switch, a cable per pair of links.
 
-Only the network between nodes is built: what a node is inside, its ranks share in their namespace. A bridge forwards
-by destination alone, so the topology's routes must not depend on their source. Rates are those of the topology's links,
-counted in Ethernet frames without preamble; latencies are those of the kernel, since nothing here can delay a packet.
+Only the network between nodes is built. A bridge forwards by destination alone, so routes must not depend on their
+source. Rates are those of the topology's links, in Ethernet frames without preamble; latencies are the kernel's.
 """
 
 from __future__ import annotations

@@ -278,10 +278,10 @@ def _latency_s(topology: Topology, collective: str, root: int) -> float:
     if topology.link_failed is not None:
         latency = np.where(topology.link_failed, math.inf, latency)
     while True:  # Bellman-Ford: as many rounds as the longest quickest way has links
-        found = distance.copy()
-        np.minimum.at(found, head, distance[tail] + latency)
-        if (found == distance).all():
+        shorter = distance.copy()
+        np.minimum.at(shorter, head, distance[tail] + latency)
+        if (shorter == distance).all():
             break
-        distance = found
+        distance = shorter
     reached = distance[topology.rank_vertex]
     return float(reached[(start + 1) % topology.world_size] if collective == "send_recv" else reached.max())

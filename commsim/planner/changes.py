@@ -45,8 +45,8 @@ class Change:
     @property
     def overrides(self) -> str:
         """What to write behind `commsim run FILE`; empty for a change that no path can say."""
-        said = (f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in self.values.items())
-        return " ".join(f"'{word}'" if " " in word else word for word in said)
+        words = (f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in self.values.items())
+        return " ".join(f"'{word}'" if " " in word else word for word in words)
 
 
 def machine_changes(topology: Topology) -> Iterator[Change]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from commsim.document import Document, raise_faults, with_values
-from commsim.errors import CommsimError
+from commsim.errors import CommsimError, InfeasibleError
 from commsim.planner.changes import ITEM, Change, collective_changes, machine_changes, step_changes
 from commsim.scenario.item import Item
 from commsim.scenario.load import check_document
@@ -108,37 +108,24 @@ def _collective(
     row, use = _row(ready, size, cache, None)
     ranks = ready.topology.world_size
     work = ready.scenario.collectives[0]
-    gains: list[Gain] = []
-    refused: list[tuple[str, str]] = []
-    if what_if:
-        if work.algorithm == "auto":  # tried anew for every change it would take minutes
-            base = with_values(base, {f"{ITEM}.algorithm": row.algorithm})
-        changes = [*machine_changes(ready.topology), *collective_changes(ready.scenario, ready.topology, work)]
-        title = f"{work.collective} of {format_bytes(size)}"
-        changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
-        for change in progress(changes, title) if progress else changes:
-            try:
-                changed = _built(base, scenario, change.values, cache)
-                other, _ = _row(changed, size, cache, change.pace)
-            except CommsimError as error:
-                refused.append((change.what, _first_line(error)))
-                continue
-            if change.runs not in (None, (other.algorithm, other.protocol)):
-                refused.append((change.what, f"NCCL takes {other.algorithm}/{other.protocol} instead"))
-                continue
-            choice = "/".join(part for part in (other.algorithm, other.protocol) if part)
-            overrides = _overrides(change, place, scenario)
-            gains.append(Gain(change.what, other.time_s, row.time_s - other.time_s, overrides, choice=choice))
-    gains.sort(key=lambda gain: gain.seconds)
-    return Explanation(
-        place,
-        f"{work.collective} of {format_bytes(size)} on {ranks} rank{'s' if ranks > 1 else ''}",
-        row.time_s,
-        tuple(gains),
-        tuple(refused),
-        row=row,
-        use=use,
-    )
+    title = f"{work.collective} of {format_bytes(size)}"
+    on = f"{title} on {ranks} rank{'s' if ranks > 1 else ''}"
+    if not what_if:
+        return Explanation(place, on, row.time_s, (), (), row=row, use=use)
+    if work.algorithm == "auto":  # tried anew for every change it would take minutes
+        base = with_values(base, {f"{ITEM}.algorithm": row.algorithm})
+
+    def gain(change: Change) -> Gain:
+        other, _ = _row(_built(base, scenario, change.values, cache), size, cache, change.pace)
+        if change.runs not in (None, (other.algorithm, other.protocol)):
+            raise InfeasibleError(f"NCCL takes {other.algorithm}/{other.protocol} instead")
+        choice = "/".join(part for part in (other.algorithm, other.protocol) if part)
+        overrides = _overrides(change, place, scenario)
+        return Gain(change.what, other.time_s, row.time_s - other.time_s, overrides, choice=choice)
+
+    changes = [*machine_changes(ready.topology), *collective_changes(ready.scenario, ready.topology, work)]
+    changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
+    return Explanation(place, on, row.time_s, *_tried(changes, title, gain, progress), row=row, use=use)
 
 
 def _step(
@@ -146,28 +133,35 @@ def _step(
 ) -> Explanation:
     from commsim.scenario.training_run import run_training
 
+    if not what_if:
+        return Explanation(place, item.name, item.step_s, (), (), step=item)
     base = _alone(scenario, place, None)
+
+    def gain(change: Change) -> Gain:
+        changed = _built(base, scenario, change.values, cache)
+        latency = change.pace.latency if change.pace else 1.0
+        other, _ = run_training(changed.scenario, changed.topology, changed.scenario.trainings[0].training, latency)
+        peak, capacity = other.memory.fullest.peak / GIB, other.memory.capacity / GIB
+        misses = "" if other.memory.fits else f"needs {peak:.1f} GiB of {capacity:.1f} GiB"
+        saved_s, overrides = item.step_s - other.step_s, _overrides(change, place, scenario)
+        return Gain(change.what, other.step_s, saved_s, overrides, misses)
+
+    changes = [*machine_changes(_built(base, scenario, {}, cache).topology), *step_changes(item.step)]
+    return Explanation(place, item.name, item.step_s, *_tried(changes, item.name, gain, progress), step=item)
+
+
+def _tried(
+    changes: Sequence[Change], title: str, gain: Callable[[Change], Gain], progress: Progress | None
+) -> tuple[tuple[Gain, ...], tuple[tuple[str, str], ...]]:
+    """(gains, quickest first; changes that cannot be had and why)."""
     gains: list[Gain] = []
     refused: list[tuple[str, str]] = []
-    if what_if:
-        ready = _built(base, scenario, {}, cache)
-        changes = [*machine_changes(ready.topology), *step_changes(item.step)]
-        for change in progress(changes, item.name) if progress else changes:
-            try:
-                changed = _built(base, scenario, change.values, cache)
-                latency = change.pace.latency if change.pace else 1.0
-                other, _ = run_training(
-                    changed.scenario, changed.topology, changed.scenario.trainings[0].training, latency
-                )
-            except CommsimError as error:
-                refused.append((change.what, _first_line(error)))
-                continue
-            peak, capacity = other.memory.fullest.peak / GIB, other.memory.capacity / GIB
-            misses = "" if other.memory.fits else f"needs {peak:.1f} GiB of {capacity:.1f} GiB"
-            saved = item.step_s - other.step_s
-            gains.append(Gain(change.what, other.step_s, saved, _overrides(change, place, scenario), misses))
-    gains.sort(key=lambda gain: gain.seconds)
-    return Explanation(place, item.name, item.step_s, tuple(gains), tuple(refused), step=item)
+    for change in progress(changes, title) if progress else changes:
+        try:
+            gains.append(gain(change))
+        except CommsimError as error:
+            refused.append((change.what, _first_line(error)))
+    return tuple(sorted(gains, key=lambda one: one.seconds)), tuple(refused)
 
 
 def _alone(scenario: Scenario, place: int, size: int | None) -> Document:
@@ -202,8 +196,8 @@ def _overrides(change: Change, place: int, scenario: Scenario) -> str:
     written = scenario.document.data
     env = {name: values[name] for name in values if name.startswith("library.env.")}
     if env and isinstance(written, dict) and isinstance(written.get("library"), str):
-        said = ", ".join(f"{name.removeprefix('library.env.')}: {value}" for name, value in env.items())
-        values = {k: v for k, v in values.items() if k not in env} | {"library": f"{{name: nccl, env: {{{said}}}}}"}
+        listed = ", ".join(f"{name.removeprefix('library.env.')}: {value}" for name, value in env.items())
+        values = {k: v for k, v in values.items() if k not in env} | {"library": f"{{name: nccl, env: {{{listed}}}}}"}
     return replace(change, values=values).overrides.replace(f"{ITEM}.", f"workload.{place}.")
 
 

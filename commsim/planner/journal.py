@@ -110,10 +110,10 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     return header, records()
 
 
-def _check_header(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    if found.get("commsim_sweep") != FORMAT:
+def _check_header(path: Path, header: dict[str, Any], expected: dict[str, Any]) -> None:
+    if header.get("commsim_sweep") != FORMAT:
         raise CommsimError(f"{path}: found no header of a sweep's journal on line 1; --restart begins it anew")
-    if found.get("identity") != expected["identity"]:
+    if header.get("identity") != expected["identity"]:
         raise CommsimError(
             f"{path}: it belongs to another sweep (the file, an override or commsim changed since); "
             "--restart begins it anew, --out takes another folder"

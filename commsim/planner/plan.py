@@ -139,16 +139,16 @@ def _beats(one: Configuration, other: Configuration) -> bool:
 
 def machines(spec: PlanSpec, document: Document, base_dir: Path) -> list[ClusterSpace]:
     """The machines of a question with their spaces; faults are located at their cluster."""
-    found, faults = [], []
+    built, faults = [], []
     for i, cluster in enumerate(spec.clusters):
         try:
             topology = load_topology(cluster.topology, base_dir)
-            found.append(ClusterSpace(cluster, topology, _space(spec, cluster, topology)))
+            built.append(ClusterSpace(cluster, topology, _space(spec, cluster, topology)))
         except CommsimError as error:
             faults.append(document.fault(("plan", "clusters", i), str(error)))
     if faults:
         raise_faults(faults)
-    return found
+    return built
 
 
 def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
@@ -161,8 +161,8 @@ def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
         architecture, topology.world_size, topology.ranks_per_node, tuple(spec.global_batch_size), tuple(seq_lens)
     )
     formats = {name: _formats(name, spec) for name in spec.precision}
-    for found in formats.values():
-        found.check(gpu)
+    for one in formats.values():
+        one.check(gpu)
     axes["precision"] = tuple(formats)
     for name in type(spec.search).model_fields:
         chosen = getattr(spec.search, name)
@@ -184,15 +184,15 @@ def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
 
 def _formats(name: str, spec: PlanSpec) -> Precision:
     """The precision; fp32 gradients with megatron, as it trains."""
-    found = precision(name)
-    return with_gradients(found, 18 if spec.framework == "megatron" else 16) if found.master else found
+    formats = precision(name)
+    return with_gradients(formats, 18 if spec.framework == "megatron" else 16) if formats.master else formats
 
 
-def rank(spec: PlanSpec, found: list[ClusterSpace], answer: PlanAnswer, say: Say | None = None) -> None:
+def rank(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer, say: Say | None = None) -> None:
     """Walks the space of every machine; `answer` fills as it goes."""
-    whole = sum(machine.space.size for machine in found)
+    whole = sum(machine.space.size for machine in clusters)
     done = 0
-    for machine in found:
+    for machine in clusters:
         ranking = answer.rankings.setdefault(machine.title, Ranking())
 
         def progress(walked: int, before: int = done) -> None:
@@ -203,12 +203,12 @@ def rank(spec: PlanSpec, found: list[ClusterSpace], answer: PlanAnswer, say: Say
         done += machine.space.size
 
 
-def shortlist(spec: PlanSpec, found: list[ClusterSpace], answer: PlanAnswer) -> list[tuple[ClusterSpace, Ranked]]:
+def shortlist(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer) -> list[tuple[ClusterSpace, Ranked]]:
     """The best of all machines by time per token; of each machine at least one, and each eighth of memory's best."""
-    everything = [(m, r) for m in found for r in answer.rankings[m.title].best]
+    everything = [(m, r) for m in clusters for r in answer.rankings[m.title].best]
     everything.sort(key=lambda pair: pair[1].seconds_per_token)
     chosen = everything[: spec.best]
-    for machine in found:
+    for machine in clusters:
         mine = [pair for pair in everything if pair[0] is machine]
         quick = [pair for pair in mine if pair[1].seconds_per_token <= LEAN * everything[0][1].seconds_per_token]
         leanest = sorted(quick, key=lambda pair: pair[1].memory_bytes)[:1]
@@ -368,7 +368,7 @@ def sensitivity(choice: Configuration) -> list[Sensitivity]:
         ("attention efficiency + 10 %", seconds(attention)),
         ("collective latency - 10 %", seconds(latency)),
     ]
-    return [Sensitivity(what, found, found / base - 1.0) for what, found in variants]
+    return [Sensitivity(name, then, then / base - 1.0) for name, then in variants]
 
 
 def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, Any]:

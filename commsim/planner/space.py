@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from commsim.training.accelerator import Accelerator
 from commsim.training.columns import Columns, Number, where
-from commsim.training.mesh import default_expert_tp
+from commsim.training.mesh import default_expert_tp, divisors
 from commsim.training.model import Model
 from commsim.training.pipeline_schedules import wrong_counts
 from commsim.training.precision import Precision
@@ -181,11 +181,6 @@ def _wrong_schedule(step: Step) -> Number:
     chunked = (step.virtual_stages > 1) != (step.schedule == "interleaved_1f1b")
     pipelined = (step.pp == 1) & (step.schedule != "1f1b")
     return chunked | pipelined | wrong_counts(step.schedule, step.pp, step.num_microbatches)
-
-
-def divisors(number: int, most: int) -> tuple[int, ...]:
-    """The divisors of a number up to `most`."""
-    return tuple(d for d in range(1, min(number, most) + 1) if number % d == 0)
 
 
 def default_axes(

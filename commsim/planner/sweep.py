@@ -81,8 +81,8 @@ class Sweep:
     @property
     def identity(self) -> str:
         """Sixteen hexadecimal digits that change with anything that could change a row."""
-        said = [commsim.__version__, self.base.data, self.axes, self.include, self.exclude, self.replicates]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        content = [commsim.__version__, self.base.data, self.axes, self.include, self.exclude, self.replicates]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def _matches(point: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
@@ -197,7 +197,7 @@ def _size_faults(sweep: Sweep, written: Document) -> list[Fault]:
 def _value_faults(sweep: Sweep, written: Document) -> list[Fault]:
     """The values with which no point, of the first ones that hold them, can be a scenario."""
     open_values = {(name, i): 0 for name, values in sweep.axes.items() for i in range(len(values))}
-    said: dict[tuple[str, int], Fault] = {}
+    wrong: dict[tuple[str, int], Fault] = {}
     index = {name: {json.dumps(v): i for i, v in enumerate(values)} for name, values in sweep.axes.items()}
     for point in sweep.points():
         if not open_values:
@@ -211,13 +211,13 @@ def _value_faults(sweep: Sweep, written: Document) -> list[Fault]:
                 continue
             mine = [f for f in faults if f.path == key[0] or f.path.startswith(f"{key[0]}.")]
             if mine:
-                said[key] = mine[0]
+                wrong[key] = mine[0]
                 open_values[key] += 1
             if not mine or open_values[key] >= _CHECKED_POINTS:
                 del open_values[key]
                 if not mine:
-                    said.pop(key, None)
-    refused = [written.fault(("sweep", name, i), fault.message) for (name, i), fault in said.items()]
+                    wrong.pop(key, None)
+    refused = [written.fault(("sweep", name, i), fault.message) for (name, i), fault in wrong.items()]
     return refused or _common_faults(sweep)
 
 

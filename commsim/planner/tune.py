@@ -85,8 +85,8 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     """
     if scenario.library.name != "nccl":
         raise ScenarioError(f"found library {scenario.library.name}, expected nccl, whose tuner plugin is written for")
-    stated = "version" in scenario.library.model_fields_set
-    version = parse_version(scenario.library.version) if stated else ASSUMED
+    pinned = "version" in scenario.library.model_fields_set
+    version = parse_version(scenario.library.version) if pinned else ASSUMED
     if version < PLUGIN_SINCE:
         raise ScenarioError(
             f"NCCL {format_version(version)} has no tuner plugin with a cost table; "
@@ -112,7 +112,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     missing: list[str] = []
     widest = 1.0
     for collective in FUNCTIONS:
-        found: list[Rule] = []
+        of_collective: list[Rule] = []
         of_call = replace(options, operation=operations.get(collective, SUM))
         model.options = of_call
         reasons = left_out(model.system, collective, version, options.env, of_call.operation)
@@ -129,8 +129,8 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
                     nccl = best
                 else:
                     refused.append(best)
-            found.append(replace(nccl, channels=_channels(model, version, nccl)))
-        rules += _merged(found)
+            of_collective.append(replace(nccl, channels=_channels(model, version, nccl)))
+        rules += _merged(of_collective)
     tuning = Tuning(
         topology.name,
         topology.nodes,
@@ -176,8 +176,10 @@ def _choices(model: Predictor, options: Options, collective: str, size: int) -> 
     (algorithm, protocol), (best, its_channels) = min(times.items(), key=lambda item: item[1][0])
     if (algorithm, protocol) == (own.algorithm, own.protocol):
         return nccl, None
-    said = f"{own.algorithm}/{own.protocol}"
-    return nccl, Rule(collective, size, size, algorithm, protocol, its_channels, base / best, size, best, base, said)
+    own_name = f"{own.algorithm}/{own.protocol}"
+    return nccl, Rule(
+        collective, size, size, algorithm, protocol, its_channels, base / best, size, best, base, own_name
+    )
 
 
 def _channels(model: Predictor, version: Version, rule: Rule) -> int:

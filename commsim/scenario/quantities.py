@@ -280,6 +280,7 @@ def _rlhf(claim: ClaimSpec, scenario: Setting, topology: Topology) -> tasks.Task
     critic_spec = _training(claim).model_copy(update={"model": _word(claim, "critic", "opt-350m")})
     critic = step_of(critic_spec, topology, scenario.base_dir)
     updates = [s.num_microbatches * _compute_seconds(s) + max(optimizer_time(s)) for s in (step, critic)]
+    learners = tasks.Learner(step.model, updates[0]), tasks.Learner(critic.model, updates[1])
     prompt, answer = round(_number(claim, "prompt", 256)), round(_number(claim, "answer", 256))
     gpus = topology.world_size
     each = 1
@@ -287,7 +288,7 @@ def _rlhf(claim: ClaimSpec, scenario: Setting, topology: Topology) -> tasks.Task
         each *= 2
     rollout = tasks.Rollout(step.global_batch_size, prompt, answer, each)
     steps = _number(claim, "queries") / step.global_batch_size
-    return tasks.ppo(steps, step.model, critic.model, step.accelerator, gpus, rollout, updates[0], updates[1])
+    return tasks.ppo(steps, *learners, step.accelerator, gpus, rollout)
 
 
 def rlhf_hours(claim: ClaimSpec, scenario: Setting, topology: Topology) -> Finding:

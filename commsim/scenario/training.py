@@ -66,7 +66,7 @@ class TaskSpec(Strict):
         if not self.tokens and self.steps is None:
             raise located(((), "found neither tokens nor steps, expected one of them"))
         if self.critic is not None:
-            faults = _said(model, self.critic, ("critic",))
+            faults = _refusals(model, self.critic, ("critic",))
             if faults:
                 raise located(*faults)
         return self
@@ -209,11 +209,11 @@ class TrainingSpec(Strict):
     @model_validator(mode="after")
     def _names_exist(self) -> TrainingSpec:
         faults: list[tuple[KeyPath, str]] = []
-        faults += _said(precision, self.precision, ("precision",))
+        faults += _refusals(precision, self.precision, ("precision",))
         if self.accelerator is not None and not is_processor_file(self.accelerator):
-            faults += _said(accelerator, self.accelerator, ("accelerator",))
+            faults += _refusals(accelerator, self.accelerator, ("accelerator",))
         if not self.model.endswith(".json"):
-            faults += _said(model, self.model, ("model",))
+            faults += _refusals(model, self.model, ("model",))
         if self.pipeline_schedule not in SCHEDULES:
             text = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
             faults.append((("pipeline_schedule",), text))
@@ -244,7 +244,7 @@ class TrainingSpec(Strict):
         return self
 
 
-def _said(call: Any, value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
+def _refusals(call: Any, value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
     try:
         call(value)
     except CommsimError as error:
@@ -266,7 +266,7 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> li
         mesh = Mesh(dp or 1, sizes.pp, sizes.cp, sizes.tp, sizes.ep, sizes.expert_tp, sizes.order)
     except CommsimError as error:
         return [(("mesh",), str(error))]
-    unread = _said(partial(model_of, spec), base_dir, ("model",))
+    unread = _refusals(partial(model_of, spec), base_dir, ("model",))
     wrong = mesh.misfit(topology.world_size, 0 if unread else model_of(spec, base_dir).heads)
     if wrong:
         return [(("mesh",), wrong), *unread]
@@ -278,13 +278,13 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> li
         return [_placed(text) for text in str(error).split("; ")]
     faults: list[tuple[KeyPath, str]] = []
     if spec.params is not None:
-        faults += _said(partial(values_of, spec), base_dir, ("params",))
+        faults += _refusals(partial(values_of, spec), base_dir, ("params",))
     faults += _bucket_faults(spec, step)
     late = misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages)
     if late:
         faults.append((("pipeline_schedule",), late))
     if spec.stage_layers is not None:
-        faults += _said(partial(chunks_of, step), spec.stage_layers, ("stage_layers",))
+        faults += _refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",))
     heads = step.model.heads // step.tp
     if spec.context_parallel == "ulysses" and heads % step.cp:
         faults.append((("context_parallel",), f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"))
@@ -349,10 +349,18 @@ def model_of(spec: TrainingSpec, base_dir: Path) -> Model:
 
 def precision_of(spec: TrainingSpec) -> Precision:
     """The number formats; 18 bytes per parameter (fp32 gradients) with megatron, as it trains."""
-    found = precision(spec.precision)
-    if not found.master:
-        return found
-    return with_gradients(found, spec.bytes_per_parameter or (18 if spec.framework == "megatron" else 16))
+    formats = precision(spec.precision)
+    if not formats.master:
+        return formats
+    return with_gradients(formats, spec.bytes_per_parameter or (18 if spec.framework == "megatron" else 16))
+
+
+_ALIKE = (
+    "micro_batch_size", "global_batch_size", "virtual_stages", "sequence_parallel", "zero_stage", "recompute",
+    "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_tp",
+    "overlap_pp", "imbalance",
+)  # fmt: skip
+"""Fields that an item and its `Step` have in common."""
 
 
 def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
@@ -366,31 +374,17 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         _accelerator(spec, topology, base_dir),
         precision_of(spec),
         spec.seq_len or architecture.seq_len,
-        spec.micro_batch_size,
-        spec.global_batch_size,
         tp=mesh.tp,
         pp=mesh.pp,
         cp=mesh.cp,
         dp=mesh.dp,
         ep=mesh.ep,
         expert_tp=mesh.expert_tp if architecture.moe else 1,
-        virtual_stages=spec.virtual_stages,
         schedule=spec.pipeline_schedule,
-        sequence_parallel=spec.sequence_parallel,
-        zero_stage=spec.zero_stage,
         shard_ranks=spec.shard_ranks or 0,
-        recompute=spec.recompute,
-        optimizer=spec.optimizer,
         frozen_weights=spec.frozen_weights or spec.finetune is not None,
-        stack=spec.stack,
-        flash_attention=spec.flash_attention,
-        attention_kernel=spec.attention_kernel,
-        cuda_graphs=spec.cuda_graphs,
-        overlap_dp=spec.overlap_dp,
-        overlap_tp=spec.overlap_tp,
-        overlap_pp=spec.overlap_pp,
         gpus_per_node=topology.ranks_per_node,
-        imbalance=spec.imbalance,
+        **{name: getattr(spec, name) for name in _ALIKE},
     )
 
 

@@ -54,7 +54,7 @@ def run_training(
         memory, hints = finetune_step_memory(step, tune), tuple(finetune_advice(step, tune))
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(step, memory, spec.framework))
+        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload))
     warnings = list(comm.warnings)
     if not memory.fits:
         fullest = memory.fullest
@@ -82,11 +82,11 @@ def run_training(
 
 def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     """What is trained beside a frozen base; None where everything is."""
-    told = spec.finetune
-    if told is None:
+    method = spec.finetune
+    if method is None:
         return None
     return fine_tune(
-        step, told.kind, rank=told.rank, targets=told.targets, bottleneck=told.bottleneck, length=told.length
+        step, method.kind, rank=method.rank, targets=method.targets, bottleneck=method.bottleneck, length=method.length
     )
 
 
@@ -155,12 +155,12 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> N
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
     """What leaves the GPU, with one GPU's share of the node's rates."""
-    told = spec.offload
-    if told is None:
+    offload = spec.offload
+    if offload is None:
         return None
     each = topology.ranks_per_node
-    nvme = (told.nvme_bandwidth or 0.0) / each
-    return Offload(told.optimizer, told.parameters, told.host_memory_bandwidth / each, nvme)
+    nvme = (offload.nvme_bandwidth or 0.0) / each
+    return Offload(offload.optimizer, offload.parameters, offload.host_memory_bandwidth / each, nvme)
 
 
 def _version(scenario: Setting) -> tuple[int, int, int] | None:
@@ -193,11 +193,10 @@ def _task(spec: TrainingSpec, step: Step, step_s: float) -> tasks.TaskCost | Non
         tokens = task.tokens or (task.steps or 0) * step.tokens
         return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, model_flops(step), gpus)
     rollout = tasks.Rollout(step.global_batch_size, task.prompt_len, task.answer_len, task.generation_tp)
-    per_step = rollout.sequences * (rollout.prompt + rollout.answer)
-    steps = float(task.steps or task.tokens / per_step)
+    steps = float(task.steps or task.tokens / rollout.tokens)
+    actor = tasks.Learner(step.model, step_s)
     if task.kind == "rl_verifiable":
-        return tasks.verifiable_rewards(steps, step.model, gpu, gpus, rollout, step_s)
+        return tasks.verifiable_rewards(steps, actor, gpu, gpus, rollout)
     critic = model(task.critic) if task.critic else step.model
-    return tasks.ppo(
-        steps, step.model, critic, gpu, gpus, rollout, step_s, step_s * critic.parameters() / step.model.parameters()
-    )
+    update_s = step_s * critic.parameters() / step.model.parameters()
+    return tasks.ppo(steps, actor, tasks.Learner(critic, update_s), gpu, gpus, rollout)

@@ -37,12 +37,12 @@ def rerouted(
         k, a, b = left[usable], a[usable], b[usable]
         if not k.size:
             continue
-        found = fabric.between(node[k], a, to_node[k], b, attempt)
-        good = np.ones(len(k), dtype=bool) if not found.shape[1] else found[:, 0] != UNREACHABLE
+        paths = fabric.between(node[k], a, to_node[k], b, attempt)
+        good = np.ones(len(k), dtype=bool) if not paths.shape[1] else paths[:, 0] != UNREACHABLE
         if topology.link_failed is not None:
-            good &= ~(topology.link_failed[found] & (found >= 0)).any(axis=1)
+            good &= ~(topology.link_failed[paths] & (paths >= 0)).any(axis=1)
         links[k[good]] = -1
-        links[k[good], : found.shape[1]] = found[good]
+        links[k[good], : paths.shape[1]] = paths[good]
         rail[k[good]], to_rail[k[good]] = a[good], b[good]
         left = np.setdiff1d(left, k[good])
     if not left.size:

@@ -163,8 +163,8 @@ def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabr
 
 def applicable(spec: FabricSpec, kind: str) -> FabricSpec:
     """A description without the fields that a fabric of this kind does not have."""
-    stated = {k: v for k, v in spec if k in spec.model_fields_set and kind in _APPLIES.get(k, {kind})}
-    return FabricSpec.model_construct(set(stated), **stated)
+    fields = {k: v for k, v in spec if k in spec.model_fields_set and kind in _APPLIES.get(k, {kind})}
+    return FabricSpec.model_construct(set(fields), **fields)
 
 
 def _check_fields(spec: FabricSpec, kind: str, name: str) -> None:

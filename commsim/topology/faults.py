@@ -59,14 +59,14 @@ def _links_at(t: Topology, fault: FaultSpec, where: str) -> Int64:
     """Link ids, both directions, that a fault is at."""
     if fault.link is not None:
         a, b = (_vertex(t, name, f"{where}.link") for name in fault.link)
-        found = np.flatnonzero(((t.link_src == a) & (t.link_dst == b)) | ((t.link_src == b) & (t.link_dst == a)))
-        if not found.size:
+        links = np.flatnonzero(((t.link_src == a) & (t.link_dst == b)) | ((t.link_src == b) & (t.link_dst == a)))
+        if not links.size:
             near = sorted({t.vertex_name[v] for v in t.link_dst[t.link_src == a]})
             raise TopologyError(
                 f"{where}.link: {fault.link[0]} and {fault.link[1]} are not linked; "
                 f"{fault.link[0]} is linked to {', '.join(near[:8])}{' ...' if len(near) > 8 else ''}"
             )
-        return found
+        return links
     if fault.switch is not None:
         v = _vertex(t, fault.switch, f"{where}.switch")
         if t.vertex_kind[v] != VertexKind.SWITCH:
@@ -96,8 +96,8 @@ def _vertex(t: Topology, name: str, where: str) -> int:
     if name not in t.vertex_name:
         close = get_close_matches(name, t.vertex_name, n=3, cutoff=0.6) if len(t.vertex_name) < 50_000 else []
         switches = [n for n, node in zip(t.vertex_name, t.vertex_node, strict=True) if node < 0]
-        known, what = (switches, "switches") if switches else (t.vertex_name, "devices")
-        hint = f"did you mean {' or '.join(close)}?" if close else f"the {what} are {', '.join(known[:8])} ..."
+        known, plural = (switches, "switches") if switches else (t.vertex_name, "devices")
+        hint = f"did you mean {' or '.join(close)}?" if close else f"the {plural} are {', '.join(known[:8])} ..."
         raise TopologyError(f"{where}: {name} is neither a device nor a switch; {hint}")
     return t.vertex_name.index(name)
 

@@ -87,7 +87,7 @@ class _Nic:
 
 
 @dataclass
-class _Found:
+class _Parts:
     vertices: dict[str, str] = field(default_factory=dict)
     links: list[dict[str, Any]] = field(default_factory=list)
     gpus: list[_Gpu] = field(default_factory=list)
@@ -104,30 +104,30 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     root = read_xml(path)
     file = str(path)
     _check_dialect(root, file)
-    found = _Found()
+    parts = _Parts()
     for cpu in root.each("cpu"):
-        host = f"cpu{len(found.hosts)}"
-        found.hosts.append(host)
-        found.vertices[host] = "host"
-        _devices(found, cpu, host, file, host)
-    if not found.hosts:
-        found.faults.append(Fault(file, root.line, 1, "", "found no <cpu>"))
-    _keep_ranked(found)
-    if not found.gpus and not found.faults:
-        found.faults.append(Fault(file, root.line, 1, "", "found no GPU: no <gpu>, and no <pci> of class 0x03"))
-    sm = _sm(found, given, file)
-    vendor = _cpu(root, found, given, file)
-    speed = _nics(found, given, file)
-    _note_speeds(found)
-    _nvlink(found, given, sm, file)
-    if found.faults:
-        raise TopologyError(sorted(found.faults))
+        host = f"cpu{len(parts.hosts)}"
+        parts.hosts.append(host)
+        parts.vertices[host] = "host"
+        _devices(parts, cpu, host, file, host)
+    if not parts.hosts:
+        parts.faults.append(Fault(file, root.line, 1, "", "found no <cpu>"))
+    _keep_ranked(parts)
+    if not parts.gpus and not parts.faults:
+        parts.faults.append(Fault(file, root.line, 1, "", "found no GPU: no <gpu>, and no <pci> of class 0x03"))
+    sm = _sm(parts, given, file)
+    vendor = _cpu(root, parts, given, file)
+    speed = _nics(parts, given, file)
+    _note_speeds(parts)
+    _nvlink(parts, given, sm, file)
+    if parts.faults:
+        raise TopologyError(sorted(parts.faults))
     generation = generation_of(sm)
     if generation is None:
         raise TopologyError([Fault(file, 0, 0, "", f"found compute capability {sm / 10:g}, expected 7.0 or later")])
-    model = _model(root, found)
-    found.links += socket_links(found.hosts, vendor, model.get("model", ""))
-    node: dict[str, Any] = {"vertices": found.vertices, "links": found.links}
+    model = _model(root, parts)
+    parts.links += socket_links(parts.hosts, vendor, model.get("model", ""))
+    node: dict[str, Any] = {"vertices": parts.vertices, "links": parts.links}
     data: dict[str, Any] = {
         "description": f"Imported from {path.name}",
         "gpu": gpu_block(sm, generation, given),
@@ -136,8 +136,8 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     }
     if speed is not None:
         node["nic"] = {"bandwidth": speed}
-        data["fabric"] = fabric_block(given.network or "infiniband", speed, found.notes)
-    return Imported(data, [*found.notes, *peer_note(sm, given)])
+        data["fabric"] = fabric_block(given.network or "infiniband", speed, parts.notes)
+    return Imported(data, [*parts.notes, *peer_note(sm, given)])
 
 
 def _check_dialect(root: Element, file: str) -> None:
@@ -154,136 +154,136 @@ def _check_dialect(root: Element, file: str) -> None:
         raise TopologyError([Fault(file, root.line, 1, "version", f"found {version[:20]!r}, expected 1")])
 
 
-def _devices(found: _Found, parent: Element, vertex: str, file: str, host: str) -> None:
+def _devices(parts: _Parts, parent: Element, vertex: str, file: str, host: str) -> None:
     for element in parent.children:
         if element.name == "pci":
-            _pci(found, element, vertex, file, host)
+            _pci(parts, element, vertex, file, host)
         elif element.name == "nic":
             for net in element.each("net"):
-                found.nics.append(_Nic(host, net.line, _speed(found, net, file), net.attributes.get("name", ""), 0.0))
+                parts.nics.append(_Nic(host, net.line, _speed(parts, net, file), net.attributes.get("name", ""), 0.0))
 
 
-def _pci(found: _Found, element: Element, vertex: str, file: str, host: str) -> None:
+def _pci(parts: _Parts, element: Element, vertex: str, file: str, host: str) -> None:
     gpu, nics = next(iter(element.each("gpu")), None), element.each("nic")
     kind = element.attributes.get("class", "")
-    bandwidth = _pcie_bandwidth(found, element, file)
+    bandwidth = _pcie_bandwidth(parts, element, file)
     if gpu is not None or kind.startswith("0x03"):
-        name = f"gpu@{len(found.gpus)}"
-        found.gpus.append(_new_gpu(found, name, element, gpu, file, vertex))
-        found.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
+        name = f"gpu@{len(parts.gpus)}"
+        parts.gpus.append(_new_gpu(parts, name, element, gpu, file, vertex))
+        parts.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
         for c2c in gpu.each("c2c") if gpu is not None else []:
-            megabytes = _number(found, c2c, "bw", file) * _number(found, c2c, "count", file)
-            _to_host(found, name, host, gb_per_s(megabytes / 1000))
+            megabytes = _number(parts, c2c, "bw", file) * _number(parts, c2c, "count", file)
+            _to_host(parts, name, host, gb_per_s(megabytes / 1000))
         for nvlink in gpu.each("nvlink") if gpu is not None else []:
             if nvlink.attributes.get("tclass", "") == _CPU:
-                count, sm = int(_number(found, nvlink, "count", file)), found.gpus[-1].sm or 70
-                _to_host(found, name, host, gb_per_s(count * NVLINK_GB_PER_S.get(sm, 25.0)))
+                count, sm = int(_number(parts, nvlink, "count", file)), parts.gpus[-1].sm or 70
+                _to_host(parts, name, host, gb_per_s(count * NVLINK_GB_PER_S.get(sm, 25.0)))
     elif nics or kind.startswith("0x02"):
         ports = [net for nic in nics for net in nic.each("net")]
         label = element.attributes.get("busid", "")
-        known = [(_speed(found, net, file), net.attributes.get("name", ""), net.line) for net in ports]
-        card = len(found.nics) if len(ports) > 1 else None
+        known = [(_speed(parts, net, file), net.attributes.get("name", ""), net.line) for net in ports]
+        card = len(parts.nics) if len(ports) > 1 else None
         for speed, name, line in known or [(None, label, element.line)]:
-            found.nics.append(_Nic(vertex, line, speed, name, bandwidth, card))
+            parts.nics.append(_Nic(vertex, line, speed, name, bandwidth, card))
     elif element.each("pci") or kind.startswith("0x0604"):
-        name = f"pcie{sum(k == 'pcie_switch' for k in found.vertices.values())}"
-        found.vertices[name] = "pcie_switch"
-        found.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
-        _devices(found, element, name, file, host)
+        name = f"pcie{sum(k == 'pcie_switch' for k in parts.vertices.values())}"
+        parts.vertices[name] = "pcie_switch"
+        parts.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
+        _devices(parts, element, name, file, host)
     elif not kind:
         message = "is missing, so nothing says whether this device is a GPU, a NIC or a switch; complete the file"
-        found.faults.append(Fault(file, element.line, 1, "class", message))
+        parts.faults.append(Fault(file, element.line, 1, "class", message))
 
 
-def _to_host(found: _Found, gpu: str, host: str, bandwidth: str) -> None:
+def _to_host(parts: _Parts, gpu: str, host: str, bandwidth: str) -> None:
     """Joins a GPU to its host by C2C, or POWER9's NVLinks to the CPU; PCIe of the same two ends gives way."""
-    found.links[:] = [one for one in found.links if one["ends"] != [gpu, host]]
-    found.links.append(link(gpu, host, "c2c", bandwidth))
+    parts.links[:] = [one for one in parts.links if one["ends"] != [gpu, host]]
+    parts.links.append(link(gpu, host, "c2c", bandwidth))
 
 
-def _new_gpu(found: _Found, name: str, pci: Element, gpu: Element | None, file: str, vertex: str) -> _Gpu:
+def _new_gpu(parts: _Parts, name: str, pci: Element, gpu: Element | None, file: str, vertex: str) -> _Gpu:
     sm = rank = None
     if gpu is not None:
-        sm = int(_number(found, gpu, "sm", file)) if "sm" in gpu.attributes else None
-        rank = int(_number(found, gpu, "rank", file)) if "rank" in gpu.attributes else None
+        sm = int(_number(parts, gpu, "sm", file)) if "sm" in gpu.attributes else None
+        rank = int(_number(parts, gpu, "rank", file)) if "rank" in gpu.attributes else None
     sm = sm or _SM_OF_DEVICE.get(pci.attributes.get("device", ""))
     return _Gpu(name, pci.attributes.get("busid", ""), pci.line, rank, sm, gpu, vertex)
 
 
-def _pcie_bandwidth(found: _Found, element: Element, file: str) -> float:
+def _pcie_bandwidth(parts: _Parts, element: Element, file: str) -> float:
     """GB/s of a device's PCIe link as NCCL counts it: lanes times speed over 80, third generation where unknown."""
     speed = element.attributes.get("link_speed", "")
     text = speed.split(" ")[0]
     width = element.attributes.get("link_width", "") or "16"
     if not width.isdecimal() or int(width) > 64:
-        found.faults.append(Fault(file, element.line, 1, "link_width", f"found {width[:20]!r}, expected lanes"))
+        parts.faults.append(Fault(file, element.line, 1, "link_width", f"found {width[:20]!r}, expected lanes"))
         return 12.0
     if text not in _PCIE:
-        found.unknown_speeds.append((element.line, speed[:20]))
+        parts.unknown_speeds.append((element.line, speed[:20]))
     return (int(width) or 16) * _PCIE.get(text, _THIRD_GENERATION) / 80
 
 
-def _note_speeds(found: _Found) -> None:
+def _note_speeds(parts: _Parts) -> None:
     """Says where NCCL, and so this, takes a speed for want of one."""
-    if not found.unknown_speeds:
+    if not parts.unknown_speeds:
         return
-    line, text = found.unknown_speeds[0]
-    more = f" and {len(found.unknown_speeds) - 1} more devices" if len(found.unknown_speeds) > 1 else ""
-    said = f"is {text!r}" if text.strip() else "is empty"
-    found.notes.append(
-        f"line {line}{more}: link_speed {said}, so 8 GT/s a lane is taken (third generation), as NCCL does; where the "
+    line, text = parts.unknown_speeds[0]
+    more = f" and {len(parts.unknown_speeds) - 1} more devices" if len(parts.unknown_speeds) > 1 else ""
+    value = f"is {text!r}" if text.strip() else "is empty"
+    parts.notes.append(
+        f"line {line}{more}: link_speed {value}, so 8 GT/s a lane is taken (third generation), as NCCL does; where the "
         "machine has faster PCIe, write its link_speed into the file"
     )
 
 
-def _number(found: _Found, element: Element, name: str, file: str) -> float:
+def _number(parts: _Parts, element: Element, name: str, file: str) -> float:
     text = element.attributes.get(name, "")
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not isfinite(value) or value < 0 or value > GIGA:
-        found.faults.append(Fault(file, element.line, 1, name, f"found {text[:40]!r}, expected a number"))
+        parts.faults.append(Fault(file, element.line, 1, name, f"found {text[:40]!r}, expected a number"))
         return 0.0
     return value
 
 
-def _speed(found: _Found, net: Element, file: str) -> float | None:
-    return (_number(found, net, "speed", file) or 10_000.0) if "speed" in net.attributes else None
+def _speed(parts: _Parts, net: Element, file: str) -> float | None:
+    return (_number(parts, net, "speed", file) or 10_000.0) if "speed" in net.attributes else None
 
 
 # -- completing ---------------------------------
 
 
-def _keep_ranked(found: _Found) -> None:
+def _keep_ranked(parts: _Parts) -> None:
     """GPUs in the order of their ranks; those without a rank, in a file that has ranks, are not in use."""
-    if any(gpu.rank is not None for gpu in found.gpus):
-        unused = {gpu.name for gpu in found.gpus if gpu.rank is None}
+    if any(gpu.rank is not None for gpu in parts.gpus):
+        unused = {gpu.name for gpu in parts.gpus if gpu.rank is None}
         if unused:
-            found.notes.append(f"{len(unused)} GPUs without a rank are left out, as NCCL does")
-        found.gpus = sorted((g for g in found.gpus if g.rank is not None), key=lambda g: g.rank or 0)
-        found.links = [one for one in found.links if not unused & set(one["ends"])]
-    names = {gpu.name: f"gpu{i}" for i, gpu in enumerate(found.gpus)}
-    for one in found.links:
+            parts.notes.append(f"{len(unused)} GPUs without a rank are left out, as NCCL does")
+        parts.gpus = sorted((g for g in parts.gpus if g.rank is not None), key=lambda g: g.rank or 0)
+        parts.links = [one for one in parts.links if not unused & set(one["ends"])]
+    names = {gpu.name: f"gpu{i}" for i, gpu in enumerate(parts.gpus)}
+    for one in parts.links:
         one["ends"] = [names.get(end, end) for end in one["ends"]]
-    for gpu in found.gpus:
+    for gpu in parts.gpus:
         gpu.name = names[gpu.name]
-    found.vertices = dict.fromkeys(names.values(), "gpu") | found.vertices
+    parts.vertices = dict.fromkeys(names.values(), "gpu") | parts.vertices
 
 
-def _sm(found: _Found, given: Given, file: str) -> int:
+def _sm(parts: _Parts, given: Given, file: str) -> int:
     if given.sm:
         return given.sm
-    known = {gpu.sm for gpu in found.gpus if gpu.sm}
-    if found.gpus and not known:
+    known = {gpu.sm for gpu in parts.gpus if gpu.sm}
+    if parts.gpus and not known:
         message = "the file does not say which GPUs these are; give --sm, such as --sm 90 for an H100"
-        found.faults.append(Fault(file, found.gpus[0].line, 1, "gpu", message))
+        parts.faults.append(Fault(file, parts.gpus[0].line, 1, "gpu", message))
     if len(known) > 1:
-        found.notes.append(f"GPUs of several kinds (sm {', '.join(map(str, sorted(known)))}): the lowest is taken")
+        parts.notes.append(f"GPUs of several kinds (sm {', '.join(map(str, sorted(known)))}): the lowest is taken")
     return min(known, default=80)
 
 
-def _cpu(root: Element, found: _Found, given: Given, file: str) -> str:
+def _cpu(root: Element, parts: _Parts, given: Given, file: str) -> str:
     if given.cpu_vendor:
         return given.cpu_vendor
     cpu = next(iter(root.each("cpu")), None)
@@ -292,88 +292,88 @@ def _cpu(root: Element, found: _Found, given: Given, file: str) -> str:
     vendor = _VENDORS.get(cpu.attributes.get("vendor", ""))
     if vendor is None:
         vendor = {"arm64": "arm", "ppc64": "ibm"}.get(cpu.attributes.get("arch", ""))
-    if vendor is None and not found.faults:
+    if vendor is None and not parts.faults:
         message = "the file does not say the CPU's vendor; give --cpu-vendor intel, amd, arm or ibm"
-        found.faults.append(Fault(file, cpu.line, 1, "vendor", message))
+        parts.faults.append(Fault(file, cpu.line, 1, "vendor", message))
     return vendor or "intel"
 
 
-def _model(root: Element, found: _Found) -> dict[str, str]:
+def _model(root: Element, parts: _Parts) -> dict[str, str]:
     """Family and model number of the processor, by which NCCL rates the links between sockets; nothing where unsaid."""
     numbers = [(cpu.attributes.get("familyid", ""), cpu.attributes.get("modelid", "")) for cpu in root.each("cpu")]
     if not all(text.isdecimal() for pair in numbers for text in pair):
         return {}
     if len(set(numbers)) > 1:
-        found.notes.append("processors of several models: the first is taken for all")
+        parts.notes.append("processors of several models: the first is taken for all")
     return {"model": model_text(*map(int, numbers[0]))}
 
 
-def _nics(found: _Found, given: Given, file: str) -> str | None:
+def _nics(parts: _Parts, given: Given, file: str) -> str | None:
     """Adds the NICs worth having and returns the bandwidth of one; None without NICs."""
-    real = [nic for nic in found.nics if not _VIRTUAL.match(nic.label)]
+    real = [nic for nic in parts.nics if not _VIRTUAL.match(nic.label)]
     on_pci = [nic for nic in real if nic.pcie]
     real = on_pci or list({nic.label: nic for nic in real}.values())
     if not real:
-        if found.nics:
-            found.notes.append(f"{len(found.nics)} virtual or wireless interfaces are left out: no NIC remains")
+        if parts.nics:
+            parts.notes.append(f"{len(parts.nics)} virtual or wireless interfaces are left out: no NIC remains")
         return None
     fastest = max(nic.speed or 0.0 for nic in real)
     kept = [nic for nic in real if nic.speed is None or nic.speed == fastest]
-    if len(kept) < len(found.nics):
-        found.notes.append(f"of {len(found.nics)} interfaces the {len(kept)} fastest that are devices are kept")
+    if len(kept) < len(parts.nics):
+        parts.notes.append(f"of {len(parts.nics)} interfaces the {len(kept)} fastest that are devices are kept")
     if given.nic_bandwidth is None and any(nic.speed is None for nic in kept):
         message = (
             "the file does not say how fast the NICs are; give --nic-bandwidth, such as --nic-bandwidth '200 Gb/s'"
         )
-        found.faults.append(Fault(file, kept[0].line, 1, "net", message))
+        parts.faults.append(Fault(file, kept[0].line, 1, "net", message))
         return None
     cards: dict[int, str] = {}
     for i, nic in enumerate(kept):
-        found.vertices[f"nic{i}"] = "nic"
+        parts.vertices[f"nic{i}"] = "nic"
         bandwidth, parent = nic.pcie or max(12.0, fastest / 8000), nic.parent
         if nic.card is not None and sum(other.card == nic.card for other in kept) > 1:
             if nic.card not in cards:
                 cards[nic.card] = f"card{len(cards)}"
-                found.vertices[cards[nic.card]] = "card"
-                found.links.append(link(cards[nic.card], parent, "pcie", gb_per_s(bandwidth)))
+                parts.vertices[cards[nic.card]] = "card"
+                parts.links.append(link(cards[nic.card], parent, "pcie", gb_per_s(bandwidth)))
             parent = cards[nic.card]
-        found.links.append(link(f"nic{i}", parent, "pcie", gb_per_s(bandwidth)))
+        parts.links.append(link(f"nic{i}", parent, "pcie", gb_per_s(bandwidth)))
     return given.nic_bandwidth or f"{fastest / 1000:g} Gb/s"
 
 
-def _nvlink(found: _Found, given: Given, sm: int, file: str) -> None:
-    names = [gpu.name for gpu in found.gpus]
+def _nvlink(parts: _Parts, given: Given, sm: int, file: str) -> None:
+    names = [gpu.name for gpu in parts.gpus]
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     to_switch: dict[str, int] = {}
-    bus = {gpu.bus: gpu.name for gpu in found.gpus}
-    for gpu in found.gpus:
+    bus = {gpu.bus: gpu.name for gpu in parts.gpus}
+    for gpu in parts.gpus:
         for element in gpu.element.each("nvlink") if gpu.element is not None else []:
-            count, target = int(_number(found, element, "count", file)), element.attributes.get("target", "")
+            count, target = int(_number(parts, element, "count", file)), element.attributes.get("target", "")
             if element.attributes.get("tclass", "").startswith(_NVSWITCH):
                 to_switch[gpu.name] = to_switch.get(gpu.name, 0) + count
             elif target == gpu.bus:
-                found.notes.append(f"line {element.line}: the NVLinks of {gpu.name} lead to itself and are left out")
+                parts.notes.append(f"line {element.line}: the NVLinks of {gpu.name} lead to itself and are left out")
             elif target in bus:
                 before = counts.get((gpu.name, bus[target]), (0, 0))[0]
                 counts[gpu.name, bus[target]] = (before + count, element.line)
-    stated = any(gpu.element is not None for gpu in found.gpus)
+    listed = any(gpu.element is not None for gpu in parts.gpus)
     if given.nvlink_links is not None:
         vertices, links = nvlinks(names, sm, given.nvlink_links, given.nvlink_kind)
-        found.vertices |= vertices
-        found.links += links
+        parts.vertices |= vertices
+        parts.links += links
         return
-    if not stated and len(names) > 1:
+    if not listed and len(names) > 1:
         message = "the file lists PCI devices only; give --nvlink-links, the NVLinks of one GPU (0 for none)"
-        found.faults.append(Fault(file, found.gpus[0].line, 1, "nvlink", message))
+        parts.faults.append(Fault(file, parts.gpus[0].line, 1, "nvlink", message))
         return
     bandwidth = gb_per_s(NVLINK_GB_PER_S.get(sm, 25.0))
     for (a, b), (count, line) in counts.items():
         back = counts.get((b, a), (0, 0))[0]
         if back != count and ((b, a) not in counts or names.index(a) < names.index(b)):
             message = f"found {count} NVLinks from {a} to {b}, but {back} from {b} to {a}: a link is down"
-            found.faults.append(Fault(file, line, 1, "nvlink", message))
+            parts.faults.append(Fault(file, line, 1, "nvlink", message))
         if (b, a) not in counts or names.index(a) < names.index(b):
-            found.links.append(link(a, b, "nvlink", bandwidth, count))
+            parts.links.append(link(a, b, "nvlink", bandwidth, count))
     if to_switch:
-        found.vertices["nvswitch"] = "nvswitch"
-        found.links += [link(a, "nvswitch", "nvlink", bandwidth, n) for a, n in to_switch.items()]
+        parts.vertices["nvswitch"] = "nvswitch"
+        parts.links += [link(a, "nvswitch", "nvlink", bandwidth, n) for a, n in to_switch.items()]

@@ -57,10 +57,10 @@ class _Matrix:
             near = cell in kinds or (cell.startswith("NV") and "NODE" in kinds and self._beside(a, b))
             if near and a in group and b in group:
                 group[root(b)] = root(a)
-        found: dict[str, list[str]] = {}
+        members: dict[str, list[str]] = {}
         for name in self.columns:
-            found.setdefault(root(name), []).append(name)
-        return list(found.values())
+            members.setdefault(root(name), []).append(name)
+        return list(members.values())
 
     def _beside(self, a: str, b: str) -> bool:
         return bool(self.affinity.get(a)) and self.affinity.get(a) == self.affinity.get(b)

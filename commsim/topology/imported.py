@@ -93,8 +93,8 @@ def gb_per_s(value: float) -> str:
 
 def link(a: str, b: str, kind: str, bandwidth: str, count: int = 1) -> dict[str, Any]:
     """One written-out link."""
-    found: dict[str, Any] = {"ends": [a, b], "kind": kind, "bandwidth": bandwidth}
-    return found | ({"count": count} if count != 1 else {})
+    entry: dict[str, Any] = {"ends": [a, b], "kind": kind, "bandwidth": bandwidth}
+    return entry | ({"count": count} if count != 1 else {})
 
 
 NDR_BANDWIDTH = 50e9

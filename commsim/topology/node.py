@@ -37,10 +37,10 @@ def node_graph(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> 
 
 def full_gpus(spec: NodeSpec, name: str) -> int:
     """Number of GPUs of the whole node."""
-    found = spec.gpus if spec.vertices is None else list(spec.vertices.values()).count("gpu")
-    if not found:
+    gpus = spec.gpus if spec.vertices is None else list(spec.vertices.values()).count("gpu")
+    if not gpus:
         raise TopologyError(f"{name}: node.gpus: the node has no GPU")
-    return found
+    return gpus
 
 
 def full_nics(spec: NodeSpec) -> int:

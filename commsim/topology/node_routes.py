@@ -152,12 +152,12 @@ def node_routes(
     to_nic: dict[tuple[str, str], tuple[Path, PathType]] = {}
     alive = [n for n in nics if n in graph.kinds]
     for n in alive:
-        for a, found in _nic_paths(reach, n, gpu_paths).items():
-            if found is None:
+        for a, path_to_nic in _nic_paths(reach, n, gpu_paths).items():
+            if path_to_nic is None:
                 raise TopologyError(
                     f"{name}: {a} and {n} of a node are not connected; a NIC needs a PCIe path to a GPU"
                 )
-            to_nic[a, n] = found
+            to_nic[a, n] = path_to_nic
     nearest = _nearest(gpus, alive, {pair: (t, len(p)) for pair, (p, t) in to_nic.items()})
     if over_nvlink:
         to_nic.update(_rail_changes(gpus, alive, gpu_paths, to_nic))

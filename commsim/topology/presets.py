@@ -236,8 +236,8 @@ def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path, titl
         names.append(name)
         parts.append(_part(machine, group, f"groups.{i} ({name})"))
         first = machine.fabric if i == 0 else first
-    stated = MachineSpec() if spec.fabric is None else MachineSpec.model_construct({"fabric"}, fabric=spec.fabric)
-    machine = _merged(MachineSpec() if first is None else MachineSpec(fabric=first), stated)
+    own = MachineSpec() if spec.fabric is None else MachineSpec.model_construct({"fabric"}, fabric=spec.fabric)
+    machine = _merged(MachineSpec() if first is None else MachineSpec(fabric=first), own)
     name = title or "+".join(dict.fromkeys(names))[:64]
     nodes = sum(p.nodes for p in parts)
     fabric = fabric_of(_fabric_spec(machine.fabric, spec), nodes, max(map(_nics_of, parts)), name)
@@ -305,12 +305,12 @@ def _nic_count(node: NodeSpec, knobs: TopologySpec | GroupSpec, gpus: int, full:
 
 
 def _fabric_spec(described: FabricSpec | None, knobs: TopologySpec) -> FabricSpec:
-    stated = {
+    given = {
         "oversubscription": knobs.oversubscription,
         "nodes_per_leaf": knobs.nodes_per_leaf,
     }
     spec = described or FabricSpec()
-    update: dict[str, object] = {k: v for k, v in stated.items() if v is not None}
+    update: dict[str, object] = {k: v for k, v in given.items() if v is not None}
     if spec.kind is None and update:
         update["kind"] = "rail_fat_tree"
     return spec.model_copy(update=update)

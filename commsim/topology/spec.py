@@ -391,9 +391,9 @@ class TopologyFile(MachineSpec):
 
     @model_validator(mode="after")
     def _one_form(self) -> TopologyFile:
-        stated = [n for n in ("extends", "gpu", "cpu", "node") if getattr(self, n) is not None]
-        if self.groups is not None and stated:
-            raise ValueError(f"{', '.join(stated)} belong inside each of the groups")
+        beside = [n for n in ("extends", "gpu", "cpu", "node") if getattr(self, n) is not None]
+        if self.groups is not None and beside:
+            raise ValueError(f"{', '.join(beside)} belong inside each of the groups")
         return self
 
 
@@ -428,7 +428,7 @@ class TopologySpec(MachineSpec):
 
     def _of_groups(self) -> TopologySpec:
         of_nodes = {"nodes", "gpus_per_node", "nics_per_node", "nic_bandwidth", "gpu", "cpu", "node", "path", "preset"}
-        stated = sorted(of_nodes & self.model_fields_set)
-        if stated:
-            raise ValueError(f"{', '.join(stated)} belong inside each of the groups")
+        beside = sorted(of_nodes & self.model_fields_set)
+        if beside:
+            raise ValueError(f"{', '.join(beside)} belong inside each of the groups")
         return self

@@ -35,7 +35,7 @@ def with_static_routes(
     nic_number = dict(zip(nic_at.tolist(), (switches + nodes * base.leaf.shape[1] + nics).tolist(), strict=True))
     nic_leaf = dict(zip(nic_at.tolist(), (first_switch + base.leaf[nodes, nics]).tolist(), strict=True))
     ends = switches + base.leaf.size
-    found: dict[int, list[int]] = {}
+    paths_of: dict[int, list[int]] = {}
     for i, route in enumerate(routes):
         place = f"{where}: fabric.routes.{i}"
         for name in (*route.ends, *route.via):
@@ -47,11 +47,11 @@ def with_static_routes(
             steps = [vertex[n] for n in way]
             key = [nic_number.get(steps[k], steps[k] - first_switch) for k in (0, -1)]
             between = [nic_leaf.get(v, v) if k in {0, len(steps) - 1} else v for k, v in enumerate(steps)]
-            found[key[0] * ends + key[1]] = _links(between, link, names, place)
-    keys = np.array(sorted(found), dtype=np.int64)
-    paths = np.full((len(keys), max(map(len, found.values()))), -1, dtype=np.int32)
+            paths_of[key[0] * ends + key[1]] = _links(between, link, names, place)
+    keys = np.array(sorted(paths_of), dtype=np.int64)
+    paths = np.full((len(keys), max(map(len, paths_of.values()))), -1, dtype=np.int32)
     for row, k in enumerate(keys.tolist()):
-        paths[row, : len(found[k])] = found[k]
+        paths[row, : len(paths_of[k])] = paths_of[k]
     return StaticRoutes(
         base.port_up,
         base.port_down,

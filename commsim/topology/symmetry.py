@@ -72,10 +72,10 @@ def _image_between(t: TopologyColumns, shift: int) -> Int32 | None:
     to = t.node_first_link[(node + shift) % t.nodes]
     image = np.empty(len(t.link_src), dtype=np.int64)
     image[:first] = np.arange(first) - t.node_first_link[node] + to
-    found = _fabric_image(t, vertex, first)
-    if found is None:
+    fabric = _fabric_image(t, vertex, first)
+    if fabric is None:
         return None
-    image[first:] = first + found
+    image[first:] = first + fabric
     return image.astype(np.int32) if _alike(t, image) else None
 
 

@@ -212,10 +212,10 @@ def _names(fabric: Fabric, s: TreeShape) -> list[str]:
         leaves = [f"leaf{g}.plane{p}" for g in range(s.groups) for p in range(s.planes)]
     else:
         leaves = [f"leaf{g}" for g in range(s.groups)]
-    what = "rail" if fabric.kind == "rail_only" else "plane"
+    part = "rail" if fabric.kind == "rail_only" else "plane"
 
     def prefix(plane: int) -> str:
-        return f"{what}{plane}." if s.planes > 1 else ""
+        return f"{part}{plane}." if s.planes > 1 else ""
 
     spines = [
         (f"pod{q}." if s.pods > 1 else "") + f"{prefix(p)}spine{i}"

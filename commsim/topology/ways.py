@@ -53,10 +53,10 @@ class WayFinder:
         t, node = self._topology, self._topology.node_of(rank)
         usable = t.usable_nics[node]
         nearest = t.nearest_nic(rank)
-        found = next((nic for k in range(usable.size) if usable[nic := (nearest + k) % usable.size]), None)
-        if found is None:
+        usable_nic = next((nic for k in range(usable.size) if usable[nic := (nearest + k) % usable.size]), None)
+        if usable_nic is None:
             raise TopologyError(f"{t.name}: node{node} has no NIC that works")
-        return node, found
+        return node, usable_nic
 
     def _to_port(self, rank: int, nic: int) -> list[int]:
         t, node = self._topology, self._topology.node_of(rank)
@@ -116,9 +116,9 @@ class WayFinder:
 
     def _neighbours(self, node: int) -> dict[int, list[tuple[int, int]]]:
         if node not in self._onward:
-            t, found = self._topology, dict[int, list[tuple[int, int]]]()
+            t, onward = self._topology, dict[int, list[tuple[int, int]]]()
             for i in range(int(t.node_first_link[node]), int(t.node_first_link[node + 1])):
                 if t.link_failed is None or not t.link_failed[i]:
-                    found.setdefault(int(t.link_src[i]), []).append((int(t.link_dst[i]), i))
-            self._onward[node] = found
+                    onward.setdefault(int(t.link_src[i]), []).append((int(t.link_dst[i]), i))
+            self._onward[node] = onward
         return self._onward[node]

@@ -118,12 +118,12 @@ _SHORT = {
 def accelerator(name: str) -> Accelerator:
     """The preset of a name, ``H100`` and the like included; ScenarioError with the nearest names where unknown."""
     names = {n.lower(): n for n in (*_entries(), *_SHORT)}
-    found = names.get(name.strip().lower())
-    if found is None:
+    preset = names.get(name.strip().lower())
+    if preset is None:
         near = difflib.get_close_matches(name.strip().lower(), list(names), n=3, cutoff=0.4)
         hint = " or ".join(names[n] for n in near) or ", ".join(_SHORT)
         raise ScenarioError(f"found the accelerator {name!r}, expected {hint}")
-    key = _SHORT.get(found, found)
+    key = _SHORT.get(preset, preset)
     entry = _entries()[key]
     peaks = entry["dense_tflops"]
     return Accelerator(
@@ -187,20 +187,20 @@ class MeasuredProcessor(BaseModel):
 
 def read_processor(path: Path, processes: int = 1, cores: int = 0) -> Accelerator:
     """What each of so many processes has of a measured processor; they take turns where `cores` (0: enough) lack."""
-    said = validate(MeasuredProcessor, read_documents(path)[0])
+    measured = validate(MeasuredProcessor, read_documents(path)[0])
     share = min(1.0, cores / processes) if cores else 1.0
-    rates = {"fp32": said.fp32, "bf16": said.bf16}
+    rates = {"fp32": measured.fp32, "bf16": measured.bf16}
     return Accelerator(
-        name=said.processor,
+        name=measured.processor,
         generation="cpu",
         flop_per_s=tuple((t, None if (rate := rates.get(t)) is None else rate * share) for t in TYPES),
         sms=1,
         tdp_w=CPU_TDP_W,
-        memory_bytes=said.memory_bytes // processes,
-        memory_bytes_per_s=said.memory_bytes_per_s * share,
+        memory_bytes=measured.memory_bytes // processes,
+        memory_bytes_per_s=measured.memory_bytes_per_s * share,
         nvlink_bytes_per_s=0.0,
         nvlink_domain=1,
         pcie_gen=None,
         confidence="measured",
-        source=said.source,
+        source=measured.source,
     )

@@ -44,7 +44,7 @@ class Columns:
         return len(self._at)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         table = self._table(name)
         if isinstance(table, Columns):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,26 +26,17 @@ _MOST_TREE_NODES = 16
 """Up to so many nodes NCCL's trees are simulated event by event; on more an all_reduce is timed as a ring."""
 
 
-class NcclTimes:
-    """`CommTime` by the NCCL model: a group is a communicator on as many nodes, with as many GPUs of each.
+class GroupTimes(ABC):
+    """`CommTime` by a library's model: a group is a communicator on as many nodes, with as many GPUs of each.
 
     ``part(nodes, gpus_per_node)`` builds that machine. A group that has a part of a node's GPUs has that part of its
     NICs, since the groups of the other GPUs use theirs at the same time. Every (collective, size, shape) is timed once.
-    Hops take ``latency`` times as long as the shipped parameters say.
     """
 
-    def __init__(
-        self,
-        ranks_per_node: int,
-        part: Callable[[int, int], Topology],
-        version: Version | None = None,
-        env: dict[str, str] | None = None,
-        latency: float = 1.0,
-    ) -> None:
+    def __init__(self, ranks_per_node: int, part: Callable[[int, int], Topology]) -> None:
         self.ranks_per_node, self.part = ranks_per_node, part
-        self._version, self._env, self._latency = version, env or {}, latency
         self._known: dict[tuple[str, int, int, int], float] = {}
-        self._predictors: dict[tuple[int, int, bool], Predictor] = {}
+        self._predictors: dict[tuple[int, int, bool], Any] = {}
         self.warnings: list[str] = []
 
     def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
@@ -54,26 +46,43 @@ class NcclTimes:
         nodes, per_node = shape(ranks, self.ranks_per_node)
         key = (collective, max(1, round(nbytes)), nodes, per_node)
         if key not in self._known:
-            ring = collective == "all_reduce" and nodes > _MOST_TREE_NODES
-            predictor = self._predictor(nodes, per_node, ring)
-            self._known[key] = predictor.predict(collective, key[1]).time_s
+            group = (nodes, per_node, collective == "all_reduce" and nodes > _MOST_TREE_NODES)
+            if group not in self._predictors:
+                self._predictors[group] = self._predictor(*group)
+            self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
         return self._known[key]
 
+    @abstractmethod
+    def _predictor(self, nodes: int, per_node: int, ring: bool) -> Any:
+        """The library's model of one group; ``ring``: its trees would take too long to simulate."""
+
+
+class NcclTimes(GroupTimes):
+    """By the NCCL model; hops take ``latency`` times as long as the shipped parameters say."""
+
+    def __init__(
+        self,
+        ranks_per_node: int,
+        part: Callable[[int, int], Topology],
+        version: Version | None = None,
+        env: dict[str, str] | None = None,
+        latency: float = 1.0,
+    ) -> None:
+        super().__init__(ranks_per_node, part)
+        self._version, self._env, self._latency = version, env or {}, latency
+
     def _predictor(self, nodes: int, per_node: int, ring: bool) -> Predictor:
-        key = (nodes, per_node, ring)
-        if key not in self._predictors:
-            # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
-            options = Options(version=self._version, env=self._env, mode="single", algorithm="ring" if ring else None)
-            predictor = Predictor(self.part(nodes, per_node), options)
-            if self._latency != 1.0:
-                predictor = Predictor(predictor.topology, options, predictor.parameters.scaled(self._latency))
-            self.warnings += [w for w in predictor.warnings if w not in self.warnings]
-            self._predictors[key] = predictor
-        return self._predictors[key]
+        # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
+        options = Options(version=self._version, env=self._env, mode="single", algorithm="ring" if ring else None)
+        predictor = Predictor(self.part(nodes, per_node), options)
+        if self._latency != 1.0:
+            predictor = Predictor(predictor.topology, options, predictor.parameters.scaled(self._latency))
+        self.warnings += [w for w in predictor.warnings if w not in self.warnings]
+        return predictor
 
 
-class GlooTimes:
-    """`CommTime` by the gloo model, of groups as in `NcclTimes`; `one_host`: all nodes share one computer's cores."""
+class GlooTimes(GroupTimes):
+    """By the gloo model; `one_host`: all nodes share one computer's cores."""
 
     def __init__(
         self,
@@ -83,25 +92,11 @@ class GlooTimes:
         *,
         one_host: bool = False,
     ) -> None:
-        self.ranks_per_node, self.part = ranks_per_node, part
+        super().__init__(ranks_per_node, part)
         self._parameters, self._one_host = parameters, one_host
-        self._known: dict[tuple[str, int, int, int], float] = {}
-        self._predictors: dict[tuple[int, int], GlooPredictor] = {}
-        self.warnings: list[str] = []
 
-    def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
-        """Seconds of one call; 0 for a group of one."""
-        if len(ranks) < 2 or nbytes <= 0:
-            return 0.0
-        group = shape(ranks, self.ranks_per_node)
-        key = (collective, max(1, round(nbytes)), *group)
-        if key not in self._known:
-            if group not in self._predictors:
-                self._predictors[group] = GlooPredictor(
-                    self.part(*group), self._parameters, one_host=self._one_host, mode="single"
-                )
-            self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
-        return self._known[key]
+    def _predictor(self, nodes: int, per_node: int, ring: bool) -> GlooPredictor:
+        return GlooPredictor(self.part(nodes, per_node), self._parameters, one_host=self._one_host, mode="single")
 
 
 def shape(ranks: Ranks, ranks_per_node: int) -> tuple[int, int]:

@@ -145,15 +145,15 @@ def finetune_advice(step: Step, tune: FineTune) -> list[str]:
     if tune.base_bytes == 2.0:
         single.append(("kind: qlora", {}))
     for number in range(1, len(single) + 1):
-        found = []
+        fitting = []
         for changes in combinations(single, number):
             names = [name for name, _ in changes]
             other = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if "kind: qlora" in names else tune
             memory = finetune_step_memory(replace(step, **{k: v for _, d in changes for k, v in d.items()}), other)
             if memory.fits:
-                found.append(f"{', '.join(names)}: {memory.peak / GIB:.1f} GiB")
-        if found:
-            return found
+                fitting.append(f"{', '.join(names)}: {memory.peak / GIB:.1f} GiB")
+        if fitting:
+            return fitting
     return []
 
 

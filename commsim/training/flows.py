@@ -159,13 +159,13 @@ class FlowBuilder:
 
     def _streams(self) -> list[tuple[Any, ...]]:
         pp = self.mesh.pp
-        found: list[tuple[Any, ...]] = []
+        streams: list[tuple[Any, ...]] = []
         for stage in range(pp):
             if not self.sharded:
-                found += [("reduce_scatter", stage, "dp", "cp"), ("reduce_scatter", stage, "edp")]
-            found += [("pp", stage, other % pp) for other in (stage - 1, stage + 1) if other % pp != stage]
-            found += [("inside", stage, *axes) for axes in self.crossing]
-        return list(dict.fromkeys(found))
+                streams += [("reduce_scatter", stage, "dp", "cp"), ("reduce_scatter", stage, "edp")]
+            streams += [("pp", stage, other % pp) for other in (stage - 1, stage + 1) if other % pp != stage]
+            streams += [("inside", stage, *axes) for axes in self.crossing]
+        return list(dict.fromkeys(streams))
 
     @cached_property
     def lanes_apart(self) -> bool:

@@ -6,10 +6,10 @@ micro-batch, and the optimizer's update, when activations are gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -135,8 +135,11 @@ def step_memory(
 
 
 def peak_bytes(step: Step, framework: Framework) -> Number:
-    """Bytes of the fullest GPU, for a table of steps as well: one of the first two stages or the last is the fullest,
-    since the stages between have no more layers than the second and keep fewer micro-batches."""
+    """Bytes of the fullest GPU, for a table of steps as well, whose layers or two more divide evenly into chunks.
+
+    The first stage, the second or the last is the fullest: those between have the layers of the second and keep fewer
+    micro-batches.
+    """
     how = Keeping(framework, not step.flash_attention)
     places = zip(shares_of_ends(step), (0, np.minimum(1, step.pp - 1), step.pp - 1), strict=True)
     moments = [stage_bytes(step, share, stage, how)[1] for share, stage in places]
@@ -170,9 +173,9 @@ def stage_bytes(step: Step, share: Share, stage: Number, how: Keeping) -> tuple[
         parts = how.offload.kept(parts)
     moving: dict[str, Number] = {}
 
-    def put(name: str, where_it_is: Number, nbytes: Number) -> None:
-        if np.any(where_it_is):
-            moving[name] = where(where_it_is, nbytes, 0.0)
+    def put(name: str, present: Number, nbytes: Number) -> None:
+        if np.any(present):
+            moving[name] = where(present, nbytes, 0.0)
 
     kept, again = _activations(step, share, how)
     put("activations", True, in_flight(step, stage) * kept)
@@ -256,43 +259,42 @@ def _update_temporary(step: Step) -> Number:
 # -- what to change ---------------------------------
 
 
-def advice(step: Step, memory: StepMemory, framework: Framework = "megatron") -> list[str]:
+def advice(
+    step: Step,
+    memory: StepMemory,
+    framework: Framework = "megatron",
+    *,
+    layers: Sequence[int] | None = None,
+    offload: Offload | None = None,
+) -> list[str]:
     """Single changes after which the step fits, most harmless first; empty when it fits already."""
-    if memory.fits:
-        return []
-    found = []
-    for words, changes in _changes(step):
+    fitting: list[str] = []
+    for changes in () if memory.fits else _changes(step):
         try:
-            other = step_memory(replace(step, **changes), framework)  # type: ignore[arg-type]
+            other = step_memory(replace(step, **changes), framework, layers=layers, offload=offload)
         except CommsimError:  # the change does not go with the rest of the step
             continue
         if other.fits:
-            found.append(f"{words}: {other.peak / GIB:.1f} GiB")
-    return found
+            words = ", ".join(f"{name}: {str(value).lower()}" for name, value in changes.items())
+            fitting.append(f"{words}: {other.peak / GIB:.1f} GiB")
+    return fitting
 
 
-def _changes(step: Step) -> list[tuple[str, dict[str, object]]]:
-    changes: list[tuple[str, dict[str, object]]] = []
+def _changes(step: Step) -> Iterator[dict[str, Any]]:
     if step.tp > 1 and not step.sequence_parallel:
-        changes.append(("sequence_parallel: true", {"sequence_parallel": True}))
+        yield {"sequence_parallel": True}
     if step.dp * step.cp > 1:
-        higher = range(step.zero_stage + 1, 4 if step.pp == 1 else 2)
-        changes += [(f"zero_stage: {stage}", {"zero_stage": stage}) for stage in higher]
+        yield from ({"zero_stage": stage} for stage in range(step.zero_stage + 1, 4 if step.pp == 1 else 2))
     if step.recompute == "none":
-        changes.append(("recompute: selective", {"recompute": "selective"}))
+        yield {"recompute": "selective"}
     if step.recompute != "full":
-        changes.append(("recompute: full", {"recompute": "full"}))
+        yield {"recompute": "full"}
     if step.micro_batch_size > 1:
-        changes.append(("micro_batch_size: 1", {"micro_batch_size": 1}))
-    if step.tp * 2 <= step.gpus_per_node and step.dp % 2 == 0:
-        changes.append((f"tp: {step.tp * 2}, dp: {step.dp // 2}", {"tp": step.tp * 2, "dp": step.dp // 2}))
+        yield {"micro_batch_size": 1}
     if step.dp % 2 == 0:
-        changes.append((f"pp: {step.pp * 2}, dp: {step.dp // 2}", {"pp": step.pp * 2, "dp": step.dp // 2}))
-    if step.dp % 2 == 0 and step.zero_stage:
-        changes.append(
-            (
-                f"pp: {step.pp * 2}, dp: {step.dp // 2}, recompute: full",
-                {"pp": step.pp * 2, "dp": step.dp // 2, "recompute": "full"},
-            )
-        )
-    return changes
+        if step.tp * 2 <= step.gpus_per_node:
+            yield {"tp": step.tp * 2, "dp": step.dp // 2}
+        deeper: dict[str, Any] = {"pp": step.pp * 2, "dp": step.dp // 2}
+        yield deeper
+        if step.zero_stage:
+            yield deeper | {"recompute": "full"}

@@ -113,8 +113,8 @@ class Mesh:
 
     def position(self, rank: int) -> dict[str, int]:
         """Where a rank stands on tp, cp, dp and pp, and on the expert axes where there are experts' groups."""
-        found = {axis: int(column[rank]) for axis, column in self._coordinates(_DENSE).items()}
-        position = {axis: found[axis] for axis in _DENSE}
+        dense = {axis: int(column[rank]) for axis, column in self._coordinates(_DENSE).items()}
+        position = {axis: dense[axis] for axis in _DENSE}
         if self.ep > 1:
             experts = self._coordinates(tuple(_EXPERT.values()))
             position |= {axis: int(experts[axis][rank]) for axis in ("etp", "ep", "edp")}
@@ -194,10 +194,9 @@ class Mesh:
         return f"{' or '.join(shown)} would fit"
 
     def _near(self, gpus: int) -> Iterator[tuple[int, int, int]]:
-        divisors = [d for d in range(1, min(gpus, 4096) + 1) if gpus % d == 0]
-        for tp in divisors:
-            for pp in (d for d in divisors if (gpus // tp) % d == 0):
-                for cp in (d for d in divisors if (gpus // tp // pp) % d == 0):
+        for tp in divisors(gpus, 4096):
+            for pp in divisors(gpus // tp, 4096):
+                for cp in divisors(gpus // tp // pp, 4096):
                     if (tp != self.tp) + (pp != self.pp) + (cp != self.cp) == 1:
                         yield tp, pp, cp
 
@@ -205,7 +204,11 @@ class Mesh:
         return sum(abs(math.log(new / old)) for new, old in zip(sizes, (self.tp, self.pp, self.cp), strict=True))
 
 
+def divisors(number: int, most: int) -> tuple[int, ...]:
+    """The divisors of a number up to `most`."""
+    return tuple(d for d in range(1, min(number, most) + 1) if number % d == 0)
+
+
 def _near_divisors(number: int, wanted: int) -> str:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    near = sorted(sorted(divisors, key=lambda d: abs(math.log(d / max(wanted, 1))))[:3])
+    near = sorted(sorted(divisors(number, number), key=lambda d: abs(math.log(d / max(wanted, 1))))[:3])
     return ", ".join(map(str, near))

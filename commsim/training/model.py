@@ -273,9 +273,9 @@ def _by_key() -> dict[str, str]:
 @lru_cache(maxsize=256)
 def model(name: str) -> Model:
     """The preset of a name; ``LLAMA3_70B`` is ``llama3-70b``. ScenarioError with the nearest names where unknown."""
-    found = _by_key().get(_key(name))
-    if found is None:
+    preset = _by_key().get(_key(name))
+    if preset is None:
         near = difflib.get_close_matches(_key(name), list(_by_key()), n=3, cutoff=0.5)
         hint = " or ".join(dict.fromkeys(_by_key()[k] for k in near)) or ", ".join(list(_entries())[:6]) + " ..."
         raise ScenarioError(f"found the model {name!r}, expected a preset such as {hint}, or a config.json")
-    return build_model(found, _entries()[found])
+    return build_model(preset, _entries()[preset])

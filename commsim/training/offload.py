@@ -45,10 +45,6 @@ class Offload:
             kept["weights"] = 0.0
         return kept
 
-    def host_bytes(self, parts: dict[str, float]) -> float:
-        """What one GPU takes of the host (or of NVMe)."""
-        return sum(parts.values()) - sum(self.kept(parts).values())
-
     def update_seconds(
         self, owned: float, weight_bytes: float, gradient_bytes: float, pcie_bytes_per_s: float
     ) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from commsim.errors import InfeasibleError
 from commsim.training.columns import Columns, Number
-from commsim.training.pipeline import Action, Order, order_of, straight
+from commsim.training.pipeline import Action, Order, order_of
 
 
 def build(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Order:
@@ -200,16 +200,3 @@ SCHEDULES: dict[str, Callable[[int, int], Order]] = {
     "zb_h1": zb_h1,
     "dualpipe": dualpipe,
 }
-
-__all__ = [
-    "SCHEDULES",
-    "build",
-    "dualpipe",
-    "gpipe",
-    "interleaved_1f1b",
-    "misfit",
-    "naive",
-    "one_f_one_b",
-    "straight",
-    "zb_h1",
-]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from commsim.errors import ScenarioError
-from commsim.training.accelerator import TYPES, Accelerator
+from commsim.training.accelerator import Accelerator
 
 BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp6": 0.75, "fp4": 0.5}
 """Bytes of an element in memory; tf32 is fp32 with shorter factors."""
@@ -120,25 +120,18 @@ ALIASES = {
 def precision(name: str) -> Precision:
     """The precision of a name or alias (``bf16`` is ``bf16-fp32``)."""
     key = name.strip().lower()
-    found = PRECISIONS.get(ALIASES.get(key, key))
-    if found is None:
+    formats = PRECISIONS.get(ALIASES.get(key, key))
+    if formats is None:
         raise ScenarioError(f"found the precision {name!r}, expected one of {', '.join((*PRECISIONS, *ALIASES))}")
-    return found
+    return formats
 
 
-def with_gradients(found: Precision, variant: int) -> Precision:
+def with_gradients(formats: Precision, variant: int) -> Precision:
     """A mixed precision at 16, 18 (fp32 gradients) or 20 (16-bit and fp32 gradients) bytes per parameter with Adam."""
-    if not found.master or variant not in (16, 18, 20):
+    if not formats.master or variant not in (16, 18, 20):
         raise ScenarioError(
-            f"found {variant} bytes per parameter for {found.name}, expected 16, 18 or 20 of a mixed precision"
+            f"found {variant} bytes per parameter for {formats.name}, expected 16, 18 or 20 of a mixed precision"
         )
     if variant == 16:
-        return replace(found, gradient=found.weight, extra_gradient_bytes=0.0)
-    return replace(found, gradient="fp32", extra_gradient_bytes=BYTES[found.weight] if variant == 20 else 0.0)
-
-
-def storage_bytes(dtype: str) -> float:
-    """Bytes per element of any type, fp6 and fp4 included; unknown types are an error."""
-    if dtype not in TYPES:
-        raise ScenarioError(f"found the type {dtype!r}, expected one of {', '.join(TYPES)}")
-    return BYTES[dtype]
+        return replace(formats, gradient=formats.weight, extra_gradient_bytes=0.0)
+    return replace(formats, gradient="fp32", extra_gradient_bytes=BYTES[formats.weight] if variant == 20 else 0.0)

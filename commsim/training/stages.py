@@ -150,9 +150,3 @@ def weights_of(step: Step, share: Share) -> Weights:
 def chunk_weights(step: Step, chunk: Chunk) -> Weights:
     """The parameters of a chunk on one rank, with embedding and output where it has them."""
     return weights_of(step, share_of(step.model, [chunk]))
-
-
-def stage_weights(step: Step) -> list[Weights]:
-    """The parameters of one rank of every stage, (pp,)."""
-    chunks = chunks_of(step)
-    return [weights_of(step, share_of(step.model, [c for c in chunks if c.stage == s])) for s in range(step.pp)]

@@ -78,6 +78,11 @@ class Rollout:
     memory_reach: float = 0.6
     compute_reach: float = 0.5
 
+    @property
+    def tokens(self) -> float:
+        """Of all prompts and answers."""
+        return float(self.sequences * (self.prompt + self.answer))
+
 
 def cache_bytes_per_token(model: Model, element_bytes: float = 2.0) -> float:
     """Bytes of the KV cache of one token; latent attention keeps its low-rank vector and the rotated key."""
@@ -122,49 +127,36 @@ def scoring_seconds(model: Model, gpu: Accelerator, tokens: float, gpus: int, re
     return tokens * forward_flops(model, 1024, causal=True) / peak
 
 
-def ppo(
-    steps: float,
-    actor: Model,
-    critic: Model,
-    gpu: Accelerator,
-    gpus: int,
-    rollout: Rollout,
-    actor_update_s: float,
-    critic_update_s: float,
-    epochs: int = 1,
-) -> TaskCost:
+@dataclass(frozen=True)
+class Learner:
+    """A model that is trained by its own answers, and the seconds of one of its updates."""
+
+    model: Model
+    update_s: float
+
+
+def ppo(steps: float, actor: Learner, critic: Learner, gpu: Accelerator, gpus: int, rollout: Rollout) -> TaskCost:
     """RLHF with PPO: generate, score by reference, actor, reward and critic, then update actor and critic."""
-    tokens = float(rollout.sequences * (rollout.prompt + rollout.answer))
-    scored = 2 * scoring_seconds(actor, gpu, tokens, gpus) + 2 * scoring_seconds(critic, gpu, tokens, gpus)
+    scored = sum(2 * scoring_seconds(one.model, gpu, rollout.tokens, gpus) for one in (actor, critic))
     phases = (
-        TaskPhase("generation", generation_seconds(actor, gpu, rollout, gpus)),
+        TaskPhase("generation", generation_seconds(actor.model, gpu, rollout, gpus)),
         TaskPhase("scoring", scored),
-        TaskPhase("actor update", epochs * actor_update_s),
-        TaskPhase("critic update", epochs * critic_update_s),
+        TaskPhase("actor update", actor.update_s),
+        TaskPhase("critic update", critic.update_s),
     )
-    return TaskCost("rlhf_ppo", steps, steps * tokens, gpus, phases)
+    return TaskCost("rlhf_ppo", steps, steps * rollout.tokens, gpus, phases)
 
 
-def verifiable_rewards(
-    steps: float,
-    actor: Model,
-    gpu: Accelerator,
-    gpus: int,
-    rollout: Rollout,
-    update_s: float,
-    verify_s: float = 0.0,
-    reference: bool = True,
-) -> TaskCost:
-    """RL with verifiable rewards (GRPO and its kind): generate a group of answers, check them, one update."""
-    tokens = float(rollout.sequences * (rollout.prompt + rollout.answer))
-    phases = [
-        TaskPhase("generation", generation_seconds(actor, gpu, rollout, gpus)),
-        TaskPhase("verification", verify_s),
-    ]
-    if reference:
-        phases.append(TaskPhase("scoring", 2 * scoring_seconds(actor, gpu, tokens, gpus)))
-    phases.append(TaskPhase("actor update", update_s))
-    return TaskCost("rl_verifiable", steps, steps * tokens, gpus, tuple(phases))
+def verifiable_rewards(steps: float, actor: Learner, gpu: Accelerator, gpus: int, rollout: Rollout) -> TaskCost:
+    """RL with verifiable rewards (GRPO and its kind): generate a group of answers, score them by actor and reference,
+    one update. Checking an answer takes the GPUs no time."""
+    phases = (
+        TaskPhase("generation", generation_seconds(actor.model, gpu, rollout, gpus)),
+        TaskPhase("verification", 0.0),
+        TaskPhase("scoring", 2 * scoring_seconds(actor.model, gpu, rollout.tokens, gpus)),
+        TaskPhase("actor update", actor.update_s),
+    )
+    return TaskCost("rl_verifiable", steps, steps * rollout.tokens, gpus, phases)
 
 
 def share(phases: Sequence[TaskPhase]) -> dict[str, float]:

@@ -104,7 +104,7 @@ ONE = FieldSpace(
 def test_a_fit_begins_where_its_plane_says_something() -> None:
     """The plane of a far point: nothing takes any time at the start, 14 times the start fits."""
     none, four = np.zeros(3, np.int64), np.full(3, 4.0)
-    rows = Rows(none, none, four, np.full((1, 3), -10.0), np.ones((1, 3, 1)))
+    rows = Rows(none, four, np.full((1, 3), -10.0), np.ones((1, 3, 1)))
     use, weight, center = np.arange(3), np.ones(3), np.zeros(1)
     assert np.exp(fit(rows, use, weight, ONE, center)) == pytest.approx(1.0)  # no step leads away
     assert np.exp(fit(rows, use, weight, ONE, center, begin=np.log([12.0]))) == pytest.approx(14.0, rel=1e-3)
@@ -115,7 +115,7 @@ def test_a_fit_follows_most_rows_and_not_the_one_that_was_disturbed() -> None:
     messages = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
     measured = 2 * messages * np.array([1, 1, 10, 1, 1])
     none = np.zeros(5, np.int64)
-    rows = Rows(none, none, measured, np.zeros((1, 5)), messages[None, :, None])
+    rows = Rows(none, measured, np.zeros((1, 5)), messages[None, :, None])
     x = fit(rows, np.arange(5), np.full(5, 0.2), ONE, np.zeros(1))
     assert np.exp(x[0]) == pytest.approx(2.0, rel=0.05)
     assert np.exp(fit(rows, np.array([2]), np.ones(1), ONE, np.zeros(1))[0]) == pytest.approx(20.0, rel=0.05)
@@ -123,5 +123,5 @@ def test_a_fit_follows_most_rows_and_not_the_one_that_was_disturbed() -> None:
 
 def test_rows_that_no_field_touches_leave_the_center() -> None:
     none = np.zeros(2, np.int64)
-    rows = Rows(none, none, np.ones(2), np.ones((1, 2)), np.zeros((1, 2, 1)))
+    rows = Rows(none, np.ones(2), np.ones((1, 2)), np.zeros((1, 2, 1)))
     assert fit(rows, np.arange(2), np.ones(2), ONE, np.array([0.3])) == pytest.approx(0.3)

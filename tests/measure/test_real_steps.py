@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from commsim.measure import training_steps
+from commsim.measure import parallelisms, training_steps
 from commsim.measure.gpu import Gpus
 from commsim.measure.run import TrainingTask
 from commsim.measure.small_transformer import batch, loss, reference_loss, whole
@@ -58,7 +58,7 @@ def recorded_order(task: TrainingTask, rank: int, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(dist, name, call(name))
     monkeypatch.setattr(dist, "P2POp", lambda op, tensor, peer: (op, tensor, peer))
     monkeypatch.setattr(dist, "batch_isend_irecv", batched)
-    training_steps._PARALLEL["pp"](task, rank, CPU).step()
+    parallelisms.PARALLELISMS["pp"](task, rank, CPU).step()
     return groups
 
 
@@ -107,7 +107,7 @@ ALONE = replace(TASK, scheme="tp", ranks=1)
 def test_a_step_reads_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU every number read waits for the device. Adam on a CPU counts its steps there; fused it does not."""
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: None)
-    step = training_steps._PARALLEL["tp"](ALONE, 0, CPU).step
+    step = parallelisms.PARALLELISMS["tp"](ALONE, 0, CPU).step
 
     def read(self: Any) -> float:
         raise AssertionError("a number was read")
@@ -120,7 +120,7 @@ def test_a_step_reads_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_16_bits_are_computed_with_and_a_master_copy_is_kept() -> None:
     """Ten updates of 1e-4 each move a weight of 0.1 by less than bfloat16 tells apart at once: 2**-12."""
     task = replace(ALONE, precision="bf16-fp32")
-    parallel = training_steps._PARALLEL["tp"](task, 0, CPU)
+    parallel = parallelisms.PARALLELISMS["tp"](task, 0, CPU)
     first = float(parallel.step())
     data = [batch(task, i) for i in range(task.micro_batches)]
     assert first == pytest.approx(reference_loss(task, data, CPU), rel=2e-2)
@@ -140,7 +140,7 @@ def test_the_optimizer_is_fused_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device
         given.update(options)
 
     monkeypatch.setattr(torch.optim, "AdamW", adam)
-    training_steps._Optimizer(ALONE, whole(ALONE), torch.device(device))
+    parallelisms.Optimizer(ALONE, whole(ALONE), torch.device(device))
     assert given == {"lr": 1e-4} | how
 
 
@@ -219,9 +219,9 @@ def test_a_model_without_room_alone_is_still_measured(monkeypatch: pytest.Monkey
     def full() -> Any:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    parallel = training_steps._PARALLEL["tp"](task, 0, CPU)
+    parallel = parallelisms.PARALLELISMS["tp"](task, 0, CPU)
     monkeypatch.setattr(training_steps, "_barrier", lambda: None)
-    monkeypatch.setitem(training_steps._PARALLEL, "tp", lambda *_: replace(parallel, alone=full))
+    monkeypatch.setitem(parallelisms.PARALLELISMS, "tp", lambda *_: replace(parallel, alone=full))
     sample = training_steps.measure_steps(task, 0, CPU, 2, Bytes, _FullGpu())
     record = training_steps.training_record(task, [sample])
     assert (record["compute_s"], record["exposed_comm_s"]) == (None, None)

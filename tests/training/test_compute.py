@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from steps import step
 
 from commsim.errors import ScenarioError
+from commsim.training.accelerator import accelerator
 from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.columns import Columns, columns
-from commsim.training.compute import gemm_seconds, step_compute
+from commsim.training.compute import Passes, attention_passes, gemm_seconds, layer_passes, step_compute
 from commsim.training.model import model
-from commsim.training.operators import Gemm, dense_layer, logits, moe_layer
+from commsim.training.operators import Gemm, Layer, attention_gemms, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import chunks_of
-from commsim.training.step_time import optimizer_seconds, overlapped, step_time
+from commsim.training.step_time import optimizer_seconds, overlapped, recompute_seconds, step_time
 
 
 def _step(**changes: Any) -> Step:
@@ -249,3 +250,192 @@ def test_bytes_of_an_operand_of_a_product(name: str, nbytes: int, fp8: int, fp4:
 def test_kernels_of_a_layer_by_hand() -> None:
     plain, unfused, cut = _step(), _step(flash_attention=False), _step(tp=2)
     assert dense_layer(_columns(plain, unfused, cut)).kernels.tolist() == [16.0, 24.0, 20.0]
+
+
+# -- the parts of a step by hand: one layer's messages over what carries them ---------------------------------
+
+PLAIN = {
+    "alpha": 0.0, "alpha_node": 0.0, "alpha_z": 0.0, "alpha_rank": 0.0, "nvlink": 0.5, "nic": 0.8, "scale": 1.0,
+    "exposed_tp": 0.3, "exposed_ep": 0.5, "exposed_cp": 1.0, "exposed_pp": 0.25, "exposed_dp": 1.0, "slowdown": 1.0,
+}  # fmt: skip
+NVLINK, NIC = 0.5 * 450e9, 0.8 * 50e9
+HIDDEN = 4096 * 4096 * 2  # bytes of a micro-batch of one sequence
+
+
+def _part(name: str, **changes: Any) -> float:
+    one = replace(_step(**changes), nic_bytes_per_s=50e9)
+    return float(getattr(step_time(one, dict(shipped_values()) | PLAIN), name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "all_reduces"),
+    [
+        ({}, 4),
+        ({"sequence_parallel": True}, 5),
+        ({"recompute": "full"}, 6),
+        ({"recompute": "full", "sequence_parallel": True}, 7),
+        ({"overlap_tp": True}, 4 * 0.3),
+    ],
+)
+def test_tensor_parallel_seconds_by_hand(changes: dict[str, Any], all_reduces: float) -> None:
+    each = 2 * 7 / 8 * HIDDEN / NVLINK
+    assert _part("tp", tp=8, **changes) == pytest.approx(16 * 32 * all_reduces * each)
+
+
+def test_tensor_parallel_over_two_nodes_is_as_fast_as_its_cards() -> None:
+    assert _part("tp", tp=16) == pytest.approx(16 * 32 * 4 * 2 * 15 / 16 * HIDDEN / min(NVLINK, 8 * NIC))
+
+
+def test_expert_parallel_seconds_by_hand() -> None:
+    """Two of eight experts: four exchanges a layer, half of them in the open."""
+    experts: dict[str, Any] = {"model": model("mixtral-8x7b"), "dp": 8, "ep": 8}
+    assert _part("ep", **experts) == pytest.approx(2 * 32 * 4 * 0.5 * 7 / 8 * 2 * HIDDEN / NVLINK)
+    gpu = replace(accelerator("H100"), nvlink_domain=4)
+    # Of two nodes of four ranks a token goes to the other one once, with either expert or both: 3/4 of the copies.
+    far = 2 * HIDDEN * 3 / 4 * 1 / 2 / NIC
+    near = 3 / 8 * 2 * HIDDEN / NVLINK
+    halves = _part("ep", **experts, accelerator=gpu, gpus_per_node=4)
+    assert halves == pytest.approx(2 * 32 * 4 * 0.5 * max(near, far))
+
+
+def test_context_parallel_seconds_by_hand() -> None:
+    """Keys and values of 8 heads of 128 go round three times a layer; nothing hides where all is exposed."""
+    kv = 4096 / 4 * 2 * 1024 * 2
+    assert _part("cp", cp=4) == pytest.approx(16 * 32 * 3 * 3 * kv / NVLINK)
+
+
+@pytest.mark.parametrize(("changes", "shown"), [({}, 0.25), ({"overlap_pp": False}, 1.0)])
+def test_messages_between_stages_by_hand(changes: dict[str, Any], shown: float) -> None:
+    """Slices of 1/8 over the cards, gathered on the other side over NVLink; forward and backward, two chunks each."""
+    each = HIDDEN / 8 / NIC + 7 / 8 * HIDDEN / NVLINK
+    cut = {"pp": 4, "tp": 8, "virtual_stages": 2, "schedule": "interleaved_1f1b"}
+    assert _part("pp", **cut, **changes) == pytest.approx(2 * 2 * 16 * each * shown)
+    inside = HIDDEN / NVLINK  # two stages in one node
+    assert _part("pp", pp=2, **changes) == pytest.approx(2 * 16 * inside * shown)
+
+
+@pytest.mark.parametrize(("zero", "gradients", "parameters"), [(0, 2, 0), (1, 1, 1), (3, 1, 2)])
+def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters: int) -> None:
+    """Of two stages, in 16 bit over a node: an all_reduce; scattered and gathered; per micro-batch under ZeRO-3."""
+    one = _step(pp=2, dp=8, zero_stage=zero)
+    weights = 16 * one.model.layer_parameters(0) + one.model.output_parameters
+    rounds = (gradients + parameters) * (one.num_microbatches if zero == 3 else 1)
+    seconds = rounds * 7 / 8 * 2 * weights / NVLINK
+    changes = {"pp": 2, "dp": 8, "zero_stage": zero}
+    assert _part("dp", **changes, overlap_dp=False) == pytest.approx(seconds, rel=1e-3)  # norms are not counted
+    assert _part("dp", **changes) == pytest.approx(seconds, rel=1e-3)  # of which all is in the open
+
+
+# -- operators by hand ---------------------------------
+
+
+def _bytes(layer: Layer) -> dict[str, float]:
+    return {e.name: float(e.nbytes) for e in layer.elementwise}
+
+
+def test_bytes_of_element_wise_operators_by_hand() -> None:
+    """Llama 3 8B: 4,096 tokens over tp 2, hidden 4,096, an MLP of 14,336 and queries, keys and values of 6,144."""
+    t, h, f, qkv = 4096, 4096, 14336, 6144
+    one = _step(tp=2)
+    assert _bytes(dense_layer(one)) == pytest.approx(
+        {"norms": t * h * 14, "activation": t * f / 2 * 6, "rotary": t * qkv / 2 * 5, "casts": 0}
+    )
+    assert float(logits(one)[1].nbytes) == t * 128256 / 2 * 24
+    narrow = _step(tp=2, sequence_parallel=True, flash_attention=False, precision=precision("fp8"))
+    cast = t * (qkv + h) / 2 + t * f / 2 * 2 + 2 * t * h
+    there = _bytes(dense_layer(narrow))
+    assert (there["norms"], there["casts"]) == pytest.approx((t * h * 22 / 2, 3 * cast))
+    plain = replace(one.model, gated_mlp=False)
+    assert _bytes(dense_layer(replace(one, model=plain)))["activation"] == pytest.approx(t * f / 2 * 4)
+
+
+def test_an_expert_layer_by_hand() -> None:
+    """Mixtral over ep 4 and sequence parallelism of 2, its experts whole: 2,048 tokens, two copies each."""
+    one = _step(model=model("mixtral-8x7b"), tp=2, dp=4, ep=4, sequence_parallel=True, precision=precision("fp8"))
+    layer, rows, h, f = moe_layer(one), 2048 * 2, 4096, 14336
+    assert _bytes(layer) == pytest.approx(
+        {
+            "norms": 2048 * h * 14,
+            "activation": rows * f * 6,
+            "rotary": 4096 * 6144 / 2 * 5,
+            "permute": rows * h * 2 * 8,
+            "router": 2048 * 8 * 4 * 6,
+            "casts": 3 * (4096 * (6144 + h) / 2 + rows * (f + h) + 4096 * h),
+        }
+    )
+    products = {g.name: [g.m, g.n, g.k, g.groups] for g in layer.gemms}
+    assert products["experts_up"] == [rows / 2, 2 * f, h, 2]  # of two local experts, gate and up
+    assert products["experts_down"] == [rows / 2, h, f, 2]
+    assert products["router"] == [2048, 8, h, 1]
+    assert float(layer.kernels) == 16 + 4 + 30 + 6 * 2
+
+
+def test_the_attention_core_by_hand() -> None:
+    one = _step(tp=2)
+    core, seq, heads = dense_layer(one).attention, 4096, 16
+    assert float(core.flops) == 2 * seq * (seq + 1) / 2 * heads * (128 + 128)
+    assert float(core.nbytes) == 2 * seq * (2 * 4096 + 2 * 1024) / 2
+    assert float(core.scores) == seq * seq * heads
+    unfused = replace(one, flash_attention=False)
+    assert float(dense_layer(unfused).attention.flops) == 2 * seq * seq * heads * 256  # a batched product has no mask
+    windowed = replace(one, model=replace(one.model, window=128))
+    assert float(dense_layer(windowed).attention.flops) == 2 * seq * ((seq + 1) / 2 + 128) / 2 * heads * 256
+
+
+def test_seconds_of_attention_by_hand() -> None:
+    """Fused where FLOPs bound it, backward 2.5 times as many at 0.85 of the rate; unfused through memory."""
+    one = _step()
+    v = dict(shipped_values()) | {
+        "attention.hopper": 0.5, "attention_half": 4096.0, "hbm": 0.5, "score_bytes": 10.0, "batched": 1.0,
+        "gemm.hopper": 0.75, "attention_open.hopper": 0.5,
+    }  # fmt: skip
+    core = dense_layer(one).attention
+    forward, backward = attention_passes(core, one, v)
+    seconds = float(core.flops) / (0.5 * 989.4e12 * 0.5)
+    assert (forward, backward) == pytest.approx((seconds, 2.5 / 0.85 * seconds), rel=2e-3)
+    assert attention_passes(core, replace(one, attention_kernel="open"), v)[0] == pytest.approx(2 * forward)
+    plain = replace(one, flash_attention=False)
+    core = dense_layer(plain).attention
+    products = float(core.flops) / (0.75 * 989.4e12 * 128 / 192)
+    scores = 10.0 * float(core.scores) / (3.35e12 * 0.5)
+    expected = (products + scores, 2 * products + 1.3 * scores)
+    assert attention_passes(core, plain, v) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_layer_is_its_kernels_or_its_host_by_hand() -> None:
+    """Nothing but launches: 16 kernels forward, 1.3 times as long backward; graphs make them cheap."""
+    v = dict(shipped_values()) | {"host": 1.0, "host_graphs": 0.25, "host_compiled": 0.5}
+    for changes, seconds in (({}, 16.0), ({"cuda_graphs": True}, 4.0), ({"stack": "compiled"}, 8.0)):
+        one = _step(**changes)
+        passes = layer_passes(dense_layer(one), one, v)
+        assert (passes.forward, passes.backward) == pytest.approx((seconds, 1.3 * seconds))
+
+
+def test_a_second_forward_by_hand() -> None:
+    passes = Passes(forward=16.0, backward=0.0, weight=0.0, attention=4.0, gemm=8.0, memory=2.0)
+    again = {r: recompute_seconds(passes, _step(recompute=r)) for r in ("none", "selective", "layerwise", "full")}
+    assert again == pytest.approx({"none": 0.0, "selective": 0.0, "layerwise": 0.35 * 8 + 0.5 * 2, "full": 16.0})
+    assert recompute_seconds(passes, _step(recompute="selective", flash_attention=False)) == 4.0
+
+
+@pytest.mark.parametrize(("zero", "window"), [(0, 0.8), (3, 0.9)])
+def test_what_does_not_fit_beside_compute_is_in_the_open(zero: int, window: float) -> None:
+    slow = dict(shipped_values()) | PLAIN | {"exposed_dp": 0.0, "nvlink": 1e-3, "alpha_z": 1e-3, "alpha_rank": 1e-4}
+    one = _step(dp=8, zero_stage=zero)
+    alone, beside = (step_time(replace(one, overlap_dp=o), slow) for o in (False, True))
+    micro, rounds = alone.compute / one.num_microbatches, one.num_microbatches if zero == 3 else 1
+    assert beside.dp == pytest.approx(alone.dp - rounds * window * micro)
+    launches = 3 * 32 * (1e-3 + 8 * 1e-4) * rounds if zero == 3 else 0.0  # of 32 layers
+    without = step_time(replace(one, overlap_dp=False), slow | {"alpha_z": 0.0, "alpha_rank": 0.0}).dp
+    assert alone.dp - without == pytest.approx(launches)
+
+
+@pytest.mark.parametrize("q_rank", [0, 1536])
+def test_products_of_latent_attention_are_its_weights(q_rank: int) -> None:
+    """With a low rank for queries and, as in DeepSeek-V2-Lite, with a direct projection."""
+    whole = model("deepseek-v2")
+    assert whole.mla is not None
+    one = _step(model=replace(whole, mla=replace(whole.mla, q_lora_rank=q_rank)))
+    products = sum(float(g.flops) for g in attention_gemms(one)) / (2 * 4096)
+    norms = q_rank + whole.mla.kv_lora_rank
+    assert products == pytest.approx(one.model.attention_parameters - norms, rel=1e-12)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from steps import stage_weights
 
 from commsim.errors import CommsimError
 from commsim.topology.presets import load_preset
@@ -40,7 +41,7 @@ from commsim.training.memory import (
 from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.pipeline_schedules import SCHEDULES, build, misfit
-from commsim.training.precision import precision
+from commsim.training.precision import precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
 from commsim.units import GIB
@@ -293,3 +294,75 @@ def test_analytic_rows_are_exact_to_the_printed_digits(by_source: dict[str, list
 def test_a_row_that_cannot_be_predicted_says_why(by_source: dict[str, list[MemoryRow]]) -> None:
     for rows in by_source.values():
         assert all(row.reason for row in rows if row.predicted is None)
+
+
+# -- a stage by hand ---------------------------------
+
+
+def test_the_first_and_the_last_stage_by_hand() -> None:
+    """GPT-3 175B, h = 12288 and 96 layers, over tp 8 and pp 8 with sequence parallelism, bf16 and fp32 gradients."""
+    formats = with_gradients(precision("bf16"), 18)
+    one = step(precision=formats, tp=8, pp=8, dp=4, zero_stage=1, sequence_parallel=True, flash_attention=True)
+    h, s, words, layers = 12288, 2048, one.model.vocab, 12
+    matrices = layers * (4 * h * h + 4 * h + 8 * h * h + 5 * h) / 8 + layers * 4 * h  # norms are whole
+    rest = {0: words * h / 8 + s * h, 7: words * h / 8 + 2 * h}  # a tied output is a copy
+    for stage, in_flight_there in ((0, 8), (7, 1)):
+        weights = matrices + rest[stage]
+        parts = step_memory(one).stages[stage].parts
+        assert parts["weights"] == pytest.approx(2 * weights)
+        assert parts["gradients"] == pytest.approx(4 * weights)
+        assert parts["optimizer"] == pytest.approx(12 * weights / 4)
+        # Korthikanti's 34 s h without the two masks of 1, and a number of 4 bytes per row of scores
+        assert parts["activations"] == pytest.approx(in_flight_there * layers * s * (32 * h + 4 * 96) / 8)
+        assert parts["temporary"] == pytest.approx(4 * h * 4 * h / 8)
+        assert parts["sends"] == pytest.approx(4 * s * h * 2 / 8)
+        assert parts["gathered activations"] == pytest.approx(s * h * 2)
+        assert parts["context and buffers"] == pytest.approx(0.4 * GIB)
+        assert parts["fragmentation"] == 0.0
+        assert "recomputed layer" not in parts
+    assert parts["logits"] == pytest.approx(6 * s * words / 8)
+    assert parts["output input"] == pytest.approx(2 * s * h * 2 / 8)
+    last = step_memory(one).stages[7]
+    gone = ("activations", "logits", "output input", "sends", "gathered activations")
+    update = sum(v for k, v in parts.items() if k not in gone) + 4 * words * h / 8
+    assert last.moments == pytest.approx(
+        {"backward of the fullest micro-batch": sum(parts.values()), "optimizer step": update}
+    )
+
+
+def test_what_deepspeed_and_dualpipe_and_recomputation_add_by_hand() -> None:
+    one = step(precision=precision("bf16"), tp=8, pp=8, global_batch_size=16, recompute="full")
+    plain, deep = step_memory(one).stages[7].parts, step_memory(one, "deepspeed").stages[7].parts
+    weights = plain["weights"] / 2
+    assert deep["gradients"] == pytest.approx(8 * weights)
+    assert deep["optimizer"] == pytest.approx(16 * weights)
+    assert deep["context and buffers"] == 6 * GIB
+    others = sum(v for k, v in deep.items() if k not in ("fragmentation", "context and buffers"))
+    assert deep["fragmentation"] == pytest.approx(0.1 * others)
+    s, h = 2048, 12288
+    assert plain["activations"] == pytest.approx(12 * s * h * 2)  # of the last stage's one micro-batch, its inputs
+    whole = step_memory(replace(one, recompute="none")).stages[7].parts["activations"]
+    assert plain["recomputed layer"] == pytest.approx((whole - plain["activations"]) / 12)
+    both = step_memory(replace(one, schedule="dualpipe")).stages[7].parts
+    assert both["weights"] == pytest.approx(2 * plain["weights"])
+    assert both["activations"] == pytest.approx(9 * plain["activations"])
+
+
+@pytest.mark.parametrize(
+    ("framework", "pp", "each"), [("fsdp2", 2, 2 + 4), ("fsdp2", 1, 2 * 2 / 96), ("ddp", 2, 2 * 2 / 48)]
+)
+def test_what_zero3_gathers_by_hand(framework: Framework, pp: int, each: float) -> None:
+    """FSDP2 keeps a stage's weights and gradients whole under a pipeline; else two layers are whole at a time."""
+    one = step(precision=precision("bf16"), pp=pp, dp=4, zero_stage=3)
+    gathered = step_memory(one, framework).stages[0].parts["gathered"]
+    assert gathered == pytest.approx(each * stage_weights(one)[0].total)
+
+
+def test_hints_keep_the_layers_of_the_stages() -> None:
+    layers = [8, *[13] * 6, 10]
+    one = step(tp=8, pp=8, dp=8, precision=precision("bf16"))
+    memory = step_memory(one, layers=layers)
+    hints = advice(one, memory, layers=layers)
+    full = step_memory(replace(one, recompute="full"), layers=layers).peak / GIB
+    assert f"recompute: full: {full:.1f} GiB" in hints
+    assert not any(hint.startswith("pp:") for hint in hints)  # so many chunks do not go with these layers

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from steps import pipeline_bytes, step
+from steps import pipeline_bytes, stage_weights, step
 
 from commsim.topology.presets import load_preset
 from commsim.training.communicators import CommTime, NcclTimes, Ranks, shape
@@ -19,7 +19,7 @@ from commsim.training.mesh import Mesh
 from commsim.training.model import model
 from commsim.training.simulate import StepRun
 from commsim.training.spec import Step
-from commsim.training.stages import Chunk, stage_weights
+from commsim.training.stages import Chunk
 from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import mesh_of, message_bytes, step_program
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap

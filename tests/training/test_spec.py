@@ -9,7 +9,7 @@ import pytest
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator, accelerator_names
 from commsim.training.model import model
-from commsim.training.precision import PRECISIONS, precision, storage_bytes, with_gradients
+from commsim.training.precision import PRECISIONS, precision, with_gradients
 from commsim.training.spec import Step
 
 
@@ -56,6 +56,26 @@ def test_impossible_steps_say_why(changes: dict[str, Any], message: str) -> None
         _step(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "1f1b"),
+        ({"virtual_stages": 3}, "interleaved_1f1b"),
+        ({"schedule": "zb_h1"}, "zb_h1"),
+        ({"schedule": "interleaved_1f1b", "virtual_stages": 3}, "interleaved_1f1b"),
+    ],
+)
+def test_several_chunks_make_1f1b_the_interleaved_one(changes: dict[str, Any], name: str) -> None:
+    assert _step(**changes).run_schedule == name
+
+
+def test_embedding_and_output_may_be_stages_of_their_own() -> None:
+    most = _step(tp=1, pp=98, virtual_stages=1)
+    assert most.pp == most.model.layers + 2
+    with pytest.raises(ScenarioError, match=r"pp \* virtual_stages = 99 \* 1 = 99"):
+        _step(tp=1, pp=99)
+
+
 def test_all_faults_come_at_once() -> None:
     with pytest.raises(ScenarioError, match=r"recompute.*zero_stage.*tp = 7"):
         _step(recompute="x", zero_stage=9, tp=7)
@@ -72,7 +92,6 @@ def test_bytes_per_parameter_of_the_others() -> None:
     assert precision("fp64").state_bytes("adam") == 32
     assert precision("bf16").state_bytes("sgd") == 8
     assert precision("bf16").state_bytes("adam-8bit") == 10
-    assert (storage_bytes("fp4"), storage_bytes("fp6")) == (0.5, 0.75)
 
 
 def test_generations_support_their_types() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import stage_weights
 
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
 from commsim.training.model import model
 from commsim.training.precision import precision
 from commsim.training.spec import Step
-from commsim.training.stages import chunks_of, split_layers, stage_weights
+from commsim.training.stages import chunks_of, split_layers
 
 
 def step(name: str, **changes: Any) -> Step:

@@ -14,7 +14,7 @@ from commsim.training.accelerator import accelerator
 from commsim.training.model import model
 from commsim.training.precision import precision
 from commsim.training.spec import Step
-from commsim.training.tasks import Rollout, cache_bytes_per_token, generation_seconds
+from commsim.training.tasks import Learner, Rollout, cache_bytes_per_token, generation_seconds
 from commsim.training.utilisation import forward_flops, hardware_flops, model_flops, peak_flop_per_s
 
 
@@ -94,11 +94,11 @@ def test_generation_that_does_not_fit_says_so() -> None:
 def test_rlhf_and_verifiable_rewards() -> None:
     gpu, actor, critic = accelerator("A100"), model("opt-6.7b"), model("opt-350m")
     rollout = Rollout(1024, 256, 256)
-    ppo = tasks.ppo(100, actor, critic, gpu, 8, rollout, actor_update_s=20.0, critic_update_s=2.0, epochs=2)
+    ppo = tasks.ppo(100, Learner(actor, 40.0), Learner(critic, 2.0), gpu, 8, rollout)
     assert [p.name for p in ppo.phases] == ["generation", "scoring", "actor update", "critic update"]
     assert ppo.phases[2].seconds == 40.0
     assert sum(tasks.share(ppo.phases).values()) == pytest.approx(1.0)
-    grpo = tasks.verifiable_rewards(100, actor, gpu, 8, rollout, update_s=20.0, verify_s=1.0)
+    grpo = tasks.verifiable_rewards(100, Learner(actor, 20.0), gpu, 8, rollout)
     assert ppo.seconds - grpo.seconds > 0
     assert grpo.tokens == 100 * 1024 * 512
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commsim.accuracy.curve_fit import Rows
-from commsim.accuracy.fields import FieldSpace, space
+from commsim.accuracy.fields import space
 from study.baselines import NAMES, three_lines
 from study.case import Case
 from study.case_planes import CasePlanes, case_planes, explored
@@ -72,22 +71,6 @@ def test_a_fit_finds_what_made_the_curves(origin: np.ndarray) -> None:
     assert np.mean(np.abs(predicted / study.rows.measured - 1)) < 0.03
     before = np.max(study.rows.constant + study.rows.slope.sum(axis=2), axis=0)
     assert np.mean(np.abs(predicted / study.rows.measured - 1)) < np.mean(np.abs(before / study.rows.measured - 1))
-
-
-def test_a_fit_begins_where_its_plane_says_something() -> None:
-    """The plane of a far point: nothing takes any time at the start, 14 times the start fits."""
-    one = FieldSpace(
-        fields=(("gloo", "call"),),
-        start=np.ones(1),
-        is_time=np.ones(1, bool),
-        covariance=np.array([[100.0]]),
-        index={("gloo", "call"): 0},
-    )
-    none, four = np.zeros(3, np.int64), np.full(3, 4.0)
-    rows = Rows(none, none, four, np.full((1, 3), -10.0), np.ones((1, 3, 1)))
-    use, weight = np.arange(3), np.ones(3)
-    assert np.exp(fit(rows, use, weight, fields=one)) == pytest.approx(1.0)  # no step leads away
-    assert np.exp(fit(rows, use, weight, begin=np.log([12.0]), fields=one)) == pytest.approx(14.0, rel=1e-3)
 
 
 def test_zero_shot_does_not_see_the_scored_system(origin: np.ndarray) -> None:

@@ -1,19 +1,18 @@
-"""One measured log and the conditions it is predicted under, wherever they come from: an index row, a scenario."""
+"""One measured log and the conditions it is predicted under."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from commsim.document import Document, validate
 from commsim.errors import TopologyError
 from commsim.nccl.operation import SUM, Operation
 from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
 from commsim.nccl.version import Version
-
-if TYPE_CHECKING:
-    from commsim.nccl.graph_file import GraphFile
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
+from commsim.topology.presets import load_topology
+from commsim.topology.spec import TopologySpec
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,12 @@ class Case:
     env: dict[str, str]
     notes: tuple[str, ...] = ()
     iterations: int = NCCL_TESTS_ITERATIONS  # calls timed together
-    graphs: GraphFile | None = None  # that NCCL itself found on the machine; None: they are searched
     operation: Operation = SUM
     fault: str = ""  # why no machine could be found
     row: dict[str, str] = field(default_factory=dict, compare=False)
 
     def topology(self) -> Topology:
         """The machine, built."""
-        from commsim.document import Document, validate
-        from commsim.topology.presets import load_topology
-        from commsim.topology.spec import TopologySpec
-
         if self.fault:
             raise TopologyError(self.fault)
         document = Document(file=f"case {self.slug}", data=self.machine, marks={})

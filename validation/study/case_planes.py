@@ -42,7 +42,6 @@ def predictor_of(case: Case) -> FieldPredictor:
         iterations=case.iterations,
         operation=case.operation,
         exact=True,
-        graphs=case.graphs,
     )
     return FieldPredictor(case.topology(), options)
 
@@ -93,7 +92,7 @@ def _or_why(
 def _jobs_key(case: Case) -> tuple[object, ...]:
     """Cases with equal keys are predicted alike at equal sizes."""
     return (str(sorted(case.machine.items(), key=str)), case.version, case.launch, tuple(sorted(case.env.items())),
-            case.collective, case.operation, "" if case.graphs is None else case.graphs.path)  # fmt: skip
+            case.collective, case.operation)  # fmt: skip
 
 
 def unique(cases: Sequence[Case]) -> Iterator[tuple[Case, list[int]]]:

@@ -1,8 +1,7 @@
-"""Robust least squares of the channel model's fields on measured curves.
+"""Robust least squares of the channel model's fields on the curves of many machines.
 
-One objective everywhere: the mean over the sizes of a curve of soft-L1(ln(predicted / measured) / 0.1), summed over
-curves of equal weight, plus the Gaussian prior of the fields (`starts.yaml`). Predicted times are the largest of the
-planes at hand (`commsim.accuracy.planes`); damped Gauss-Newton steps with reweighting find the minimum.
+The objective is that of `commsim.accuracy.curve_fit`, which fits one machine; curves may weigh differently here.
+Damped Gauss-Newton steps with reweighting find the minimum: the shipped parameters and all recorded figures are theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.curve_fit import ADAPTED, LEAST_S, SCALE, Rows
-from commsim.accuracy.fields import FieldSpace, space
+from commsim.accuracy.fields import space
 from commsim.accuracy.planes import Planes
 from study.case import Case
 
@@ -22,6 +21,8 @@ Float64 = npt.NDArray[np.float64]
 
 POOLED = 20.0
 """Weight of the prior in a fit of many machines: their curves are many and alike, and wrong in common."""
+
+_STEPS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +51,7 @@ def stack(logs: Sequence[Log], several: Sequence[Mapping[int, Planes]]) -> Rows:
             pick = np.array([at[n] for n in logs[i].nbytes])
             constant[k, rows] = planes[i].constant[pick]
             slope[k][np.ix_(rows, planes[i].field)] = planes[i].slope[pick]
-    return Rows(
-        log,
-        np.concatenate([np.array(e.nbytes) for e in logs]),
-        np.concatenate([e.undisturbed_s for e in logs]),
-        constant,
-        slope,
-    )
+    return Rows(log, np.concatenate([e.undisturbed_s for e in logs]), constant, slope)
 
 
 def fit(
@@ -65,18 +60,13 @@ def fit(
     weight: Float64,
     *,
     center: Float64 | None = None,
-    begin: Float64 | None = None,
     prior: float = ADAPTED,
-    steps: int = 60,
-    fields: FieldSpace | None = None,
 ) -> Float64:
     """ln(value / start) of every field from some rows of given weights, drawn to `center` (default: the starts).
 
-    A field that no row touches follows those of its group as the prior has it. `fields`: those of NCCL's channel model,
-    unless given. The search begins at `begin` (default: `center`), which should be near where the planes touch: far
-    from there they may say that something takes no time at all, and no step leads away.
+    A field that no row touches follows those of its group as the prior has it.
     """
-    fitted = fields or space()
+    fitted = space()
     x0 = np.zeros(len(fitted.fields)) if center is None else center
     touched = np.flatnonzero(np.any(rows.slope[:, use] != 0, axis=(0, 1)))
     if touched.size == 0:
@@ -96,9 +86,9 @@ def fit(
         cost = weight @ (2 * (np.sqrt(1 + residual**2) - 1)) + (x - origin) @ precision @ (x - origin)
         return residual, slope[top, at] * (sign * factor) / seconds[:, None] / SCALE, float(cost)
 
-    x, damping = origin if begin is None else begin[touched], 1e-3
+    x, damping = origin, 1e-3
     residual, jacobian, best = model(x)
-    for _ in range(steps):
+    for _ in range(_STEPS):
         robust = weight / np.sqrt(1 + residual**2)
         normal = jacobian.T @ (jacobian * robust[:, None]) + precision
         gradient = jacobian.T @ (robust * residual) + precision @ (x - origin)

@@ -33,6 +33,10 @@ _DIGEST = digest(_SOURCES)
 announce()
 
 
+# Wrappers for callers that are not compiled would take half of the time of compiling.
+_PART = {"forceinline": True, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
 def compiled(function: Callable[..., Any]) -> Any:
     """The function as numba compiles it at its first call: what Python calls."""
     return _jit(function, {})
@@ -44,7 +48,7 @@ def inlined(function: Callable[..., Any]) -> Any:
     So it needs no counts of references, which numba would raise and lower for every column of its arguments: the
     loops would take twice as long.
     """
-    return _jit(function, {"forceinline": True, "_nrt": False})
+    return _jit(function, _PART)
 
 
 def _jit(function: Callable[..., Any], options: dict[str, bool]) -> Any:
