@@ -7,6 +7,8 @@ channels, all pairs together as fast as the links of a GPU or the NICs of a node
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -110,6 +112,29 @@ def busiest_rail(topology: Topology, version: Version, env: dict[str, str]) -> f
     return max(carried.values()) / view.gpus
 
 
+@dataclass(frozen=True)
+class Sends:
+    """What one rank sends in a call, and how its channels carry it."""
+
+    collective: str
+    each: float  # bytes to a peer
+    local: int  # peers in its node
+    remote: int
+    channels: int  # of one peer
+    part: int  # bytes of the fullest
+    together: int  # peers that one block serves side by side
+    rail: float  # share of what a scatter sends to other nodes that its busiest NIC carries (`busiest_rail`)
+
+    @property
+    def to_all(self) -> bool:
+        """Whether every rank sends to every other."""
+        return self.collective == "all_to_all"
+
+
+Stretch = tuple[float, str, float]
+"""Seconds that a part of the machine is busy, its name, and those of the first and last chunks before and after."""
+
+
 def p2p_time(
     system: System,
     machine: Machine,
@@ -121,83 +146,117 @@ def p2p_time(
 ) -> tuple[float, float, str, int]:
     """Seconds of the kernel, the bandwidth part of them, what limits it, and the channels per peer.
 
-    `nbytes` is the nccl-tests size: what one rank sends to all peers together, or to its one peer. What it sends to
-    itself in an all_to_all is copied, at `copy_rate`, while its blocks send nothing else: two to eight A100 take as
-    long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793 GB/s, eight H100 at 367 and 960. Beside a network it
-    does not show. Inside a node the receiver takes over the first chunk when all of it is written, from 2.22 on; a send
-    to another node waits longer for its network.
+    `nbytes` is the nccl-tests size: what one rank sends to all peers together, or to its one peer. `rail` is the share
+    of a scatter that the busiest NIC carries (`busiest_rail`).
+    """
+    sends = _sends(system, machine, collective, nbytes, version, rail)
+    first = 0.0
+    if sends.together > 1:  # what a block hands over first takes it as long for all its peers, at both ends
+        first = sends.together * min(sends.part, _net_chunk(sends.each)) / parameters.point_to_point.channel_rate
+    stretches = [
+        *_blocks(parameters, sends, version, first),
+        *_inside(system, machine, parameters, sends),
+        *_between(system, machine, parameters, sends, first),
+    ]
+    busy, limit, ends = max(stretches, key=lambda one: (one[0] + one[2], one[1]))
+    latency = _latency(system, machine, parameters, sends, version) + ends
+    # Its own block of an all_to_all is copied while its blocks send nothing; beside a network it does not show.
+    # 2 to 8 A100 take as long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793, 8 H100 at 367 and 960.
+    own = sends.each / parameters.copy_rate if sends.to_all and not sends.remote else 0.0
+    return latency + busy + own, busy, limit, sends.channels
 
-    Over PCIe each link of a node carries what all pairs of an all_to_all send by it (`commsim.nccl.machine.shared`):
-    with four of eight GPUs below a switch 16 pieces leave by its one port. It is taken to reach the share that a GPU's
-    port does of what goes through the memory of a host: two RTX 2080 Ti below a switch send 8 of its 12 GB/s.
 
-    `rail` is the share of what the root of a scatter sends to other nodes that the busiest NIC of its node carries, and
-    the proxy there posts (`busiest_rail`).
+def _sends(system: System, machine: Machine, collective: str, nbytes: int, version: Version, rail: float) -> Sends:
+    """What a rank sends.
 
-    In an all_to_all over nodes one block serves the peers of a node together, from 2.22 on: parts of before are as long
-    as measured without it. What it hands over first takes it as long for all of them, before the NIC can begin, and as
-    long again at the other end, after the NIC has ended: 16 A100 take 9, 16, 35 and 67 us longer where each gets 8 to
-    64 KiB than where it gets 4 B, and 62 to 80 us beside their NICs' time where it gets more.
-
-    What a rank posts of at most `Network.inline` bytes its host hands to the NIC: measured of all_to_all, taken to hold
-    for the root of a scatter, and for the one message that a rank posts in gather and send_recv.
+    From 2.22 on one block serves the peers of a node together in an all_to_all over nodes: 16 A100 take 9, 16, 35 and
+    67 us longer where each gets 8 to 64 KiB than where it gets 4 B. Before, parts are as long as measured without it.
     """
     n, ppn = system.ranks, system.ranks_per_node
-    peers = 1 if collective == "send_recv" else n - 1
-    each = nbytes if collective == "send_recv" else nbytes / n
+    alone = collective == "send_recv"
+    peers, each = (1, nbytes) if alone else (n - 1, nbytes / n)
     channels, part = peer_channels(system, machine, ceil(each), peers, version)
-    p, efficiency, network = parameters.point_to_point, parameters.efficiency, parameters.network
-    local = min(peers, ppn - 1) if collective != "send_recv" or system.nodes == 1 else 0
-    remote = peers - local
-    across = network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
-    rate = p.channel_rate if local else min(p.channel_rate, across)
-    shared = collective == "all_to_all" and remote > 0 and ppn > 1 and version >= _PARTS_SINCE
-    side_by_side = min(_PEERS_AT_ONCE, ppn) if shared else 1
-    first = side_by_side * min(part, _net_chunk(each)) / p.channel_rate if shared else 0.0
-    # Seconds, what takes them, and the first and last chunks before and after; inside the node there are none of these.
-    parts = [(max(part / rate, side_by_side * part / p.channel_rate), "thread block", first)]
-    if remote and local:
-        parts.append((part / across, "network channel", 2 * first))
-    if local:
-        share = float(getattr(efficiency, machine.intra_kind))
-        link = machine.intra_bandwidth * share
-        if machine.intra_kind == "nvlink_direct" and collective == "send_recv":
-            link /= max(1, ppn - 1)  # one neighbour, one bundle of the mesh
-        handed = remote * (1 - rail) if collective == "scatter" else 0.0  # to the GPUs beside other NICs
-        at_links, limit = (local + handed) * each / link, inside_name(machine)
-        if collective == "all_to_all" and machine.all_pairs is not None:  # ports of PCIe switches and hosts are shared
-            at_links, limit = each / (machine.all_pairs.rate * share), machine.all_pairs.limit
-        parts.append((at_links, limit, 0.0))
-        port = next((bw for kind, bw, _ in machine.nic_path if kind == "PCIe"), 0.0)
-        if remote and port and machine.intra_kind in ("pcie", "host"):  # neighbours and NICs share a GPU's port
-            parts.append(((local + remote) * each / (port * efficiency.pcie), "PCIe", 0.0))
-    # Each channel has work of its own to be handed to the kernel; that of remote peers lies in what such a peer costs.
-    latency = p.base + parameters.channel_cost_of(version) * (min(_MOST_CHANNELS, channels * max(1, local)) - 1)
-    if local and not remote and version >= _PARTS_SINCE:
-        latency += min(part, _chunk(system, machine)) / p.channel_rate
-    if remote:
-        many = collective != "send_recv"
-        rates = nic_rates(machine, parameters, all_to_all=collective == "all_to_all")
-        # A root's node alone is busy in gather and scatter, where a gather comes in over the NIC beside the root; in
-        # all_to_all all ranks of a node share its NICs. In send_recv one rank of a node sends to the next, over one.
-        senders = {"all_to_all": float(ppn), "scatter": rail}.get(collective, 1.0)
-        whole = collective == "all_to_all"
-        out, kind = min((together if whole else one, kind) for kind, one, together in rates)
-        parts.append((senders * remote * each / out, kind, 2 * first))
-        beyond = max(0, system.nodes - machine.leaf_nodes) * ppn if collective == "all_to_all" else 0
-        if beyond and machine.oversubscription > 1:
-            # What leaves the leaf shares its uplinks; rings do not feel them, they leave a leaf only once.
-            uplink = machine.nic_gbps * GIGA * machine.nics / machine.oversubscription
-            uplink *= nic_efficiency(machine, parameters, all_to_all=True)
-            parts.append((senders * beyond * each / uplink, "leaf uplinks", 2 * first))
+    local = min(peers, ppn - 1) if not alone or system.nodes == 1 else 0
+    shared = collective == "all_to_all" and peers > local and ppn > 1 and version >= _PARTS_SINCE
+    together = min(_PEERS_AT_ONCE, ppn) if shared else 1
+    return Sends(collective, each, local, peers - local, channels, part, together, rail)
+
+
+def _blocks(parameters: Parameters, sends: Sends, version: Version, first: float) -> Iterator[Stretch]:
+    """The thread blocks of a peer's channels, and these channels over the network."""
+    block = parameters.point_to_point.channel_rate
+    across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
+    rate = block if sends.local else min(block, across)
+    yield max(sends.part / rate, sends.together * sends.part / block), "thread block", first
+    if sends.remote and sends.local:
+        yield sends.part / across, "network channel", 2 * first
+
+
+def _inside(system: System, machine: Machine, parameters: Parameters, sends: Sends) -> Iterator[Stretch]:
+    """The links inside a node, which have no ends.
+
+    Over PCIe each link carries what all pairs of an all_to_all send by it (`commsim.nccl.machine.shared`), at the share
+    of its rate that a port reaches through the memory of a host: two RTX 2080 Ti below a switch send 8 of 12 GB/s.
+    """
+    if not sends.local:
+        return
+    share = float(getattr(parameters.efficiency, machine.intra_kind))
+    link = machine.intra_bandwidth * share
+    if machine.intra_kind == "nvlink_direct" and sends.collective == "send_recv":
+        link /= max(1, system.ranks_per_node - 1)  # one neighbour, one bundle of the mesh
+    handed = sends.remote * (1 - sends.rail) if sends.collective == "scatter" else 0.0  # to GPUs beside other NICs
+    if sends.to_all and machine.all_pairs is not None:
+        yield sends.each / (machine.all_pairs.rate * share), machine.all_pairs.limit, 0.0
+    else:
+        yield (sends.local + handed) * sends.each / link, inside_name(machine), 0.0
+    port = next((bw for kind, bw, _ in machine.nic_path if kind == "PCIe"), 0.0)
+    if sends.remote and port and machine.intra_kind in ("pcie", "host"):  # neighbours and NICs share a GPU's port
+        yield (sends.local + sends.remote) * sends.each / (port * parameters.efficiency.pcie), "PCIe", 0.0
+
+
+def _between(
+    system: System, machine: Machine, parameters: Parameters, sends: Sends, first: float
+) -> Iterator[Stretch]:  # fmt: skip
+    """The NICs of a node, and the uplinks of its leaf.
+
+    In all_to_all all ranks of a node share its NICs. In gather and scatter the root's node alone is busy, in send_recv
+    one rank of a node, each over one NIC.
+    """
+    if not sends.remote:
+        return
+    senders = {"all_to_all": float(system.ranks_per_node), "scatter": sends.rail}.get(sends.collective, 1.0)
+    rates = nic_rates(machine, parameters, all_to_all=sends.to_all)
+    out, kind = min((together if sends.to_all else one, kind) for kind, one, together in rates)
+    yield senders * sends.remote * sends.each / out, kind, 2 * first
+    beyond = max(0, system.nodes - machine.leaf_nodes) * system.ranks_per_node if sends.to_all else 0
+    if beyond and machine.oversubscription > 1:  # rings do not feel the uplinks: they leave a leaf only once
+        uplink = machine.nic_gbps * GIGA * machine.nics / machine.oversubscription
+        uplink *= nic_efficiency(machine, parameters, all_to_all=True)
+        yield senders * beyond * sends.each / uplink, "leaf uplinks", 2 * first
+
+
+def _latency(
+    system: System, machine: Machine, parameters: Parameters, sends: Sends, version: Version
+) -> float:  # fmt: skip
+    """Seconds beside the bytes.
+
+    Each channel has work to be handed to the kernel; that of remote peers lies in `Network.peer_cost`. A send to
+    another node waits for its network. What a rank posts of at most `Network.inline` bytes its host hands to the NIC:
+    measured of all_to_all, taken to hold for the root of a scatter, and for the one message of gather and send_recv.
+    """
+    p, network = parameters.point_to_point, parameters.network
+    used = min(_MOST_CHANNELS, sends.channels * max(1, sends.local))
+    latency = p.base + parameters.channel_cost_of(version) * (used - 1)
+    if sends.local and not sends.remote and version >= _PARTS_SINCE:
+        # Inside a node the receiver takes over the first chunk when all of it is written.
+        latency += min(sends.part, _chunk(system, machine)) / p.channel_rate
+    if sends.remote:
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"
         latency += network.ring_hop.Simple * (2 if flushed else 1)
-        sends = ceil(remote * rail) if collective == "scatter" else remote
-        latency += network.peer_cost * (sends if many else 0)
-        posted = sends if many and collective != "gather" else 1
-        latency += network.inline_cost * posted if each <= network.inline else 0.0
-    busy, limit, waits = max(parts, key=lambda timed: (timed[0] + timed[2], timed[1]))
-    latency += waits
-    own = each / parameters.copy_rate if collective == "all_to_all" and not remote else 0.0
-    return latency + busy + own, busy, limit, channels
+        count = ceil(sends.remote * sends.rail) if sends.collective == "scatter" else sends.remote
+        many = sends.collective != "send_recv"
+        latency += network.peer_cost * (count if many else 0)
+        posted = count if many and sends.collective != "gather" else 1
+        latency += network.inline_cost * posted if sends.each <= network.inline else 0.0
+    return latency
