@@ -1,9 +1,10 @@
 """Fits a library's physical parameters to measured curves of one machine, and says how far to trust them.
 
 The objective is that of `commsim.accuracy.curve_fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of equal
-weight, with a weak prior round the shipped values. Planes are taken at each new point until the point stays. A
-field whose uncertainty the data do not reduce to half of what the prior grants is kept as shipped, one after another,
-and the rest fitted again. The error is that of sizes left out: four fits, each without every fourth size of each curve.
+weight, with a weak prior round the shipped values. Planes are taken at each new point until the point stays; the best
+point counts. A field whose uncertainty the data do not reduce to half of what the prior grants is kept as shipped, one
+after another, and the rest fitted again. The error is that of sizes left out: four fits, each without every fourth size
+of each curve.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.calibration_models import Contact, CurveModel, Float64
-from commsim.accuracy.curve_fit import LEAST_S, SCALE, Rows, fit
+from commsim.accuracy.curve_fit import LEAST_S, SCALE, Rows, cost, fit
 from commsim.accuracy.suspects import suspects
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
 
 FOLDS = 4
 ROUNDS = 8
+SETTLED = 0.02
+"""Change of ln(value) below which a point counts as staying."""
+
 LATEST = 3
 """Points whose planes count. Queues make a predicted time not quite convex: planes of far points may lie above it."""
 
@@ -150,20 +154,27 @@ def _settle(
     progress: Callable[[str], None],
     start: Float64 | None = None,
 ) -> tuple[Float64, list[Contact]]:
-    """The fitted point and the planes on the way to it; the last ones touch the predictions at the point."""
+    """The fitted point and the planes on the way to it; the last ones touch the predictions at the point.
+
+    Of all points on the way the one is taken that the model itself finds best: planes of a time that is not quite
+    convex lead past it now and then, and a search that only went down would end in the first hollow.
+    """
     x = model.center if start is None else start
     if start is not None:
         contacts = [model.contact(x)]
+    measured, weight = _measured(curves), _weight(_rows(model, curves, contacts, free))
+    points = [(cost(contacts[-1].seconds, measured, weight, model.fields, model.center, x), x, contacts)]
     for number in range(ROUNDS):
         rows = _rows(model, curves, contacts, free)
-        everything = np.arange(rows.measured.size)
-        fitted = fit(rows, everything, _weight(rows), model.fields, model.center)
+        fitted = fit(rows, np.arange(measured.size), weight, model.fields, model.center)
         before, x = x, np.where(free, fitted, model.center)
         moved = float(np.abs(x - before).max())
         progress(f"round {number + 1}: parameters moved by up to {100 * np.expm1(moved):.0f} %")
         contacts = [*contacts[1 - LATEST :], model.contact(x)]
-        if moved < 0.02:
+        points.append((cost(contacts[-1].seconds, measured, weight, model.fields, model.center, x), x, contacts))
+        if moved < SETTLED:
             break
+    _, x, contacts = min(points, key=lambda point: point[0])
     return x, contacts
 
 

@@ -10,13 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from commsim.accuracy.calibration import Calibration, calibrate
-from commsim.accuracy.calibration_models import model_of
+from commsim.accuracy.calibration_models import Contact, Float64, model_of
+from commsim.accuracy.fields import FieldSpace
 from commsim.cli import app
 from commsim.errors import CalibrationError, CommsimError
 from commsim.gloo.parameters import shipped_parameters
 from commsim.gloo.predict import GlooPredictor
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
+from commsim.nccl.parameters import Parameters
 from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import read_params
@@ -164,6 +166,50 @@ def test_sizes_disturbed_out_of_place_are_named_and_not_fitted_to(scenario: Scen
     assert result.fitted_s == pytest.approx(other.fitted_s)
     assert result.error(result.held_out_s) == pytest.approx(other.error(other.held_out_s))
     assert result.band == pytest.approx(other.band)
+
+
+class Wavy:
+    """A model whose times are not convex in its one field, so that planes lead past the best point."""
+
+    fields = FieldSpace((("toy", "wait"),), np.ones(1), np.ones(1, bool), np.full((1, 1), 4.0), {("toy", "wait"): 0})
+    center = np.zeros(1)
+
+    def __init__(self, nbytes: Float64) -> None:
+        self.nbytes, self.points = nbytes, list[Float64]()
+
+    def times(self, x: Float64) -> Float64:
+        return np.asarray(1e-9 * self.nbytes * np.exp(x[0]) * (1 + 0.5 * np.sin(6 * x[0])))
+
+    def contact(self, x: Float64) -> Contact:
+        self.points.append(x)
+        here = self.times(x)
+        slope = ((self.times(x + 1e-6) - here) / (np.exp(x[0]) * np.expm1(1e-6)))[:, None]
+        return Contact(here, here - slope[:, 0] * np.exp(x[0]), slope)
+
+    def parameters(self, x: Float64) -> Parameters:
+        raise NotImplementedError
+
+    def path(self, field: int) -> str:
+        return "wait"
+
+
+@pytest.mark.parametrize("truth", [0.7, 1.2, 1.9])
+def test_of_all_points_on_the_way_the_best_is_taken(truth: float) -> None:
+    nbytes = np.array([1 << 10, 1 << 14, 1 << 18, 1 << 20], float)
+    model = Wavy(nbytes)
+    noise = np.array([1.0, 1.02, 0.99, 1.01])
+    curve = Curve("run", "all_reduce", 2, "measured", nbytes.astype(np.int64), model.times(np.array([truth])) * noise)
+    result = calibrate(model, [curve])
+
+    def cost(x: Float64) -> float:
+        """Twice the soft-L1 of ln(predicted / measured) in tenths, and the prior's weak pull, by hand."""
+        tenths = 10 * np.log(model.times(x) / curve.time_s)
+        return float(np.mean(2 * (np.sqrt(1 + tenths**2) - 1)) + 0.09 * x[0] ** 2 / 4.0)
+
+    point = np.log([result.values[0].value])
+    assert len(model.points) > 4
+    assert cost(point) <= min(map(cost, model.points)) + 1e-9
+    assert result.fitted_s == pytest.approx(model.times(point))
 
 
 def test_too_few_sizes_are_an_error(scenario: Scenario) -> None:
