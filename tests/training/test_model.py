@@ -91,6 +91,8 @@ def test_names_are_found_in_their_spellings() -> None:
 def test_a_model_that_cannot_be_names_every_fault() -> None:
     with pytest.raises(ScenarioError, match=r"layers = 0.*heads = 6, expected a multiple of kv_heads = 4.*top_k = 9"):
         Model("x", 0, 64, 256, 6, 4, 16, 100, 8, moe=Moe(8, 9, 64))
+    with pytest.raises(ScenarioError, match=r"kv_heads = 0, expected at least 1$"):
+        Model("x", 2, 64, 256, 6, 0, 16, 100, 8)
 
 
 def _write(folder: Path, config: dict[str, object]) -> Path:
@@ -165,6 +167,20 @@ def test_what_a_family_takes_for_granted(tmp_path: Path) -> None:
     assert read_hf_config(_write(tmp_path, without | {"model_type": "gpt_neox"})).ffn_hidden == 4 * 4096
     with pytest.raises(ScenarioError, match="found no key 'intermediate_size'"):
         read_hf_config(_write(tmp_path, without))
+
+
+@pytest.mark.parametrize(
+    ("family", "gated"),
+    [
+        *((name, False) for name in ("gpt2", "opt", "bloom", "gpt_neox", "gptj", "falcon", "mpt", "phi", "starcoder2")),
+        *((name, True) for name in ("llama", "qwen2", "gemma", "cohere", "gpt_oss", "phi3")),
+    ],
+)
+def test_a_family_gates_its_mlp_or_not(tmp_path: Path, family: str, gated: bool) -> None:
+    """As the class of the family in transformers has a gate_proj (or a fused one), or only an up-projection."""
+    one = read_hf_config(_write(tmp_path, LLAMA | {"model_type": family}))
+    assert one.gated_mlp is gated
+    assert one.mlp_parameters == pytest.approx((3 if gated else 2) * 4096 * 14336, rel=2e-3)  # biases
 
 
 @pytest.mark.parametrize(("family", "window"), [("gpt_oss", 128), ("llama", 0), ("qwen3", 0)])

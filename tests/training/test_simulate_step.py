@@ -134,6 +134,9 @@ def test_a_straggler_holds_the_others_up() -> None:
     one = step(pp=4, dp=2)
     assert simulated(one, plan=StepPlan(stragglers={2: 1.5})).step_s > 1.2 * simulated(one).step_s
     assert simulated(one, plan=StepPlan(stragglers={2: 1.0})).step_s == pytest.approx(simulated(one).step_s)
+    alone = step(global_batch_size=8)
+    slow, usual = simulated(alone, plan=StepPlan(stragglers={0: 1.5})), simulated(alone)
+    assert slow.compute_s == pytest.approx(1.5 * usual.compute_s)
 
 
 def test_the_timeline_is_in_order_and_stages_do_one_thing_at_a_time() -> None:

@@ -1,0 +1,109 @@
+"""The passes of a chunk: what they compute and exchange, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from steps import step
+
+from commsim.training import traffic
+from commsim.training.activations import layer_kept
+from commsim.training.columns import columns
+from commsim.training.compute import elementwise_seconds, gemm_seconds
+from commsim.training.finetune import FineTune, beside_base, eager_bytes
+from commsim.training.model import model
+from commsim.training.operators import Elementwise, Gemm
+from commsim.training.parameters import shipped_values
+from commsim.training.stages import Chunk, chunk_weights, chunks_of
+from commsim.training.step_plan import StepPlan
+from commsim.training.step_run import mesh_of
+from commsim.training.work import ChunkSeconds, chunk_work
+
+
+def seconds(chunk: Chunk) -> ChunkSeconds:
+    """Of any chunk."""
+    return ChunkSeconds(1.0, 1.5, 0.5)
+
+
+def test_ranks_of_an_expert_gather_its_tokens_and_sum() -> None:
+    """Blocks of 100 B of four ranks: an all_gather and a reduce_scatter of 400 B forward, the same backward."""
+    calls = traffic.expert_parallel(2, 100.0, 1, 4)
+    both = [("all_gather", 400.0, 4, 2.0), ("reduce_scatter", 400.0, 4, 2.0)]
+    assert [(c.collective, c.nbytes, c.ranks, c.count) for c in calls] == 2 * both
+    again = traffic.expert_parallel(2, 100.0, 1, 4, recompute=True)
+    assert [c.count for c in again] == [2.0, 2.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_zero_3_gathers_twice_and_scatters_once(hidden: bool) -> None:
+    """At 1 B/s a gather takes the bytes of the weights; the backward gathers them again and scatters the gradients."""
+    one = step(dp=8, zero_stage=3, overlap_dp=hidden)
+    (chunk,) = chunks_of(one)
+    work = chunk_work(one, mesh_of(one), chunk, seconds(chunk), lambda name, nbytes, ranks: nbytes, StepPlan())
+    weights = chunk_weights(one, chunk)
+    gather = (weights.dense + weights.expert) * one.precision.weight_bytes
+    scatter = (weights.dense + weights.expert) * one.precision.gradient_bytes
+    (forward,) = [e for e in work.F.exchanges if e.axis == "dp"]
+    (backward,) = [e for e in work.I.exchanges if e.axis == "dp"]
+    assert forward.seconds == pytest.approx(gather)
+    assert backward.seconds == pytest.approx(gather + scatter)
+    assert (forward.window, backward.window) == ((1.0, 2.0) if hidden else (0.0, 0.0))
+
+
+def test_a_method_beside_a_base_moves_its_bytes_once_forward_and_twice_backward() -> None:
+    """1 GB/s, 10 B a token and 4,096 tokens; NF4's weights are read in half a byte and written in two, thrice."""
+    one = step()
+    (chunk,) = chunks_of(one)
+    tune = FineTune(1e6, moved_bytes=10.0)
+    plain = beside_base(seconds, one, tune, 1e9)(chunk)
+    moved = 4096 * 10.0 / 1e9
+    assert (plain.forward, plain.backward_input) == pytest.approx((1.0 + moved, 1.5 + 2 * moved))
+    again = beside_base(seconds, replace(one, recompute="full"), tune, 1e9)(chunk)
+    assert (again.forward, again.backward_input) == pytest.approx((1.0 + moved, 1.5 + 3 * moved))
+    packed = beside_base(seconds, one, replace(tune, base_bytes=0.5), 1e9)(chunk)
+    m = one.model
+    unpacked = (m.parameters() - 2 * m.vocab * m.hidden - m.hidden) * 2.5 / 1e9
+    assert packed.forward == pytest.approx(1.0 + moved + unpacked, rel=1e-3)
+    assert packed.backward_input - packed.forward == pytest.approx(0.5 + moved)
+
+
+def test_activations_of_experts_by_hand() -> None:
+    """Mixtral: two experts a token; every copy's input and output stay, and what its MLP makes in between."""
+    one = step(model=model("mixtral-8x7b"), dp=8, ep=8, imbalance=1.5)
+    kept = {k.name: k.nbytes for k in layer_kept(one, 0, dropout=False) if k.name.startswith(("expert", "router"))}
+    rows, width, ffn = 4096 * 2 * 1.5, 4096, 14336
+    assert kept == pytest.approx(
+        {
+            "router": 4096 * (width * 2 + 8 * 8),
+            "expert input": rows * width * 2,
+            "expert activation input": rows * ffn * 2 * 2,
+            "expert activation output": rows * ffn * 2,
+            "expert output": rows * width * 2,
+        }
+    )
+
+
+@pytest.mark.parametrize(("stack", "factor"), [("eager", 3.0), ("compiled", 0.5), ("tuned", 1.0)])
+def test_elementwise_kernels_move_their_bytes(stack: str, factor: float) -> None:
+    values = dict(shipped_values()) | {
+        "elementwise": 2.0, "elementwise_eager": 3.0, "elementwise_compiled": 0.5, "hbm": 0.8,
+    }  # fmt: skip
+    one = step(stack=stack)
+    taken = elementwise_seconds(Elementwise("norm", 1e9), columns([one]), values)
+    assert float(taken[0]) == pytest.approx(2e9 * factor / (0.8 * one.accelerator.memory_bytes_per_s))
+
+
+@pytest.mark.parametrize(("rows", "cols", "speed"), [(256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.72), (64, 64, 0.5)])
+def test_a_product_of_as_many_tiles_as_multiprocessors_is_one_wave_of_them(rows: int, cols: int, speed: float) -> None:
+    values = dict(shipped_values()) | {"k_overhead": 0.0}
+    taken = gemm_seconds(Gemm("", 132.0 * rows, float(cols), 4096.0), 1e15, 132, values)
+    assert taken == pytest.approx(2.0 * 132 * rows * cols * 4096 / (1e15 * speed))
+
+
+def test_what_eager_torch_keeps_of_a_frozen_layer_by_hand() -> None:
+    """Llama 3 8B: h 4096, queries 4096, keys and values 1024 each, f 14336, a gated MLP and RMS norms."""
+    norms, attention = 2 * 6 * 4096, 2 * (4096 + 2048) + 2 * (4096 + 1024) + 2 * 4096
+    assert eager_bytes(step()) == norms + attention + 4 * 4096 + 3 * 2 * 14336
+    plain = step(model=model("gpt3-175b"), dp=64)
+    assert eager_bytes(plain) == 4 * 12288 + 2 * (5 * 12288 + 12288) + 4 * 12288 + 2 * 49152
