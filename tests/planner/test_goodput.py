@@ -19,6 +19,12 @@ def test_no_other_interval_is_much_better(checkpoint: float, mtbf: float) -> Non
     assert best >= max(others) * (1 - 2e-3)
 
 
+def test_the_interval_by_hand() -> None:
+    """A checkpoint of a minute, a failure an hour: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 2M / 9) - d."""
+    assert best_interval_s(60, 3600) == pytest.approx(657.2671 * (1 + 0.0912871 / 3 + 0.00833333 / 9) - 60, rel=1e-6)
+    assert best_interval_s(7200, 3600) == 3600
+
+
 @given(st.floats(1, 600), st.floats(3600, 1e6), st.floats(0, 3600))
 def test_failures_never_help(checkpoint: float, mtbf: float, restart: float) -> None:
     at = [goodput(best_interval_s(checkpoint, m), checkpoint, restart, m) for m in (mtbf, 2 * mtbf, math.inf)]

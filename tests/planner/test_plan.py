@@ -90,6 +90,21 @@ def test_more_gpus_are_quicker_and_each_machine_is_on_the_front(file: Path) -> N
         assert choice.cost.seconds == pytest.approx(1e9 / choice.tokens_per_s / choice.outlook.goodput)
 
 
+def test_the_shortlist_has_the_quickest_and_of_each_machine_the_leanest_of_the_quick(file: Path) -> None:
+    question, document = read_plan(file, ["plan.best=1"])
+    clusters, answer = machines(question.plan, document, file.parent), PlanAnswer()
+    rank(question.plan, clusters, answer)
+    chosen = shortlist(question.plan, clusters, answer)
+    every = [(m, r) for m in clusters for r in answer.rankings[m.title].best]
+    first = min(every, key=lambda pair: pair[1].seconds_per_token)
+    assert chosen[0] == first
+    for machine in clusters:
+        mine = [r for m, r in every if m is machine]
+        quick = [r for r in mine if r.seconds_per_token <= plan_module.LEAN * first[1].seconds_per_token]
+        wanted = [min(mine, key=lambda r: r.seconds_per_token), *sorted(quick, key=lambda r: r.memory_bytes)[:1]]
+        assert {id(r) for m, r in chosen if m is machine} == set(map(id, wanted))
+
+
 def test_a_better_machine_is_never_slower(file: Path) -> None:
     assert all(s.change <= 1e-12 for s in sensitivity(answered(file, "plan.best=1").best))
 

@@ -66,7 +66,7 @@ def test_shards_merge_to_the_rows_of_one_run(file: Path, tmp_path: Path) -> None
 
 def test_a_shard_that_is_missing_is_named(file: Path, tmp_path: Path) -> None:
     sweep_command(file, tmp_path / "parts", "-j", "1", "--shard", "0/9")
-    with pytest.raises(CommsimError, match=r"found 2 of 18 points, missing 1, 2, 3"):
+    with pytest.raises(CommsimError, match=r"found 2 of 18 points, missing 1, 2, 3, 4, 5, 6, 7, 8, \.\.\.;"):
         merged([tmp_path / "parts" / "journal-0-of-9.jsonl"])
 
 
