@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import step
 
-from commsim.planner.changes import step_changes
+from commsim.planner.changes import machine_changes, step_changes
+from commsim.topology.presets import load_preset
 from commsim.training.precision import precision
 
 BARE = {"overlap_dp": False, "overlap_tp": False, "overlap_pp": False, "flash_attention": False}
@@ -18,6 +19,14 @@ BARE = {"overlap_dp": False, "overlap_tp": False, "overlap_pp": False, "flash_at
 
 def _tried(**changes: Any) -> list[str]:
     return [change.what for change in step_changes(step(**changes))]
+
+
+@pytest.mark.parametrize(("nodes", "some"), [(1, False), (2, True), (4, True)])
+def test_nics_are_changed_where_there_are_several_nodes(nodes: int, some: bool) -> None:
+    offered = [change.what for change in machine_changes(load_preset("hgx-h100-ndr400", nodes=nodes))]
+    assert ("NICs of twice the rate (800 Gb/s)" in offered) is some
+    assert ("one more NIC per node (9 instead of 8)" in offered) is some
+    assert "NVLinks of twice the rate" in offered
 
 
 def test_a_step_on_one_gpu_has_little_to_change() -> None:

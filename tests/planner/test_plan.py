@@ -168,6 +168,19 @@ def test_shipped_plans_load(path: Path) -> None:
     assert machines(question.plan, document, path.parent)[0].space.size > 100_000
 
 
+def test_a_checkpoint_of_one_node_leaves_by_all_of_its_nics(file: Path) -> None:
+    """8 NICs of 50 GB/s where the storage is quick enough; 16-bit weights, and 12 bytes of Adam's states."""
+    question, document = read_plan(file, ["plan.failures.storage_bandwidth=900 TB/s"])
+    (_, machine), answer = machines(question.plan, document, file.parent), PlanAnswer()
+    rank(question.plan, [machine], answer)
+    plan_module.ranked_choices(question.plan, shortlist(question.plan, [machine], answer)[:1], answer)
+    assert answer.complete
+    assert answer.best.outlook is not None
+    written = answer.best.step.model.parameters() * (2 + 12)
+    assert answer.best.outlook.checkpoint_s == pytest.approx(written / (8 * 50e9))
+    assert answer.best.outlook.bound == "the network"
+
+
 def test_a_checkpoint_feels_the_network_and_the_price_of_its_switches(file: Path) -> None:
     """Uplinks oversubscribed four times as much take four times as long where the storage is quick enough."""
     words = [

@@ -18,7 +18,7 @@ from commsim.cli import app
 from commsim.errors import CommsimError
 from commsim.planner.evaluate import PointAnswer
 from commsim.planner.journal import Journal, read_journal
-from commsim.planner.results import as_csv, merged
+from commsim.planner.results import as_csv, as_parquet, merged
 from commsim.planner.sweep import read_sweep
 from commsim.planner.workers import run_cluster, run_local
 
@@ -107,7 +107,11 @@ def test_a_torn_line_is_cut_and_its_point_computed_again(file: Path, tmp_path: P
 def test_a_journal_has_one_writer_and_one_sweep(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path, "a", 2) as journal:
+        assert read_journal(path)[0]["identity"] == "a"  # on the disk before any point is
         journal.append([PointAnswer(0, {}, [{"x": 1}]), PointAnswer(0, {}, [{"x": 2}])])
+        assert [r["number"] for r in read_journal(path)[1]] == [0]
+        with pytest.raises(ValueError, match="JSON compliant"):
+            journal.append([PointAnswer(1, {}, [{"x": float("nan")}])])
         with pytest.raises(CommsimError, match="another sweep is writing it"):
             Journal(path, "a", 2)
     with pytest.raises(CommsimError, match="belongs to another sweep"):
@@ -115,6 +119,19 @@ def test_a_journal_has_one_writer_and_one_sweep(tmp_path: Path) -> None:
     assert [r["rows"] for r in read_journal(path)[1]] == [[{"x": 1}]]
     with Journal(path, "b", 2, restart=True) as journal:
         assert journal.done == set()
+
+
+def test_a_parquet_column_of_several_kinds_is_text_unless_all_are_numbers() -> None:
+    import io
+
+    import pandas as pd
+
+    values = [{"x": 1, "y": 1}, {"x": 2.5, "y": "ring"}, {"x": None, "y": None}]
+    points = [{"number": n, "values": {}, "rows": [row], "error": ""} for n, row in enumerate(values)]
+    frame = pd.read_parquet(io.BytesIO(as_parquet(points)))
+    assert frame["x"].tolist()[:2] == [1.0, 2.5]
+    assert frame["y"].tolist()[:2] == ["1", "ring"]
+    assert frame["y"].isna().tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("text", ["3/3", "-1/3", "x", "1/0", "1", "٣/٤"])
