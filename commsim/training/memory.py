@@ -203,7 +203,7 @@ def _activations(step: Step, share: Share, how: Keeping) -> tuple[Number, Number
             every = layer_kept(step, layer, how.masks, how.framework == "fsdp2")
             held = recomputed(every, step)
             kept = kept + count * held
-            again = np.maximum(again, where(count > 0, sum(k.nbytes for k in every) - held, 0.0))
+            again = np.maximum(again, where(count > 0, every.nbytes - held, 0.0))
     return kept, again
 
 
