@@ -272,9 +272,8 @@ class RowReader:
         if self.measured["tflops_per_gpu"]:
             return self.flops_per_token(step) * per_rank / (self.measured["tflops_per_gpu"] * 1e12)
         if self.measured["mfu_pct"]:
-            peak = step.accelerator.peak("bf16" if step.accelerator.supports("bf16") else "fp16")
             model_flops = self.flops_per_token(step, of_peak=True)
-            return model_flops * per_rank / (self.measured["mfu_pct"] / 100 * peak)
+            return model_flops * per_rank / (self.measured["mfu_pct"] / 100 * step.accelerator.half_peak)
         return None
 
     def flops_per_token(self, step: Step, *, of_peak: bool = False) -> float:

@@ -30,7 +30,6 @@ from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
-from commsim.training.utilisation import model_flops
 from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def _task(spec: TrainingSpec, step: Step, step_s: float) -> tasks.TaskCost | Non
     gpu, gpus = step.accelerator, step.world_size
     if task.kind in ("pretrain", "sft", "reward_model"):
         tokens = task.tokens or (task.steps or 0) * step.tokens
-        return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, model_flops(step), gpus)
+        return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, gpus)
     rollout = tasks.Rollout(step.global_batch_size, task.prompt_len, task.answer_len, task.generation_tp)
     steps = float(task.steps or task.tokens / rollout.tokens)
     actor = tasks.Learner(step.model, step_s)

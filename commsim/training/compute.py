@@ -17,7 +17,6 @@ from commsim.training.columns import Number, where
 from commsim.training.operators import (
     BACKWARD_BYTES,
     Attention,
-    Elementwise,
     Gemm,
     Layer,
     dense_layer,
@@ -138,11 +137,11 @@ def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number,
     return fused + share * (plain - fused), fused_back + share * (plain_back - fused_back)
 
 
-def elementwise_seconds(e: Elementwise, step: Steps, values: Values) -> Number:
+def elementwise_seconds(nbytes: Number, step: Steps, values: Values) -> Number:
     """Seconds of the memory traffic of element-wise kernels; compilers fuse more, eager stacks less."""
     compiled = where(step.stack == "compiled", values["elementwise_compiled"], 1.0)
     stack = where(step.stack == "eager", values["elementwise_eager"], compiled)
-    return e.nbytes * values["elementwise"] * stack / memory_rate(step, values)
+    return nbytes * values["elementwise"] * stack / memory_rate(step, values)
 
 
 def host_seconds(kernels: Number, step: Steps, values: Values) -> Number:
@@ -160,7 +159,7 @@ def layer_passes(layer: Layer, step: Steps, values: Values) -> Passes:
     """Seconds of a layer."""
     gemm, data, weight = map(sum, zip(*(gemm_passes(g, step, values) for g in layer.gemms), strict=True))
     core, core_back = attention_passes(layer.attention, step, values)
-    memory = sum(elementwise_seconds(e, step, values) for e in layer.elementwise)
+    memory = elementwise_seconds(sum(layer.elementwise.values()), step, values)
     host = host_seconds(layer.kernels, step, values)
     forward = _either(gemm + core + memory, host)
     device = data + weight + core_back + BACKWARD_BYTES * memory

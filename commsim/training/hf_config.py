@@ -5,7 +5,7 @@ Defaults are those of the `transformers` configuration classes (v4.57) of each m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ _FAMILIES = {
     "opt": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": _GPT2,
-    "bert": _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned", kind="encoder"),
-    "roberta": _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned", kind="encoder"),
+    "bert": replace(_GPT2, kind="encoder"),
+    "roberta": replace(_GPT2, kind="encoder"),
     "bloom": _Family(gated=False, tied=True, bias="all", norm="layernorm"),
     "gpt_neox": _Family(gated=False, bias="all", norm="layernorm"),
     "gptj": _Family(gated=False, bias="all", norm="layernorm"),

@@ -208,7 +208,7 @@ def _activations(step: Step, share: Share, how: Keeping) -> tuple[Number, Number
 
 
 def in_flight(step: Step, stage: Number) -> Number:
-    """Most micro-batches whose activations a stage keeps at once, in those of the whole stage: `Order.in_flight`."""
+    """Most micro-batches whose activations a stage keeps at once, in those of the whole stage."""
     pp, v, m = step.pp, step.virtual_stages, step.num_microbatches
     plain = np.minimum(m, pp - stage)
     warmup = np.minimum(m * v, 2 * (pp - stage - 1) + (v - 1) * pp + 1)

@@ -134,13 +134,10 @@ class Mesh:
 
     def rank(self, **position: int) -> int:
         """The rank at a position on tp, cp, dp and pp; an axis left out is 0."""
-        rank, stride = 0, 1
-        for axis in self._layout(_DENSE):
-            at = position.get(axis, 0)
+        for axis, at in position.items():
             if not 0 <= at < self.size(axis):
                 raise InfeasibleError(f"found {axis} position {at}, expected 0 to {self.size(axis) - 1}")
-            rank, stride = rank + at * stride, stride * self.size(axis)
-        return rank
+        return int(self.ranks(**{axis: np.array([at]) for axis, at in position.items()})[0])
 
     def groups(self, *axes: str) -> Int64:
         """The groups that differ only on the axes, (groups, ranks of one), each in rank order.

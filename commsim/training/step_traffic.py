@@ -55,9 +55,7 @@ def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traff
         calls += traffic.data_parallel(_scheme(step, plan), parameter_bytes, gradient_bytes, ranks, m)
     if plan.trainable:
         calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
-    return tuple(
-        traffic.AxisCalls("dp", c.collective, c.nbytes, c.ranks, c.count) for c in calls if c.collective != "receive"
-    )
+    return tuple(call for call in calls if call.collective != "receive")
 
 
 def _scheme(step: Step, plan: StepPlan) -> traffic.Scheme:

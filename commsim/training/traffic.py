@@ -43,9 +43,9 @@ class AxisCalls:
         return self.count * self.nbytes
 
 
-def sent_bytes(calls: Iterable[AxisCalls], axis: str | None = None) -> float:
-    """Bytes that a rank sends in all calls of an axis, or of all axes."""
-    return sum(call.sent_bytes for call in calls if axis in (None, call.axis))
+def sent_bytes(calls: Iterable[AxisCalls]) -> float:
+    """Bytes that a rank sends in all calls."""
+    return sum(call.sent_bytes for call in calls)
 
 
 # -- data parallel ---------------------------------
@@ -57,7 +57,6 @@ def data_parallel(
     gradient_bytes: float,
     ranks: int,
     micro_batches: int = 1,
-    axis: str = "dp",
 ) -> tuple[AxisCalls, ...]:
     """The gradient and parameter traffic of one rank per step; Φp and Φg are those of the rank before sharding.
 
@@ -69,10 +68,10 @@ def data_parallel(
     m = float(micro_batches)
 
     def calls(**counts: tuple[float, float]) -> tuple[AxisCalls, ...]:
-        return tuple(AxisCalls(axis, name, nbytes, ranks, count) for name, (nbytes, count) in counts.items() if count)
+        return tuple(AxisCalls("dp", name, nbytes, ranks, count) for name, (nbytes, count) in counts.items() if count)
 
     if scheme == "parameter_server":
-        return (AxisCalls(axis, "send_recv", gradient_bytes, ranks), AxisCalls(axis, "receive", parameter_bytes, ranks))
+        return (AxisCalls("dp", "send_recv", gradient_bytes, ranks), AxisCalls("dp", "receive", parameter_bytes, ranks))
     if scheme == "ddp":
         return calls(all_reduce=(gradient_bytes, 1.0))
     if scheme == "zero1":
@@ -86,10 +85,10 @@ def hybrid_shard(
     parameter_bytes: float, gradient_bytes: float, shard: int, replicas: int, micro_batches: int = 1
 ) -> tuple[AxisCalls, ...]:
     """HSDP: ZeRO-3 inside groups of ``shard`` ranks, and once per step an all_reduce of each shard over the groups."""
-    inside = data_parallel("zero3", parameter_bytes, gradient_bytes, shard, micro_batches, axis="dp_shard")
+    inside = data_parallel("zero3", parameter_bytes, gradient_bytes, shard, micro_batches)
     if replicas == 1:
         return inside
-    return (*inside, AxisCalls("dp_replicate", "all_reduce", gradient_bytes / shard, replicas))
+    return (*inside, AxisCalls("dp", "all_reduce", gradient_bytes / shard, replicas))
 
 
 def server_bytes(parameter_bytes: float, gradient_bytes: float, workers: int) -> tuple[float, float]:

@@ -206,7 +206,7 @@ def test_the_update_by_hand(changes: dict[str, Any], owned: float, whole: float)
     """Adam moves 30 bytes per owned parameter through the memory (3.35 TB/s), the gradient's norm 8 per parameter."""
     one = _step(**{"pp": 2} | changes)
     values = dict(shipped_values()) | {"hbm": 0.5, "elementwise_eager": 3.0, "scale": 1.5}
-    parameters = 16 * one.model.layer_parameters(0) + one.model.output_parameters  # of the last of two stages
+    parameters = 16 * one.model.dense_layer_parameters + one.model.output_parameters  # of the last of two stages
     seconds = parameters * (30 * owned + 8 * whole) / (3.35e12 * 0.5)
     # The norms of the layers, some ten thousandth of the weights, are not counted.
     assert optimizer_seconds(_columns(one), values)[0] == pytest.approx(seconds, rel=1e-3)
@@ -227,7 +227,9 @@ def test_the_update_of_experts_by_hand() -> None:
     one = _step(model=model("mixtral-8x7b"), pp=2, dp=8, ep=8, zero_stage=1)
     values = dict(shipped_values()) | {"hbm": 1.0}
     experts = 16 * one.model.expert_parameters  # one of eight in each of 16 layers
-    dense = 16 * one.model.layer_parameters(0) - 8 * experts + one.model.output_parameters
+    dense = (
+        16 * (one.model.unrouted_parameters + one.model.routed_parameters) - 8 * experts + one.model.output_parameters
+    )
     seconds = (dense * (30 / 8 + 8) + experts * (30 + 8)) / 3.35e12
     assert optimizer_seconds(_columns(one), values)[0] == pytest.approx(seconds, rel=1e-3)
 
@@ -318,7 +320,7 @@ def test_messages_between_stages_by_hand(changes: dict[str, Any], shown: float) 
 def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters: int) -> None:
     """Of two stages, in 16 bit over a node: an all_reduce; scattered and gathered; per micro-batch under ZeRO-3."""
     one = _step(pp=2, dp=8, zero_stage=zero)
-    weights = 16 * one.model.layer_parameters(0) + one.model.output_parameters
+    weights = 16 * one.model.dense_layer_parameters + one.model.output_parameters
     rounds = (gradients + parameters) * (one.num_microbatches if zero == 3 else 1)
     seconds = rounds * 7 / 8 * 2 * weights / NVLINK
     changes = {"pp": 2, "dp": 8, "zero_stage": zero}
@@ -330,7 +332,7 @@ def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters:
 
 
 def _bytes(layer: Layer) -> dict[str, float]:
-    return {e.name: float(e.nbytes) for e in layer.elementwise}
+    return {name: float(nbytes) for name, nbytes in layer.elementwise.items()}
 
 
 def test_bytes_of_element_wise_operators_by_hand() -> None:
@@ -340,7 +342,7 @@ def test_bytes_of_element_wise_operators_by_hand() -> None:
     assert _bytes(dense_layer(one)) == pytest.approx(
         {"norms": t * h * 14, "activation": t * f / 2 * 6, "rotary": t * qkv / 2 * 5, "casts": 0}
     )
-    assert float(logits(one)[1].nbytes) == t * 128256 / 2 * 24
+    assert float(logits(one)[1]) == t * 128256 / 2 * 24
     narrow = _step(tp=2, sequence_parallel=True, flash_attention=False, precision=precision("fp8"))
     cast = t * (qkv + h) / 2 + t * f / 2 * 2 + 2 * t * h
     there = _bytes(dense_layer(narrow))
