@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import commsim
 from commsim.errors import CommsimError
-from commsim.planner.evaluate import PointAnswer
+from commsim.planner.workers import PointAnswer
 
 FORMAT = 1
 

@@ -21,7 +21,6 @@ from commsim.scenario.training import accelerator_of
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
 from commsim.training.accelerator import accelerator
-from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.communicators import NcclTimes
 from commsim.training.memory import StepMemory, step_memory
 from commsim.training.model import model
@@ -32,6 +31,7 @@ from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import step_program
 from commsim.training.step_time import step_time
 from commsim.training.utilisation import model_flops, peak_flop_per_s
+from commsim.training.work import compute_time, optimizer_time
 from commsim.units import GIB, GIGA
 
 KEPT = 64
@@ -224,55 +224,40 @@ def simulate(
     say: Say | None = None,
 ) -> None:
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
+    from commsim.scenario.training_run import parts_of
+
     times: dict[str, NcclTimes] = {}
     for done, (machine, ranked) in enumerate(chosen):
         if say is not None:
             say("simulating", done, len(chosen))
         if machine.title not in times:
-            times[machine.title] = _nccl_times(machine, base_dir)
-        answer.choices.append(_simulated(spec, machine, ranked, times[machine.title]))
+            part = parts_of(machine.cluster.topology, base_dir, machine.topology)
+            times[machine.title] = NcclTimes(machine.topology.ranks_per_node, part)
+        choice = _choice(spec, machine, ranked)
+        run = step_program(
+            choice.step,
+            compute_time(choice.step),
+            times[machine.title],
+            optimizer_s=optimizer_time(choice.step),
+            topology=machine.topology,
+            plan=StepPlan(slowdown=shipped_values()["slowdown"]),
+        ).run()
+        choice = replace(choice, seconds=run.step_s, causes=run.breakdown(), simulated=True)
+        answer.choices.append(with_money(spec, choice))
         answer.choices.sort(key=lambda c: c.seconds / c.ranked.tokens)
     answer.complete = True
 
 
-def _nccl_times(machine: ClusterSpace, base_dir: Path) -> NcclTimes:
-    from commsim.scenario.training_run import parts_of
-
-    return NcclTimes(machine.topology.ranks_per_node, parts_of(machine.cluster.topology, base_dir, machine.topology))
-
-
-def _simulated(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked, comm: NcclTimes) -> Configuration:
-    step = machine.space.step(ranked.places)
-    program = step_program(
-        step,
-        compute_time(step),
-        comm,
-        optimizer_s=optimizer_time(step),
-        topology=machine.topology,
-        plan=StepPlan(slowdown=shipped_values()["slowdown"]),
-    )
-    run = program.run()
-    choice = Configuration(
-        machine, ranked, step, step_memory(step, spec.framework), run.step_s, run.breakdown(), simulated=True
-    )
-    return with_money(spec, choice)
-
-
 def ranked_choices(spec: PlanSpec, chosen: list[tuple[ClusterSpace, Ranked]], answer: PlanAnswer) -> None:
     """The shortlist as it was ranked, without simulation."""
-    for machine, ranked in chosen:
-        step = machine.space.step(ranked.places)
-        choice = Configuration(
-            machine,
-            ranked,
-            step,
-            step_memory(step, spec.framework),
-            ranked.seconds,
-            dict(ranked.parts),
-            simulated=False,
-        )
-        answer.choices.append(with_money(spec, choice))
+    answer.choices += [with_money(spec, _choice(spec, machine, ranked)) for machine, ranked in chosen]
     answer.complete = True
+
+
+def _choice(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked) -> Configuration:
+    step = machine.space.step(ranked.places)
+    memory = step_memory(step, spec.framework)
+    return Configuration(machine, ranked, step, memory, ranked.seconds, dict(ranked.parts), simulated=False)
 
 
 def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:

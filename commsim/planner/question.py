@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from commsim.document import apply_overrides, compose_documents, located, raise_faults, read_text, validate
+from commsim.document import apply_overrides, located, raise_faults, read_documents, validate
 from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
@@ -167,9 +167,7 @@ def plan_schema() -> dict[str, Any]:
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Document]:
     """The question of a file, overrides applied, and its document; ScenarioError with every fault."""
-    documents, faults = compose_documents(read_text(path), str(path))
-    if faults:
-        raise_faults(faults)
+    documents = read_documents(path)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one plan")
     written = documents[0]

@@ -18,15 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import commsim
-from commsim.document import (
-    Document,
-    KeyPath,
-    apply_overrides,
-    compose_documents,
-    raise_faults,
-    read_text,
-    with_values,
-)
+from commsim.document import Document, KeyPath, apply_overrides, raise_faults, read_documents, with_values
 from commsim.document.types import shorten, show, suggest
 from commsim.errors import Fault, ScenarioError
 from commsim.scenario.load import check_document
@@ -98,9 +90,7 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     A value is at fault here if no point with it can be a scenario; a combination that cannot be is a row with its
     error, later.
     """
-    documents, faults = compose_documents(read_text(path), str(path))
-    if faults:
-        raise_faults(faults)
+    documents = read_documents(path)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one sweep")
     written = documents[0]
@@ -139,9 +129,7 @@ def _base(written: Document, path: Path) -> tuple[Document, Path]:
     other = path.parent / named
     if not other.is_file():
         raise_faults([written.fault(("scenario",), f"found no file {show(named)}, expected a scenario file")])
-    documents, faults = compose_documents(read_text(other), str(other))
-    if faults:
-        raise_faults(faults)
+    documents = read_documents(other)
     if len(documents) != 1:
         message = f"found {len(documents)} scenarios in {named}, expected one"
         raise_faults([written.fault(("scenario",), message)])

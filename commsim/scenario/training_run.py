@@ -12,7 +12,6 @@ from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, value
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
-from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.communicators import CommTime, GlooTimes, NcclTimes
 from commsim.training.finetune import (
     FineTune,
@@ -30,6 +29,7 @@ from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
+from commsim.training.work import compute_time, optimizer_time
 from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:

@@ -128,16 +128,16 @@ def test_a_cluster_that_cannot_be_built_is_named(file: Path) -> None:
 
 
 def test_an_interrupt_prints_the_best_so_far(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = plan_module._simulated
+    real = plan_module.step_program
     done: list[int] = []
 
-    def second_time(*args: Any) -> Any:
+    def second_time(*args: Any, **options: Any) -> Any:
         if done:
             raise KeyboardInterrupt
         done.append(1)
-        return real(*args)
+        return real(*args, **options)
 
-    monkeypatch.setattr(plan_module, "_simulated", second_time)
+    monkeypatch.setattr(plan_module, "step_program", second_time)
     result = CliRunner().invoke(app, ["plan", str(file), "--no-files", "--json"])
     assert result.exit_code == 130
     answer = json.loads(result.stdout)

@@ -14,7 +14,6 @@ from steps import step
 
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
-from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.columns import Columns, columns
 from commsim.training.compute import Passes, attention_passes, gemm_seconds, layer_passes, step_compute
 from commsim.training.model import model
@@ -24,6 +23,7 @@ from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import chunks_of
 from commsim.training.step_time import optimizer_seconds, overlapped, recompute_seconds, step_time
+from commsim.training.work import compute_time, optimizer_time
 
 
 def _step(**changes: Any) -> Step:
