@@ -21,7 +21,7 @@ from commsim.scenario.training import accelerator_of
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
 from commsim.training.accelerator import accelerator
-from commsim.training.communicators import NcclTimes
+from commsim.training.communicators import GroupTimes, nccl_times
 from commsim.training.memory import StepMemory, step_memory
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
@@ -226,13 +226,13 @@ def simulate(
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
     from commsim.scenario.training_run import parts_of
 
-    times: dict[str, NcclTimes] = {}
+    times: dict[str, GroupTimes] = {}
     for done, (machine, ranked) in enumerate(chosen):
         if say is not None:
             say("simulating", done, len(chosen))
         if machine.title not in times:
             part = parts_of(machine.cluster.topology, base_dir, machine.topology)
-            times[machine.title] = NcclTimes(machine.topology.ranks_per_node, part)
+            times[machine.title] = nccl_times(machine.topology.ranks_per_node, part)
         choice = _choice(spec, machine, ranked)
         run = step_program(
             choice.step,

@@ -22,13 +22,12 @@ from commsim.training.precision import precision
 Count = Annotated[int, Field(ge=1, le=2**24)]
 
 
-def _listed(value: Any) -> Any:
-    """One value where a list may stand."""
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
-
-
 def _one_or_more(kind: Any) -> BeforeValidator:
-    return BeforeValidator(_listed, json_schema_input_type=kind | list[kind])
+    """One value where a list may stand."""
+    return BeforeValidator(
+        lambda value: tuple(value) if isinstance(value, (list, tuple)) else (value,),
+        json_schema_input_type=kind | list[kind],
+    )
 
 
 Stage = Literal[0, 1, 2, 3]

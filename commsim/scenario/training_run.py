@@ -12,7 +12,7 @@ from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, value
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
-from commsim.training.communicators import CommTime, GlooTimes, NcclTimes
+from commsim.training.communicators import CommTime, GroupTimes, gloo_times, nccl_times
 from commsim.training.finetune import (
     FineTune,
     beside_base,
@@ -138,16 +138,16 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     )
 
 
-def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> NcclTimes | GlooTimes:
+def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupTimes:
     """The seconds of collectives on groups of the scenario's machine, as its library runs them, its hops `latency`
     times as long."""
     parts, library = parts_of(scenario.topology, scenario.base_dir, topology), scenario.library
     if library.name == "gloo":
         parameters = gloo_parameters(scenario)[0].scaled(latency)
-        return GlooTimes(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
+        return gloo_times(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
     version = _version(scenario)
     env, text = for_groups(topology, version or ASSUMED, library.env)
-    times = NcclTimes(topology.ranks_per_node, parts, version, env, latency)
+    times = nccl_times(topology.ranks_per_node, parts, version, env, latency)
     times.warnings += [text] if text else []
     return times
 

@@ -218,9 +218,7 @@ class Model:
 
     def active_parameters(self) -> int:
         """Weights that a token meets: of the experts only `top_k`."""
-        if self.moe is None:
-            return self.parameters()
-        idle = (self.moe.experts - self.moe.top_k) * self.expert_parameters
+        idle = (self.routing.experts - self.routing.top_k) * self.expert_parameters
         return self.parameters() - self.moe_layers * idle
 
 

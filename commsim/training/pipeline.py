@@ -139,12 +139,7 @@ def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0
     return PipelineTimes([np.array(s) for s in starts], ends)
 
 
-def straight(stages: int, chunks: int = 1) -> tuple[tuple[int, int], ...]:
-    """The route through chunk 0 of every stage, then chunk 1 of every stage, and so on."""
-    return tuple((stage, chunk) for chunk in range(chunks) for stage in range(stages))
-
-
 def order_of(name: str, stages: int, micro_batches: int, actions: Sequence[Sequence[Action]], chunks: int = 1) -> Order:
-    """An Order whose micro-batches all take the straight route."""
-    route = straight(stages, chunks)
+    """An Order whose micro-batches all pass chunk 0 of every stage, then chunk 1 of every stage, and so on."""
+    route = tuple((stage, chunk) for chunk in range(chunks) for stage in range(stages))
     return Order(name, stages, micro_batches, chunks, tuple(map(tuple, actions)), (route,) * micro_batches)
