@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,27 +50,11 @@ class Contact:
     slope: Float64
 
 
-class CurveModel(Protocol):
-    """A library's predictions of some curves as a function of x = ln(value / start) of its fields."""
-
-    fields: FieldSpace
-    center: Float64  # x of the shipped parameters
-
-    def contact(self, x: Float64) -> Contact:
-        """The planes at a point, over all sizes of all curves in order."""
-
-    def times(self, x: Float64) -> Float64:
-        """Predicted seconds of every size of every curve, in order."""
-
-    def parameters(self, x: Float64) -> BaseModel:
-        """The library's parameters at a point."""
-
-    def path(self, field: int) -> str:
-        """The name of a field in a parameter file; empty if it is not one of this machine's."""
-
-
 class GlooModel:
-    """The gloo model's predictions of curves on one topology."""
+    """The gloo model's predictions of curves on one topology, as a function of x = ln(value / start) of its `fields`.
+
+    `center` is the x of the shipped parameters.
+    """
 
     def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
         from commsim.gloo.parameters import shipped_parameters
@@ -91,15 +75,17 @@ class GlooModel:
         self.center = np.zeros(len(names))
 
     def path(self, field: int) -> str:
+        """The name of a field in a parameter file."""
         return self.fields.fields[field][1]
 
     def parameters(self, x: Float64) -> BaseModel:
+        """The library's parameters at a point."""
         values = {path: value for (_, path), value in self.fields.values(x).items()}
         values["goodput"] = min(1.0, values["goodput"])
         return replaced(self._shipped, values)  # type: ignore[no-any-return]
 
     def times(self, x: Float64) -> Float64:
-        """Predicted seconds of every size of every curve."""
+        """Predicted seconds of every size of every curve, in order."""
         from commsim.collectives.semantics import ITEM_BYTES
         from commsim.gloo.predict import GlooPredictor
 
@@ -114,6 +100,7 @@ class GlooModel:
         )
 
     def contact(self, x: Float64) -> Contact:
+        """The planes at a point, over all sizes of all curves in order."""
         here = self.times(x)
         sign = self.fields.sign
         slope = np.zeros((here.size, x.size))
@@ -129,7 +116,7 @@ class GlooModel:
 
 
 class NcclModel:
-    """The channel model's predictions of curves on one machine, through the planes of `commsim.accuracy.planes`."""
+    """The same of the channel model on one machine, through the planes of `commsim.accuracy.planes`."""
 
     def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
         from commsim.nccl.parameters import load_parameters, network_of
@@ -148,6 +135,7 @@ class NcclModel:
         self._predictors = [_predictor(scenario, topology, curve) for curve in curves]
 
     def path(self, field: int) -> str:
+        """As of `GlooModel`; empty for a field of other machines."""
         scope, path = self.fields.fields[field]
         return path if scope in self._scopes else ""
 
@@ -174,6 +162,9 @@ class NcclModel:
         values = self.fields.values(x)
         pairs = zip(self._predictors, self._curves, strict=True)
         return np.concatenate([p.times(collective, nbytes, values) for p, (_, collective, nbytes) in pairs])
+
+
+CurveModel = GlooModel | NcclModel
 
 
 def _predictor(scenario: Scenario, topology: Topology, curve: Curve) -> FieldPredictor:

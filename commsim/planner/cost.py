@@ -45,20 +45,11 @@ class Cost:
         return self.seconds / 86_400
 
 
-def switches(topology: Topology) -> int:
-    """Switches of the network, those inside nodes not counted."""
-    return int(np.sum(topology.vertex_kind == VertexKind.SWITCH))
-
-
 def fabric_hour_usd(topology: Topology, prices: Prices) -> float:
-    """Dollars of one hour of the NICs and switches of the network."""
+    """Dollars of one hour of the NICs and switches of the network, those inside nodes not counted."""
     nics = topology.nodes * topology.nics_per_node
-    return (nics * prices.nic_usd + switches(topology) * prices.switch_usd) / (prices.years * HOURS_A_YEAR)
-
-
-def hour_usd(topology: Topology, prices: Prices) -> float:
-    """Dollars of one hour of the whole machine."""
-    return topology.world_size * prices.gpu_hour_usd + fabric_hour_usd(topology, prices)
+    switches = int(np.sum(topology.vertex_kind == VertexKind.SWITCH))
+    return (nics * prices.nic_usd + switches * prices.switch_usd) / (prices.years * HOURS_A_YEAR)
 
 
 def run_cost(topology: Topology, prices: Prices, tokens: float, tokens_per_s: float, goodput: float = 1.0) -> Cost:
@@ -66,6 +57,6 @@ def run_cost(topology: Topology, prices: Prices, tokens: float, tokens_per_s: fl
     ideal = tokens / tokens_per_s
     seconds = ideal / goodput
     hours = seconds / 3600
-    usd = hours * hour_usd(topology, prices)
-    fabric = hours * fabric_hour_usd(topology, prices)
+    fabric_hour = fabric_hour_usd(topology, prices)
+    usd, fabric = hours * (topology.world_size * prices.gpu_hour_usd + fabric_hour), hours * fabric_hour
     return Cost(seconds, hours * topology.world_size, usd, tokens / usd if usd else 0.0, fabric, ideal)

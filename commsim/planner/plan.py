@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,12 +112,8 @@ class PlanAnswer:
 
     def why_nothing(self) -> str:
         """What stood in the way most often."""
-        total: dict[str, int] = {}
-        for ranking in self.rankings.values():
-            for reason, count in ranking.counts.items():
-                total[reason] = total.get(reason, 0) + count
-        walked = sum(total.values())
-        memory = total.get(REASONS[-1], 0)
+        total = sum((ranking.counts for ranking in self.rankings.values()), Counter[str]())
+        walked, memory = total.total(), total[REASONS[-1]]
         if memory:
             return f"found no configuration that fits: {memory:,} of {walked:,} need more memory than a GPU has"
         worst = max(total, key=lambda k: total[k], default="nothing was walked")

@@ -38,7 +38,7 @@ _SHARE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
 class Flow:
     """One transfer: ``seconds`` alone, by the NCCL model; ``nbytes`` of one rank.
 
-    With a template it also runs on the network: ``rest`` seconds are what NCCL takes beyond the bare links. ``what``:
+    With a template it also runs on the network: ``rest`` seconds are what NCCL takes beyond the bare links. ``call``:
     of a collective its name, its axes, and of the ranks along them every how many take part.
     """
 
@@ -48,7 +48,7 @@ class Flow:
     group: tuple[int, ...] = ()
     wire_bytes: int = 0
     rest: float = 0.0
-    what: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1)
+    call: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1)
 
     def carry(self, env: Any) -> Generator[Any, Any, None]:
         """Wait, in a simpy process, until the transfer is through."""
@@ -109,7 +109,7 @@ class FlowBuilder:
         """A gradient or parameter collective over the axes, of the group of the representative of a stage."""
         group = self.mesh.group_of(self.mesh.rank(pp=stage), *axes)
         flow = self._flow((name, stage, *axes), nbytes, self.comm(name, nbytes, group))
-        return replace(flow, what=(name, axes, 1))
+        return replace(flow, call=(name, axes, 1))
 
     def inside(self, nbytes: float, seconds: float, stage: int, *axes: str) -> Flow | None:
         """What passes of a stage exchange over an axis that crosses nodes; ``nbytes`` over the card of one rank.

@@ -1,7 +1,4 @@
-"""Transformer architectures: what an operator's shape and the number of parameters follow from.
-
-Not here: how a model is trained (`commsim.training.spec`), or what its operators cost (`commsim.training.operators`).
-"""
+"""Transformer architectures: what an operator's shape and the number of parameters follow from."""
 
 from __future__ import annotations
 

@@ -216,21 +216,20 @@ class _Simulation:
 
     def _reduces(self, stage: int) -> Process:
         """The gradient stream of a stage: bucket after bucket, each when all replicas have filled it."""
-        ready = [action for action in self.order.actions[stage] if self._to_reduce(stage, action)]
+        buckets = [
+            (self._joined[stage, action, i][1], flow)
+            for action in self.order.actions[stage]
+            if self._to_reduce(stage, action)
+            for i, flow in enumerate(self.machine.reduces[stage][action.chunk])
+        ]
         if not self.machine.overlap_dp:
-            for action in ready:
-                for i in range(len(self.machine.reduces[stage][action.chunk])):
-                    event = self._joined[stage, action, i][1]
-                    if not event.processed:
-                        yield event
-        for action in ready:
-            for i, flow in enumerate(self.machine.reduces[stage][action.chunk]):
-                event = self._joined[stage, action, i][1]
-                if not event.processed:
-                    yield event
-                start = self.env.now
-                yield from flow.carry(self.env)
-                self._write(start, 0, stage, 5, "reduce", flow.nbytes)
+            yield self.env.all_of([event for event, _ in buckets])
+        for event, flow in buckets:
+            if not event.processed:
+                yield event
+            start = self.env.now
+            yield from flow.carry(self.env)
+            self._write(start, 0, stage, 5, "reduce", flow.nbytes)
 
     def _update(self, stages: list[Any], reduced: list[Any]) -> Process:
         """When all stages are through and all gradients are summed (their norm needs all): update, parameters back."""
@@ -300,11 +299,4 @@ def completes_gradients(machine: StepCosts, last: list[set[Action]], stage: int,
 
 def last_of(order: Order) -> list[set[Action]]:
     """Per stage the actions after which a chunk's gradients are complete: its last B or W."""
-    last = []
-    for mine in order.actions:
-        final: dict[int, Action] = {}
-        for action in mine:
-            if action.kind in ("B", "W"):
-                final[action.chunk] = action
-        last.append(set(final.values()))
-    return last
+    return [set({a.chunk: a for a in mine if a.kind in ("B", "W")}.values()) for mine in order.actions]

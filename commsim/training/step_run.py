@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.errors import InfeasibleError
 from commsim.training.communicators import CommTime
 from commsim.training.flows import Flow, FlowBuilder
-from commsim.training.mesh import ORDER, Mesh
+from commsim.training.mesh import Mesh
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 
-def mesh_of(step: Step, order: tuple[str, ...] | None = None) -> Mesh:
-    """The mesh of a step, tp innermost unless told otherwise."""
-    return Mesh(step.dp, step.pp, step.cp, step.tp, step.ep, step.expert_tp, order or ORDER)
+def mesh_of(step: Step) -> Mesh:
+    """The mesh of a step, tp innermost."""
+    return Mesh(step.dp, step.pp, step.cp, step.tp, step.ep, step.expert_tp)
 
 
 def order_of_step(step: Step) -> Order:
@@ -213,7 +213,7 @@ def _replicated(
         group = builder.mesh.group_of(builder.mesh.rank(pp=chunk.stage), "dp", "cp")[:: step.shards]
         nbytes = chunk_weights(step, chunk).dense * step.precision.gradient_bytes / step.shards
         seconds = builder.comm("all_reduce", nbytes, group)
-        flow = Flow(nbytes, seconds, what=("all_reduce", ("dp", "cp"), step.shards))
+        flow = Flow(nbytes, seconds, call=("all_reduce", ("dp", "cp"), step.shards))
         per_stage[chunk.stage][chunk.chunk].append(flow)
     return per_stage
 

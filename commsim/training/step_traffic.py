@@ -43,6 +43,7 @@ def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
 def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traffic.AxisCalls, ...]:
     """Gradients and parameters of a chunk in one step, dense ones over dp and cp, experts over what is left of them."""
     calls: tuple[traffic.AxisCalls, ...] = ()
+    scheme = "parameter_server" if plan.parameter_server else traffic.ZERO[step.zero_stage]
     for parameters, ranks in ((weights.dense, step.dp * step.cp), (weights.expert, step.expert_dp)):
         parameter_bytes = parameters * step.precision.weight_bytes
         gradient_bytes = 0.0 if step.frozen_weights else parameters * step.precision.gradient_bytes
@@ -52,14 +53,7 @@ def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traff
             continue
         if step.frozen_weights and step.zero_stage < 3:
             continue
-        calls += traffic.data_parallel(_scheme(step, plan), parameter_bytes, gradient_bytes, ranks, m)
+        calls += traffic.data_parallel(scheme, parameter_bytes, gradient_bytes, ranks, m)
     if plan.trainable:
         calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
     return tuple(call for call in calls if call.collective != "receive")
-
-
-def _scheme(step: Step, plan: StepPlan) -> traffic.Scheme:
-    if plan.parameter_server:
-        return "parameter_server"
-    schemes: tuple[traffic.Scheme, ...] = ("ddp", "zero1", "zero2", "zero3")
-    return schemes[step.zero_stage]

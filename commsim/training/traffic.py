@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scheme = Literal["parameter_server", "ddp", "zero1", "zero2", "zero3"]
+ZERO: tuple[Scheme, ...] = ("ddp", "zero1", "zero2", "zero3")
+"""By ZeRO stage."""
 
 _FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
