@@ -62,16 +62,12 @@ class GlooModel:
         self._shipped = shipped_parameters()
         self._topology, self._curves = topology, curves
         self._one_host, self._mode = scenario.library.one_host, scenario.mode
-        listed = [(path, value, is_time) for path, value, is_time in walk(self._shipped) if path in _WIDTH]
-        width = np.array([_WIDTH[path] for path, _, _ in listed])
-        names = tuple(("gloo", path) for path, _, _ in listed)
-        self.fields = FieldSpace(
-            fields=names,
-            start=np.array([value for _, value, _ in listed]),
-            is_time=np.array([is_time for _, _, is_time in listed]),
-            covariance=np.diag(width**2),
-            index={f: i for i, f in enumerate(names)},
-        )
+        listed = [parameter for parameter in walk(self._shipped) if parameter[0] in _WIDTH]
+        paths, start, is_time = zip(*listed, strict=True)
+        names = tuple(("gloo", path) for path in paths)
+        variance = np.diag([_WIDTH[path] ** 2 for path in paths])
+        index = {field: i for i, field in enumerate(names)}
+        self.fields = FieldSpace(names, np.array(start), np.array(is_time), variance, index)
         self.center = np.zeros(len(names))
 
     def path(self, field: int) -> str:
@@ -131,7 +127,7 @@ class NcclModel:
             field = self.fields.index.get((scope_of(path, self._generation, self._network), path))
             if field is not None and value > 0:
                 self.center[field] = np.log(value / self.fields.start[field])
-        self._curves = [(curve, curve.collective, [int(n) for n in curve.size_bytes]) for curve in curves]
+        self._curves = [(curve, [int(n) for n in curve.size_bytes]) for curve in curves]
         self._predictors = [_predictor(scenario, topology, curve) for curve in curves]
 
     def path(self, field: int) -> str:
@@ -146,9 +142,9 @@ class NcclModel:
         from commsim.accuracy.planes import planes
 
         values, parts = self.fields.values(x), []
-        for predictor, (curve, collective, nbytes) in zip(self._predictors, self._curves, strict=True):
+        for predictor, (curve, nbytes) in zip(self._predictors, self._curves, strict=True):
             try:
-                made = planes(predictor, collective, nbytes, values)
+                made = planes(predictor, curve.collective, nbytes, values)
             except CommsimError as error:
                 raise _unpredictable(curve, error) from None
             slope = np.zeros((len(nbytes), len(self.fields.fields)))
@@ -161,7 +157,7 @@ class NcclModel:
     def times(self, x: Float64) -> Float64:
         values = self.fields.values(x)
         pairs = zip(self._predictors, self._curves, strict=True)
-        return np.concatenate([p.times(collective, nbytes, values) for p, (_, collective, nbytes) in pairs])
+        return np.concatenate([p.times(curve.collective, nbytes, values) for p, (curve, nbytes) in pairs])
 
 
 CurveModel = GlooModel | NcclModel

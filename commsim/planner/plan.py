@@ -13,7 +13,7 @@ import numpy as np
 from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError, InfeasibleError
-from commsim.planner.cost import Cost, Prices, run_cost
+from commsim.planner.cost import Cost, run_cost
 from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
 from commsim.planner.question import Cluster, Failures, PlanSpec
 from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
@@ -263,8 +263,7 @@ def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:
     view = failures_of(spec.failures, choice) if spec.failures is not None else None
     if not spec.tokens:
         return replace(choice, outlook=view)
-    prices = Prices(cluster.gpu_hour_usd, cluster.nic_usd, cluster.switch_usd, cluster.years)
-    cost = run_cost(topology, prices, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
+    cost = run_cost(topology, cluster, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
     return replace(choice, outlook=view, cost=cost)
 
 

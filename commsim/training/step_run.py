@@ -180,8 +180,7 @@ def _reduces(
     bucket = plan.bucket_bytes or default_bucket_bytes(step)
     collective = "all_reduce" if step.zero_stage == 0 else "reduce_scatter"
     for chunk in chunks:
-        weights = chunk_weights(step, chunk)
-        for parameters, axes in _groups(step, builder.mesh, weights.dense, weights.expert):
+        for parameters, axes in _groups(step, builder.mesh, chunk):
             nbytes = parameters * step.precision.gradient_bytes
             number = max(1, round(nbytes / bucket))
             if plan.parameter_server:
@@ -224,20 +223,17 @@ def _gathers(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk]) -> list[
     if step.zero_stage not in (1, 2) or step.frozen_weights:
         return per_stage
     for chunk in chunks:
-        weights = chunk_weights(step, chunk)
-        for parameters, axes in _groups(step, builder.mesh, weights.dense, weights.expert):
+        for parameters, axes in _groups(step, builder.mesh, chunk):
             nbytes = parameters * step.precision.weight_bytes
             per_stage[chunk.stage].append(builder.collective("all_gather", nbytes, chunk.stage, *axes))
     return per_stage
 
 
-def _groups(step: Step, mesh: Mesh, dense: float, expert: float) -> list[tuple[float, tuple[str, ...]]]:
-    groups: list[tuple[float, tuple[str, ...]]] = []
-    if dense and step.dp * step.cp > 1:
-        groups.append((dense, ("dp", "cp")))
-    if expert and mesh.expert_dp > 1:
-        groups.append((expert, ("edp",)))
-    return groups
+def _groups(step: Step, mesh: Mesh, chunk: Chunk) -> list[tuple[float, tuple[str, ...]]]:
+    """The parameters of a chunk, with the axes over which there are several copies of them."""
+    weights = chunk_weights(step, chunk)
+    copied = ((weights.dense, ("dp", "cp")), (weights.expert, ("edp",)))
+    return [(parameters, axes) for parameters, axes in copied if parameters and mesh.size(*axes) > 1]
 
 
 def default_bucket_bytes(step: Step) -> float:
