@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.accuracy.training_rows import TrainingRow
 from commsim.errors import CalibrationError
-from commsim.training.columns import columns
+from commsim.training.columns import Columns
 from commsim.training.compute import Values
 from commsim.training.parameters import values_text
 from commsim.training.step_time import step_time
@@ -51,7 +51,7 @@ def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> Training
     if not known:
         raise CalibrationError("no row can be used: " + "; ".join(f"{k}: {v}" for k, v in list(left_out.items())[:3]))
     measured = np.array([seconds for _, _, seconds in known])
-    ratio = step_time(columns([step for _, step, _ in known]), values).total / measured
+    ratio = step_time(Columns([step for _, step, _ in known]), values).total / measured
     share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2 / len(known))
     scale = float(np.exp(-share * np.median(np.log(ratio))))
     before, after = (100.0 * (ratio * factor - 1.0) for factor in (1.0, scale))

@@ -94,7 +94,8 @@ def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
 
     Empty where nothing fits clearly better than the prediction does.
     """
-    sizes = _sample(measured)
+    few = np.linspace(0, len(measured) - 1, min(MOST_SIZES, len(measured)))
+    sizes = np.unique(np.round(few).astype(np.int64))
     chosen = measured.size_bytes[sizes]
     time = measured.time_s[sizes]
     own = _try(scenario, measured, chosen, time, AS_PREDICTED)
@@ -107,11 +108,6 @@ def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
     ]
     good = sorted((t for t in attempts if t.score <= FITS and t.score <= BETTER * own.score), key=lambda t: t.score)
     return [*good, own] if good else []
-
-
-def _sample(curve: Curve) -> npt.NDArray[np.int64]:
-    count = min(MOST_SIZES, len(curve))
-    return np.unique(np.round(np.linspace(0, len(curve) - 1, count)).astype(np.int64))
 
 
 def _try(scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time: Float64, cause: str) -> Tried | None:

@@ -26,11 +26,6 @@ class Gemm:
     groups: Number = 1.0
     wide: bool = False
 
-    @property
-    def flops(self) -> Number:
-        """Forward FLOPs; the backward pass has twice as many (data and weight gradient)."""
-        return 2.0 * self.m * self.n * self.k * self.groups
-
 
 @dataclass(frozen=True, eq=False)
 class Attention:
@@ -73,11 +68,6 @@ class Layer:
     attention: Attention
     elementwise: dict[str, Number]
     kernels: Number
-
-    @property
-    def flops(self) -> Number:
-        """Forward FLOPs."""
-        return sum(g.flops for g in self.gemms) + self.attention.flops
 
 
 def attention_gemms(step: Steps) -> tuple[Gemm, ...]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from commsim.accuracy import training_rows
 from commsim.accuracy.training_rows import NEEDED, RowReader, TrainingRow, read_table
-from commsim.training.columns import Columns, columns
+from commsim.training.columns import Columns
 from commsim.training.model import Model
 from commsim.training.precision import with_gradients
 from commsim.training.spec import Step
@@ -178,7 +178,7 @@ def table_of(rows: Sequence[PublishedRow]) -> MeasuredRows:
     known = [row for row in rows if row.step is not None and row.measured_s is not None]
     return MeasuredRows(
         known,
-        columns([row.step for row in known]),
+        Columns([row.step for row in known]),
         np.array([row.measured_s for row in known], np.float64),
         np.array([row.source.name for row in known], np.str_),
     )
