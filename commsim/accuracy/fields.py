@@ -115,13 +115,13 @@ def space() -> FieldSpace:
                     scope = scope_of(path, generation, network)
                     group = f"{scope}.{rule.get('group', path)}"
                     entries.setdefault((scope, path), (value, is_time, float(rule["width"]), group))
-    start, is_time, widths, groups = zip(*entries.values(), strict=True)
+    starts, times, widths, groups = zip(*entries.values(), strict=True)
     width = np.array(widths)
     same = np.array([[a == b for b in groups] for a in groups])
     covariance = np.where(same, _SHARED, 0.0) * np.outer(width, width)
     covariance[np.diag_indices(len(entries))] = width**2
     index = {field: i for i, field in enumerate(entries)}
-    return FieldSpace(tuple(entries), np.array(start), np.array(is_time), covariance, index)
+    return FieldSpace(tuple(entries), np.array(starts), np.array(times), covariance, index)
 
 
 @lru_cache(maxsize=1)
