@@ -84,10 +84,10 @@ def scope_of(path: str, generation: str, network: str) -> str:
 def start_parameters(generation: str, network: str) -> Parameters:
     """The Parameters at the start values; what `starts.yaml` does not list is as shipped."""
     document = _document()
-    data: Any = document.data
+    starts: Any = document.data
     shipped = load_parameters(generation, network).model_dump()
-    over = _merged(data["common"], data["generations"].get(generation, {}))
-    over["network"] = dict(data["networks"].get(network, {}))
+    over = _merged(starts["common"], starts["generations"].get(generation, {}))
+    over["network"] = dict(starts["networks"].get(network, {}))
     over["provenance"] = over["network"]["provenance"] = "start values of a fit (commsim/accuracy/starts.yaml)"
     merged = Document(file=document.file, data=_merged(shipped, over), marks={})
     return validate(Parameters, merged)

@@ -196,13 +196,12 @@ def _network(topology: Topology) -> list[WhatIf]:
     half = topology.nic_bandwidth / 2
     causes = [WhatIf("links of the network at half their rate", "topology.nic_bandwidth", half)]
     nics = topology.nics_per_node
-    if nics > 1:
-        causes.append(WhatIf(f"one NIC of {nics} missing in every node", "topology.nics_per_node", nics - 1))
-    if nics > 3:
-        causes.append(WhatIf(f"half of the {nics} NICs of a node", "topology.nics_per_node", nics // 2))
-    if nics > 2:
-        causes.append(WhatIf(f"one NIC of {nics} in use", "topology.nics_per_node", 1))
-    return causes
+    fewer = (
+        (1, f"one NIC of {nics} missing in every node", nics - 1),
+        (3, f"half of the {nics} NICs of a node", nics // 2),
+        (2, f"one NIC of {nics} in use", 1),
+    )
+    return causes + [WhatIf(cause, "topology.nics_per_node", n) for above, cause, n in fewer if nics > above]
 
 
 def _cores(topology: Topology) -> list[WhatIf]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -299,10 +299,7 @@ class Neighbour:
 
 def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
     """All single changes of a choice, quickest first: those that fit lose, those that would win do not fit."""
-    return sorted(_neighbours(spec, choice), key=lambda n: n.ratio)
-
-
-def _neighbours(spec: PlanSpec, choice: Configuration) -> Iterator[Neighbour]:
+    changed: list[Neighbour] = []
     space, own = choice.machine.space, choice.ranked.seconds_per_token
     for axis, here in choice.ranked.places.items():
         for there in range(len(space.axes[axis])):
@@ -315,7 +312,9 @@ def _neighbours(spec: PlanSpec, choice: Configuration) -> Iterator[Neighbour]:
             other = evaluated(block, spec.framework, shipped_values()).ranked(0)
             peak, capacity = other.memory_bytes, space.accelerator.memory_bytes
             why = "" if peak <= capacity else f"needs {peak / GIB:.0f} GiB of {capacity / GIB:.0f}"
-            yield Neighbour(axis, space.axes[axis][there], other.seconds_per_token / own, why, peak)
+            ratio = other.seconds_per_token / own
+            changed.append(Neighbour(axis, space.axes[axis][there], ratio, why, peak))
+    return sorted(changed, key=lambda n: n.ratio)
 
 
 @dataclass(frozen=True)
