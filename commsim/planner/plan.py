@@ -27,8 +27,7 @@ from commsim.training.memory import StepMemory, step_memory
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
 from commsim.training.precision import Precision, precision, with_gradients
-from commsim.training.spec import Step
-from commsim.training.step_plan import StepPlan
+from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import step_program
 from commsim.training.step_time import step_time
 from commsim.training.utilisation import model_flops, peak_flop_per_s

@@ -24,8 +24,7 @@ from commsim.training.finetune import (
 from commsim.training.memory import advice, step_memory
 from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
-from commsim.training.spec import Step
-from commsim.training.step_plan import StepPlan
+from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes

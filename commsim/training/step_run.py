@@ -14,9 +14,8 @@ from commsim.training.mesh import Mesh
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
-from commsim.training.spec import Step
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
-from commsim.training.step_plan import StepPlan
 from commsim.training.traffic import AxisCalls
 from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from commsim.training import traffic
-from commsim.training.spec import Step
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import message_bytes, order_of_step, places_of
 from commsim.training.work import chunk_calls
 

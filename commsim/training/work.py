@@ -15,9 +15,8 @@ from commsim.training.communicators import CommTime
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Values, step_compute
 from commsim.training.mesh import Mesh
 from commsim.training.parameters import shipped_values
-from commsim.training.spec import Step
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights
-from commsim.training.step_plan import StepPlan
 from commsim.training.step_time import optimizer_seconds, recompute_seconds
 
 

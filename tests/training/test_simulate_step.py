@@ -18,9 +18,8 @@ from commsim.training.flows import FlowBuilder
 from commsim.training.mesh import Mesh
 from commsim.training.model import model
 from commsim.training.simulate import StepRun
-from commsim.training.spec import Step
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk
-from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import mesh_of, message_bytes, step_program
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap
 

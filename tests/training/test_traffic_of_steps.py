@@ -11,8 +11,8 @@ from steps import step
 
 from commsim.training import traffic
 from commsim.training.model import model
+from commsim.training.spec import StepPlan
 from commsim.training.stages import Chunk
-from commsim.training.step_plan import StepPlan
 from commsim.training.traffic import sent_bytes
 from commsim.training.work import chunk_calls
 
