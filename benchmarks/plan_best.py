@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from commsim.document.types import Document
-from commsim.planner.plan import ClusterSpace, _nccl_times, _simulated, machines
+from commsim.planner.plan import ClusterSpace, PlanAnswer, machines, simulate
 from commsim.planner.question import PlanFile
 from commsim.planner.ranking import Ranked, evaluated
 from commsim.training.memory import Framework
@@ -72,9 +72,10 @@ def main() -> int:
         spec = file.plan
         machine = machines(spec, Document("", {}), Path())[0]
         ranked = everything(machine, spec.framework)
-        comm = _nccl_times(machine, Path())
-        begun = time.process_time()
-        seconds = [_simulated(spec, machine, r, comm).seconds for r in ranked]
+        begun, answer = time.process_time(), PlanAnswer()
+        simulate(spec, [(machine, r) for r in ranked], Path(), answer)
+        simulated = {id(choice.ranked): choice.seconds for choice in answer.choices}
+        seconds = [simulated[id(r)] for r in ranked]
         best, first = min(seconds), min(seconds[:FIRST])
         gap = 100 * (first / best - 1)
         missed += gap > 0.5

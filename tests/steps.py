@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from commsim.training.accelerator import accelerator
 from commsim.training.model import model
+from commsim.training.pipeline import Order
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import Weights, chunks_of, share_of, weights_of
@@ -36,3 +39,14 @@ def step(**changes: Any) -> Step:
         "global_batch_size": 64,
     }
     return Step(**(fields | changes))
+
+
+def most_in_flight(order: Order, weight_share: float = 0.0) -> np.ndarray:
+    """Most activations that each stage keeps at once, (stages,), in activations of a whole stage.
+
+    A chunk's forward keeps 1/chunks of them until its backward; after a split backward ``weight_share`` of them stays
+    until W. DualPipe's two chunks are whole stages, so that it counts each as 1.
+    """
+    unit = 1.0 if len(set(order.routes)) > 1 else 1.0 / order.chunks
+    kept = {"F": unit, "B": -unit, "I": -(1 - weight_share) * unit, "W": -weight_share * unit}
+    return np.array([max(np.cumsum([kept[a.kind] for a in mine]), default=0.0) for mine in order.actions])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,27 +50,11 @@ class Contact:
     slope: Float64
 
 
-class CurveModel(Protocol):
-    """A library's predictions of some curves as a function of x = ln(value / start) of its fields."""
-
-    fields: FieldSpace
-    center: Float64  # x of the shipped parameters
-
-    def contact(self, x: Float64) -> Contact:
-        """The planes at a point, over all sizes of all curves in order."""
-
-    def times(self, x: Float64) -> Float64:
-        """Predicted seconds of every size of every curve, in order."""
-
-    def parameters(self, x: Float64) -> BaseModel:
-        """The library's parameters at a point."""
-
-    def path(self, field: int) -> str:
-        """The name of a field in a parameter file; empty if it is not one of this machine's."""
-
-
 class GlooModel:
-    """The gloo model's predictions of curves on one topology."""
+    """The gloo model's predictions of curves on one topology, as a function of x = ln(value / start) of its `fields`.
+
+    `center` is the x of the shipped parameters.
+    """
 
     def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
         from commsim.gloo.parameters import shipped_parameters
@@ -78,28 +62,26 @@ class GlooModel:
         self._shipped = shipped_parameters()
         self._topology, self._curves = topology, curves
         self._one_host, self._mode = scenario.library.one_host, scenario.mode
-        listed = [(path, value, is_time) for path, value, is_time in walk(self._shipped) if path in _WIDTH]
-        width = np.array([_WIDTH[path] for path, _, _ in listed])
-        names = tuple(("gloo", path) for path, _, _ in listed)
-        self.fields = FieldSpace(
-            fields=names,
-            start=np.array([value for _, value, _ in listed]),
-            is_time=np.array([is_time for _, _, is_time in listed]),
-            covariance=np.diag(width**2),
-            index={f: i for i, f in enumerate(names)},
-        )
+        listed = [parameter for parameter in walk(self._shipped) if parameter[0] in _WIDTH]
+        paths, start, is_time = zip(*listed, strict=True)
+        names = tuple(("gloo", path) for path in paths)
+        variance = np.diag([_WIDTH[path] ** 2 for path in paths])
+        index = {field: i for i, field in enumerate(names)}
+        self.fields = FieldSpace(names, np.array(start), np.array(is_time), variance, index)
         self.center = np.zeros(len(names))
 
     def path(self, field: int) -> str:
+        """The name of a field in a parameter file."""
         return self.fields.fields[field][1]
 
     def parameters(self, x: Float64) -> BaseModel:
+        """The library's parameters at a point."""
         values = {path: value for (_, path), value in self.fields.values(x).items()}
         values["goodput"] = min(1.0, values["goodput"])
         return replaced(self._shipped, values)  # type: ignore[no-any-return]
 
     def times(self, x: Float64) -> Float64:
-        """Predicted seconds of every size of every curve."""
+        """Predicted seconds of every size of every curve, in order."""
         from commsim.collectives.semantics import ITEM_BYTES
         from commsim.gloo.predict import GlooPredictor
 
@@ -114,6 +96,7 @@ class GlooModel:
         )
 
     def contact(self, x: Float64) -> Contact:
+        """The planes at a point, over all sizes of all curves in order."""
         here = self.times(x)
         sign = self.fields.sign
         slope = np.zeros((here.size, x.size))
@@ -129,7 +112,7 @@ class GlooModel:
 
 
 class NcclModel:
-    """The channel model's predictions of curves on one machine, through the planes of `commsim.accuracy.planes`."""
+    """The same of the channel model on one machine, through the planes of `commsim.accuracy.planes`."""
 
     def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
         from commsim.nccl.parameters import load_parameters, network_of
@@ -144,10 +127,11 @@ class NcclModel:
             field = self.fields.index.get((scope_of(path, self._generation, self._network), path))
             if field is not None and value > 0:
                 self.center[field] = np.log(value / self.fields.start[field])
-        self._curves = [(curve, curve.collective, [int(n) for n in curve.size_bytes]) for curve in curves]
+        self._curves = [(curve, [int(n) for n in curve.size_bytes]) for curve in curves]
         self._predictors = [_predictor(scenario, topology, curve) for curve in curves]
 
     def path(self, field: int) -> str:
+        """As of `GlooModel`; empty for a field of other machines."""
         scope, path = self.fields.fields[field]
         return path if scope in self._scopes else ""
 
@@ -158,9 +142,9 @@ class NcclModel:
         from commsim.accuracy.planes import planes
 
         values, parts = self.fields.values(x), []
-        for predictor, (curve, collective, nbytes) in zip(self._predictors, self._curves, strict=True):
+        for predictor, (curve, nbytes) in zip(self._predictors, self._curves, strict=True):
             try:
-                made = planes(predictor, collective, nbytes, values)
+                made = planes(predictor, curve.collective, nbytes, values)
             except CommsimError as error:
                 raise _unpredictable(curve, error) from None
             slope = np.zeros((len(nbytes), len(self.fields.fields)))
@@ -173,7 +157,10 @@ class NcclModel:
     def times(self, x: Float64) -> Float64:
         values = self.fields.values(x)
         pairs = zip(self._predictors, self._curves, strict=True)
-        return np.concatenate([p.times(collective, nbytes, values) for p, (_, collective, nbytes) in pairs])
+        return np.concatenate([p.times(curve.collective, nbytes, values) for p, (curve, nbytes) in pairs])
+
+
+CurveModel = GlooModel | NcclModel
 
 
 def _predictor(scenario: Scenario, topology: Topology, curve: Curve) -> FieldPredictor:

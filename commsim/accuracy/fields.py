@@ -84,10 +84,10 @@ def scope_of(path: str, generation: str, network: str) -> str:
 def start_parameters(generation: str, network: str) -> Parameters:
     """The Parameters at the start values; what `starts.yaml` does not list is as shipped."""
     document = _document()
-    data: Any = document.data
+    starts: Any = document.data
     shipped = load_parameters(generation, network).model_dump()
-    over = _merged(data["common"], data["generations"].get(generation, {}))
-    over["network"] = dict(data["networks"].get(network, {}))
+    over = _merged(starts["common"], starts["generations"].get(generation, {}))
+    over["network"] = dict(starts["networks"].get(network, {}))
     over["provenance"] = over["network"]["provenance"] = "start values of a fit (commsim/accuracy/starts.yaml)"
     merged = Document(file=document.file, data=_merged(shipped, over), marks={})
     return validate(Parameters, merged)
@@ -115,19 +115,13 @@ def space() -> FieldSpace:
                     scope = scope_of(path, generation, network)
                     group = f"{scope}.{rule.get('group', path)}"
                     entries.setdefault((scope, path), (value, is_time, float(rule["width"]), group))
-    fields = tuple(entries)
-    width = np.array([entries[f][2] for f in fields])
-    groups = [entries[f][3] for f in fields]
+    starts, times, widths, groups = zip(*entries.values(), strict=True)
+    width = np.array(widths)
     same = np.array([[a == b for b in groups] for a in groups])
     covariance = np.where(same, _SHARED, 0.0) * np.outer(width, width)
-    covariance[np.diag_indices(len(fields))] = width**2
-    return FieldSpace(
-        fields=fields,
-        start=np.array([entries[f][0] for f in fields]),
-        is_time=np.array([entries[f][1] for f in fields]),
-        covariance=covariance,
-        index={f: i for i, f in enumerate(fields)},
-    )
+    covariance[np.diag_indices(len(entries))] = width**2
+    index = {field: i for i, field in enumerate(entries)}
+    return FieldSpace(tuple(entries), np.array(starts), np.array(times), covariance, index)
 
 
 @lru_cache(maxsize=1)

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 
 from commsim.accuracy.fields import Field, parameters_at, replaced, scope_of, space
-from commsim.accuracy.reads import noting
 from commsim.nccl.parameters import Parameters, network_of
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
+M = TypeVar("M", bound=BaseModel)
 
 _STEP = 1e-3
 """Relative step of the differences: large against rounding, small against any change of what is critical."""
@@ -114,3 +117,33 @@ def planes(predictor: FieldPredictor, collective: str, nbytes: Sequence[int], va
         constant[i] = seconds[i] - total
     order = np.array(sorted(used), np.int64)
     return Planes(tuple(nbytes), seconds, constant, slope[:, order], order, tuple(choices))
+
+
+# -- what a predicted time depends on ---------------------------------
+
+
+class _Noting:
+    """A model whose instances note every number that is read from them, by its path, in `_seen`."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if isinstance(value, float):
+            seen, prefix = super().__getattribute__("_seen")
+            seen[prefix + name] = value
+        return value
+
+
+def noting(model: M, seen: dict[str, float], prefix: str = "") -> M:
+    """A copy of a model that writes every number read from it to `seen`, as ``{"base.LL": 4e-6}``."""
+    values: dict[str, Any] = {
+        name: noting(value, seen, f"{prefix}{name}.") if isinstance(value, BaseModel) else value
+        for name, value in model.__dict__.items()
+    }
+    copy: M = _noting_class(type(model)).model_construct(**values)
+    object.__setattr__(copy, "_seen", (seen, prefix))
+    return copy
+
+
+@lru_cache(maxsize=64)
+def _noting_class(kind: type[M]) -> type[M]:
+    return type(f"Noting{kind.__name__}", (_Noting, kind), {})

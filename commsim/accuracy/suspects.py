@@ -16,7 +16,8 @@ UNSTEADY = 2.0
 
 def suspects(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:
     """A sentence for each finding; `fitted_s` are the predictions of a robust fit to all of them, (rows,)."""
-    return [*_contradictions(curves), *_disturbed(curves), *_outliers(curves, fitted_s), *_unsteady(curves)]
+    disturbed = [f"{c.name}: {text}, and the fit takes the lower time" for c in curves if (text := c.disturbance())]
+    return [*_contradictions(curves), *disturbed, *_outliers(curves, fitted_s), *_unsteady(curves)]
 
 
 def _contradictions(curves: Sequence[Curve]) -> list[str]:
@@ -38,10 +39,6 @@ def _contradictions(curves: Sequence[Curve]) -> list[str]:
                 f"{max(ratio[worst], 1 / ratio[worst]):.2f} times at {format_bytes(int(size[worst]))}"
             )
     return lines
-
-
-def _disturbed(curves: Sequence[Curve]) -> list[str]:
-    return [f"{c.name}: {text}, and the fit takes the lower time" for c in curves if (text := c.disturbance())]
 
 
 def _outliers(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list[str]:

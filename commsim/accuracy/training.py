@@ -6,56 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from commsim.accuracy.training_measured import measured
 from commsim.accuracy.training_rows import TrainingRow
 from commsim.errors import CalibrationError
-from commsim.training.columns import Columns, columns
+from commsim.training.columns import Columns
 from commsim.training.compute import Values
 from commsim.training.parameters import values_text
 from commsim.training.step_time import step_time
 
-Float64 = npt.NDArray[np.float64]
-
 SPREAD_OF_SOURCES, SPREAD_OF_ROWS = 0.10, 0.06
 """Standard deviations, in ln, of a source's common error and of a row's own: what one row says about its source."""
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredRows:
-    """Rows that can be predicted, as columns, with what was measured."""
-
-    rows: Sequence[TrainingRow]
-    columns: Columns
-    measured: Float64  # seconds
-    source: npt.NDArray[np.str_]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, index: npt.NDArray[np.int64]) -> MeasuredRows:
-        """Some of the rows."""
-        return MeasuredRows(
-            [self.rows[i] for i in index], self.columns.take(index), self.measured[index], self.source[index]
-        )
-
-
-def table_of(rows: Sequence[TrainingRow]) -> MeasuredRows:
-    """The rows that have a step and a measured time."""
-    known = [(row, time) for row in rows if row.step is not None and (time := measured(row)) is not None]
-    steps = [row.step for row, _ in known if row.step is not None]
-    return MeasuredRows(
-        [row for row, _ in known],
-        columns(steps),
-        np.array([time for _, time in known], np.float64),
-        np.array([row.source.name for row, _ in known], np.str_),
-    )
-
-
-def errors(table: MeasuredRows, predicted: Float64) -> Float64:
-    """Signed error of every row in percent."""
-    return 100.0 * (predicted - table.measured) / table.measured
 
 
 @dataclass(frozen=True)
@@ -84,17 +44,17 @@ def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> Training
     The more rows, the less the scale is drawn to 1: `SPREAD_OF_ROWS` averages out. CalibrationError without any row
     that can be predicted.
     """
-    table = table_of(rows)
-    used = {row.id for row in table.rows}
+    known = [(row.id, row.step, row.measured_s) for row in rows if row.step and row.measured_s]
+    names = [name for name, _, _ in known]
+    used = set(names)
     left_out = {row.id: row.reason or "no measured time, rate, TFLOP/s or MFU" for row in rows if row.id not in used}
-    if not len(table):
+    if not known:
         raise CalibrationError("no row can be used: " + "; ".join(f"{k}: {v}" for k, v in list(left_out.items())[:3]))
-    predicted = step_time(table.columns, values).total
-    log = np.log(table.measured / predicted)
-    share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2 / len(log))
-    scale = float(np.exp(share * np.median(log)))
-    before, after = (errors(table, predicted * factor) for factor in (1.0, scale))
-    names = [row.id for row in table.rows]
+    measured = np.array([seconds for _, _, seconds in known])
+    ratio = step_time(Columns([step for _, step, _ in known]), values).total / measured
+    share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2 / len(known))
+    scale = float(np.exp(-share * np.median(np.log(ratio))))
+    before, after = (100.0 * (ratio * factor - 1.0) for factor in (1.0, scale))
     return TrainingCalibration(
         dict(values) | {"scale": values["scale"] * scale},
         scale,

@@ -1,7 +1,7 @@
-"""Measured training steps of a table: every row as a step of the model, or why it cannot be one.
+"""Measured training steps of a table: every row as a step of the model with its seconds, or why it cannot be one.
 
-Read are the columns that describe a configuration; the measured ones (time, rates, MFU, memory) are read by `measured`
-only, after the steps stand. Of `notes` only fixed words count that name a configuration (``torch.compile``, ``LoRA``).
+Of `notes` only fixed words count that name a configuration (``torch.compile``, ``LoRA``); blank columns are those of
+vendor-tuned software of today.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commsim.accuracy.training_source import Source, unknown_source
 from commsim.document import read_text
 from commsim.errors import Fault, LogFormatError, ScenarioError
 from commsim.training.accelerator import Accelerator, accelerator
@@ -32,23 +31,17 @@ MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_p
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """A row: its step, or the reason why there is none."""
+    """A row: its step with the seconds measured (None where no figure gives them), or the reason why there is none."""
 
     id: str
-    source: Source
-    model_name: str
-    gpu: str
-    cells: Mapping[str, str]
     step: Step | None = None
+    measured_s: float | None = None
     reason: str = ""
 
 
-def read_rows(path: Path, source_of: Callable[[str], Source] = unknown_source) -> list[TrainingRow]:
-    """The rows of a file; LogFormatError where it is not such a table.
-
-    `source_of`: how to read the rows of the source that a row names.
-    """
-    return [row_of(cells, source_of(cells["source"])) for cells in read_table(path, NEEDED)]
+def read_rows(path: Path) -> list[TrainingRow]:
+    """The rows of a file; LogFormatError where it is not such a table."""
+    return [RowReader(cells).row() for cells in read_table(path, NEEDED)]
 
 
 def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
@@ -75,23 +68,24 @@ def is_table_of_rows(path: Path) -> bool:
     return set(NEEDED) <= {name.strip().strip('"') for name in head.split(",")}
 
 
-def row_of(cells: Mapping[str, str], source: Source) -> TrainingRow:
-    """A row of the table as a step, or with the reason why not."""
-    hidden = {k: v for k, v in cells.items() if k not in MEASURED}
-    row = TrainingRow(cells["id"], source, cells.get("model", ""), cells["gpu_model"], cells)
-    try:
-        step = _Cells(hidden, source).step()
-    except ScenarioError as exc:
-        return replace(row, reason=str(exc))
-    return replace(row, step=step)
+class RowReader:
+    """The cells of a row as numbers or words, with the rules for blank ones.
 
+    The measured cells are read only after the step stands.
+    """
 
-class _Cells:
-    """Cells by column name, as numbers or words, with the rules for blank ones."""
-
-    def __init__(self, cells: Mapping[str, str], source: Source) -> None:
-        self.cells, self.source = cells, source
+    def __init__(self, cells: Mapping[str, str]) -> None:
+        self.cells = {name: text for name, text in cells.items() if name not in MEASURED}
+        self.measured = {name: _positive(cells.get(name, "")) for name in MEASURED}
         self.notes = f"{cells.get('notes', '')}; {cells.get('table', '')}; {cells.get('model', '')}"
+
+    def row(self) -> TrainingRow:
+        """The row as a step, or with the reason why not."""
+        try:
+            step = self.step()
+        except ScenarioError as exc:
+            return TrainingRow(self.cells["id"], reason=str(exc))
+        return TrainingRow(self.cells["id"], step, self.seconds(step))
 
     def text(self, name: str) -> str:
         return self.cells.get(name, "")
@@ -121,7 +115,7 @@ class _Cells:
     def step(self) -> Step:
         """The row's step; ScenarioError names what is missing."""
         missing = [n for n in ("gpu_model", "n_gpus", "seq_len", "global_batch_seqs", "tp", "pp") if not self.text(n)]
-        architecture = self._model()
+        architecture = self.model()
         if architecture is None:
             missing.append("layers, hidden, heads (and no preset of this model name)")
         if missing or architecture is None:
@@ -135,6 +129,8 @@ class _Cells:
         micro = self._micro_batch(batch, dp)
         node = self.count("gpus_per_node") or 8
         zero = self.count("zero_stage")
+        chunks = (self.count("vpp") or 1) if pp > 1 else 1
+        compiled = re.search("compile|paxml|maxtext", f"{self.notes}; {self.text('precision')}", re.IGNORECASE)
         return Step(
             model=architecture,
             accelerator=gpu,
@@ -147,26 +143,19 @@ class _Cells:
             cp=cp,
             dp=dp,
             ep=self._experts(architecture, tp * cp * dp),
-            virtual_stages=self._chunks(architecture, pp),
-            schedule="interleaved_1f1b" if self._chunks(architecture, pp) > 1 else "1f1b",
-            sequence_parallel=self._sequence_parallel(tp),
-            zero_stage=self.source.zero if zero is None else min(zero, 3),
-            recompute=self._recompute(),
+            virtual_stages=chunks,
+            schedule="interleaved_1f1b" if chunks > 1 else "1f1b",
+            sequence_parallel=tp > 1 and self.text("sp").lower() in ("", "yes"),
+            zero_stage=1 if zero is None else min(zero, 3),
+            recompute=self.text("recompute").lower() or "none",
             frozen_weights=self.named("LoRA"),
-            stack=self._stack(),
-            flash_attention=self.source.flash and not self.named(self.source.unfused_where),
-            attention_kernel=self.source.attention,
-            cuda_graphs=architecture.moe is not None and self._container() >= self.source.graphs_from,
-            overlap_dp="dp" in self.source.overlap,
-            overlap_tp=self._overlap_tp(),
-            overlap_pp="pp" in self.source.overlap,
+            stack="compiled" if compiled else "tuned",
+            overlap_tp=self.named(r"async.?TP|comm overlap") and not self.named("vanilla TP"),
             gpus_per_node=node,
             nic_bytes_per_s=self._nic(gpu, node),
-            imbalance=self.source.imbalance if architecture.moe else 1.0,
-            expert_tp=self._expert_tp(architecture, tp, cp * dp),
         )
 
-    def _model(self) -> Model | None:
+    def model(self) -> Model | None:
         """The architecture of the columns, with experts, latent attention and head width of the preset of that name."""
         name = re.sub(r"\(.*?\)|\b(SFT|LoRA|2-node|671B|cut to.*)", "", self.text("model")).strip()
         try:
@@ -195,13 +184,10 @@ class _Cells:
         ffn = self.count("ffn_hidden") or preset.ffn_hidden
         if ffn % 64 and preset.gated_mlp:
             ffn = 256 * math.ceil(ffn / 256)  # 8/3 h is rounded up to a multiple of 256 where it is built
-        gated = self.source.gated_mlp or (preset.gated_mlp if preset.hidden == hidden else ffn % hidden != 0)
         moe = preset.moe
         if moe is not None and layers != preset.layers:
             dense = re.search(r"(\d+) dense layer", self.notes)
             moe = replace(moe, dense_layers=int(dense[1]) if dense else 0)
-        if preset.name == "deepseek-v3" and self.source.multi_token_prediction and not self.named("w/o MTP"):
-            layers += 1
         return replace(
             preset,
             layers=layers,
@@ -210,8 +196,8 @@ class _Cells:
             kv_heads=self.count("kv_heads") or heads,
             head_dim=preset.head_dim if (preset.hidden, preset.heads) == (hidden, heads) else max(hidden // heads, 1),
             ffn_hidden=ffn,
-            vocab=self.count("vocab") or self.source.vocab,
-            gated_mlp=gated,
+            vocab=self._vocab(),
+            gated_mlp=preset.gated_mlp if preset.hidden == hidden else ffn % hidden != 0,
             moe=moe,
         )
 
@@ -220,8 +206,7 @@ class _Cells:
         layers, billions = self.count("layers"), self.number("params_B")
         if layers or not hidden or not billions or self.count("ffn_hidden") not in (None, 4 * hidden):
             return layers
-        vocab = self.count("vocab") or self.source.vocab
-        return max(round((billions * GIGA - vocab * hidden) / (12 * hidden**2)), 1)
+        return max(round((billions * GIGA - self._vocab() * hidden) / (12 * hidden**2)), 1)
 
     def _heads(self, hidden: int | None) -> int | None:
         """The printed heads; where blank, those nearest to a width of 128 that tp divides."""
@@ -243,22 +228,12 @@ class _Cells:
         return max(min(micro, batch // dp), 1) if batch >= dp else micro
 
     def _precision(self) -> Precision:
-        text = self.text("precision").lower()
-        word = re.split(r"[\s(-]", text)[0] or ("fp16" if not self.source.flash else "bf16")
-        kind = precision(word)
-        return with_gradients(kind, 18) if self.source.fp32_gradients and kind.master else kind
+        word = re.split(r"[\s(-]", self.text("precision").lower())[0] or "bf16"
+        formats = precision(word)
+        return with_gradients(formats, 18) if formats.master else formats
 
-    def _stack(self) -> str:
-        words = f"{self.notes}; {self.text('precision')}"
-        return "compiled" if re.search(self.source.compiled_where, words, re.IGNORECASE) else self.source.stack
-
-    def _overlap_tp(self) -> bool:
-        return "tp" in self.source.overlap or (self.named(r"async.?TP|comm overlap") and not self.named("vanilla TP"))
-
-    def _container(self) -> tuple[int, int]:
-        """Year and month of NVIDIA's container that the notes name, (0, 0) where they name none."""
-        month = re.search(r"container (\d\d)\.(\d\d)", self.notes)
-        return (int(month[1]), int(month[2])) if month else (0, 0)
+    def _vocab(self) -> int:
+        return self.count("vocab") or 51200
 
     def _experts(self, architecture: Model, ranks: int) -> int:
         """The printed ep; where DeepEP is named without a number, as many ranks as divide the experts."""
@@ -268,35 +243,6 @@ class _Cells:
         if ep is None and self.named("DeepEP"):
             return math.gcd(architecture.moe.experts, ranks)
         return ep or 1
-
-    def _expert_tp(self, architecture: Model, tp: int, others: int) -> int:
-        """Over how many ranks each expert is cut, where the source cuts them at all and that divides the ranks."""
-        cut = (
-            architecture.moe is not None
-            and self.source.expert_tp
-            and others % self._experts(architecture, tp * others) == 0
-        )
-        return tp if cut else 1
-
-    def _chunks(self, architecture: Model, pp: int) -> int:
-        vpp = self.count("vpp")
-        if pp == 1:
-            return 1
-        if vpp:
-            return vpp
-        if isinstance(self.source.chunks, tuple):
-            return dict(self.source.chunks).get(architecture.layers, 1)
-        if self.source.chunks == "layers" and self.text("schedule").lower() != "1f1b":
-            return max(math.ceil(architecture.layers / pp), 1)
-        return 1
-
-    def _sequence_parallel(self, tp: int) -> bool:
-        word = self.text("sp").lower()
-        return tp > 1 and (word == "yes" or (not word and self.source.sp))
-
-    def _recompute(self) -> str:
-        word = self.text("recompute").lower() or self.source.recompute
-        return self.source.selective if word == "selective" else word
 
     def _nic(self, gpu: Accelerator, node: int) -> float:
         """Bytes per second of a rank's NIC: the printed network, else that of the GPU's reference machine."""
@@ -312,3 +258,41 @@ class _Cells:
             return bits / 8
         ports = int(many[1] or many[2]) if many else 1
         return bits * ports / node / 8
+
+    # -- what was measured ---------------------------------
+
+    def seconds(self, step: Step) -> float | None:
+        """Seconds per step, printed or from a rate; None where the row prints no figure that gives them."""
+        if self.measured["iteration_time_s"]:
+            return self.measured["iteration_time_s"]
+        tokens = float(self.cells["global_batch_seqs"]) * step.seq_len  # as printed, not as rounded to micro-batches
+        per_rank = tokens / step.world_size
+        if self.measured["tokens_per_s_per_gpu"]:
+            return per_rank / self.measured["tokens_per_s_per_gpu"]
+        if self.measured["tflops_per_gpu"]:
+            return self.flops_per_token(step) * per_rank / (self.measured["tflops_per_gpu"] * 1e12)
+        if self.measured["mfu_pct"]:
+            model_flops = self.flops_per_token(step, of_peak=True)
+            return model_flops * per_rank / (self.measured["mfu_pct"] / 100 * step.accelerator.half_peak)
+        return None
+
+    def flops_per_token(self, step: Step, *, of_peak: bool = False) -> float:
+        """FLOPs per token that a printed rate counts, or, `of_peak`, a share of the peak."""
+        return flops_per_token(step, causal=True)
+
+
+def flops_per_token(step: Step, *, causal: bool) -> float:
+    """FLOPs of three times the forward products, two with frozen weights; `causal`: with half of the score matrix."""
+    m = step.model
+    scores = 4.0 * step.seq_len * m.q_width * (0.5 if causal and m.causal else 1.0)
+    weights = m.active_parameters() - m.embedding_parameters + (m.vocab * m.hidden if m.tied_embeddings else 0)
+    return (2.0 if step.frozen_weights else 3.0) * (2.0 * weights + m.layers * scores)
+
+
+def _positive(text: str) -> float:
+    """A measured figure, 0 where there is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if 0.0 < value < 1e12 else 0.0

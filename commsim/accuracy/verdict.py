@@ -1,8 +1,4 @@
-"""Is a measured curve what it should be? Size by size against the expected band, and in one sentence.
-
-The band is that of the prediction (factors that held eight of ten measurements of the kind); a prediction without one
-is given 15 % either way.
-"""
+"""Is a measured curve what it should be? Size by size against the prediction's band, and in one sentence."""
 
 from __future__ import annotations
 
@@ -18,6 +14,8 @@ from commsim.units import format_bytes
 Float64 = npt.NDArray[np.float64]
 
 DEFAULT_BAND = 0.15
+"""Either way, of a prediction that comes without a band."""
+
 MOST = 0.75
 """Share of sizes within the band from which on a curve is as expected: the band itself holds eight of ten."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
-Change = Callable[["Scenario"], "Scenario"]
 
 MOST_SIZES = 12
 FITS = 0.25
@@ -35,10 +34,28 @@ BETTER = 0.6
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A cause in words and what it changes in the scenario."""
+    """A cause in words, and the value that it gives to a path of the scenario."""
 
     cause: str
-    change: Change
+    path: str
+    value: Any
+
+    def change(self, scenario: Scenario) -> Scenario:
+        """The scenario with the cause at work."""
+        other: Scenario = _with_value(scenario, self.path, self.value)
+        other._document, other._base_dir = scenario.document, scenario.base_dir
+        return other
+
+
+def _with_value(model: Any, path: str, value: Any) -> Any:
+    """A copy of a description with a value at a path; a block that was left out is begun."""
+    from commsim.topology.spec import CpuSpec, FabricSpec, NodeSpec, NvlinkSpec
+
+    blocks = {"cpu": CpuSpec, "fabric": FabricSpec, "node": NodeSpec, "nvlink": NvlinkSpec}
+    head, _, rest = path.partition(".")
+    if rest:
+        value = _with_value(getattr(model, head) or blocks[head](), rest, value)
+    return model.model_copy(update={head: value})
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +94,8 @@ def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
 
     Empty where nothing fits clearly better than the prediction does.
     """
-    sizes = _sample(measured)
+    few = np.linspace(0, len(measured) - 1, min(MOST_SIZES, len(measured)))
+    sizes = np.unique(np.round(few).astype(np.int64))
     chosen = measured.size_bytes[sizes]
     time = measured.time_s[sizes]
     own = _try(scenario, measured, chosen, time, AS_PREDICTED)
@@ -90,11 +108,6 @@ def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
     ]
     good = sorted((t for t in attempts if t.score <= FITS and t.score <= BETTER * own.score), key=lambda t: t.score)
     return [*good, own] if good else []
-
-
-def _sample(curve: Curve) -> npt.NDArray[np.int64]:
-    count = min(MOST_SIZES, len(curve))
-    return np.unique(np.round(np.linspace(0, len(curve) - 1, count)).astype(np.int64))
 
 
 def _try(scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time: Float64, cause: str) -> Tried | None:
@@ -132,7 +145,7 @@ def _launch(scenario: Scenario, topology: Topology, logged: str) -> list[WhatIf]
     if topology.ranks_per_node == 1 or logged == scenario.library.launch_mode:
         return []
     words = f"{_LAUNCHES[other]}{', as the log says' if logged == other else ''}"
-    return [WhatIf(f"{words} (library.launch_mode={other})", _with_library(launch_mode=other))]
+    return [WhatIf(f"{words} (library.launch_mode={other})", "library.launch_mode", other)]
 
 
 def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
@@ -157,81 +170,40 @@ def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
         value = "0" if waits else "1"
         options.append((f"{routed} (NCCL_IB_ADAPTIVE_ROUTING={value})", {"NCCL_IB_ADAPTIVE_ROUTING": value}))
     set_already = scenario.library.env.keys()
-    causes = [WhatIf(cause, _with_env(env)) for cause, env in options if not env.keys() & set_already]
+    causes = [
+        WhatIf(cause, "library.env", scenario.library.env | env)
+        for cause, env in options
+        if not env.keys() & set_already
+    ]
     if said(topology, env=set_already):
         cause = f"{PLUGINS[topology.plugin]} does not set its variables (fabric.plugin=none)"
-        causes.append(WhatIf(cause, _with_block("fabric", plugin="none")))
+        causes.append(WhatIf(cause, "topology.fabric.plugin", "none"))
     return causes
 
 
 def _machine(scenario: Scenario, topology: Topology) -> list[WhatIf]:
     causes = _network(topology)
     if topology.nodes > 1 and topology.network not in ("ethernet", "none"):
-        causes.append(WhatIf("TCP sockets instead of RDMA", _with_block("fabric", network="ethernet")))
+        causes.append(WhatIf("TCP sockets instead of RDMA", "topology.fabric.network", "ethernet"))
     if topology.nvlink_links and scenario.topology.groups is None:
-        causes.append(WhatIf("PCIe instead of NVLink", _without_nvlink))
+        causes.append(WhatIf("PCIe instead of NVLink", "topology.node.nvlink.kind", "none"))
     return causes
 
 
 def _network(topology: Topology) -> list[WhatIf]:
     if topology.nodes < 2:
         return []
-    causes = [
-        WhatIf("links of the network at half their rate", _with_topology(nic_bandwidth=topology.nic_bandwidth / 2))
-    ]
+    half = topology.nic_bandwidth / 2
+    causes = [WhatIf("links of the network at half their rate", "topology.nic_bandwidth", half)]
     nics = topology.nics_per_node
-    if nics > 1:
-        causes.append(WhatIf(f"one NIC of {nics} missing in every node", _with_topology(nics_per_node=nics - 1)))
-    if nics > 3:
-        causes.append(WhatIf(f"half of the {nics} NICs of a node", _with_topology(nics_per_node=nics // 2)))
-    if nics > 2:
-        causes.append(WhatIf(f"one NIC of {nics} in use", _with_topology(nics_per_node=1)))
-    return causes
+    fewer = (
+        (1, f"one NIC of {nics} missing in every node", nics - 1),
+        (3, f"half of the {nics} NICs of a node", nics // 2),
+        (2, f"one NIC of {nics} in use", 1),
+    )
+    return causes + [WhatIf(cause, "topology.nics_per_node", n) for above, cause, n in fewer if nics > above]
 
 
 def _cores(topology: Topology) -> list[WhatIf]:
     cores = topology.cpu.cores
-    return [WhatIf(f"one core instead of {cores}", _with_block("cpu", cores=1))] if cores > 1 else []
-
-
-def _copy(scenario: Scenario, **update: Any) -> Scenario:
-    other = scenario.model_copy(update=update)
-    other._document, other._base_dir = scenario.document, scenario.base_dir
-    return other
-
-
-def _with_library(**fields: Any) -> Change:
-    return lambda scenario: _copy(scenario, library=scenario.library.model_copy(update=fields))
-
-
-def _with_env(env: dict[str, str]) -> Change:
-    return lambda scenario: _with_library(env=scenario.library.env | env)(scenario)
-
-
-def _with_topology(**knobs: Any) -> Change:
-    return lambda scenario: _copy(scenario, topology=_with_fields(scenario.topology, **knobs))
-
-
-def _with_block(block: str, **fields: Any) -> Change:
-    def change(scenario: Scenario) -> Scenario:
-        from commsim.topology.spec import CpuSpec, FabricSpec
-
-        spec = scenario.topology
-        own = getattr(spec, block) or (FabricSpec() if block == "fabric" else CpuSpec())
-        return _copy(scenario, topology=_with_fields(spec, **{block: _with_fields(own, **fields)}))
-
-    return change
-
-
-def _without_nvlink(scenario: Scenario) -> Scenario:
-    from commsim.topology.spec import NodeSpec, NvlinkSpec
-
-    spec = scenario.topology
-    node = spec.node or NodeSpec()
-    nvlink = _with_fields(node.nvlink or NvlinkSpec(), kind="none")
-    return _copy(scenario, topology=_with_fields(spec, node=_with_fields(node, nvlink=nvlink)))
-
-
-def _with_fields(model: Any, **fields: Any) -> Any:
-    """A copy of a description with more fields stated (`model_copy` marks them as set)."""
-    return model.model_copy(update=fields)
+    return [WhatIf(f"one core instead of {cores}", "topology.cpu.cores", 1)] if cores > 1 else []

@@ -180,7 +180,7 @@ class _Stage:
 
     def _reduce(self, action: Action, i: int, last: list[int]) -> None:
         flow = self.program.machine.reduces[self.stage][action.chunk][i]
-        name, axes, every = flow.what
+        name, axes, every = flow.call
         self._reduced = [self._call(f"gradients {i}", name, flow.nbytes, (axes, every), [*last, *self._reduced])]
 
     def _finish(self, last: list[int]) -> None:
@@ -192,7 +192,7 @@ class _Stage:
             ready = [self._call("gradient norm", "all_reduce", NORM_BYTES, (("pp",), 1), ready)]
         done = [self._add("optimizer", "compute", ready, seconds=machine.optimizer_s[self.stage])]
         for flow in machine.gathers[self.stage]:
-            name, axes, every = flow.what
+            name, axes, every = flow.call
             done = [self._call("parameters", name, flow.nbytes, (axes, every), done)]
 
     def _tag(self, action: Action) -> int:

@@ -13,7 +13,7 @@ from commsim.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commsim.planner.evaluate import PointAnswer
+    from commsim.planner.workers import PointAnswer
 
 _SAY_EVERY_S = 30.0
 _MOST_SAID = 8

@@ -67,14 +67,14 @@ def machine_changes(topology: Topology) -> Iterator[Change]:
         yield Change(f"one more NIC per node ({nics + 1} instead of {nics})", {"topology.nics_per_node": nics + 1})
         yield Change(f"twice the NICs per node ({2 * nics})", {"topology.nics_per_node": 2 * nics})
         if topology.oversubscription > 1:
-            what = f"no oversubscription (1 instead of {topology.oversubscription:g})"
-            yield Change(what, {"topology.oversubscription": 1})
+            words = f"no oversubscription (1 instead of {topology.oversubscription:g})"
+            yield Change(words, {"topology.oversubscription": 1})
     if topology.ranks_per_node > 1 and topology.nvlink_links:
         rate = topology.nvlink_link_bandwidth
         yield Change("NVLinks of twice the rate", {"topology.node.nvlink.bandwidth": _gb_per_s(2 * rate)})
     elif topology.ranks_per_node > 1 and (pcie := _rate(topology, LinkKind.PCIE)):
-        what = f"PCIe of twice the rate ({_gb_per_s(2 * pcie)})"
-        yield Change(what, {"topology.node.pcie.bandwidth": _gb_per_s(2 * pcie)})
+        words = f"PCIe of twice the rate ({_gb_per_s(2 * pcie)})"
+        yield Change(words, {"topology.node.pcie.bandwidth": _gb_per_s(2 * pcie)})
 
 
 def _rate(topology: Topology, kind: LinkKind) -> float:
@@ -138,19 +138,19 @@ def _queue_pairs(scenario: Scenario, topology: Topology) -> Iterator[Change]:
     now = ordering(topology, parse_version(library.version), library.env)
     if now != NO_ORDERING and topology.network in IB_TRANSPORT:
         env = {"NCCL_IB_QPS_PER_CONNECTION": str(2 * now.queue_pairs), "NCCL_IB_SPLIT_DATA_ON_QPS": "0"}
-        what = f"{2 * now.queue_pairs} queue pairs per connection instead of {now.queue_pairs}"
-        yield Change(what, {f"library.env.{name}": value for name, value in env.items()})
+        words = f"{2 * now.queue_pairs} queue pairs per connection instead of {now.queue_pairs}"
+        yield Change(words, {f"library.env.{name}": value for name, value in env.items()})
 
 
 def step_changes(step: Step) -> Iterator[Change]:
     """Other batches, schedules, recomputation, overlap, and cuts of the model, each a single change of a step."""
 
-    def say(what: str, **values: Any) -> Change:
-        return Change(what, {f"{ITEM}.training.{name}": value for name, value in values.items()})
+    def say(words: str, **values: Any) -> Change:
+        return Change(words, {f"{ITEM}.training.{name}": value for name, value in values.items()})
 
-    def cut(what: str, **sizes: int) -> Change:
+    def cut(words: str, **sizes: int) -> Change:
         mesh = {"tp": step.tp, "pp": step.pp, "cp": step.cp, "dp": step.dp} | sizes
-        return Change(what, {f"{ITEM}.training.mesh.{axis}": size for axis, size in mesh.items()})
+        return Change(words, {f"{ITEM}.training.mesh.{axis}": size for axis, size in mesh.items()})
 
     size = step.micro_batch_size
     yield say(f"micro-batches of {2 * size} instead of {size}", micro_batch_size=2 * size)
@@ -168,7 +168,7 @@ def step_changes(step: Step) -> Iterator[Change]:
     for name in ("none", "selective", "full"):
         if name != step.recompute:
             yield say(f"recompute {name}", recompute=name)
-    for flag, what in (
+    for flag, words in (
         ("overlap_dp", "gradients move during the backward pass"),
         ("overlap_tp", "tensor-parallel sends move during the products"),
         ("overlap_pp", "stages send while they compute"),
@@ -176,7 +176,7 @@ def step_changes(step: Step) -> Iterator[Change]:
         ("cuda_graphs", "CUDA graphs"),
     ):
         if not getattr(step, flag) and (flag != "overlap_tp" or step.tp > 1) and (flag != "overlap_pp" or step.pp > 1):
-            yield say(what, **{flag: True})
+            yield say(words, **{flag: True})
     if step.tp > 1 and not step.sequence_parallel:
         yield say("sequence parallelism", sequence_parallel=True)
     yield from (say(f"ZeRO {z}", zero_stage=z) for z in (0, 1, 2, 3) if z != step.zero_stage and step.dp > 1)

@@ -6,23 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commsim.planner.question import Cluster
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import VertexKind
 
 HOURS_A_YEAR = 8760.0
-
-
-@dataclass(frozen=True)
-class Prices:
-    """US dollars: of a GPU-hour; of a NIC and a switch, written off over `years` of use around the clock.
-
-    Prices have no defaults: they are the user's. A price left out is 0 and the figures say so.
-    """
-
-    gpu_hour_usd: float = 0.0
-    nic_usd: float = 0.0
-    switch_usd: float = 0.0
-    years: float = 4.0
 
 
 @dataclass(frozen=True)
@@ -45,27 +33,18 @@ class Cost:
         return self.seconds / 86_400
 
 
-def switches(topology: Topology) -> int:
-    """Switches of the network, those inside nodes not counted."""
-    return int(np.sum(topology.vertex_kind == VertexKind.SWITCH))
-
-
-def fabric_hour_usd(topology: Topology, prices: Prices) -> float:
-    """Dollars of one hour of the NICs and switches of the network."""
+def fabric_hour_usd(topology: Topology, prices: Cluster) -> float:
+    """Dollars of one hour of the NICs and the network's switches, those inside nodes not counted, written off."""
     nics = topology.nodes * topology.nics_per_node
-    return (nics * prices.nic_usd + switches(topology) * prices.switch_usd) / (prices.years * HOURS_A_YEAR)
+    switches = int(np.sum(topology.vertex_kind == VertexKind.SWITCH))
+    return (nics * prices.nic_usd + switches * prices.switch_usd) / (prices.years * HOURS_A_YEAR)
 
 
-def hour_usd(topology: Topology, prices: Prices) -> float:
-    """Dollars of one hour of the whole machine."""
-    return topology.world_size * prices.gpu_hour_usd + fabric_hour_usd(topology, prices)
-
-
-def run_cost(topology: Topology, prices: Prices, tokens: float, tokens_per_s: float, goodput: float = 1.0) -> Cost:
+def run_cost(topology: Topology, prices: Cluster, tokens: float, tokens_per_s: float, goodput: float = 1.0) -> Cost:
     """The cost of training on so many tokens at a rate of which a share `goodput` is kept."""
     ideal = tokens / tokens_per_s
     seconds = ideal / goodput
     hours = seconds / 3600
-    usd = hours * hour_usd(topology, prices)
-    fabric = hours * fabric_hour_usd(topology, prices)
+    fabric_hour = fabric_hour_usd(topology, prices)
+    usd, fabric = hours * (topology.world_size * prices.gpu_hour_usd + fabric_hour), hours * fabric_hour
     return Cost(seconds, hours * topology.world_size, usd, tokens / usd if usd else 0.0, fabric, ideal)

@@ -167,14 +167,14 @@ def _tried(
 def _alone(scenario: Scenario, place: int, size: int | None) -> Document:
     """The scenario with one item of its workload, of one size, and nothing to compare with."""
     written = scenario.document
-    data = copy.deepcopy(written.data) or scenario.model_dump(mode="json", exclude_none=True)
-    data = {key: value for key, value in data.items() if key not in ("compare", "report")}
-    data["workload"] = [data["workload"][place]]
+    content = copy.deepcopy(written.data) or scenario.model_dump(mode="json", exclude_none=True)
+    content = {key: value for key, value in content.items() if key not in ("compare", "report")}
+    content["workload"] = [content["workload"][place]]
     if size is not None:
-        data["workload"][0]["sizes"] = [f"{size} B"]
-    if isinstance(data.get("library"), str):  # the short form has no fields to set
-        data["library"] = {"name": data["library"]}
-    return replace(written, data=data, marks={}, key_marks={})
+        content["workload"][0]["sizes"] = [f"{size} B"]
+    if isinstance(content.get("library"), str):  # the short form has no fields to set
+        content["library"] = {"name": content["library"]}
+    return replace(written, data=content, marks={}, key_marks={})
 
 
 def _built(base: Document, scenario: Scenario, values: dict[str, object], cache: Cache) -> Prepared:

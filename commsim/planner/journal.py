@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import commsim
 from commsim.errors import CommsimError
-from commsim.planner.evaluate import PointAnswer
+from commsim.planner.workers import PointAnswer
 
 FORMAT = 1
 
@@ -62,7 +62,8 @@ class Journal:
         self._stream.truncate(end)
         self._stream.seek(end)
         if header is None:
-            self._write(self._header | {"commsim": commsim.__version__, "name": self._name})
+            self._stream.write(_line(self._header | {"commsim": commsim.__version__, "name": self._name}))
+            self._stream.flush()
 
     def append(self, answers: list[PointAnswer]) -> None:
         """Adds the answers that are not there yet; they survive the end of this process."""
@@ -72,10 +73,6 @@ class Journal:
                 self.done.add(answer.number)
                 lines.append(_line(vars(answer)))
         self._stream.write(b"".join(lines))
-        self._stream.flush()
-
-    def _write(self, record: dict[str, Any]) -> None:
-        self._stream.write(_line(record))
         self._stream.flush()
 
     def __enter__(self) -> Journal:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError, InfeasibleError
-from commsim.planner.cost import Cost, Prices, run_cost
+from commsim.planner.cost import Cost, run_cost
 from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
 from commsim.planner.question import Cluster, Failures, PlanSpec
 from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
@@ -21,17 +22,16 @@ from commsim.scenario.training import accelerator_of
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
 from commsim.training.accelerator import accelerator
-from commsim.training.chunk_seconds import compute_time, optimizer_time
-from commsim.training.communicators import NcclTimes
+from commsim.training.communicators import GroupTimes, nccl_times
 from commsim.training.memory import StepMemory, step_memory
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
 from commsim.training.precision import Precision, precision, with_gradients
-from commsim.training.spec import Step
-from commsim.training.step_plan import StepPlan
+from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import step_program
 from commsim.training.step_time import step_time
 from commsim.training.utilisation import model_flops, peak_flop_per_s
+from commsim.training.work import compute_time, optimizer_time
 from commsim.units import GIB, GIGA
 
 KEPT = 64
@@ -111,12 +111,8 @@ class PlanAnswer:
 
     def why_nothing(self) -> str:
         """What stood in the way most often."""
-        total: dict[str, int] = {}
-        for ranking in self.rankings.values():
-            for reason, count in ranking.counts.items():
-                total[reason] = total.get(reason, 0) + count
-        walked = sum(total.values())
-        memory = total.get(REASONS[-1], 0)
+        total = sum((ranking.counts for ranking in self.rankings.values()), Counter[str]())
+        walked, memory = total.total(), total[REASONS[-1]]
         if memory:
             return f"found no configuration that fits: {memory:,} of {walked:,} need more memory than a GPU has"
         worst = max(total, key=lambda k: total[k], default="nothing was walked")
@@ -224,55 +220,40 @@ def simulate(
     say: Say | None = None,
 ) -> None:
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
-    times: dict[str, NcclTimes] = {}
+    from commsim.scenario.training_run import parts_of
+
+    times: dict[str, GroupTimes] = {}
     for done, (machine, ranked) in enumerate(chosen):
         if say is not None:
             say("simulating", done, len(chosen))
         if machine.title not in times:
-            times[machine.title] = _nccl_times(machine, base_dir)
-        answer.choices.append(_simulated(spec, machine, ranked, times[machine.title]))
+            part = parts_of(machine.cluster.topology, base_dir, machine.topology)
+            times[machine.title] = nccl_times(machine.topology.ranks_per_node, part)
+        choice = _choice(spec, machine, ranked)
+        run = step_program(
+            choice.step,
+            compute_time(choice.step),
+            times[machine.title],
+            optimizer_s=optimizer_time(choice.step),
+            topology=machine.topology,
+            plan=StepPlan(slowdown=shipped_values()["slowdown"]),
+        ).run()
+        choice = replace(choice, seconds=run.step_s, causes=run.breakdown(), simulated=True)
+        answer.choices.append(with_money(spec, choice))
         answer.choices.sort(key=lambda c: c.seconds / c.ranked.tokens)
     answer.complete = True
 
 
-def _nccl_times(machine: ClusterSpace, base_dir: Path) -> NcclTimes:
-    from commsim.scenario.training_run import parts_of
-
-    return NcclTimes(machine.topology.ranks_per_node, parts_of(machine.cluster.topology, base_dir, machine.topology))
-
-
-def _simulated(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked, comm: NcclTimes) -> Configuration:
-    step = machine.space.step(ranked.places)
-    program = step_program(
-        step,
-        compute_time(step),
-        comm,
-        optimizer_s=optimizer_time(step),
-        topology=machine.topology,
-        plan=StepPlan(slowdown=shipped_values()["slowdown"]),
-    )
-    run = program.run()
-    choice = Configuration(
-        machine, ranked, step, step_memory(step, spec.framework), run.step_s, run.breakdown(), simulated=True
-    )
-    return with_money(spec, choice)
-
-
 def ranked_choices(spec: PlanSpec, chosen: list[tuple[ClusterSpace, Ranked]], answer: PlanAnswer) -> None:
     """The shortlist as it was ranked, without simulation."""
-    for machine, ranked in chosen:
-        step = machine.space.step(ranked.places)
-        choice = Configuration(
-            machine,
-            ranked,
-            step,
-            step_memory(step, spec.framework),
-            ranked.seconds,
-            dict(ranked.parts),
-            simulated=False,
-        )
-        answer.choices.append(with_money(spec, choice))
+    answer.choices += [with_money(spec, _choice(spec, machine, ranked)) for machine, ranked in chosen]
     answer.complete = True
+
+
+def _choice(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked) -> Configuration:
+    step = machine.space.step(ranked.places)
+    memory = step_memory(step, spec.framework)
+    return Configuration(machine, ranked, step, memory, ranked.seconds, dict(ranked.parts), simulated=False)
 
 
 def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:
@@ -281,8 +262,7 @@ def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:
     view = failures_of(spec.failures, choice) if spec.failures is not None else None
     if not spec.tokens:
         return replace(choice, outlook=view)
-    prices = Prices(cluster.gpu_hour_usd, cluster.nic_usd, cluster.switch_usd, cluster.years)
-    cost = run_cost(topology, prices, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
+    cost = run_cost(topology, cluster, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
     return replace(choice, outlook=view, cost=cost)
 
 
@@ -318,10 +298,7 @@ class Neighbour:
 
 def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
     """All single changes of a choice, quickest first: those that fit lose, those that would win do not fit."""
-    return sorted(_neighbours(spec, choice), key=lambda n: n.ratio)
-
-
-def _neighbours(spec: PlanSpec, choice: Configuration) -> Iterator[Neighbour]:
+    changed: list[Neighbour] = []
     space, own = choice.machine.space, choice.ranked.seconds_per_token
     for axis, here in choice.ranked.places.items():
         for there in range(len(space.axes[axis])):
@@ -334,7 +311,9 @@ def _neighbours(spec: PlanSpec, choice: Configuration) -> Iterator[Neighbour]:
             other = evaluated(block, spec.framework, shipped_values()).ranked(0)
             peak, capacity = other.memory_bytes, space.accelerator.memory_bytes
             why = "" if peak <= capacity else f"needs {peak / GIB:.0f} GiB of {capacity / GIB:.0f}"
-            yield Neighbour(axis, space.axes[axis][there], other.seconds_per_token / own, why, peak)
+            ratio = other.seconds_per_token / own
+            changed.append(Neighbour(axis, space.axes[axis][there], ratio, why, peak))
+    return sorted(changed, key=lambda n: n.ratio)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from commsim.document import apply_overrides, compose_documents, located, raise_faults, read_text, validate
+from commsim.document import apply_overrides, located, raise_faults, read_documents, validate
 from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
@@ -22,13 +22,12 @@ from commsim.training.precision import precision
 Count = Annotated[int, Field(ge=1, le=2**24)]
 
 
-def _listed(value: Any) -> Any:
-    """One value where a list may stand."""
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
-
-
 def _one_or_more(kind: Any) -> BeforeValidator:
-    return BeforeValidator(_listed, json_schema_input_type=kind | list[kind])
+    """One value where a list may stand."""
+    return BeforeValidator(
+        lambda value: tuple(value) if isinstance(value, (list, tuple)) else (value,),
+        json_schema_input_type=kind | list[kind],
+    )
 
 
 Stage = Literal[0, 1, 2, 3]
@@ -167,9 +166,7 @@ def plan_schema() -> dict[str, Any]:
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Document]:
     """The question of a file, overrides applied, and its document; ScenarioError with every fault."""
-    documents, faults = compose_documents(read_text(path), str(path))
-    if faults:
-        raise_faults(faults)
+    documents = read_documents(path)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one plan")
     written = documents[0]

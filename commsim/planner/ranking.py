@@ -52,11 +52,6 @@ class Ranking:
         """Configurations looked at."""
         return sum(self.counts.values())
 
-    @property
-    def feasible(self) -> int:
-        """Those that can run."""
-        return self.counts[REASONS[0]]
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:

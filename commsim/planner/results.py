@@ -50,11 +50,7 @@ def _plain(value: Any) -> Any:
 
 def columns(points: Iterable[dict[str, Any]]) -> list[str]:
     """Every column that a row has, ``error`` last."""
-    names: dict[str, None] = {}
-    for row in flat_rows(points):
-        names.update(dict.fromkeys(row))
-    names.pop("error", None)
-    return [*names, "error"]
+    return [*dict.fromkeys(name for row in flat_rows(points) for name in row if name != "error"), "error"]
 
 
 def as_csv(points: list[dict[str, Any]]) -> str:
@@ -74,12 +70,12 @@ def as_parquet(points: list[dict[str, Any]]) -> bytes:
     except ImportError:
         raise CommsimError("Parquet needs pyarrow: pip install 'commsim[parquet]'") from None
     rows = list(flat_rows(points))
-    data = {}
+    table = {}
     for name in columns(points):
         values = [row.get(name) for row in rows]
         kinds = {type(v) for v in values if v is not None}
         mixed = len(kinds) > 1 and kinds != {int, float}
-        data[name] = [v if v is None or not mixed else str(v) for v in values]
+        table[name] = [v if v is None or not mixed else str(v) for v in values]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(data), sink)
+    pq.write_table(pa.table(table), sink)
     return bytes(sink.getvalue().to_pybytes())

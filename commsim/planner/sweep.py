@@ -18,15 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import commsim
-from commsim.document import (
-    Document,
-    KeyPath,
-    apply_overrides,
-    compose_documents,
-    raise_faults,
-    read_text,
-    with_values,
-)
+from commsim.document import Document, KeyPath, apply_overrides, raise_faults, read_documents, with_values
 from commsim.document.types import shorten, show, suggest
 from commsim.errors import Fault, ScenarioError
 from commsim.scenario.load import check_document
@@ -98,9 +90,7 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     A value is at fault here if no point with it can be a scenario; a combination that cannot be is a row with its
     error, later.
     """
-    documents, faults = compose_documents(read_text(path), str(path))
-    if faults:
-        raise_faults(faults)
+    documents = read_documents(path)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one sweep")
     written = documents[0]
@@ -139,9 +129,7 @@ def _base(written: Document, path: Path) -> tuple[Document, Path]:
     other = path.parent / named
     if not other.is_file():
         raise_faults([written.fault(("scenario",), f"found no file {show(named)}, expected a scenario file")])
-    documents, faults = compose_documents(read_text(other), str(other))
-    if faults:
-        raise_faults(faults)
+    documents = read_documents(other)
     if len(documents) != 1:
         message = f"found {len(documents)} scenarios in {named}, expected one"
         raise_faults([written.fault(("scenario",), message)])
@@ -150,12 +138,12 @@ def _base(written: Document, path: Path) -> tuple[Document, Path]:
 
 def _shape_faults(written: Document) -> list[Fault]:
     """What is wrong with the keys of a sweep themselves."""
-    data, faults = written.data, []
+    keys, faults = written.data, []
 
-    def fault(path: KeyPath, found: Any, expected: str) -> None:
-        faults.append(written.fault(path, f"found {show(found)}, expected {expected}"))
+    def fault(path: KeyPath, value: Any, expected: str) -> None:
+        faults.append(written.fault(path, f"found {show(value)}, expected {expected}"))
 
-    axes = data.get("sweep", {})
+    axes = keys.get("sweep", {})
     if not isinstance(axes, dict):
         fault(("sweep",), axes, "paths with lists of values, such as {topology.nodes: [1, 2, 4]}")
     else:
@@ -164,10 +152,10 @@ def _shape_faults(written: Document) -> list[Fault]:
                 fault(("sweep", name), values, "a list of at least one value")
             elif len({json.dumps(v) for v in values}) < len(values):
                 fault(("sweep", name), values, "each value once")
-    for key, what in (("include", "points"), ("exclude", "combinations")):
-        rules = data.get(key, [])
+    for key, words in (("include", "points"), ("exclude", "combinations")):
+        rules = keys.get(key, [])
         if not isinstance(rules, list):
-            fault((key,), rules, f"a list of {what}, such as [{{topology.nodes: 16}}]")
+            fault((key,), rules, f"a list of {words}, such as [{{topology.nodes: 16}}]")
             continue
         for i, rule in enumerate(rules):
             if not isinstance(rule, dict) or not rule:
@@ -176,13 +164,13 @@ def _shape_faults(written: Document) -> list[Fault]:
                 for name in (n for n in rule if n not in axes):
                     message = f"found the path {show(name)} that does not vary, {suggest(name, list(axes))}"
                     faults.append(written.fault((key, i, name), message, at_key=True))
-    replicates = data.get("replicates", 1)
+    replicates = keys.get("replicates", 1)
     if not isinstance(replicates, int) or isinstance(replicates, bool) or not 1 <= replicates <= MOST_POINTS:
         fault(("replicates",), replicates, f"a whole number from 1 to {MOST_POINTS}")
     elif replicates > 1 and isinstance(axes, dict) and SEED_PATH in axes:
         fault(("replicates",), replicates, f"it only where {SEED_PATH} does not vary already")
-    if not isinstance(data.get("scenario", ""), str):
-        fault(("scenario",), data["scenario"], "the name of a scenario file")
+    if not isinstance(keys.get("scenario", ""), str):
+        fault(("scenario",), keys["scenario"], "the name of a scenario file")
     return faults
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import REDUCING
@@ -190,25 +191,10 @@ def _channels(model: Predictor, version: Version, rule: Rule) -> int:
 
 
 def _merged(rules: list[Rule]) -> list[Rule]:
-    """Neighbours that say the same as one; together they cover every size."""
+    """Neighbours that run the same as one, with the largest gain; together they cover every size."""
     merged: list[Rule] = []
-    for rule in rules:
-        if merged and _same(merged[-1], rule):
-            last = merged[-1]
-            best = rule if rule.gain > last.gain else last
-            merged[-1] = replace(best, low=last.low, high=rule.high, gain_at=best.gain_at)
-        else:
-            if merged:
-                merged[-1] = replace(merged[-1], high=rule.low - 1)
-            merged.append(rule)
-    if merged:
-        merged[0] = replace(merged[0], low=0)
-        merged[-1] = replace(merged[-1], high=LARGEST)
-    return merged
-
-
-def _same(a: Rule, b: Rule) -> bool:
-    def said(r: Rule) -> tuple[object, ...]:
-        return r.algorithm, r.protocol, r.channels, r.gain > 1.0
-
-    return said(a) == said(b)
+    for _, run in groupby(rules, lambda rule: (rule.algorithm, rule.protocol, rule.channels, rule.gain > 1.0)):
+        alike = list(run)
+        merged.append(replace(max(alike, key=lambda rule: rule.gain), low=alike[0].low if merged else 0))
+    ends = [after.low - 1 for after in merged[1:]] + [LARGEST]
+    return [replace(rule, high=high) for rule, high in zip(merged, ends, strict=False)]

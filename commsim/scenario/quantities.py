@@ -16,7 +16,6 @@ from commsim.scenario.training import TrainingSpec, step_of
 from commsim.training import tasks, traffic
 from commsim.training.accelerator import accelerator
 from commsim.training.activations import layer_kept, recomputed
-from commsim.training.chunk_seconds import compute_time, optimizer_time
 from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, finetune_memory, lora_parameters
 from commsim.training.memory import software, states
 from commsim.training.model import model
@@ -26,6 +25,7 @@ from commsim.training.precision import precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import Weights, chunks_of
 from commsim.training.utilisation import model_flops
+from commsim.training.work import compute_time, optimizer_time
 from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:

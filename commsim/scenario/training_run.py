@@ -12,8 +12,7 @@ from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, value
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
-from commsim.training.chunk_seconds import compute_time, optimizer_time
-from commsim.training.communicators import CommTime, GlooTimes, NcclTimes
+from commsim.training.communicators import CommTime, GroupTimes, gloo_times, nccl_times
 from commsim.training.finetune import (
     FineTune,
     beside_base,
@@ -25,12 +24,11 @@ from commsim.training.finetune import (
 from commsim.training.memory import advice, step_memory
 from commsim.training.model import model
 from commsim.training.offload import Offload, host_bandwidth
-from commsim.training.spec import Step
-from commsim.training.step_plan import StepPlan
+from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
-from commsim.training.utilisation import model_flops
+from commsim.training.work import compute_time, optimizer_time
 from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
@@ -139,16 +137,16 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     )
 
 
-def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> NcclTimes | GlooTimes:
+def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupTimes:
     """The seconds of collectives on groups of the scenario's machine, as its library runs them, its hops `latency`
     times as long."""
     parts, library = parts_of(scenario.topology, scenario.base_dir, topology), scenario.library
     if library.name == "gloo":
         parameters = gloo_parameters(scenario)[0].scaled(latency)
-        return GlooTimes(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
+        return gloo_times(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
     version = _version(scenario)
     env, text = for_groups(topology, version or ASSUMED, library.env)
-    times = NcclTimes(topology.ranks_per_node, parts, version, env, latency)
+    times = nccl_times(topology.ranks_per_node, parts, version, env, latency)
     times.warnings += [text] if text else []
     return times
 
@@ -191,7 +189,7 @@ def _task(spec: TrainingSpec, step: Step, step_s: float) -> tasks.TaskCost | Non
     gpu, gpus = step.accelerator, step.world_size
     if task.kind in ("pretrain", "sft", "reward_model"):
         tokens = task.tokens or (task.steps or 0) * step.tokens
-        return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, model_flops(step), gpus)
+        return tasks.supervised(task.kind, float(tokens), step.tokens, step_s, gpus)
     rollout = tasks.Rollout(step.global_batch_size, task.prompt_len, task.answer_len, task.generation_tp)
     steps = float(task.steps or task.tokens / rollout.tokens)
     actor = tasks.Learner(step.model, step_s)

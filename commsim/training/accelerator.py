@@ -55,7 +55,6 @@ class Accelerator:
     nvlink_bytes_per_s: float  # one direction; 0 without NVLink
     nvlink_domain: int  # GPUs that reach each other at that rate
     pcie_gen: int | None
-    confidence: str = ""
     source: str = ""
 
     def peak(self, dtype: str) -> float:
@@ -75,6 +74,11 @@ class Accelerator:
     def power(self) -> float:
         """Board power over that of the part at which the generation's GEMM rate is given."""
         return self.tdp_w / REFERENCE_TDP_W[self.generation]
+
+    @property
+    def half_peak(self) -> float:
+        """FLOP/s in bf16, or in fp16 where there is no bf16."""
+        return self.peak("bf16" if self.supports("bf16") else "fp16")
 
     def supports(self, dtype: str) -> bool:
         """Whether a type has a rate."""
@@ -137,7 +141,6 @@ def accelerator(name: str) -> Accelerator:
         nvlink_bytes_per_s=(entry["nvlink_GBps_per_direction"] or 0) * GIGA,
         nvlink_domain=entry["nvlink_domain"],
         pcie_gen=entry["pcie_gen"],
-        confidence=entry["confidence"],
         source=entry["source"],
     )
 
@@ -201,6 +204,5 @@ def read_processor(path: Path, processes: int = 1, cores: int = 0) -> Accelerato
         nvlink_bytes_per_s=0.0,
         nvlink_domain=1,
         pcie_gen=None,
-        confidence="measured",
         source=measured.source,
     )

@@ -90,8 +90,3 @@ def _table(values: list[Any]) -> npt.NDArray[Any] | Columns:
     if all(isinstance(value, (bool, int, float, np.generic)) for value in values):
         return np.array(values)
     return Columns(values)
-
-
-def columns(steps: Sequence[Any]) -> Columns:
-    """Steps that may differ in everything, as one."""
-    return Columns(steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +25,16 @@ _MOST_TREE_NODES = 16
 """Up to so many nodes NCCL's trees are simulated event by event; on more an all_reduce is timed as a ring."""
 
 
-class GroupTimes(ABC):
+class GroupTimes:
     """`CommTime` by a library's model: a group is a communicator on as many nodes, with as many GPUs of each.
 
-    ``part(nodes, gpus_per_node)`` builds that machine. A group that has a part of a node's GPUs has that part of its
-    NICs, since the groups of the other GPUs use theirs at the same time. Every (collective, size, shape) is timed once.
+    ``predictor(nodes, gpus_per_node, ring)`` is the library's model of such a part of the machine; with ``ring`` its
+    trees would take too long to simulate. A group that has a part of a node's GPUs has that part of its NICs, since the
+    groups of the other GPUs use theirs at the same time. Every (collective, size, shape) is timed once.
     """
 
-    def __init__(self, ranks_per_node: int, part: Callable[[int, int], Topology]) -> None:
-        self.ranks_per_node, self.part = ranks_per_node, part
+    def __init__(self, ranks_per_node: int, predictor: Callable[[int, int, bool], Any]) -> None:
+        self.ranks_per_node, self._predictor = ranks_per_node, predictor
         self._known: dict[tuple[str, int, int, int], float] = {}
         self._predictors: dict[tuple[int, int, bool], Any] = {}
         self.warnings: list[str] = []
@@ -48,55 +48,46 @@ class GroupTimes(ABC):
         if key not in self._known:
             group = (nodes, per_node, collective == "all_reduce" and nodes > _MOST_TREE_NODES)
             if group not in self._predictors:
-                self._predictors[group] = self._predictor(*group)
+                made = self._predictors[group] = self._predictor(*group)
+                self.warnings += [w for w in getattr(made, "warnings", ()) if w not in self.warnings]
             self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
         return self._known[key]
 
-    @abstractmethod
-    def _predictor(self, nodes: int, per_node: int, ring: bool) -> Any:
-        """The library's model of one group; ``ring``: its trees would take too long to simulate."""
 
+def nccl_times(
+    ranks_per_node: int,
+    part: Callable[[int, int], Topology],
+    version: Version | None = None,
+    env: dict[str, str] | None = None,
+    latency: float = 1.0,
+) -> GroupTimes:
+    """By the NCCL model; hops take ``latency`` times as long as the shipped parameters say.
 
-class NcclTimes(GroupTimes):
-    """By the NCCL model; hops take ``latency`` times as long as the shipped parameters say."""
+    ``part(nodes, gpus_per_node)`` builds that part of the machine.
+    """
 
-    def __init__(
-        self,
-        ranks_per_node: int,
-        part: Callable[[int, int], Topology],
-        version: Version | None = None,
-        env: dict[str, str] | None = None,
-        latency: float = 1.0,
-    ) -> None:
-        super().__init__(ranks_per_node, part)
-        self._version, self._env, self._latency = version, env or {}, latency
-
-    def _predictor(self, nodes: int, per_node: int, ring: bool) -> Predictor:
+    def predictor(nodes: int, per_node: int, ring: bool) -> Predictor:
         # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
-        options = Options(version=self._version, env=self._env, mode="single", algorithm="ring" if ring else None)
-        predictor = Predictor(self.part(nodes, per_node), options)
-        if self._latency != 1.0:
-            predictor = Predictor(predictor.topology, options, predictor.parameters.scaled(self._latency))
-        self.warnings += [w for w in predictor.warnings if w not in self.warnings]
-        return predictor
+        options = Options(version=version, env=env or {}, mode="single", algorithm="ring" if ring else None)
+        shipped = Predictor(part(nodes, per_node), options)
+        return shipped if latency == 1.0 else Predictor(shipped.topology, options, shipped.parameters.scaled(latency))
+
+    return GroupTimes(ranks_per_node, predictor)
 
 
-class GlooTimes(GroupTimes):
+def gloo_times(
+    ranks_per_node: int,
+    part: Callable[[int, int], Topology],
+    parameters: GlooParameters | None = None,
+    *,
+    one_host: bool = False,
+) -> GroupTimes:
     """By the gloo model; `one_host`: all nodes share one computer's cores."""
 
-    def __init__(
-        self,
-        ranks_per_node: int,
-        part: Callable[[int, int], Topology],
-        parameters: GlooParameters | None = None,
-        *,
-        one_host: bool = False,
-    ) -> None:
-        super().__init__(ranks_per_node, part)
-        self._parameters, self._one_host = parameters, one_host
+    def predictor(nodes: int, per_node: int, ring: bool) -> GlooPredictor:
+        return GlooPredictor(part(nodes, per_node), parameters, one_host=one_host, mode="single")
 
-    def _predictor(self, nodes: int, per_node: int, ring: bool) -> GlooPredictor:
-        return GlooPredictor(self.part(nodes, per_node), self._parameters, one_host=self._one_host, mode="single")
+    return GroupTimes(ranks_per_node, predictor)
 
 
 def shape(ranks: Ranks, ranks_per_node: int) -> tuple[int, int]:

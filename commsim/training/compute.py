@@ -17,7 +17,6 @@ from commsim.training.columns import Number, where
 from commsim.training.operators import (
     BACKWARD_BYTES,
     Attention,
-    Elementwise,
     Gemm,
     Layer,
     dense_layer,
@@ -103,7 +102,7 @@ class Passes:
 
 
 def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, Number]:
-    """Seconds of a product forward, of its data gradient and of its weight gradient."""
+    """Seconds of a product forward, of its inputs' gradient and of its weight gradient."""
     rate, hbm, sms = gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms
     width = 2.0 if g.wide else step.precision.gemm_bytes
 
@@ -113,9 +112,9 @@ def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, N
         return where(m * n * k > 0, seconds, 0.0)
 
     forward = seconds_of(g.m, g.n, g.k)
-    data = seconds_of(g.m, g.k, g.n)
+    inputs = seconds_of(g.m, g.k, g.n)
     weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
-    return forward, data, where(step.frozen_weights, 0.0, weight)
+    return forward, inputs, where(step.frozen_weights, 0.0, weight)
 
 
 def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number, Number]:
@@ -138,11 +137,11 @@ def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number,
     return fused + share * (plain - fused), fused_back + share * (plain_back - fused_back)
 
 
-def elementwise_seconds(e: Elementwise, step: Steps, values: Values) -> Number:
+def elementwise_seconds(nbytes: Number, step: Steps, values: Values) -> Number:
     """Seconds of the memory traffic of element-wise kernels; compilers fuse more, eager stacks less."""
     compiled = where(step.stack == "compiled", values["elementwise_compiled"], 1.0)
     stack = where(step.stack == "eager", values["elementwise_eager"], compiled)
-    return e.nbytes * values["elementwise"] * stack / memory_rate(step, values)
+    return nbytes * values["elementwise"] * stack / memory_rate(step, values)
 
 
 def host_seconds(kernels: Number, step: Steps, values: Values) -> Number:
@@ -158,12 +157,12 @@ def _either(gpu: Number, host: Number) -> Number:
 
 def layer_passes(layer: Layer, step: Steps, values: Values) -> Passes:
     """Seconds of a layer."""
-    gemm, data, weight = map(sum, zip(*(gemm_passes(g, step, values) for g in layer.gemms), strict=True))
+    gemm, inputs, weight = map(sum, zip(*(gemm_passes(g, step, values) for g in layer.gemms), strict=True))
     core, core_back = attention_passes(layer.attention, step, values)
-    memory = sum(elementwise_seconds(e, step, values) for e in layer.elementwise)
+    memory = elementwise_seconds(sum(layer.elementwise.values()), step, values)
     host = host_seconds(layer.kernels, step, values)
     forward = _either(gemm + core + memory, host)
-    device = data + weight + core_back + BACKWARD_BYTES * memory
+    device = inputs + weight + core_back + BACKWARD_BYTES * memory
     backward = _either(device, HOST_BACKWARD * host)
     return Passes(forward, backward, backward * weight / device, core, gemm, memory)
 
@@ -187,7 +186,7 @@ def step_compute(step: Steps, values: Values) -> StepCompute:
     dense = layer_passes(dense_layer(step), step, values)
     moe = layer_passes(moe_layer(step), step, values) if np.any(step.model.moe_layers > 0) else dense
     gemm, loss = logits(step)
-    forward, data, weight = gemm_passes(gemm, step, values)
+    forward, inputs, weight = gemm_passes(gemm, step, values)
     half = elementwise_seconds(loss, step, values) / 2
-    head = Passes(forward + half, data + weight + half, weight, 0.0, forward, half)
+    head = Passes(forward + half, inputs + weight + half, weight, 0.0, forward, half)
     return StepCompute(dense, moe, head)

@@ -27,9 +27,6 @@ def lora_parameters(step: Step, rank: int, targets: Sequence[str] = ("q", "v")) 
     return step.model.layers * rank * sum(sum(pair) for pair in _widths(step, targets))
 
 
-TARGETS = ("q", "k", "v", "o", "up", "gate", "down")
-
-
 def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
     """(inputs, outputs) of the targeted matrices of one layer; a gate only where the MLP has one."""
     model = step.model
@@ -44,22 +41,6 @@ def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
         "down": (f, h),
     }
     return [widths[t] for t in targets if all(widths[t])]
-
-
-def adapter_parameters(step: Step, bottleneck: int) -> int:
-    """Two adapters per layer: down, up, and their biases (Houlsby et al. 2019)."""
-    h = step.model.hidden
-    return step.model.layers * 2 * (2 * h * bottleneck + h + bottleneck)
-
-
-def prefix_parameters(step: Step, length: int) -> int:
-    """Prefix tuning: a key and a value per layer and position (Li & Liang 2021)."""
-    return step.model.layers * 2 * length * step.model.kv_width
-
-
-def prompt_parameters(step: Step, length: int) -> int:
-    """Prompt tuning: an embedding per position (Lester et al. 2021)."""
-    return length * step.model.hidden
 
 
 @dataclass(frozen=True)
@@ -86,18 +67,18 @@ def fine_tune(
 ) -> FineTune:
     """What a method trains, and what its own products move: 16-bit inputs and outputs, and the sum with the base's.
 
-    Prefixes and prompts have no products of their own; the few positions that they add are not timed.
+    Adapters: two per layer, down, up, and their biases (Houlsby et al. 2019). Prefix: a key and a value per layer and
+    position (Li & Liang 2021). Prompt: an embedding per position (Lester et al. 2021). Prefixes and prompts have no
+    products of their own; the few positions that they add are not timed.
     """
+    layers, h = step.model.layers, step.model.hidden
     if kind in ("lora", "qlora"):
-        moved = step.model.layers * sum(2.0 * n_in + 8.0 * n_out for n_in, n_out in _widths(step, targets))
+        moved = layers * sum(2.0 * n_in + 8.0 * n_out for n_in, n_out in _widths(step, targets))
         base = NF4_DOUBLE_BYTES if kind == "qlora" else 2.0
         return FineTune(lora_parameters(step, rank, targets), base, moved_bytes=moved)
     if kind == "adapters":
-        moved = step.model.layers * 2 * 10.0 * step.model.hidden
-        return FineTune(adapter_parameters(step, bottleneck), moved_bytes=moved)
-    if kind == "prefix":
-        return FineTune(prefix_parameters(step, length))
-    return FineTune(prompt_parameters(step, length))
+        return FineTune(layers * 2 * (2 * h * bottleneck + h + bottleneck), moved_bytes=layers * 2 * 10.0 * h)
+    return FineTune(layers * 2 * length * step.model.kv_width if kind == "prefix" else length * h)
 
 
 def beside_base(compute: ComputeTime, step: Step, tune: FineTune, memory_bytes_per_s: float) -> ComputeTime:

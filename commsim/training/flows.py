@@ -38,7 +38,7 @@ _SHARE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
 class Flow:
     """One transfer: ``seconds`` alone, by the NCCL model; ``nbytes`` of one rank.
 
-    With a template it also runs on the network: ``rest`` seconds are what NCCL takes beyond the bare links. ``what``:
+    With a template it also runs on the network: ``rest`` seconds are what NCCL takes beyond the bare links. ``call``:
     of a collective its name, its axes, and of the ranks along them every how many take part.
     """
 
@@ -48,7 +48,7 @@ class Flow:
     group: tuple[int, ...] = ()
     wire_bytes: int = 0
     rest: float = 0.0
-    what: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1)
+    call: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1)
 
     def carry(self, env: Any) -> Generator[Any, Any, None]:
         """Wait, in a simpy process, until the transfer is through."""
@@ -93,9 +93,7 @@ class FlowBuilder:
         self.sharded = sharded
         self.mesh, self.ranks_per_node, self.comm, self.topology = mesh, ranks_per_node, comm, topology
         self._templates: dict[tuple[Any, ...], tuple[Template, tuple[int, ...], float]] = {}
-        coordinates = mesh.coordinates()
-        self._stage, self._lane = coordinates["pp"], coordinates["tp"]
-        self._position = coordinates
+        self._position = mesh.coordinates()
         self._hops_of: dict[tuple[Any, ...], Hops] = {}
 
     # -- transfers ---------------------------------
@@ -109,7 +107,7 @@ class FlowBuilder:
         """A gradient or parameter collective over the axes, of the group of the representative of a stage."""
         group = self.mesh.group_of(self.mesh.rank(pp=stage), *axes)
         flow = self._flow((name, stage, *axes), nbytes, self.comm(name, nbytes, group))
-        return replace(flow, what=(name, axes, 1))
+        return replace(flow, call=(name, axes, 1))
 
     def inside(self, nbytes: float, seconds: float, stage: int, *axes: str) -> Flow | None:
         """What passes of a stage exchange over an axis that crosses nodes; ``nbytes`` over the card of one rank.
@@ -188,28 +186,29 @@ class FlowBuilder:
         return self._hops_of[key]
 
     def _all_hops(self, key: tuple[Any, ...]) -> Hops:
-        here = self._nodes(key[1])
-        if key[0] == "pp":
-            members = self._on(here, key[1])
-            moved = {axis: self._position[axis][members] for axis in ("tp", "cp", "dp")}
-            return Hops(members, self.mesh.ranks(**moved, pp=np.full(members.size, key[2])), self._lane[members], 1.0)
-        name, stage, *axes = key
-        groups = self.mesh.groups(*axes)
-        groups = groups[np.isin(groups, self._on(here, stage)).any(axis=1)]
+        kind, stage = key[:2]
+        here, lane = self._nodes(stage), self._position["tp"]
+        mine = self._on(here, stage)
+        if kind == "pp":
+            moved = {axis: self._position[axis][mine] for axis in ("tp", "cp", "dp")}
+            return Hops(mine, self.mesh.ranks(**moved, pp=np.full(mine.size, key[2])), lane[mine], 1.0)
+        groups = self.mesh.groups(*key[2:])
+        groups = groups[np.isin(groups, mine).any(axis=1)]
         n = groups.shape[1]
-        if name == "inside":
-            src, dst = groups.ravel(), _next_node(groups, self.ranks_per_node).ravel()
-            near = np.isin(src // self.ranks_per_node, here) | np.isin(dst // self.ranks_per_node, here)
-            near &= src // self.ranks_per_node != dst // self.ranks_per_node
-            return Hops(src[near], dst[near], self._lane[src[near]], 1.0)
         if n < 2:
             none = np.zeros(0, np.int64)
             return Hops(none, none, none, 0.0)
-        src, dst, ways = rings(groups, self.ranks_per_node)
-        if src.size > MOST_ROWS:
-            near = np.isin(src // self.ranks_per_node, here) | np.isin(dst // self.ranks_per_node, here)
-            src, dst = src[near], dst[near]
-        return Hops(src, dst, self._lane[src], _SHARE[name] * (n - 1) / n / ways)
+        if kind == "inside":
+            src, dst, share = groups.ravel(), _next_node(groups, self.ranks_per_node).ravel(), 1.0
+        else:
+            src, dst, ways = rings(groups, self.ranks_per_node)
+            share = _SHARE[kind] * (n - 1) / n / ways
+        hops = Hops(src, dst, lane[src], share)
+        if kind != "inside" and src.size <= MOST_ROWS:
+            return hops
+        out, into = src // self.ranks_per_node, dst // self.ranks_per_node
+        near = np.isin(out, here) | np.isin(into, here)
+        return hops.only(near & (out != into) if kind == "inside" else near)
 
     def _nodes(self, stage: int) -> Int64:
         """The nodes of the representative replica's ranks of a stage."""
@@ -220,7 +219,7 @@ class FlowBuilder:
         """All ranks of a stage on some nodes: replicas that share them share their NICs."""
         ranks = (nodes[:, None] * self.ranks_per_node + np.arange(self.ranks_per_node)).ravel()
         ranks = ranks[ranks < self.mesh.world_size]
-        return np.asarray(ranks[self._stage[ranks] == stage], np.int64)
+        return np.asarray(ranks[self._position["pp"][ranks] == stage], np.int64)
 
     def _template(self, key: tuple[Any, ...]) -> tuple[Template, tuple[int, ...], float]:
         """A stream's messages of one byte each, its ranks, and seconds per byte of the transfer on its fullest link."""

@@ -5,7 +5,7 @@ Defaults are those of the `transformers` configuration classes (v4.57) of each m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ _FAMILIES = {
     "opt": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": _GPT2,
-    "bert": _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned", kind="encoder"),
-    "roberta": _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned", kind="encoder"),
+    "bert": replace(_GPT2, kind="encoder"),
+    "roberta": replace(_GPT2, kind="encoder"),
     "bloom": _Family(gated=False, tied=True, bias="all", norm="layernorm"),
     "gpt_neox": _Family(gated=False, bias="all", norm="layernorm"),
     "gptj": _Family(gated=False, bias="all", norm="layernorm"),
@@ -113,13 +113,13 @@ class _FieldReader:
 
     def __init__(self, document: Document, path: Path) -> None:
         self.document, self.path = document, path
-        self.data: dict[str, Any] = document.data
+        self.keys: dict[str, Any] = document.data
         self.faults: list[Fault] = []
 
     def number(self, field: str, default: int | None = None) -> int:
         """A whole number under any of the field's names; where it is missing or null, the default or a fault."""
         for key in _NAMES[field]:
-            value = self.data.get(key)
+            value = self.keys.get(key)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
@@ -134,22 +134,22 @@ class _FieldReader:
 
     def model(self) -> Model:
         """The model, or all faults."""
-        kind = self.data.get("model_type")
+        kind = self.keys.get("model_type")
         family = _FAMILIES.get(kind) if isinstance(kind, str) else None
         if family is None:
             known = ", ".join(sorted(_FAMILIES))
             self.faults.append(self.document.fault(("model_type",), f"found {kind!r:.60}, expected one of {known}"))
             family = _LLAMA
         hidden, heads = self.number("hidden"), self.number("heads")
-        tied = self.data.get("tie_word_embeddings", family.tied)
+        tied = self.keys.get("tie_word_embeddings", family.tied)
         if not isinstance(tied, bool):
             self.faults.append(
                 self.document.fault(("tie_word_embeddings",), f"found {tied!r:.60}, expected true or false")
             )
         single = (
-            kind == "falcon" and self.data.get("multi_query", True) and not self.data.get("new_decoder_architecture")
+            kind == "falcon" and self.keys.get("multi_query", True) and not self.keys.get("new_decoder_architecture")
         )
-        single = single or (kind == "gpt_bigcode" and self.data.get("multi_query", True))
+        single = single or (kind == "gpt_bigcode" and self.keys.get("multi_query", True))
         mla = self._mla()
         fields = {
             "layers": self.number("layers"),

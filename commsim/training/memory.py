@@ -124,12 +124,12 @@ def step_memory(
 ) -> StepMemory:
     """The memory of a step on every stage; ``dropout``: None where there is flash attention, else with masks."""
     refuse_misfit(step.run_schedule, step.pp, step.num_microbatches, step.virtual_stages)
-    how = Keeping(framework, not step.flash_attention if dropout is None else dropout, offload)
+    masks = not step.flash_attention if dropout is None else dropout
     chunks = chunks_of(step, layers)
     stages = []
     for s in range(step.pp):
         share = share_of(step.model, [c for c in chunks if c.stage == s])
-        parts, moments = stage_bytes(step, share, s, how)
+        parts, moments = stage_bytes(step, share, s, framework, masks, offload)
         stages.append(StageMemory(s, _floats(parts), _floats(moments)))
     return StepMemory(tuple(stages), float(step.accelerator.memory_bytes))
 
@@ -140,9 +140,9 @@ def peak_bytes(step: Step, framework: Framework) -> Number:
     The first stage, the second or the last is the fullest: those between have the layers of the second and keep fewer
     micro-batches.
     """
-    how = Keeping(framework, not step.flash_attention)
+    masks = not step.flash_attention
     places = zip(shares_of_ends(step), (0, np.minimum(1, step.pp - 1), step.pp - 1), strict=True)
-    moments = [stage_bytes(step, share, stage, how)[1] for share, stage in places]
+    moments = [stage_bytes(step, share, stage, framework, masks)[1] for share, stage in places]
     return reduce(np.maximum, (nbytes for each in moments for nbytes in each.values()))
 
 
@@ -150,34 +150,30 @@ def _floats(values: dict[str, Number]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """What beside the step decides on memory."""
-
-    framework: Framework
-    masks: bool  # of dropout
-    offload: Offload | None = None
-
-
 BACKWARD, UPDATE = "backward of the fullest micro-batch", "optimizer step"
 """The moments at which memory peaks."""
 
 
-def stage_bytes(step: Step, share: Share, stage: Number, how: Keeping) -> tuple[dict[str, Number], dict[str, Number]]:
-    """(parts at the backward's peak, totals by moment) of one GPU of a stage that holds a share of the model."""
-    soft, model, tp = software(step, how.framework), step.model, step.tp
+def stage_bytes(
+    step: Step, share: Share, stage: Number, framework: Framework, masks: bool, offload: Offload | None = None
+) -> tuple[dict[str, Number], dict[str, Number]]:
+    """(parts at the backward's peak, totals by moment) of one GPU of a stage that holds a share of the model.
+
+    ``masks``: those of dropout are kept.
+    """
+    soft, model, tp = software(step, framework), step.model, step.tp
     copies = where(step.schedule == "dualpipe", 2.0, 1.0)
-    parts = states(step, soft, weights_of(step, share), how.framework)
+    parts = states(step, soft, weights_of(step, share), framework)
     parts = {name: copies * value for name, value in parts.items()}
-    if how.offload is not None:
-        parts = how.offload.kept(parts)
+    if offload is not None:
+        parts = offload.kept(parts)
     moving: dict[str, Number] = {}
 
     def put(name: str, present: Number, nbytes: Number) -> None:
         if np.any(present):
             moving[name] = where(present, nbytes, 0.0)
 
-    kept, again = _activations(step, share, how)
+    kept, again = _activations(step, share, framework, masks)
     put("activations", True, in_flight(step, stage) * kept)
     put("recomputed layer", (step.recompute != "none") & (share.layers > 0), again)
     hidden = step.rank_tokens * model.hidden * step.precision.activation_bytes
@@ -194,21 +190,21 @@ def stage_bytes(step: Step, share: Share, stage: Number, how: Keeping) -> tuple[
     return parts, {BACKWARD: backward, UPDATE: update}
 
 
-def _activations(step: Step, share: Share, how: Keeping) -> tuple[Number, Number]:
+def _activations(step: Step, share: Share, framework: Framework, masks: bool) -> tuple[Number, Number]:
     """(kept by one micro-batch until its backward, made again for the layer under way)."""
     kept: Number = 0.0
     again: Number = 0.0
     for layer, count in ((0, share.dense), (step.model.layers - 1, share.moe)):
         if np.any(count > 0):
-            every = layer_kept(step, layer, how.masks, how.framework == "fsdp2")
+            every = layer_kept(step, layer, masks, framework == "fsdp2")
             held = recomputed(every, step)
             kept = kept + count * held
-            again = np.maximum(again, where(count > 0, sum(k.nbytes for k in every) - held, 0.0))
+            again = np.maximum(again, where(count > 0, every.nbytes - held, 0.0))
     return kept, again
 
 
 def in_flight(step: Step, stage: Number) -> Number:
-    """Most micro-batches whose activations a stage keeps at once, in those of the whole stage: `Order.in_flight`."""
+    """Most micro-batches whose activations a stage keeps at once, in those of the whole stage."""
     pp, v, m = step.pp, step.virtual_stages, step.num_microbatches
     plain = np.minimum(m, pp - stage)
     warmup = np.minimum(m * v, 2 * (pp - stage - 1) + (v - 1) * pp + 1)

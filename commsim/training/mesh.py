@@ -65,7 +65,7 @@ class Mesh:
                 f"found ep={self.ep} with etp={self.expert_tp}, but a pipeline stage has tp*cp*dp = {stage} ranks; "
                 f"expected a divisor of {stage // self.expert_tp}: {_near_divisors(stage // self.expert_tp, self.ep)}"
             )
-        if self.ep > 1 and (self._coordinates(_DENSE)["pp"] != self._coordinates(tuple(_EXPERT.values()))["pp"]).any():
+        if self.ep > 1 and (self.coordinates()["pp"] != self.coordinates(tuple(_EXPERT.values()))["pp"]).any():
             raise InfeasibleError(
                 f"the order {', '.join(self.order)} puts experts and their layers into different pipeline stages; "
                 "expected pp first or last"
@@ -105,7 +105,8 @@ class Mesh:
             return [_EXPERT[axis] for axis in self.order if axis in _EXPERT]
         raise InfeasibleError(f"found the axes {', '.join(axes)}, expected some of {', '.join(AXES)} of one layout")
 
-    def _coordinates(self, axes: tuple[str, ...]) -> dict[str, Int64]:
+    def coordinates(self, axes: tuple[str, ...] = _DENSE) -> dict[str, Int64]:
+        """Positions of all ranks on all axes of a layout, each (world_size,)."""
         layout = self._layout(axes)
         shape = tuple(self.size(axis) for axis in reversed(layout))
         columns = np.unravel_index(np.arange(self.world_size), shape)
@@ -113,16 +114,12 @@ class Mesh:
 
     def position(self, rank: int) -> dict[str, int]:
         """Where a rank stands on tp, cp, dp and pp, and on the expert axes where there are experts' groups."""
-        dense = {axis: int(column[rank]) for axis, column in self._coordinates(_DENSE).items()}
+        dense = {axis: int(column[rank]) for axis, column in self.coordinates().items()}
         position = {axis: dense[axis] for axis in _DENSE}
         if self.ep > 1:
-            experts = self._coordinates(tuple(_EXPERT.values()))
+            experts = self.coordinates(tuple(_EXPERT.values()))
             position |= {axis: int(experts[axis][rank]) for axis in ("etp", "ep", "edp")}
         return position
-
-    def coordinates(self) -> dict[str, Int64]:
-        """Positions of all ranks on tp, cp, dp and pp, each (world_size,)."""
-        return self._coordinates(_DENSE)
 
     def ranks(self, **positions: Int64) -> Int64:
         """The ranks at many positions; an axis left out is 0."""
@@ -134,13 +131,10 @@ class Mesh:
 
     def rank(self, **position: int) -> int:
         """The rank at a position on tp, cp, dp and pp; an axis left out is 0."""
-        rank, stride = 0, 1
-        for axis in self._layout(_DENSE):
-            at = position.get(axis, 0)
+        for axis, at in position.items():
             if not 0 <= at < self.size(axis):
                 raise InfeasibleError(f"found {axis} position {at}, expected 0 to {self.size(axis) - 1}")
-            rank, stride = rank + at * stride, stride * self.size(axis)
-        return rank
+        return int(self.ranks(**{axis: np.array([at]) for axis, at in position.items()})[0])
 
     def groups(self, *axes: str) -> Int64:
         """The groups that differ only on the axes, (groups, ranks of one), each in rank order.

@@ -1,7 +1,4 @@
-"""Transformer architectures: what an operator's shape and the number of parameters follow from.
-
-Not here: how a model is trained (`commsim.training.spec`), or what its operators cost (`commsim.training.operators`).
-"""
+"""Transformer architectures: what an operator's shape and the number of parameters follow from."""
 
 from __future__ import annotations
 
@@ -184,12 +181,6 @@ class Model:
         """Weights of one normalisation."""
         return self.hidden * (2 if self.norm == "layernorm" and self.bias != "none" else 1)
 
-    def layer_parameters(self, layer: int) -> int:
-        """Weights of a layer (from 0), all experts included."""
-        if self.is_moe_layer(layer):
-            return self.unrouted_parameters + self.routed_parameters
-        return self.dense_layer_parameters
-
     @property
     def dense_layer_parameters(self) -> int:
         """Weights of a layer with an ordinary MLP."""
@@ -218,16 +209,13 @@ class Model:
 
     def parameters(self) -> int:
         """All weights."""
-        dense = self.layers - self.moe_layers
-        inside = dense * self.layer_parameters(0) if dense else 0
-        inside += self.moe_layers * self.layer_parameters(self.layers - 1)
+        inside = (self.layers - self.moe_layers) * self.dense_layer_parameters
+        inside += self.moe_layers * (self.unrouted_parameters + self.routed_parameters)
         return inside + self.embedding_parameters + self.output_parameters + self.norm_parameters
 
     def active_parameters(self) -> int:
         """Weights that a token meets: of the experts only `top_k`."""
-        if self.moe is None:
-            return self.parameters()
-        idle = (self.moe.experts - self.moe.top_k) * self.expert_parameters
+        idle = (self.routing.experts - self.routing.top_k) * self.expert_parameters
         return self.parameters() - self.moe_layers * idle
 
 

@@ -6,7 +6,7 @@ weights in, once per step. Rajbhandari et al. 2021 (arXiv:2104.07857): parameter
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,10 +73,7 @@ def host_bandwidth(topology: Topology) -> float:
     Every GPU takes the way with fewest links to a host vertex, over PCIe or C2C; GPUs behind one switch share its link.
     """
     ways = [_way(topology, rank) for rank in range(topology.ranks_per_node)]
-    load: dict[int, int] = {}
-    for way in ways:
-        for link in way:
-            load[link] = load.get(link, 0) + 1
+    load = Counter(link for way in ways for link in way)
     return min(float(topology.link_bandwidth[link]) / load[link] for way in ways for link in way)
 
 
@@ -90,19 +87,15 @@ def _way(topology: Topology, rank: int) -> list[int]:
     for link in inside.tolist():
         leaving.setdefault(int(topology.link_src[link]), []).append(link)
     start = int(topology.rank_vertex[rank])
-    came: dict[int, int] = {start: -1}
-    queue = deque([start])
-    while queue:
-        here = queue.popleft()
+    seen = {start}
+    ways: deque[tuple[int, list[int]]] = deque([(start, [])])
+    while ways:
+        here, way = ways.popleft()
         if topology.vertex_kind[here] == VertexKind.HOST:
-            way = []
-            while came[here] >= 0:
-                way.append(came[here])
-                here = int(topology.link_src[came[here]])
             return way
         for link in leaving.get(here, []):
             there = int(topology.link_dst[link])
-            if there not in came and topology.vertex_kind[there] != VertexKind.GPU:
-                came[there] = link
-                queue.append(there)
+            if there not in seen and topology.vertex_kind[there] != VertexKind.GPU:
+                seen.add(there)
+                ways.append((there, [*way, link]))
     raise TopologyError(f"{topology.name}: GPU {rank} has no way to host memory over PCIe or C2C")

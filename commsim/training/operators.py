@@ -26,11 +26,6 @@ class Gemm:
     groups: Number = 1.0
     wide: bool = False
 
-    @property
-    def flops(self) -> Number:
-        """Forward FLOPs; the backward pass has twice as many (data and weight gradient)."""
-        return 2.0 * self.m * self.n * self.k * self.groups
-
 
 @dataclass(frozen=True, eq=False)
 class Attention:
@@ -42,14 +37,6 @@ class Attention:
     nbytes: Number  # of queries, keys, values and output, once each
     seq: Number
     head_dim: Number
-
-
-@dataclass(frozen=True, eq=False)
-class Elementwise:
-    """An operator whose time is its memory traffic: bytes forward (backward `BACKWARD_BYTES` times as many)."""
-
-    name: str
-    nbytes: Number
 
 
 BACKWARD_BYTES = 1.7
@@ -72,17 +59,15 @@ each (7); a norm that is not fused with it reads and writes (4)."""
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer: operators and the number of kernels that the host launches for its forward pass."""
+    """A layer: operators and the number of kernels that the host launches for its forward pass.
+
+    ``elementwise``: bytes forward of operators whose time is their memory traffic (backward `BACKWARD_BYTES` times).
+    """
 
     gemms: tuple[Gemm, ...]
     attention: Attention
-    elementwise: tuple[Elementwise, ...]
+    elementwise: dict[str, Number]
     kernels: Number
-
-    @property
-    def flops(self) -> Number:
-        """Forward FLOPs."""
-        return sum(g.flops for g in self.gemms) + self.attention.flops
 
 
 def attention_gemms(step: Steps) -> tuple[Gemm, ...]:
@@ -114,18 +99,16 @@ def attention_core(step: Steps) -> Attention:
     return Attention("attention", flops, t * seq * heads, nbytes, seq, model.qk_head_dim)
 
 
-def _norms(step: Steps) -> Elementwise:
-    """Two norms and two residual additions with dropout."""
-    each = where(step.flash_attention, FUSED_NORM_BYTES, PLAIN_NORM_BYTES)
-    return Elementwise("norms", step.rank_tokens * step.model.hidden * each / step.sequence_cut)
-
-
-def _rotary(step: Steps) -> Elementwise:
-    return Elementwise("rotary", step.rank_tokens * _qkv_width(step) / step.tp * ROTARY_BYTES)
-
-
-def _activation_bytes(step: Steps) -> Number:
-    return where(step.model.gated_mlp, GATED_BYTES, PLAIN_BYTES)
+def _elementwise(step: Steps, activated: Number, quantised: Number) -> dict[str, Number]:
+    """Bytes of what every layer has: norms with their residual additions, the activation function of so many elements,
+    rotary embedding, and casts of so many inputs of narrow products (read 16 bit, write 8 bit and its transpose)."""
+    norm = where(step.flash_attention, FUSED_NORM_BYTES, PLAIN_NORM_BYTES)
+    return {
+        "norms": step.rank_tokens * step.model.hidden * norm / step.sequence_cut,
+        "activation": activated * where(step.model.gated_mlp, GATED_BYTES, PLAIN_BYTES),
+        "rotary": step.rank_tokens * _qkv_width(step) / step.tp * ROTARY_BYTES,
+        "casts": quantised * where(step.precision.narrow, 3.0, 0.0),
+    }
 
 
 def _qkv_width(step: Steps) -> Number:
@@ -141,12 +124,7 @@ def dense_layer(step: Steps) -> Layer:
         Gemm("mlp_down", t, model.hidden, model.ffn_hidden / tp),
     )
     quantised = t * (_qkv_width(step) + model.value_width) / tp + t * model.ffn_hidden / tp * 2 + 2 * t * model.hidden
-    elementwise = (
-        _norms(step),
-        Elementwise("activation", t * model.ffn_hidden / tp * _activation_bytes(step)),
-        _rotary(step),
-        Elementwise("casts", _casts(step, quantised)),
-    )
+    elementwise = _elementwise(step, t * model.ffn_hidden / tp, quantised)
     return Layer(gemms, attention_core(step), elementwise, _kernels(step))
 
 
@@ -170,30 +148,21 @@ def moe_layer(step: Steps) -> Layer:
         t * (_qkv_width(step) + model.value_width) / tp + rows * (moe.expert_ffn + model.hidden) + t * model.hidden
     )
     activated = rows * moe.expert_ffn / step.expert_tp + t * moe.shared_ffn / tp
-    elementwise = (
-        _norms(step),
-        Elementwise("activation", activated * _activation_bytes(step)),
-        _rotary(step),
+    elementwise = _elementwise(step, activated, quantised) | {
         # Gather the copies, scatter them to their experts, back, and the weighted sum: each reads and writes 16 bit.
-        Elementwise("permute", rows * model.hidden * 2.0 * (2 + 2 + 2 + 2)),
-        Elementwise("router", routed * moe.experts * 4.0 * 6),
-        Elementwise("casts", _casts(step, quantised)),
-    )
+        "permute": rows * model.hidden * 2.0 * (2 + 2 + 2 + 2),
+        "router": routed * moe.experts * 4.0 * 6,
+    }
     # A grouped product launches per local expert; narrow formats also quantise each expert's input and its transpose.
     per_local = where(step.precision.narrow, 6.0, 2.0) * np.minimum(local, 64.0)
     return Layer(gemms, attention_core(step), elementwise, _kernels(step) + 30.0 + per_local)
 
 
-def logits(step: Steps) -> tuple[Gemm, Elementwise]:
-    """Output matrix and cross entropy of the last stage, cut by tp."""
+def logits(step: Steps) -> tuple[Gemm, Number]:
+    """Output matrix of the last stage, and bytes of its cross entropy, cut by tp."""
     words = step.model.vocab / step.tp
     gemm = Gemm("logits", step.rank_tokens, words, step.model.hidden, wide=True)
-    return gemm, Elementwise("loss", step.rank_tokens * words * LOSS_BYTES)
-
-
-def _casts(step: Steps, elements: Number) -> Number:
-    """Bytes for quantising the inputs of narrow products: read 16 bit, write 8 bit (and its transpose)."""
-    return elements * where(step.precision.narrow, 3.0, 0.0)
+    return gemm, step.rank_tokens * words * LOSS_BYTES
 
 
 def _kernels(step: Steps) -> Number:

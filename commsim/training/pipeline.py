@@ -84,28 +84,6 @@ class Order:
     def _whole(self) -> list[frozenset[Action]]:
         return [frozenset(a for a in mine if a.kind == "B") for mine in self.actions]
 
-    # -- checks ---------------------------------
-
-    def check(self) -> None:
-        """Raise a ScheduleError unless every micro-batch passes every place once, and nothing waits for ever."""
-        for stage, mine in enumerate(self.actions):
-            done = {kind: sorted((a.micro_batch, a.chunk) for a in mine if a.kind == kind) for kind in "FBIW"}
-            wanted = sorted((m, c) for m, route in enumerate(self.routes) for s, c in route if s == stage)
-            if done["F"] != wanted or sorted(done["B"] + done["I"]) != wanted or done["W"] != done["I"]:
-                raise ScheduleError(f"{self.name}: stage {stage} does not do every forward and backward once")
-        run(self, lambda stage, action: 1.0)
-
-    def in_flight(self, weight_share: float = 0.0) -> Float64:
-        """Most activations that each stage keeps at once, (stages,), in activations of a whole stage.
-
-        A chunk's forward keeps 1/chunks of them until its backward; after a split backward ``weight_share`` of them
-        stays until W. DualPipe's two chunks are whole stages, so that it counts each as 1.
-        """
-        unit = 1.0 if len(set(self.routes)) > 1 else 1.0 / self.chunks
-        kept = {"F": unit, "B": -unit, "I": -(1 - weight_share) * unit, "W": -weight_share * unit}
-        most = [max(np.cumsum([kept[a.kind] for a in mine]), default=0.0) for mine in self.actions]
-        return np.array(most)
-
 
 class PipelineTimes(NamedTuple):
     """When everything happened: per stage the starts and ends of its actions, in its order."""
@@ -161,12 +139,7 @@ def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0
     return PipelineTimes([np.array(s) for s in starts], ends)
 
 
-def straight(stages: int, chunks: int = 1) -> tuple[tuple[int, int], ...]:
-    """The route through chunk 0 of every stage, then chunk 1 of every stage, and so on."""
-    return tuple((stage, chunk) for chunk in range(chunks) for stage in range(stages))
-
-
 def order_of(name: str, stages: int, micro_batches: int, actions: Sequence[Sequence[Action]], chunks: int = 1) -> Order:
-    """An Order whose micro-batches all take the straight route."""
-    route = straight(stages, chunks)
+    """An Order whose micro-batches all pass chunk 0 of every stage, then chunk 1 of every stage, and so on."""
+    route = tuple((stage, chunk) for chunk in range(chunks) for stage in range(stages))
     return Order(name, stages, micro_batches, chunks, tuple(map(tuple, actions)), (route,) * micro_batches)

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from typing import cast
 
 from commsim.errors import InfeasibleError
 from commsim.training.columns import Columns, Number
-from commsim.training.pipeline import Action, Order, order_of
+from commsim.training.pipeline import Action, Kind, Order, order_of
 
 
 def build(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Order:
@@ -145,50 +147,28 @@ def dualpipe(stages: int, micro_batches: int) -> Order:
 def _dualpipe_stage(stage: int, p: int, half: int) -> Iterator[Action]:
     """The actions of one stage; direction 0 is the one whose first stage is nearer."""
     near = min(stage, p - 1 - stage)
-    flip = stage >= p // 2
-    forwards, backwards, weights = [0, 0], [0, 0], []
-
-    def do(kind: str, direction: int, split: bool = False) -> Iterator[Action]:
-        chunk = direction ^ flip
-        counter = forwards if kind == "F" else backwards
-        m = counter[direction] + half * chunk
-        counter[direction] += 1
-        if kind == "F":
-            yield Action("F", m, chunk)
-        elif split:
-            weights.append(Action("W", m, chunk))
-            yield Action("I", m, chunk)
-        else:
-            yield Action("B", m, chunk)
-
     far = p // 2 - near - 1
-    for _ in range(2 * far):
-        yield from do("F", 0)
-    for _ in range(near + 1):
-        yield from do("F", 0)
-        yield from do("F", 1)
-    for _ in range(far):
-        yield from do("B", 1, split=True)
-        yield weights.pop(0)
-        yield from do("F", 1)
-    for _ in range(half - p + near + 1):
-        yield from do("F", 0)
-        yield from do("B", 1)
-        yield from do("F", 1)
-        yield from do("B", 0)
-    for _ in range(far):
-        yield from do("B", 1)
-        yield from do("F", 1)
-        yield from do("B", 0)
-    split = False
-    for i in range(near + 1):
-        split = split or (i == (near + 1) // 2 and near % 2 == 1)
-        yield from do("B", 1, split=split)
-        split = split or (i == (near + 1) // 2 and near % 2 == 0)
-        yield from do("B", 0, split=split)
-    for _ in range(far):
-        yield weights.pop(0)
-        yield from do("B", 0, split=True)
+    # Kind and direction. A W is that of the oldest I whose W is open.
+    phases = ["F0"] * (2 * far)
+    phases += ["F0", "F1"] * (near + 1)
+    phases += ["I1", "W", "F1"] * far
+    phases += ["F0", "B1", "F1", "B0"] * (half - p + near + 1)
+    phases += ["B1", "F1", "B0"] * far
+    phases += [f"{kind}{1 - i % 2}" for i, kind in enumerate("B" * (near + 1) + "I" * (near + 1))]
+    phases += ["W", "I0"] * far
+    forwards, backwards = Counter[int](), Counter[int]()
+    weights: deque[Action] = deque()
+    for phase in phases:
+        if phase == "W":
+            yield weights.popleft()
+            continue
+        chunk = int(phase[1]) ^ (stage >= p // 2)
+        done = forwards if phase[0] == "F" else backwards
+        action = Action(cast("Kind", phase[0]), done[chunk] + half * chunk, chunk)
+        done[chunk] += 1
+        yield action
+        if action.kind == "I":
+            weights.append(action._replace(kind="W"))
     yield from weights
 
 

@@ -10,6 +10,7 @@ the closed form is exact and the engine is not asked.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,10 +111,11 @@ class _Simulation:
             self.env: Any = Environment(machine.topology, "fair")
         else:
             self.env = simpy.Environment()
-        self._event = simpy.Event
         self._rows: list[tuple[float, float, int, int, int, int]] = []
-        self._arrived: dict[tuple[int, int, Action], Any] = {}
-        self._joined: dict[Any, tuple[list[int], Any]] = {}
+        # By (replica, stage, action): what the action made has arrived at the stage that needs it.
+        self._arrived: defaultdict[tuple[int, int, Action], Any] = defaultdict(lambda: simpy.Event(self.env))
+        # By (stage, action, bucket): the replicas that have filled it, and the event that all have.
+        self._joined: defaultdict[Any, tuple[list[int], Any]] = defaultdict(lambda: ([], simpy.Event(self.env)))
         self._dp_until = [0.0] * order.stages  # when the gradients that are under way will be summed
         self._slowed: dict[tuple[int, Action], list[float]] = {}  # compute is longer by that beside gradients
         self._last = last_of(order)
@@ -130,15 +132,6 @@ class _Simulation:
         self.env.run()
         self.end = float(self.env.now)
 
-    # -- events between stages ---------------------------------
-
-    def _arrival(self, replica: int, stage: int, action: Action) -> Any:
-        """The event that what an action of a stage made has arrived at the stage that needs it."""
-        key = (replica, stage, action)
-        if key not in self._arrived:
-            self._arrived[key] = self._event(self.env)
-        return self._arrived[key]
-
     def _write(self, start: float, replica: int, stage: int, stream: int, name: str, nbytes: float = 0.0) -> None:
         endpoint = replica * self.order.stages + stage
         self._rows.append((start, self.env.now, endpoint, stream, NAMES.index(name), round(nbytes)))
@@ -154,7 +147,7 @@ class _Simulation:
             for other, needed in order.needs(stage, action):
                 if other == stage and needed in done:
                     continue
-                event = self._arrival(replica, other, needed)
+                event = self._arrived[replica, other, needed]
                 if not event.processed:
                     yield event
             start = env.now
@@ -172,7 +165,7 @@ class _Simulation:
             done.add(action)
             peer = self.order.goes_to(stage, action)
             if peer is None:
-                self._arrival(replica, stage, action).succeed()
+                self._arrived[replica, stage, action].succeed()
             else:
                 sent = env.process(self._send(replica, stage, peer, action))
                 if not machine.overlap_pp:
@@ -191,7 +184,7 @@ class _Simulation:
         flow = self.machine.sends[stage, peer]
         yield from flow.carry(self.env)
         self._write(start, replica, stage, 4, "send", flow.nbytes)
-        self._arrival(replica, stage, action).succeed()
+        self._arrived[replica, stage, action].succeed()
 
     def _to_reduce(self, stage: int, action: Action) -> bool:
         return completes_gradients(self.machine, self._last, stage, action)
@@ -216,31 +209,27 @@ class _Simulation:
         return float(longer)
 
     def _join(self, key: Any, replica: int) -> None:
-        present, event = self._joined.setdefault(key, ([], self._event(self.env)))
+        present, event = self._joined[key]
         present.append(replica)
         if len(present) == len(self.replicas):
             event.succeed()
 
-    def _joint(self, key: Any) -> Any:
-        return self._joined.setdefault(key, ([], self._event(self.env)))[1]
-
     def _reduces(self, stage: int) -> Process:
         """The gradient stream of a stage: bucket after bucket, each when all replicas have filled it."""
-        ready = [action for action in self.order.actions[stage] if self._to_reduce(stage, action)]
+        buckets = [
+            (self._joined[stage, action, i][1], flow)
+            for action in self.order.actions[stage]
+            if self._to_reduce(stage, action)
+            for i, flow in enumerate(self.machine.reduces[stage][action.chunk])
+        ]
         if not self.machine.overlap_dp:
-            for action in ready:
-                for i in range(len(self.machine.reduces[stage][action.chunk])):
-                    event = self._joint((stage, action, i))
-                    if not event.processed:
-                        yield event
-        for action in ready:
-            for i, flow in enumerate(self.machine.reduces[stage][action.chunk]):
-                event = self._joint((stage, action, i))
-                if not event.processed:
-                    yield event
-                start = self.env.now
-                yield from flow.carry(self.env)
-                self._write(start, 0, stage, 5, "reduce", flow.nbytes)
+            yield self.env.all_of([event for event, _ in buckets])
+        for event, flow in buckets:
+            if not event.processed:
+                yield event
+            start = self.env.now
+            yield from flow.carry(self.env)
+            self._write(start, 0, stage, 5, "reduce", flow.nbytes)
 
     def _update(self, stages: list[Any], reduced: list[Any]) -> Process:
         """When all stages are through and all gradients are summed (their norm needs all): update, parameters back."""
@@ -310,11 +299,4 @@ def completes_gradients(machine: StepCosts, last: list[set[Action]], stage: int,
 
 def last_of(order: Order) -> list[set[Action]]:
     """Per stage the actions after which a chunk's gradients are complete: its last B or W."""
-    last = []
-    for mine in order.actions:
-        final: dict[int, Action] = {}
-        for action in mine:
-            if action.kind in ("B", "W"):
-                final[action.chunk] = action
-        last.append(set(final.values()))
-    return last
+    return [set({a.chunk: a for a in mine if a.kind in ("B", "W")}.values()) for mine in order.actions]

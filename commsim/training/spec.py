@@ -3,14 +3,14 @@
 A `Step` says how the ranks are cut (dp, pp, cp, tp, ep), the batch, what is kept and what is recomputed, the number
 formats and what the software does at the same time. Which rank is where is `commsim.training.mesh`.
 
-`RULES` say what is wrong with a step, or with each of a table of them.
+A `StepPlan` says how it is run. `RULES` say what is wrong with a step, or with each of a table of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from commsim.errors import ScenarioError
 from commsim.training.accelerator import Accelerator
 from commsim.training.columns import Columns, Number, where
 from commsim.training.model import Model
+from commsim.training.offload import Offload
 from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 from commsim.units import GIGA
@@ -171,6 +172,33 @@ CHOICES = {
     "attention_kernel": KERNELS,
     "optimizer": tuple(OPTIMIZER_BYTES),
 }
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Choices of the software that runs a step, and what disturbs it: what a `Step` does not fix."""
+
+    layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
+    context: Literal["ring", "all_gather", "ulysses"] = "ring"
+    capacity_factor: float | None = None
+    bucket_bytes: float | None = None  # None: Megatron-LM's
+    trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
+    parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
+    slowdown: float = 1.0  # of compute while communication runs
+    stragglers: Mapping[int, float] | None = None
+    contention: bool = True
+    overlap_ep: bool | None = None  # experts' exchanges hide behind another micro-batch's pass; None: with DualPipe
+    offload: Offload | None = None
+    pcie_bytes_per_s: float = 25e9  # between a GPU and its host, for offload
+
+    def overlaps_ep(self, step: Step) -> bool:
+        """Whether experts' exchanges hide behind the pass of another micro-batch: DualPipe pairs passes for that."""
+        return step.schedule == "dualpipe" if self.overlap_ep is None else self.overlap_ep
+
+    @property
+    def fetches(self) -> Offload | None:
+        """The offload, where parameters are fetched for every pass."""
+        return self.offload if self.offload is not None and self.offload.parameters else None
 
 
 # -- what a step must not be ---------------------------------

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from commsim.errors import InfeasibleError
 from commsim.training.communicators import CommTime
 from commsim.training.flows import Flow, FlowBuilder
-from commsim.training.mesh import ORDER, Mesh
+from commsim.training.mesh import Mesh
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
-from commsim.training.spec import Step
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
-from commsim.training.step_plan import StepPlan
 from commsim.training.traffic import AxisCalls
 from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work
 
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 
-def mesh_of(step: Step, order: tuple[str, ...] | None = None) -> Mesh:
-    """The mesh of a step, tp innermost unless told otherwise."""
-    return Mesh(step.dp, step.pp, step.cp, step.tp, step.ep, step.expert_tp, order or ORDER)
+def mesh_of(step: Step) -> Mesh:
+    """The mesh of a step, tp innermost."""
+    return Mesh(step.dp, step.pp, step.cp, step.tp, step.ep, step.expert_tp)
 
 
 def order_of_step(step: Step) -> Order:
@@ -180,8 +179,7 @@ def _reduces(
     bucket = plan.bucket_bytes or default_bucket_bytes(step)
     collective = "all_reduce" if step.zero_stage == 0 else "reduce_scatter"
     for chunk in chunks:
-        weights = chunk_weights(step, chunk)
-        for parameters, axes in _groups(step, builder.mesh, weights.dense, weights.expert):
+        for parameters, axes in _groups(step, builder.mesh, chunk):
             nbytes = parameters * step.precision.gradient_bytes
             number = max(1, round(nbytes / bucket))
             if plan.parameter_server:
@@ -213,7 +211,7 @@ def _replicated(
         group = builder.mesh.group_of(builder.mesh.rank(pp=chunk.stage), "dp", "cp")[:: step.shards]
         nbytes = chunk_weights(step, chunk).dense * step.precision.gradient_bytes / step.shards
         seconds = builder.comm("all_reduce", nbytes, group)
-        flow = Flow(nbytes, seconds, what=("all_reduce", ("dp", "cp"), step.shards))
+        flow = Flow(nbytes, seconds, call=("all_reduce", ("dp", "cp"), step.shards))
         per_stage[chunk.stage][chunk.chunk].append(flow)
     return per_stage
 
@@ -224,20 +222,17 @@ def _gathers(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk]) -> list[
     if step.zero_stage not in (1, 2) or step.frozen_weights:
         return per_stage
     for chunk in chunks:
-        weights = chunk_weights(step, chunk)
-        for parameters, axes in _groups(step, builder.mesh, weights.dense, weights.expert):
+        for parameters, axes in _groups(step, builder.mesh, chunk):
             nbytes = parameters * step.precision.weight_bytes
             per_stage[chunk.stage].append(builder.collective("all_gather", nbytes, chunk.stage, *axes))
     return per_stage
 
 
-def _groups(step: Step, mesh: Mesh, dense: float, expert: float) -> list[tuple[float, tuple[str, ...]]]:
-    groups: list[tuple[float, tuple[str, ...]]] = []
-    if dense and step.dp * step.cp > 1:
-        groups.append((dense, ("dp", "cp")))
-    if expert and mesh.expert_dp > 1:
-        groups.append((expert, ("edp",)))
-    return groups
+def _groups(step: Step, mesh: Mesh, chunk: Chunk) -> list[tuple[float, tuple[str, ...]]]:
+    """The parameters of a chunk, with the axes over which there are several copies of them."""
+    weights = chunk_weights(step, chunk)
+    copied = ((weights.dense, ("dp", "cp")), (weights.expert, ("edp",)))
+    return [(parameters, axes) for parameters, axes in copied if parameters and mesh.size(*axes) > 1]
 
 
 def default_bucket_bytes(step: Step) -> float:

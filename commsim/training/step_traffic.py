@@ -8,9 +8,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from commsim.training import traffic
-from commsim.training.spec import Step
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import message_bytes, order_of_step, places_of
 from commsim.training.work import chunk_calls
 
@@ -43,6 +42,7 @@ def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
 def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traffic.AxisCalls, ...]:
     """Gradients and parameters of a chunk in one step, dense ones over dp and cp, experts over what is left of them."""
     calls: tuple[traffic.AxisCalls, ...] = ()
+    scheme = "parameter_server" if plan.parameter_server else traffic.ZERO[step.zero_stage]
     for parameters, ranks in ((weights.dense, step.dp * step.cp), (weights.expert, step.expert_dp)):
         parameter_bytes = parameters * step.precision.weight_bytes
         gradient_bytes = 0.0 if step.frozen_weights else parameters * step.precision.gradient_bytes
@@ -52,16 +52,7 @@ def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traff
             continue
         if step.frozen_weights and step.zero_stage < 3:
             continue
-        calls += traffic.data_parallel(_scheme(step, plan), parameter_bytes, gradient_bytes, ranks, m)
+        calls += traffic.data_parallel(scheme, parameter_bytes, gradient_bytes, ranks, m)
     if plan.trainable:
         calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
-    return tuple(
-        traffic.AxisCalls("dp", c.collective, c.nbytes, c.ranks, c.count) for c in calls if c.collective != "receive"
-    )
-
-
-def _scheme(step: Step, plan: StepPlan) -> traffic.Scheme:
-    if plan.parameter_server:
-        return "parameter_server"
-    schemes: tuple[traffic.Scheme, ...] = ("ddp", "zero1", "zero2", "zero3")
-    return schemes[step.zero_stage]
+    return tuple(call for call in calls if call.collective != "receive")

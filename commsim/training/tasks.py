@@ -20,11 +20,10 @@ DAY_S = 86400.0
 
 @dataclass(frozen=True)
 class TaskPhase:
-    """Part of every step of a task: seconds and FLOPs on all GPUs."""
+    """Part of every step of a task: seconds on all GPUs."""
 
     name: str
     seconds: float
-    flops: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,9 @@ class TaskCost:
         return self.gpu_hours * gpu_hour_usd
 
 
-def supervised(name: str, tokens: float, step_tokens: float, step_s: float, step_flops: float, gpus: int) -> TaskCost:
+def supervised(name: str, tokens: float, step_tokens: float, step_s: float, gpus: int) -> TaskCost:
     """Pre-training, supervised fine-tuning, or a reward model: steps of one kind until the tokens are seen."""
-    return TaskCost(name, tokens / step_tokens, tokens, gpus, (TaskPhase("training step", step_s, step_flops),))
+    return TaskCost(name, tokens / step_tokens, tokens, gpus, (TaskPhase("training step", step_s),))
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,7 @@ def cache_bytes_per_token(model: Model, element_bytes: float = 2.0) -> float:
     return model.layers * 2 * model.kv_width * element_bytes
 
 
-def generation_seconds(
-    model: Model, gpu: Accelerator, rollout: Rollout, gpus: int, free_bytes: float | None = None
-) -> float:
+def generation_seconds(model: Model, gpu: Accelerator, rollout: Rollout, gpus: int) -> float:
     """Seconds until all answers of a step are written.
 
     As many sequences run at once as caches fit beside the weights; InfeasibleError when not one does.
@@ -102,7 +99,7 @@ def generation_seconds(
     each = -(-rollout.sequences // max(1, replicas))
     bandwidth = gpu.memory_bytes_per_s * rollout.gpus_per_replica * rollout.memory_reach
     weights = model.parameters() * rollout.weight_bytes
-    room = (gpu.memory_bytes * rollout.gpus_per_replica * 0.9 if free_bytes is None else free_bytes) - weights
+    room = gpu.memory_bytes * rollout.gpus_per_replica * 0.9 - weights
     longest = (rollout.prompt + rollout.answer) * cache_bytes_per_token(model, rollout.cache_bytes)
     at_once = min(each, int(room // longest)) if room > 0 else 0
     if at_once < 1:
@@ -110,7 +107,7 @@ def generation_seconds(
             f"generation with {model.name} needs {(weights + longest) / GIB:.1f} GiB per replica of "
             f"{rollout.gpus_per_replica} GPUs, found {(room + weights) / GIB:.1f} GiB; use more GPUs per replica"
         )
-    peak = gpu.peak("bf16" if gpu.supports("bf16") else "fp16") * rollout.gpus_per_replica * rollout.compute_reach
+    peak = gpu.half_peak * rollout.gpus_per_replica * rollout.compute_reach
     mean_cache = (rollout.prompt + rollout.answer / 2) * cache_bytes_per_token(model, rollout.cache_bytes)
     active = model.active_parameters() * rollout.weight_bytes if at_once == 1 else weights
     per_token = max(
@@ -123,7 +120,7 @@ def generation_seconds(
 
 def scoring_seconds(model: Model, gpu: Accelerator, tokens: float, gpus: int, reach: float = 0.4) -> float:
     """Seconds of forwards over ``tokens`` tokens on all GPUs: reference model, reward model, critic."""
-    peak = gpu.peak("bf16" if gpu.supports("bf16") else "fp16") * gpus * reach
+    peak = gpu.half_peak * gpus * reach
     return tokens * forward_flops(model, 1024, causal=True) / peak
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scheme = Literal["parameter_server", "ddp", "zero1", "zero2", "zero3"]
+ZERO: tuple[Scheme, ...] = ("ddp", "zero1", "zero2", "zero3")
+"""By ZeRO stage."""
 
 _FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -43,9 +45,9 @@ class AxisCalls:
         return self.count * self.nbytes
 
 
-def sent_bytes(calls: Iterable[AxisCalls], axis: str | None = None) -> float:
-    """Bytes that a rank sends in all calls of an axis, or of all axes."""
-    return sum(call.sent_bytes for call in calls if axis in (None, call.axis))
+def sent_bytes(calls: Iterable[AxisCalls]) -> float:
+    """Bytes that a rank sends in all calls."""
+    return sum(call.sent_bytes for call in calls)
 
 
 # -- data parallel ---------------------------------
@@ -57,7 +59,6 @@ def data_parallel(
     gradient_bytes: float,
     ranks: int,
     micro_batches: int = 1,
-    axis: str = "dp",
 ) -> tuple[AxisCalls, ...]:
     """The gradient and parameter traffic of one rank per step; Φp and Φg are those of the rank before sharding.
 
@@ -69,10 +70,10 @@ def data_parallel(
     m = float(micro_batches)
 
     def calls(**counts: tuple[float, float]) -> tuple[AxisCalls, ...]:
-        return tuple(AxisCalls(axis, name, nbytes, ranks, count) for name, (nbytes, count) in counts.items() if count)
+        return tuple(AxisCalls("dp", name, nbytes, ranks, count) for name, (nbytes, count) in counts.items() if count)
 
     if scheme == "parameter_server":
-        return (AxisCalls(axis, "send_recv", gradient_bytes, ranks), AxisCalls(axis, "receive", parameter_bytes, ranks))
+        return (AxisCalls("dp", "send_recv", gradient_bytes, ranks), AxisCalls("dp", "receive", parameter_bytes, ranks))
     if scheme == "ddp":
         return calls(all_reduce=(gradient_bytes, 1.0))
     if scheme == "zero1":
@@ -86,10 +87,10 @@ def hybrid_shard(
     parameter_bytes: float, gradient_bytes: float, shard: int, replicas: int, micro_batches: int = 1
 ) -> tuple[AxisCalls, ...]:
     """HSDP: ZeRO-3 inside groups of ``shard`` ranks, and once per step an all_reduce of each shard over the groups."""
-    inside = data_parallel("zero3", parameter_bytes, gradient_bytes, shard, micro_batches, axis="dp_shard")
+    inside = data_parallel("zero3", parameter_bytes, gradient_bytes, shard, micro_batches)
     if replicas == 1:
         return inside
-    return (*inside, AxisCalls("dp_replicate", "all_reduce", gradient_bytes / shard, replicas))
+    return (*inside, AxisCalls("dp", "all_reduce", gradient_bytes / shard, replicas))
 
 
 def server_bytes(parameter_bytes: float, gradient_bytes: float, workers: int) -> tuple[float, float]:
@@ -114,6 +115,17 @@ def refuse_sharded_gradients(zero_stage: int, pp: int, framework: str) -> str | 
 # -- activations: `passes` micro-batches through a layer ---------------------------------
 
 
+def _in_passes(axis: str, ranks: int, *rows: tuple[str, float, float, float]) -> tuple[AxisCalls, ...]:
+    """Calls over an axis, from rows of collective, bytes, and how often it is called forward and backward."""
+    phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+    return tuple(
+        AxisCalls(axis, name, nbytes, ranks, count, phase)
+        for name, nbytes, *counts in rows
+        for phase, count in zip(phases, counts, strict=True)
+        if ranks > 1 and count
+    )
+
+
 def tensor_parallel(
     passes: float, activation_bytes: float, tp: int, *, sequence_parallel: bool, recompute: bool
 ) -> tuple[AxisCalls, ...]:
@@ -123,20 +135,11 @@ def tensor_parallel(
     backward per layer; with sequence parallelism an all_gather and a reduce_scatter in place of each, and backward
     the two inputs gathered once more for the weights' gradients. ``recompute``: the forward's again.
     """
-    if tp == 1:
-        return ()
     n, again = 2.0 * passes, 2 if recompute else 1
     if not sequence_parallel:
-        return (
-            AxisCalls("tp", "all_reduce", activation_bytes, tp, n, "forward"),
-            AxisCalls("tp", "all_reduce", activation_bytes, tp, n * again, "backward"),
-        )
-    return (
-        AxisCalls("tp", "all_gather", activation_bytes, tp, n, "forward"),
-        AxisCalls("tp", "reduce_scatter", activation_bytes, tp, n, "forward"),
-        AxisCalls("tp", "all_gather", activation_bytes, tp, n * (again + 1), "backward"),
-        AxisCalls("tp", "reduce_scatter", activation_bytes, tp, n * again, "backward"),
-    )
+        return _in_passes("tp", tp, ("all_reduce", activation_bytes, n, n * again))
+    gathers = ("all_gather", activation_bytes, n, n * (again + 1))
+    return _in_passes("tp", tp, gathers, ("reduce_scatter", activation_bytes, n, n * again))
 
 
 def vocabulary_parallel(
@@ -144,13 +147,8 @@ def vocabulary_parallel(
 ) -> tuple[AxisCalls, ...]:
     """Embedding rows and output columns over tp, of one micro-batch: one sum forward, one backward, and three numbers
     per token of loss."""
-    calls: list[AxisCalls] = []
-    if tp > 1 and embeds:
-        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, 1.0, "forward"))
-    if tp > 1 and outputs:
-        calls.append(AxisCalls("tp", "all_reduce", activation_bytes, tp, 1.0, "backward"))
-        calls.append(AxisCalls("tp", "all_reduce", 4.0 * tokens, tp, 3.0, "forward"))
-    return tuple(calls)
+    sums = ("all_reduce", activation_bytes, 1.0 * embeds, 1.0 * outputs)
+    return _in_passes("tp", tp, sums, ("all_reduce", 4.0 * tokens, 3.0 * outputs, 0.0))
 
 
 def context_parallel(
@@ -168,25 +166,14 @@ def context_parallel(
     2023); all_gather collects them once each way and scatters the gradients (Llama 3, section 3.3.2); Ulysses
     exchanges heads for tokens before and after attention (Jacobs et al. 2023).
     """
-    if cp == 1:
-        return ()
     n, again = float(passes), 1 if recompute else 0
     if kind == "ring":
-        return (
-            AxisCalls("cp", "send_recv", kv_bytes, cp, (cp - 1) * n, "forward"),
-            AxisCalls("cp", "send_recv", kv_bytes, cp, (cp - 1) * n * (2 + again), "backward"),
-        )
+        return _in_passes("cp", cp, ("send_recv", kv_bytes, (cp - 1) * n, (cp - 1) * n * (2 + again)))
     if kind == "all_gather":
-        return (
-            AxisCalls("cp", "all_gather", cp * kv_bytes, cp, n, "forward"),
-            AxisCalls("cp", "all_gather", cp * kv_bytes, cp, n * (1 + again), "backward"),
-            AxisCalls("cp", "reduce_scatter", cp * kv_bytes, cp, n, "backward"),
-        )
+        gathers = ("all_gather", cp * kv_bytes, n, n * (1 + again))
+        return _in_passes("cp", cp, gathers, ("reduce_scatter", cp * kv_bytes, 0.0, n))
     # Queries, keys and values there, the result (as wide as the queries) back; the gradients the other way.
-    return (
-        AxisCalls("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n, "forward"),
-        AxisCalls("cp", "all_to_all", 2 * q_bytes + kv_bytes, cp, n * (1 + again), "backward"),
-    )
+    return _in_passes("cp", cp, ("all_to_all", 2 * q_bytes + kv_bytes, n, n * (1 + again)))
 
 
 def expert_parallel(
@@ -196,17 +183,7 @@ def expert_parallel(
 
     ``routed_bytes``: of these copies. With etp > 1 the ranks of an expert gather its tokens and sum.
     """
-    calls: list[AxisCalls] = []
-    phases: tuple[tuple[Literal["forward", "backward"], float], ...] = (
-        ("forward", float(passes)),
-        ("backward", float(passes * (2 if recompute else 1))),
-    )
-    for phase, count in phases:
-        if ep > 1:
-            calls.append(AxisCalls("ep", "all_to_all", routed_bytes, ep, 2 * count, phase))
-        if etp > 1:
-            calls += [
-                AxisCalls("etp", "all_gather", routed_bytes * etp, etp, count, phase),
-                AxisCalls("etp", "reduce_scatter", routed_bytes * etp, etp, count, phase),
-            ]
-    return tuple(calls)
+    n, back = float(passes), float(passes * (2 if recompute else 1))
+    gathered = routed_bytes * etp
+    exchanged = _in_passes("ep", ep, ("all_to_all", routed_bytes, 2 * n, 2 * back))
+    return exchanged + _in_passes("etp", etp, ("all_gather", gathered, n, back), ("reduce_scatter", gathered, n, back))

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from commsim.training import traffic
 from commsim.training.communicators import CommTime
-from commsim.training.compute import FUSED_BACKWARD_FLOPS
+from commsim.training.compute import FUSED_BACKWARD_FLOPS, Values, step_compute
 from commsim.training.mesh import Mesh
-from commsim.training.spec import Step
+from commsim.training.parameters import shipped_values
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights
-from commsim.training.step_plan import StepPlan
+from commsim.training.step_time import optimizer_seconds, recompute_seconds
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,30 @@ class ChunkSeconds:
 
 ComputeTime = Callable[[Chunk], ChunkSeconds]
 """chunk -> seconds of its passes on one micro-batch."""
+
+
+def compute_time(step: Step, values: Values | None = None) -> ComputeTime:
+    """The function that gives the seconds of a chunk's passes on one micro-batch, communication not counted."""
+    values = values or shipped_values()
+    work, scale = step_compute(step, values), values["scale"]
+
+    def seconds(chunk: Chunk) -> ChunkSeconds:
+        moe = chunk.moe_layers(step.model)
+        passes = ((chunk.layers - moe, work.dense), (moe, work.moe), (int(chunk.outputs), work.head))
+        forward = sum(n * p.forward for n, p in passes)
+        weight = sum(n * p.weight for n, p in passes)
+        again = sum(n * recompute_seconds(p, step) for n, p in passes[:2])
+        backward = sum(n * p.backward for n, p in passes) + again - weight
+        attention = sum(n * p.attention for n, p in passes)
+        return ChunkSeconds(*(float(scale * s) for s in (forward, backward, weight, attention)))
+
+    return seconds
+
+
+def optimizer_time(step: Step, values: Values | None = None) -> list[float]:
+    """Seconds of the update on every stage, the fullest one's for all: they are taken to be alike."""
+    values = values or shipped_values()
+    return [float(values["scale"] * optimizer_seconds(step, values))] * step.pp
 
 
 @dataclass(frozen=True)

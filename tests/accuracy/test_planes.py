@@ -7,8 +7,7 @@ import pytest
 
 from commsim.accuracy.curve_fit import Rows, fit
 from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, start_parameters, walk
-from commsim.accuracy.planes import FieldPredictor, planes
-from commsim.accuracy.reads import noting
+from commsim.accuracy.planes import FieldPredictor, noting, planes
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset

@@ -16,6 +16,7 @@ from commsim.planner import plan as plan_module
 from commsim.planner.plan import PlanAnswer, machines, rank, sensitivity, shortlist, simulate
 from commsim.planner.question import read_plan
 from commsim.topology.kinds import VertexKind
+from commsim.training.step_run import step_program
 
 PLAN = """\
 name: small plan
@@ -143,16 +144,15 @@ def test_a_cluster_that_cannot_be_built_is_named(file: Path) -> None:
 
 
 def test_an_interrupt_prints_the_best_so_far(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = plan_module._simulated
     done: list[int] = []
 
-    def second_time(*args: Any) -> Any:
+    def second_time(*args: Any, **options: Any) -> Any:
         if done:
             raise KeyboardInterrupt
         done.append(1)
-        return real(*args)
+        return step_program(*args, **options)
 
-    monkeypatch.setattr(plan_module, "_simulated", second_time)
+    monkeypatch.setattr(plan_module, "step_program", second_time)
     result = CliRunner().invoke(app, ["plan", str(file), "--no-files", "--json"])
     assert result.exit_code == 130
     answer = json.loads(result.stdout)

@@ -102,7 +102,7 @@ def test_the_kept_are_the_best_of_all() -> None:
             peaks.append(table.memory_bytes)
     seconds, memory = np.concatenate(each), np.concatenate(peaks)
     fits = memory <= of.accelerator.memory_bytes
-    assert ranking.feasible == fits.sum()
+    assert ranking.counts["fits"] == fits.sum()
     assert ranking.walked == of.size
     assert [r.seconds for r in ranking.best[:5]] == pytest.approx(np.sort(seconds[fits])[:5])
 

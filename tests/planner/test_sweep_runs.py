@@ -16,11 +16,10 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import CommsimError
-from commsim.planner.evaluate import PointAnswer
 from commsim.planner.journal import Journal, read_journal
 from commsim.planner.results import as_csv, as_parquet, merged
 from commsim.planner.sweep import read_sweep
-from commsim.planner.workers import run_cluster, run_local
+from commsim.planner.workers import PointAnswer, in_worker, run_cluster, run_local
 
 SWEEP = """\
 name: small sweep
@@ -179,8 +178,6 @@ def test_a_process_that_dies_costs_one_point(file: Path, monkeypatch: pytest.Mon
 
 
 def dying(points: list[object]) -> list[PointAnswer]:
-    from commsim.planner.evaluate import in_worker
-
     if any(getattr(p, "number", None) == int(os.environ["COMMSIM_TEST_KILL"]) for p in points):
         os.kill(os.getpid(), signal.SIGKILL)
     return in_worker(points)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from steps import step
 
 from commsim.errors import CommsimError
-from commsim.training.columns import Columns, columns, where
+from commsim.training.columns import Columns, where
 from commsim.training.model import model
 from commsim.training.operators import logits
 from commsim.training.parameters import shipped_values
@@ -29,7 +29,7 @@ def some_steps() -> list[Step]:
 
 
 def test_attributes_of_objects_are_columns_too() -> None:
-    table = columns(some_steps())
+    table = Columns(some_steps())
     assert table.tp.tolist() == [1, 2, 1]
     assert table.model.hidden.tolist() == [4096, 4096, 5120]
     assert table.model.latent.kv_lora_rank.tolist() == [0, 0, 512]
@@ -42,7 +42,7 @@ def test_attributes_of_objects_are_columns_too() -> None:
 
 
 def test_a_value_in_anothers_place_changes_what_is_read_and_not_what_follows() -> None:
-    table = columns(some_steps()).replaced({"model.vocab": 8, "recompute": "none"})
+    table = Columns(some_steps()).replaced({"model.vocab": 8, "recompute": "none"})
     assert table.model.vocab.tolist() == [8, 8, 8]
     assert table.take(np.array([1])).recompute.take(np.array([0])) == "none"
     assert table.model.embedding_parameters.tolist() == [s.model.embedding_parameters for s in some_steps()]

@@ -14,8 +14,7 @@ from steps import step
 
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
-from commsim.training.chunk_seconds import compute_time, optimizer_time
-from commsim.training.columns import Columns, columns
+from commsim.training.columns import Columns
 from commsim.training.compute import Passes, attention_passes, gemm_seconds, layer_passes, step_compute
 from commsim.training.model import model
 from commsim.training.operators import Gemm, Layer, attention_gemms, dense_layer, logits, moe_layer
@@ -24,14 +23,24 @@ from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import chunks_of
 from commsim.training.step_time import optimizer_seconds, overlapped, recompute_seconds, step_time
+from commsim.training.work import compute_time, optimizer_time
 
 
 def _step(**changes: Any) -> Step:
     return step(**({"global_batch_size": 16} | changes))
 
 
+def _flops(g: Gemm) -> Any:
+    """Forward FLOPs of products."""
+    return 2.0 * g.m * g.n * g.k * g.groups
+
+
+def _layer_flops(layer: Layer) -> Any:
+    return sum(_flops(g) for g in layer.gemms) + layer.attention.flops
+
+
 def _columns(*steps: Step, nic: float = 50e9) -> Columns:
-    return columns([replace(s, nic_bytes_per_s=nic) for s in steps])
+    return Columns([replace(s, nic_bytes_per_s=nic) for s in steps])
 
 
 def _total(step: Step, nic: float = 50e9) -> float:
@@ -49,11 +58,11 @@ def test_a_product_of_whole_waves_takes_its_flops_over_its_rate() -> None:
 def test_flops_of_a_layer_are_twice_its_weights_and_the_scores() -> None:
     step = _step()
     c, m = _columns(step), step.model
-    flops = float(dense_layer(c).flops[0])
+    flops = float(_layer_flops(dense_layer(c))[0])
     weights = m.attention_parameters + m.mlp_parameters
     scores = 4 * 4096 * (4096 + 1) / 2 * m.q_width
     assert flops == pytest.approx(2 * 4096 * weights + scores, rel=1e-12)
-    assert float(logits(c)[0].flops[0]) == 2 * 4096 * m.vocab * m.hidden
+    assert float(_flops(logits(c)[0])[0]) == 2 * 4096 * m.vocab * m.hidden
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
@@ -63,7 +72,7 @@ def test_flops_of_an_expert_layer_count_the_chosen_experts(name: str) -> None:
     assert m.moe is not None
     layer = moe_layer(c)
     per_token = m.attention_parameters + m.moe.top_k * m.expert_parameters + m.shared_expert_parameters
-    products = sum(float(g.flops[0]) for g in layer.gemms) / (2 * 4096)
+    products = sum(float(_flops(g)[0]) for g in layer.gemms) / (2 * 4096)
     latent_norms = m.mla.q_lora_rank + m.mla.kv_lora_rank if m.mla else 0
     assert products == pytest.approx(per_token + m.router_parameters - latent_norms, rel=1e-12)
 
@@ -71,7 +80,7 @@ def test_flops_of_an_expert_layer_count_the_chosen_experts(name: str) -> None:
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_tensor_parallelism_divides_the_flops(tp: int) -> None:
     whole, cut = (dense_layer(_columns(_step(tp=t))) for t in (1, tp))
-    assert float(cut.flops[0]) * tp == pytest.approx(float(whole.flops[0]))
+    assert float(_layer_flops(cut)[0]) * tp == pytest.approx(float(_layer_flops(whole)[0]))
 
 
 def test_a_step_alone_is_a_row_of_the_columns() -> None:
@@ -206,7 +215,7 @@ def test_the_update_by_hand(changes: dict[str, Any], owned: float, whole: float)
     """Adam moves 30 bytes per owned parameter through the memory (3.35 TB/s), the gradient's norm 8 per parameter."""
     one = _step(**{"pp": 2} | changes)
     values = dict(shipped_values()) | {"hbm": 0.5, "elementwise_eager": 3.0, "scale": 1.5}
-    parameters = 16 * one.model.layer_parameters(0) + one.model.output_parameters  # of the last of two stages
+    parameters = 16 * one.model.dense_layer_parameters + one.model.output_parameters  # of the last of two stages
     seconds = parameters * (30 * owned + 8 * whole) / (3.35e12 * 0.5)
     # The norms of the layers, some ten thousandth of the weights, are not counted.
     assert optimizer_seconds(_columns(one), values)[0] == pytest.approx(seconds, rel=1e-3)
@@ -227,7 +236,9 @@ def test_the_update_of_experts_by_hand() -> None:
     one = _step(model=model("mixtral-8x7b"), pp=2, dp=8, ep=8, zero_stage=1)
     values = dict(shipped_values()) | {"hbm": 1.0}
     experts = 16 * one.model.expert_parameters  # one of eight in each of 16 layers
-    dense = 16 * one.model.layer_parameters(0) - 8 * experts + one.model.output_parameters
+    dense = (
+        16 * (one.model.unrouted_parameters + one.model.routed_parameters) - 8 * experts + one.model.output_parameters
+    )
     seconds = (dense * (30 / 8 + 8) + experts * (30 + 8)) / 3.35e12
     assert optimizer_seconds(_columns(one), values)[0] == pytest.approx(seconds, rel=1e-3)
 
@@ -318,7 +329,7 @@ def test_messages_between_stages_by_hand(changes: dict[str, Any], shown: float) 
 def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters: int) -> None:
     """Of two stages, in 16 bit over a node: an all_reduce; scattered and gathered; per micro-batch under ZeRO-3."""
     one = _step(pp=2, dp=8, zero_stage=zero)
-    weights = 16 * one.model.layer_parameters(0) + one.model.output_parameters
+    weights = 16 * one.model.dense_layer_parameters + one.model.output_parameters
     rounds = (gradients + parameters) * (one.num_microbatches if zero == 3 else 1)
     seconds = rounds * 7 / 8 * 2 * weights / NVLINK
     changes = {"pp": 2, "dp": 8, "zero_stage": zero}
@@ -330,7 +341,7 @@ def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters:
 
 
 def _bytes(layer: Layer) -> dict[str, float]:
-    return {e.name: float(e.nbytes) for e in layer.elementwise}
+    return {name: float(nbytes) for name, nbytes in layer.elementwise.items()}
 
 
 def test_bytes_of_element_wise_operators_by_hand() -> None:
@@ -340,7 +351,7 @@ def test_bytes_of_element_wise_operators_by_hand() -> None:
     assert _bytes(dense_layer(one)) == pytest.approx(
         {"norms": t * h * 14, "activation": t * f / 2 * 6, "rotary": t * qkv / 2 * 5, "casts": 0}
     )
-    assert float(logits(one)[1].nbytes) == t * 128256 / 2 * 24
+    assert float(logits(one)[1]) == t * 128256 / 2 * 24
     narrow = _step(tp=2, sequence_parallel=True, flash_attention=False, precision=precision("fp8"))
     cast = t * (qkv + h) / 2 + t * f / 2 * 2 + 2 * t * h
     there = _bytes(dense_layer(narrow))
@@ -436,11 +447,11 @@ def test_products_of_latent_attention_are_its_weights(q_rank: int) -> None:
     whole = model("deepseek-v2")
     assert whole.mla is not None
     one = _step(model=replace(whole, mla=replace(whole.mla, q_lora_rank=q_rank)))
-    products = sum(float(g.flops) for g in attention_gemms(one)) / (2 * 4096)
+    products = sum(float(_flops(g)) for g in attention_gemms(one)) / (2 * 4096)
     norms = q_rank + whole.mla.kv_lora_rank
     assert products == pytest.approx(one.model.attention_parameters - norms, rel=1e-12)
-    shapes = {g.name: float(g.flops) for g in attention_gemms(one)}
-    cut = {g.name: float(g.flops) for g in attention_gemms(replace(one, tp=4))}
+    shapes = {g.name: float(_flops(g)) for g in attention_gemms(one)}
+    cut = {g.name: float(_flops(g)) for g in attention_gemms(replace(one, tp=4))}
     assert cut == pytest.approx(
         {n: f if n == "latent_down" else f / 4 for n, f in shapes.items()}
     )  # whole on each rank

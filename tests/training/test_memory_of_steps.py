@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from steps import stage_weights
+from steps import most_in_flight, stage_weights
 
 from commsim.errors import CommsimError
 from commsim.topology.presets import load_preset
@@ -23,11 +23,9 @@ from commsim.training.columns import Columns
 from commsim.training.finetune import (
     NF4_BYTES,
     FineTune,
-    adapter_parameters,
+    fine_tune,
     finetune_memory,
     lora_parameters,
-    prefix_parameters,
-    prompt_parameters,
 )
 from commsim.training.memory import (
     Framework,
@@ -134,7 +132,7 @@ def test_micro_batches_in_flight_are_the_schedules(name: str, pp: int, rounds: i
     assume(misfit(name, pp, m, v) is None)
     one = step(schedule=name, pp=pp, virtual_stages=v, global_batch_size=m)
     closed = [float(in_flight(one, stage)) for stage in range(pp)]
-    assert closed == pytest.approx(build(name, pp, m, v).in_flight().tolist())
+    assert closed == pytest.approx(most_in_flight(build(name, pp, m, v)).tolist())
 
 
 @pytest.mark.parametrize("name", ["deepseek-v2", "llama3-8b", "gpt2-1558m"])
@@ -238,9 +236,9 @@ def test_trainable_parameters_by_hand() -> None:
     one = step()
     assert lora_parameters(one, 4) == 96 * 4 * 2 * 2 * 12288  # 18.9 M: LoRA paper, section 4.2 with r = 4
     assert lora_parameters(step(model=model("llama2-7b")), 8) == 4_194_304  # as LitGPT prints
-    assert adapter_parameters(one, 64) == 96 * 2 * (2 * 12288 * 64 + 12288 + 64)
-    assert prefix_parameters(one, 20) == 96 * 2 * 20 * 12288
-    assert prompt_parameters(one, 20) == 20 * 12288
+    assert fine_tune(one, "adapters", bottleneck=64).trainable == 96 * 2 * (2 * 12288 * 64 + 12288 + 64)
+    assert fine_tune(one, "prefix", length=20).trainable == 96 * 2 * 20 * 12288
+    assert fine_tune(one, "prompt", length=20).trainable == 20 * 12288
 
 
 def test_qlora_needs_less_than_lora() -> None:

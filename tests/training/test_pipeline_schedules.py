@@ -8,10 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import most_in_flight
 
 from commsim.errors import InfeasibleError, ScheduleError
 from commsim.training.pipeline import Action, Order, run
 from commsim.training.pipeline_schedules import SCHEDULES, build
+
+
+def check(order: Order) -> None:
+    """Raise a ScheduleError unless every micro-batch passes every place once, and nothing waits for ever."""
+    for stage, mine in enumerate(order.actions):
+        done = {kind: sorted((a.micro_batch, a.chunk) for a in mine if a.kind == kind) for kind in "FBIW"}
+        wanted = sorted((m, c) for m, route in enumerate(order.routes) for s, c in route if s == stage)
+        if done["F"] != wanted or sorted(done["B"] + done["I"]) != wanted or done["W"] != done["I"]:
+            raise ScheduleError(f"{order.name}: stage {stage} does not do every forward and backward once")
+    run(order, lambda stage, action: 1.0)
+
 
 EQUAL = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
@@ -32,7 +44,7 @@ def test_every_schedule_does_everything_once_and_never_waits_for_ever(
     stages, rounds = shape
     stages += stages % 2 if name == "dualpipe" else 0
     order = build(name, stages, 2 * rounds * stages, chunks if name == "interleaved_1f1b" else 1)
-    order.check()
+    check(order)
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 8), (8, 32), (5, 7)])
@@ -74,11 +86,11 @@ def test_naive_model_parallelism_keeps_all_but_one_stage_idle() -> None:
     ],
 )
 def test_activations_in_flight(name: str, v: int, kept: list[float]) -> None:
-    assert build(name, 4, 8, v).in_flight().tolist() == kept
+    assert most_in_flight(build(name, 4, 8, v)).tolist() == kept
 
 
 def test_zero_bubble_h1_keeps_weight_inputs_up_to_1f1bs_memory() -> None:
-    assert build("zb_h1", 4, 8).in_flight(weight_share=1.0).tolist() == [4, 4, 4, 4]
+    assert most_in_flight(build("zb_h1", 4, 8), weight_share=1.0).tolist() == [4, 4, 4, 4]
 
 
 @given(p=st.integers(2, 6), m=st.integers(1, 8), times=st.lists(st.floats(0.1, 5), min_size=6, max_size=6))
@@ -101,14 +113,14 @@ def test_a_deadlock_is_named() -> None:
     good = build("1f1b", 2, 2)
     bad = replace(good, actions=(good.actions[0], tuple(reversed(good.actions[1]))))
     with pytest.raises(ScheduleError, match="waits for ever"):
-        bad.check()
+        check(bad)
 
 
 def test_a_missing_backward_is_named() -> None:
     good = build("1f1b", 2, 2)
     bad = replace(good, actions=(good.actions[0][:-1], good.actions[1]))
     with pytest.raises(ScheduleError, match="stage 0 does not do every forward and backward once"):
-        bad.check()
+        check(bad)
 
 
 @pytest.mark.parametrize(

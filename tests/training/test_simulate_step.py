@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from steps import pipeline_bytes, stage_weights, step
 
 from commsim.topology.presets import load_preset
-from commsim.training.communicators import CommTime, NcclTimes, Ranks, shape
+from commsim.training.communicators import CommTime, Ranks, nccl_times, shape
 from commsim.training.flows import FlowBuilder
 from commsim.training.mesh import Mesh
 from commsim.training.model import model
 from commsim.training.simulate import StepRun
-from commsim.training.spec import Step
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk
-from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import mesh_of, message_bytes, step_program
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap
 
@@ -233,7 +232,7 @@ def _part(nodes: int, per_node: int) -> Any:
 
 
 def test_nccl_times_are_those_of_the_group() -> None:
-    comm = NcclTimes(8, _part, (2, 26, 2))
+    comm = nccl_times(8, _part, (2, 26, 2))
     assert comm("all_reduce", 1e8, np.array([3])) == 0.0
     inside, across = comm("all_reduce", 1e8, np.arange(8)), comm("all_reduce", 1e8, np.arange(0, 64, 8))
     assert 0 < inside < across  # NVLink, and one card of every node
@@ -252,7 +251,7 @@ def test_large_steps_are_quick(changes: dict[str, Any], bar: float) -> None:
     """The bars are seconds of one core; doubled here, for machines that are slower than ours."""
     one = step(tp=8, schedule="interleaved_1f1b", sequence_parallel=True, zero_stage=1, seq_len=8192, **changes)
     whole = load_preset("hgx-h100-ndr400", nodes=one.world_size // 8)
-    comm = NcclTimes(8, _part, (2, 26, 2))
+    comm = nccl_times(8, _part, (2, 26, 2))
     simulated(one, comm, topology=whole)  # compiles, and times what is asked once
     begin = time.process_time()
     run = simulated(one, comm, topology=whole)

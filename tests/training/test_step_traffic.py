@@ -10,8 +10,8 @@ from steps import pipeline_bytes, step
 from commsim.topology.presets import load_preset
 from commsim.training import traffic
 from commsim.training.model import model
+from commsim.training.spec import StepPlan
 from commsim.training.stages import chunk_weights, chunks_of
-from commsim.training.step_plan import StepPlan
 from commsim.training.step_run import message_bytes, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.work import ChunkSeconds

@@ -60,7 +60,7 @@ def test_frozen_weights_need_two_passes() -> None:
 
 @given(tokens=st.floats(1e9, 1e13), seconds=st.floats(0.1, 100), gpus=st.integers(1, 20000))
 def test_supervised_tasks_add_up(tokens: float, seconds: float, gpus: int) -> None:
-    cost = tasks.supervised("pretrain", tokens, 4e6, seconds, 1e18, gpus)
+    cost = tasks.supervised("pretrain", tokens, 4e6, seconds, gpus)
     assert cost.days == pytest.approx(tokens / 4e6 * seconds / 86400)
     assert cost.usd(2.0) == pytest.approx(2.0 * gpus * cost.days * 24)
 

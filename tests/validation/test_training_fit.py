@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from commsim.accuracy.training import MeasuredRows, calibrate_from_rows, errors, table_of
-from commsim.accuracy.training_rows import row_of
-from commsim.accuracy.training_source import unknown_source
+from commsim.accuracy.training import calibrate_from_rows
+from commsim.accuracy.training_rows import RowReader
 from commsim.cli import app
 from commsim.errors import CalibrationError
 from commsim.training.parameters import parameters, read_values, shipped_values
@@ -31,7 +30,7 @@ from study.training_ablation import REMOVALS
 from study.training_fit import Fit, Removal, training_part
 from study.training_null import null_coefficients, terms
 from study.training_record import bars, compare_sources, recorded
-from study.training_sources import apart, fitted, read_published, source_of
+from study.training_rows import MeasuredRows, apart, errors, fitted, read_published, row_of, table_of
 
 SOURCES = ("ark22", "sc21", "megascale", "nemo2407", "vtrain_multi", "mbridge", "mosaic")
 
@@ -104,7 +103,7 @@ def test_calibration_from_rows_of_a_slower_machine(table: MeasuredRows, tmp_path
     rows = [row for row in table.rows if row.source.name == "ark22"]
     times = Removal().seconds(table_of(rows), shipped_values())
     cells = [dict(row.cells) | {"iteration_time_s": f"{1.2 * t:.6f}"} for row, t in zip(rows, times, strict=True)]
-    slower = [row_of(c, source_of(c["source"])) for c in cells]
+    slower = [row_of(c) for c in cells]
     one, many = (calibrate_from_rows(part, shipped_values()) for part in (slower[:1], slower))
     assert 1.0 < one.scale < many.scale < 1.2
     assert max(abs(e) for e in many.after.values()) < 4 < min(abs(e) for e in many.before.values())
@@ -115,7 +114,7 @@ def test_calibration_from_rows_of_a_slower_machine(table: MeasuredRows, tmp_path
 
 def test_calibration_needs_a_row_that_can_be_predicted() -> None:
     with pytest.raises(CalibrationError, match="x-1: missing: gpu_model"):
-        calibrate_from_rows([row_of({"id": "x-1", "gpu_model": ""}, unknown_source("x"))], shipped_values())
+        calibrate_from_rows([RowReader({"id": "x-1", "gpu_model": ""}).row()], shipped_values())
 
 
 def test_figures_by_hand() -> None:

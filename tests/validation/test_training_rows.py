@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.accuracy import training_rows
-from commsim.accuracy.training_measured import flops_per_token, measured
-from commsim.accuracy.training_rows import MEASURED, TrainingRow, read_rows
+from commsim.accuracy.training_rows import MEASURED, RowReader, read_rows
 from commsim.errors import LogFormatError
-from study.training_sources import apart, fitted, source_of, sources
+from study.training_rows import apart, fitted, flops_per_token, row_of
+from study.training_sources import source_of, sources
 
 SC21 = {
     "id": "sc21-0003",
@@ -75,10 +74,6 @@ BRIDGE = SC21 | {
 }
 
 
-def row_of(cells: dict[str, str]) -> TrainingRow:
-    return training_rows.row_of(cells, source_of(cells["source"]))
-
-
 def test_a_row_is_a_step() -> None:
     row = row_of(SC21)
     assert row.step is not None
@@ -105,15 +100,15 @@ def test_measured_columns_are_not_read() -> None:
     for cells in (SC21, BRIDGE):
         blank = {k: ("" if k in MEASURED else v) for k, v in cells.items()}
         assert row_of(blank).step == row_of(cells).step
-        assert measured(row_of(blank)) is None
+        assert row_of(blank).measured_s is None
 
 
 def test_rates_become_times_by_the_convention_of_the_source() -> None:
     """96 B s L h^2 (1 + s/6h + V/16Lh) / (142 TFLOP/s * 128) = 3.70 s: equation 3 of the paper."""
     flops = 96 * 512 * 2048 * 36 * 4096**2 * (1 + 2048 / (6 * 4096) + 51200 / (16 * 36 * 4096))
-    assert measured(row_of(SC21)) == pytest.approx(flops / (142e12 * 128), rel=1e-12)
-    assert measured(row_of(SC21 | {"iteration_time_s": "3.5"})) == 3.5
-    assert measured(row_of(BRIDGE)) == pytest.approx(4096 * 4096 / 256 / 6288, rel=1e-12)
+    assert row_of(SC21).measured_s == pytest.approx(flops / (142e12 * 128), rel=1e-12)
+    assert row_of(SC21 | {"iteration_time_s": "3.5"}).measured_s == 3.5
+    assert row_of(BRIDGE).measured_s == pytest.approx(4096 * 4096 / 256 / 6288, rel=1e-12)
 
 
 def test_conventions_are_in_their_order() -> None:
@@ -142,13 +137,14 @@ def test_rows_that_cannot_be_steps_say_why(changes: dict[str, str], reason: str)
     row = row_of(SC21 | changes)
     assert row.step is None
     assert reason in row.reason
-    assert measured(row) is None
+    assert row.measured_s is None
 
 
 def test_an_unknown_source_is_predicted_by_the_defaults() -> None:
     row = row_of(SC21 | {"source": "A paper of next year", "recompute": "", "micro_batch": ""})
     assert row.step is not None
     assert row.source.name == "A paper of"
+    assert RowReader(row.cells).row().step == row.step
     assert (row.step.recompute, row.step.micro_batch_size) == ("none", 1)
 
 
@@ -185,5 +181,5 @@ CELLS = st.sampled_from(["", "0", "1", "8", "3", "-1", "1e9", "1e400", "nan", "x
 def test_no_cell_breaks_a_row(changes: dict[str, str], base: dict[str, str]) -> None:
     row = row_of(base | changes)
     assert (row.step is None) == bool(row.reason)
-    time = measured(row)
+    time = row.measured_s
     assert time is None or 0 < time < float("inf")

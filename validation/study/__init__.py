@@ -2,6 +2,6 @@
 
 A log: `index` reads its row, `machines` and `cases` make a `Case` of it, `case_planes` predicts it, `validate` scores
 it in the modes of `modes`, whose fits are those of `pooled_fit`; `reasons` says why it is off, `record` and `residuals`
-keep the figures. A training step: `training_sources` says how to read its source, `training_fit` fits, `training`
+keep the figures. A training step: `training_rows` reads it by `training_sources`, `training_fit` fits, `training`
 scores. `command` is what `commsim validate` calls; `collectives_report`, `training_report` and `pages` show it.
 """

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.training import SPREAD_OF_ROWS, SPREAD_OF_SOURCES, MeasuredRows, errors, table_of
-from commsim.accuracy.training_rows import TrainingRow
+from commsim.accuracy.training import SPREAD_OF_ROWS, SPREAD_OF_SOURCES
 from commsim.training.compute import Values
 from study.paths import VALIDATION
 from study.training_fit import Fit, training_part
 from study.training_null import null_seconds
-from study.training_sources import apart, group_of, read_published
+from study.training_rows import MeasuredRows, PublishedRow, apart, errors, group_of, read_published, table_of
 
 Float64 = npt.NDArray[np.float64]
 
@@ -34,7 +33,7 @@ def training_steps() -> Path:
 class TrainingValidation:
     """Rows of a file with their predictions: seconds per row of `table`, and why others have none."""
 
-    rows: Sequence[TrainingRow]
+    rows: Sequence[PublishedRow]
     table: MeasuredRows
     mode: str
     predicted: Float64
@@ -140,7 +139,7 @@ def document(validation: TrainingValidation) -> dict[str, Any]:
     }
 
 
-def _row_record(validation: TrainingValidation, row: TrainingRow, i: int | None, error: Float64) -> dict[str, Any]:
+def _row_record(validation: TrainingValidation, row: PublishedRow, i: int | None, error: Float64) -> dict[str, Any]:
     record: dict[str, Any] = {"id": row.id, "source": row.source.name}
     if i is None:
         reason = row.reason or "missing: a measured time, rate, TFLOP/s or MFU"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from commsim.accuracy.training import MeasuredRows
 from study.training import per_group
 from study.training_fit import Fit, Removal, training_part
+from study.training_rows import MeasuredRows
 
 _NEVER = 1e-9
 _ROWS = 40

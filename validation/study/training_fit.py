@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.training import MeasuredRows
 from commsim.training.compute import Values
 from commsim.training.parameters import parameters
 from commsim.training.step_time import step_time
-from study.training_sources import fitted
+from study.training_rows import MeasuredRows, fitted
 
 Float64 = npt.NDArray[np.float64]
 

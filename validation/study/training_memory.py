@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from commsim.accuracy.training_rows import TrainingRow, read_table
+from commsim.accuracy.training_rows import read_table
 from study.memory_rows import MemoryRow, memory_row
 from study.training import figures
+from study.training_rows import PublishedRow
 
 _NEEDED = ("id", "model", "value", "unit", "kind")
 
@@ -21,7 +22,7 @@ def read_memory(path: Path) -> list[MemoryRow]:
     return [_predicted(cells) for cells in read_table(path, _NEEDED)]
 
 
-def memory_of_steps(rows: Sequence[TrainingRow]) -> list[MemoryRow]:
+def memory_of_steps(rows: Sequence[PublishedRow]) -> list[MemoryRow]:
     """The rows of a table of steps that print their peak memory."""
     return [_predicted(row.cells) for row in rows if row.cells.get("peak_mem_GiB")]
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from commsim.accuracy.training import errors
 from commsim.files import write_atomically
 from commsim.units import GIGA
 from study.paths import DOCS
 from study.training import TrainingValidation, per_group, with_one_row
 from study.training_ablation import Progress, ablation
 from study.training_record import bars, record_path
-from study.training_sources import apart, group_of
+from study.training_rows import apart, errors, group_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

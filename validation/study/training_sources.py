@@ -8,18 +8,39 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from commsim.accuracy.training_rows import TrainingRow, read_rows
-from commsim.accuracy.training_source import Source, unknown_source
 from commsim.document import read_documents
 
 _PATH = Path(__file__).with_name("training_sources.yaml")
 
 
 @dataclass(frozen=True)
-class PublishedSource(Source):
-    """Rules for the rows of one published source, and how they are scored."""
+class PublishedSource:
+    """How to read blank columns of one source's rows, and how they are scored.
 
-    pattern: str = ""  # found in the column `source`
+    The defaults are vendor-tuned software of today, and those of a source that is not known.
+    """
+
+    name: str
+    stack: str = "tuned"
+    attention: str = "vendor"
+    flash: bool = True
+    zero: int = 1
+    sp: bool = True  # sequence parallelism where tp > 1
+    overlap: frozenset[str] = frozenset(("dp", "pp"))
+    recompute: str = "none"
+    selective: str = "selective"  # what the source's word "selective" means
+    chunks: str | tuple[tuple[int, int], ...] = "one"
+    vocab: int = 51200
+    gated_mlp: bool = False  # whatever the width of the MLP says
+    multi_token_prediction: bool = False  # its module of DeepSeek-V3 is one more layer, unless notes name it left out
+    convention: str = "causal"  # of printed TFLOP/s: hardware | causal | full | six
+    fp32_gradients: bool = True
+    imbalance: float = 1.0  # busiest expert over the mean
+    expert_tp: bool = False  # experts are cut by tp as well
+    graphs_from: tuple[int, int] = (99, 0)  # container from which expert layers run under CUDA graphs
+    compiled_where: str = "compile|paxml|maxtext"  # words in notes, table or precision
+    unfused_where: str = "$^"
+    pattern: str = ""  # found in the column `source`; blank where the source is not known
     early: str = "$^"  # tables that fits leave out
     fit: bool = True
     apart: str = ""  # why its rows are reported apart
@@ -46,38 +67,7 @@ def _source(name: str, fields: dict[str, Any]) -> PublishedSource:
     return PublishedSource(name, **fields)
 
 
-def source_of(text: str) -> Source:
+def source_of(text: str) -> PublishedSource:
     """The rules of a source; the defaults under the text's first words where it is not known."""
-    return next((source for source in sources() if re.search(source.pattern, text)), unknown_source(text))
-
-
-def read_published(path: Path) -> list[TrainingRow]:
-    """The rows of a file of published steps; LogFormatError where it is not such a table."""
-    return read_rows(path, source_of)
-
-
-def apart(row: TrainingRow) -> str:
-    """Why a row is reported apart and not in the figures; blank where it is in them."""
-    source = row.source
-    if row.step is None or not isinstance(source, PublishedSource):
-        return ""
-    return source.apart or (source.apart_zero3 if row.step.zero_stage == 3 else "")
-
-
-def fitted(row: TrainingRow) -> bool:
-    """Whether fits may use a row."""
-    source = row.source
-    if not isinstance(source, PublishedSource):
-        return not apart(row)
-    return source.fit and not apart(row) and not re.search(source.early, row.cells.get("table", ""))
-
-
-def group_of(row: TrainingRow) -> str:
-    """The group that errors are stated for: the source, its models of experts and a table of another kind apart."""
-    source = row.source
-    known = source if isinstance(source, PublishedSource) else PublishedSource(source.name)
-    if row.step is not None and row.step.model.moe is not None and known.experts_apart:
-        return f"{source.name} (experts)"
-    if known.group_table and row.cells.get("table", "").startswith(known.group_table):
-        return f"{source.name} ({known.group_table})"
-    return source.name
+    name = " ".join(text.split()[:3])[:40] or "unnamed"
+    return next((source for source in sources() if re.search(source.pattern, text)), PublishedSource(name))
