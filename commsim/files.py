@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def write_atomically(path: Path, data: str | bytes) -> Path:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
     return path
+
+
+def slug(name: str, unnamed: str) -> str:
+    """A name as that of a file: lower case, words joined by ``-``; ``unnamed`` where nothing is left of it."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or unnamed
 
 
 def check_writable(path: Path) -> None:

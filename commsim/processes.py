@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 J = TypeVar("J")
 R = TypeVar("R")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Lost:
@@ -138,7 +144,6 @@ def _begin_process(begin: Callable[..., None] | None, arguments: tuple[object, .
 def _end_with_parent() -> None:
     """End this process when its parent ends, however that does: one that is killed cannot stop its pool."""
     import multiprocessing
-    import os
     import threading
     from multiprocessing.connection import wait
 

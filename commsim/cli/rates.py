@@ -12,15 +12,10 @@ def rates(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for rates.csv, and compute.yaml (GPU) or processor.yaml.")
     ] = Path("out/rates"),
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
-    threads: Annotated[
-        int, typer.Option("--threads", min=1, help="Threads on a CPU: a rank of `commsim measure` has one.")
-    ] = 1,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", min=0, help="After these no further shape is begun.", show_default=False),
-    ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed repeats of each shape.")] = 9,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads on a CPU: a rank of `commsim measure` has one.")] = 1,
+    seconds: Annotated[float | None, typer.Option(min=0, help="After these no further shape is begun.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repeats of each shape.")] = 9,
 ) -> None:
     """Measure rates of matrix products, attention and memory copies, and the time of a launch, on one device."""
     import math
