@@ -18,9 +18,10 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
     for parameter in signature(command, eval_str=True).parameters.values():
-        if is_dataclass(parameter.annotation):
-            groups[parameter.name] = parameter.annotation
-            parameters += signature(parameter.annotation, eval_str=True).parameters.values()
+        group: Any = parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            groups[parameter.name] = group
+            parameters += signature(group, eval_str=True).parameters.values()
         else:
             parameters.append(parameter)
 

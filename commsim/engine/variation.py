@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.engine.fair import connections, simulate_fair
-from commsim.engine.program import Float64, Int32, Program, build_program
+from commsim.engine.program import Float64, Int32, Program, build_program, pointers
 from commsim.engine.simulate import Outcome, simulate
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _with_late(p: Program, src: Int32, dst: Int32, late: dict[int, float]) -> Pr
     for rows in held:
         indeg[rows] += 1
     nowhere = p.route_ptr.size - 1
-    before = np.concatenate([[0], np.cumsum([rows.size for rows in held])])
+    before = pointers([rows.size for rows in held])
     return replace(
         p,
         nbytes=np.concatenate([np.zeros(count, np.int64), p.nbytes]),

@@ -134,7 +134,7 @@ def test_the_critical_path_has_no_gap(p: Program, store_and_forward: bool) -> No
 
 def test_the_bottleneck_is_the_link_that_all_wait_for() -> None:
     p = program([1000] * 5, [[0, 1], [0, 1], [0, 1], [2, 1], [2]], bandwidth=[4e9, 1e9, 4e9], latency=[1e-9] * 3)
-    path = simulate(p, record=True).critical_path()
+    path = simulate(p).critical_path()
     part, link, share = path.bottleneck()
     assert (part, link) == (StretchKind.TRANSFER, 1)
     assert share > 0.99
@@ -155,11 +155,12 @@ def test_a_cycle_is_named(edges: list[tuple[int, int]], named: str) -> None:
         simulate(p)
 
 
-def test_a_run_beyond_the_memory_limit_is_refused_before_it_starts() -> None:
-    p = program([1] * 100, [[0]] * 100, bandwidth=[1], latency=[0])
-    with pytest.raises(InfeasibleError, match=r"100 chunk moves needs about .* KiB, the limit is 1000 B"):
-        simulate(p, limit_bytes=1000)
+def test_a_run_beyond_the_memory_limit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (machine_bytes() or 2**30) > estimate_bytes(1000)
+    p = program([1] * 100, [[0]] * 100, bandwidth=[1], latency=[0])
+    monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 2000)
+    with pytest.raises(InfeasibleError, match=r"100 chunk moves needs about .* KiB, the limit is 1000 B"):
+        simulate(p)
 
 
 def test_closed_forms_do_not_import_numba() -> None:

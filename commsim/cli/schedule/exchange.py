@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from commsim.cli.options import spread
 from commsim.cli.schedule.source import ScheduleOptions, Size, Source, is_file, schedule_of
 from commsim.errors import ScheduleError
 from commsim.files import write_atomically
+
+if TYPE_CHECKING:
+    from commsim.collectives.schedule import Schedule
 
 
 def import_command(
@@ -65,7 +69,11 @@ def export(
     from commsim.collectives.json_table import json_text
     from commsim.collectives.msccl_export import msccl_text
 
-    writers = {"msccl": partial(msccl_text, protocol=protocol), "goal": goal_text, "json": json_text}
+    writers: dict[str, Callable[[Schedule], str]] = {
+        "msccl": partial(msccl_text, protocol=protocol),
+        "goal": goal_text,
+        "json": json_text,
+    }
     endings = {".xml": "msccl", ".goal": "goal", ".json": "json"}
     chosen = form or (endings.get(out.suffix.lower()) if out is not None else None)
     if chosen is None or chosen not in writers:
