@@ -32,9 +32,7 @@ def calibrate(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The parameter file to write.")] = Path("params.yaml"),
-    plot: Annotated[
-        bool, typer.Option("--plot/--no-plot", help="Draw the residuals beside it (.png and .svg).")
-    ] = True,
+    plot: Annotated[bool, typer.Option(help="Draw the residuals beside it (.png and .svg).")] = True,
     json_output: Json = False,
 ) -> None:
     """Fit the physical parameters of NCCL's or gloo's model to measured curves, with held-out error and intervals."""

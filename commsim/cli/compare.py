@@ -15,13 +15,9 @@ from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from commsim.accuracy.compare import Comparison
-    from commsim.accuracy.verdict import Verdict
-    from commsim.accuracy.whatif import Tried
     from commsim.measure.assemble import NoRows
     from commsim.measure.records import Curve
+    from commsim.report.answers import Compared
 
 
 def compare(
@@ -36,14 +32,12 @@ def compare(
     parse_only: Annotated[
         bool, typer.Option("--parse-only", help="Only read the measured files and show what is in them.")
     ] = False,
-    what_if: Annotated[
-        bool, typer.Option("--what-if/--no-what-if", help="Look for the cause where a curve is not as expected.")
-    ] = True,
+    what_if: Annotated[bool, typer.Option(help="Look for the cause where a curve is not as expected.")] = True,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder for comparison.csv and the plot (default: the first prediction's)."),
     ] = None,
-    plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw comparison.png and .svg.")] = True,
+    plot: Annotated[bool, typer.Option(help="Draw comparison.png and .svg.")] = True,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -58,23 +52,25 @@ def compare(
         _parse_only(files, json_output)
         return
     from commsim.accuracy.judge import judged, pairs, sort_files
+    from commsim.report.answers import Compared
+    from commsim.report.verdict import verdict_dict, verdict_table
 
     predictions, measured = sort_files(_paths(files))
     folder = out or predictions[0].folder
-    results = [judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)]
-    written = _write([v for v, _ in results], folder, plot) if out is not None or plot else []
+    compared = Compared(tuple(judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)))
+    written = _write(compared, folder, plot) if out is not None or plot else []
     if html is not None:
-        from commsim.report.compare_page import compare_page
         from commsim.report.page import html as page_text
 
-        write_atomically(html, page_text(compare_page(results, _title([v.comparison for v, _ in results]))))
+        write_atomically(html, page_text(compared.page()))
     if json_output:
-        from commsim.report.verdict import verdict_dict
-
-        comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in results]
+        comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
         print_json({"comparisons": comparisons})
         return
-    _print(results)
+    for line in compared.answer:
+        typer.echo(line)
+    for verdict, tried in compared.verdicts:
+        typer.echo(verdict_table(verdict, tried), nl=False)
     if written:
         typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if html is not None:
@@ -95,39 +91,13 @@ def _paths(files: list[Path]) -> list[Path]:
     return paths
 
 
-def _print(results: list[tuple[Verdict, list[Tried]]]) -> None:
-    from commsim.report.verdict import answer_line, verdict_table
-
-    several = len({v.comparison.predicted.name for v, _ in results}) > 1
-    for verdict, tried in results:
-        against = f" (against {verdict.comparison.predicted.name})" if several else ""
-        typer.echo(f"{answer_line(verdict, tried)}{against}")
-    for verdict, tried in results:
-        typer.echo(verdict_table(verdict, tried), nl=False)
-
-
-def _write(verdicts: list[Verdict], folder: Path, plot: bool) -> list[Path]:
+def _write(compared: Compared, folder: Path, plot: bool) -> list[Path]:
+    from commsim.cli.pictures import write_both
     from commsim.report.comparisons import comparison_csv
 
-    comparisons = [v.comparison for v in verdicts]
     folder.mkdir(parents=True, exist_ok=True)
-    written = [write_atomically(folder / "comparison.csv", comparison_csv(comparisons))]
-    if plot:
-        from commsim.cli.pictures import write_both
-        from commsim.report.plots import plot_bandwidth
-
-        shown = list({id(c.predicted): c.predicted for c in comparisons}.values())
-        curves = list({id(c.measured): c.measured for c in comparisons}.values())
-        figure = plot_bandwidth(shown, curves, _title(comparisons), comparisons)
-        written += write_both(folder / "comparison", figure)
-    return written
-
-
-def _title(comparisons: Sequence[Comparison]) -> str:
-    """The prediction's name, or how many there are of both."""
-    names = dict.fromkeys(c.predicted.name for c in comparisons)
-    curves = {id(c.measured) for c in comparisons}
-    return next(iter(names)) if len(names) == 1 else f"{len(names)} predictions, {len(curves)} measured curves"
+    written = [write_atomically(folder / "comparison.csv", comparison_csv(compared.comparisons))]
+    return [*written, *write_both(folder / "comparison", compared.plot())] if plot else written
 
 
 def _parse_only(files: list[Path], json_output: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson
+from commsim.cli.options import OnlyJson, changes
 from commsim.cli.run import why
 from commsim.cli.say import print_json, tracking
 from commsim.errors import CommsimError
@@ -22,16 +22,11 @@ def explain(
     result: Annotated[
         str, typer.Argument(help="A folder that commsim run or plan wrote, a scenario file, or a shipped one's name.")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as topology.nodes=4.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(help="Message size to explain, such as '1 MiB' (default: smallest and largest).")
     ] = None,
-    what_if: Annotated[
-        bool, typer.Option("--what-if/--no-what-if", help="Simulate single changes, or only say what bounds it.")
-    ] = True,
+    what_if: Annotated[bool, typer.Option(help="Simulate single changes, or only say what bounds it.")] = True,
     json_output: OnlyJson = False,
 ) -> None:
     """Say in plain sentences what bounds a run, and what each single change would give: every one is simulated."""

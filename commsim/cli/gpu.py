@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.options import Port
 from commsim.errors import CommsimError, MeasurementError
 
 if TYPE_CHECKING:
@@ -47,9 +48,7 @@ def gpu(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Drop what an earlier run left in the folder; without it that is kept.")
     ] = False,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Where rank 0 listens (default: a free port).")
-    ] = None,
+    port: Port = None,
 ) -> None:
     """Measure the GPUs here, or those of torchrun or srun: curve, choices, rates, steps, calibration and a report."""
     from commsim.lab.folder import begin, discard, expect, expect_same

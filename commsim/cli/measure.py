@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.find import find_scenario
+from commsim.cli.options import Port, changes
 from commsim.errors import CommsimError, MeasurementError, ScenarioError
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ def measure(
         str, typer.Argument(help="A scenario file, or the name of a shipped one (such as 'gloo-quickstart').")
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as workload.0.dtype=float64.", metavar="[KEY=VALUE]..."),
+        list[str] | None, changes("Changes as key.path=value, such as workload.0.dtype=float64.")
     ] = None,
     backend: Annotated[str, typer.Option(help="nccl, gloo, or auto: nccl where there is a GPU.")] = "auto",
     nproc: Annotated[
@@ -49,9 +49,7 @@ def measure(
     repeats: Annotated[
         int, typer.Option(min=1, help="How often to go through all rows; more than once gives the curve a band.")
     ] = 1,
-    check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare every element of the results with what it must be.")
-    ] = True,
+    check: Annotated[bool, typer.Option(help="Compare every element of the results with what it must be.")] = True,
     arrival: Annotated[float, typer.Option(min=1, help="Seconds that ranks wait for each other to come.")] = 300.0,
     timeout: Annotated[
         float | None,
@@ -115,9 +113,7 @@ def measure(
             help="Build this network here first: a preset, a file, or 'scenario'; removed at the end. Linux, root.",
         ),
     ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Where rank 0 listens (default: a free port).")
-    ] = None,
+    port: Port = None,
 ) -> None:
     """Run the collectives of a scenario on real ranks, here or as one rank of torchrun or srun."""
     from commsim.measure.launcher import require_torch

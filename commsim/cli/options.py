@@ -13,6 +13,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 OnlyJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 
 
+Port = Annotated[
+    int | None, typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).")
+]
+
+
+def changes(text: str) -> Any:
+    """The argument for overrides."""
+    return typer.Argument(help=text, metavar="[KEY=VALUE]...")
+
+
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one option per field in place of each parameter that is annotated with a dataclass."""
     parameters: list[Parameter] = []

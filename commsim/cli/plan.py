@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson
+from commsim.cli.options import OnlyJson, changes
 from commsim.cli.say import terminal_bar
 from commsim.files import slug, write_atomically
 
@@ -23,16 +23,11 @@ if TYPE_CHECKING:
 
 def plan(
     file: Annotated[str, typer.Argument(help="A plan file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as plan.best=5.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate/--no-simulate", help="Simulate the best ones, or take the closed form's word.")
-    ] = True,
-    html: Annotated[bool, typer.Option("--html/--no-html", help="Write report.html, one file to mail.")] = False,
-    files: Annotated[bool, typer.Option("--files/--no-files", help="Whether to write files at all.")] = True,
+    simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,
+    html: Annotated[bool, typer.Option(help="Write report.html, one file to mail.")] = False,
+    files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     json_output: OnlyJson = False,
 ) -> None:
     """Search every way to cut a model over a machine, simulate the best, and say what binds them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson
+from commsim.cli.options import OnlyJson, changes
 from commsim.cli.say import print_json, say, tracking
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ def run(
     scenario: Annotated[
         str, typer.Argument(help="A scenario file, or the name of a shipped one (such as 'quickstart').")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as topology.nodes=4.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
     json_output: OnlyJson = False,
     out: Annotated[
         Path | None,
@@ -37,17 +34,15 @@ def run(
             help="Folder for the files (default: out/<name>); a folder in it for each of several scenarios.",
         ),
     ] = None,
-    files: Annotated[bool, typer.Option("--files/--no-files", help="Whether to write files at all.")] = True,
+    files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     plot: Annotated[
         bool | None,
         typer.Option(
-            "--plot/--no-plot",
-            help="Draw bandwidth.png and .svg, of a training step pipeline.png (default: as the scenario says).",
+            help="Draw bandwidth.png and .svg, of a training step pipeline.png (default: as the scenario says)."
         ),
     ] = None,
     html: Annotated[
-        bool | None,
-        typer.Option("--html/--no-html", help="Write report.html, one file to mail (default: as the scenario says)."),
+        bool | None, typer.Option(help="Write report.html, one file to mail (default: as the scenario says).")
     ] = None,
     explain_choice: Annotated[
         bool,
@@ -58,8 +53,7 @@ def run(
     explain: Annotated[
         bool | None,
         typer.Option(
-            "--explain/--no-explain",
-            help="Say what bounds it and, simulated, what each change would give (default: only in report.html).",
+            help="Say what bounds it and, simulated, what each change would give (default: only in report.html)."
         ),
     ] = None,
     trace: Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson
+from commsim.cli.options import OnlyJson, changes
 from commsim.cli.say import print_json, say, terminal_bar
 from commsim.errors import CommsimError
 from commsim.files import slug, write_atomically
@@ -28,9 +28,7 @@ _MOST_ANSWERED = 20_000  # points: the rows of more are for other tools
 
 def sweep(
     file: Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes of its scenario as key.path=value.", metavar="[KEY=VALUE]...")
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes of its scenario as key.path=value.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the journal and the rows (default: out/<name>).")
     ] = None,
@@ -42,9 +40,7 @@ def sweep(
         str | None, typer.Option(help="Only part I of N (from 0), such as 2/8; then commsim merge.")
     ] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write rows.parquet beside rows.csv.")] = False,
-    html: Annotated[
-        bool, typer.Option("--html/--no-html", help="Write report.html: curves along every path, knees, rows.")
-    ] = False,
+    html: Annotated[bool, typer.Option(help="Write report.html: curves along every path, knees, rows.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the journal holds.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and list the points, run none.")] = False,
     json_output: OnlyJson = False,

@@ -121,10 +121,7 @@ def import_command(
     ] = None,
     peer_to_peer: Annotated[
         bool | None,
-        typer.Option(
-            "--peer-to-peer/--no-peer-to-peer",
-            help="Whether GPUs may write to each other's memory over PCIe; GeForce cards may not.",
-        ),
+        typer.Option(help="Whether GPUs may write to each other's memory over PCIe; GeForce cards may not."),
     ] = None,
     nodes: Nodes = 1,
 ) -> None:

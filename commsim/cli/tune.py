@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import Json
+from commsim.cli.options import Json, changes
 from commsim.cli.say import print_json
 from commsim.errors import ScenarioError
 from commsim.files import write_atomically
@@ -17,9 +17,7 @@ from commsim.files import write_atomically
 
 def tune(
     scenario: Annotated[str, typer.Argument(help="A scenario file, or the name of a shipped one, with library nccl.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes as key.path=value.", metavar="[KEY=VALUE]...")
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("nccl_tuner.conf"),
     json_output: Json = False,
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import numpy as np
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 Engine = Literal["auto", "closed_form", "wavefront", "fold", "event"]
 Contention = Literal["fifo", "fair"]
 
-ENGINES = ("auto", "closed_form", "wavefront", "fold", "event")
-CONTENTION = ("fifo", "fair")
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 DIFFERENCE = 0.1
 """Where FIFO links and fair sharing differ by more than this share, a result gives both."""
@@ -61,7 +60,7 @@ def evaluate(
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}, expected {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
-    if contention not in CONTENTION:
+    if contention not in get_args(Contention):
         raise ValueError(f"unknown contention {contention!r}, expected fifo or fair")
     if isinstance(work, Family):
         return _family(work, topology, engine, contention)

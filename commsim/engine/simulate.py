@@ -36,6 +36,12 @@ class Outcome:
     exact: bool = True
     contention: str = "fifo"
     store_and_forward: bool = False
+    part: str = ""
+
+    @property
+    def link(self) -> Int64:
+        """The numbers of the links that the columns are of: all."""
+        return np.arange(self.link_bytes.size)
 
     @property
     def makespan_s(self) -> float:

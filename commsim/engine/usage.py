@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.engine.critical import StretchKind
 from commsim.engine.family import Totals
-from commsim.engine.program import Float64, Int64
+from commsim.engine.program import Float64
 from commsim.engine.simulate import Outcome
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 
@@ -83,7 +83,7 @@ def kind_name(topology: Topology, link: int) -> str:
 
 def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
     """Use by kind of link, the busiest kind first, equals by name; links that carried nothing do not count."""
-    link, nbytes, busy = _columns(outcome)
+    link, nbytes, busy = outcome.link, outcome.link_bytes, outcome.link_busy_s
     kinds: dict[str, list[int]] = {}
     for place in np.flatnonzero(nbytes):
         kinds.setdefault(kind_name(topology, int(link[place])), []).append(int(place))
@@ -104,15 +104,9 @@ def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
     return sorted(rows, key=lambda row: (-round(row.busiest_share, 9), row.kind))
 
 
-def _columns(outcome: Outcome | Totals) -> tuple[Int64, Int64, Float64]:
-    nbytes, busy = outcome.link_bytes, outcome.link_busy_s
-    link = getattr(outcome, "link", None)
-    return (np.arange(nbytes.size) if link is None else link.astype(np.int64)), nbytes, busy
-
-
 def network_use(outcome: Outcome | Totals, topology: Topology, *, most: int = MOST_LINKS) -> Use:
     """How a run used the network, with the ``most`` busiest links by name; a collective alone hides behind nothing."""
-    link, nbytes, busy = _columns(outcome)
+    link, nbytes, busy = outcome.link, outcome.link_bytes, outcome.link_busy_s
     used = np.flatnonzero(nbytes)
     first = used[np.argsort(-busy[used], kind="stable")][:most]
     span = outcome.makespan_s or 1.0
@@ -137,7 +131,7 @@ def network_use(outcome: Outcome | Totals, topology: Topology, *, most: int = MO
             for i in first
         ),
         links_used=int(used.size),
-        part=getattr(outcome, "part", ""),
+        part=outcome.part,
     )
 
 
@@ -147,7 +141,7 @@ def limiting_link(outcome: Outcome | Totals, topology: Topology) -> tuple[int, f
     Of the links held longest, to a hundredth, the one with most bytes for its bandwidth: those behind a slow link on
     one way are held as long as it is.
     """
-    link, nbytes, busy = _columns(outcome)
+    link, nbytes, busy = outcome.link, outcome.link_bytes, outcome.link_busy_s
     if not busy.size or outcome.makespan_s == 0.0:
         return -1, 0.0
     inside = link < topology.link_bandwidth.size

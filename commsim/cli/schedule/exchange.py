@@ -22,7 +22,7 @@ def import_command(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="An MSCCL algorithm (.xml) or a table (.json).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Table to write: FILE.json.")],
     nbytes: Size = None,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse a schedule that is not correct.")] = True,
+    check: Annotated[bool, typer.Option(help="Refuse a schedule that is not correct.")] = True,
 ) -> None:
     """Read a schedule, prove it, and write it as a JSON table."""
     from commsim.collectives.check import check as prove_one

@@ -76,11 +76,7 @@ def draw(
 
 
 @spread
-def stats(
-    source: Source,
-    options: ScheduleOptions,
-    json_output: Json = False,
-) -> None:
+def stats(source: Source, options: ScheduleOptions, json_output: Json = False) -> None:
     """Count steps and bytes per rank, beside the least that any algorithm needs."""
     from commsim.report.schedule_tables import heading, schedule_stats, stats_table
 

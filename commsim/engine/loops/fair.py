@@ -23,8 +23,7 @@ from commsim.engine.loops.flows import (
     STOPPING,
     UNTIL,
 )
-from commsim.engine.loops.heap import BEFORE, drop_first, push
-from commsim.engine.loops.minima import first_leaf, set_leaf
+from commsim.engine.loops.heap import BEFORE, drop_first, first_leaf, push, set_leaf
 
 if TYPE_CHECKING:
     from commsim.engine.loops.flows import FairLines, FairLinks, FairOps, FairRun
