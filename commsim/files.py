@@ -10,21 +10,20 @@ from pathlib import Path
 from commsim.errors import CommsimError
 
 
-def write_atomically(path: Path, data: str | bytes) -> Path:
-    """Write `data` to `path` under a temporary name in the same folder, then rename; returns `path`.
+def write_atomically(path: Path, content: str | bytes) -> Path:
+    """Write `content` to `path` under a temporary name in the same folder, then rename; returns `path`.
 
     Missing folders are made. A reader sees the old file or the new one, never half of it, and whatever
     interrupts the writing leaves no temporary file behind. Raises CommsimError where the place cannot be
     written.
     """
-    content = data.encode() if isinstance(data, str) else data
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{path.name[:80]}."
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
+            stream.write(content.encode() if isinstance(content, str) else content)
             os.fchmod(stream.fileno(), 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
         Path(temporary).replace(path)
         temporary = None

@@ -25,8 +25,9 @@ def _root() -> None:
 @app.command("collectives")
 def collectives(
     more: Annotated[list[Path] | None, typer.Argument(metavar="DIR", help="Further folders, as after --data.")] = None,
-    data: Annotated[
-        list[Path] | None, typer.Option(help="Folders of INDEX_*.csv and <slug>.csv (default: the project's).")
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option("--data", help="Folders of INDEX_*.csv and <slug>.csv (default: the project's)."),
     ] = None,
     cases: Annotated[list[Path] | None, typer.Option(help="Case files beside the project's.")] = None,
     mode: Annotated[
@@ -45,7 +46,7 @@ def collectives(
 ) -> None:
     """Predict every log of the folders and say how far off the predictions are."""
     study = _study()
-    folders = [*(data or ()), *(more or ())]
+    folders = [*(sources or ()), *(more or ())]
     names = only.split(",") if only is not None else None
     output = study.Output(json_path, html, report, check)
     study.collectives(folders, cases or [], mode or ["zero-shot"], names, workers, output)

@@ -89,15 +89,12 @@ def bind(
     first = np.arange(phase.size, dtype=np.int64)[:, None] * senders
     after = first + lanes * senders + np.stack([p.to for p in phases])[phase]
     edges = max(phase.size - lanes, 0) * senders
-    indeg = np.ones(rows, np.int32)
-    indeg[: lanes * senders] = 0
     return Program(
         nbytes=np.repeat(np.array([p.nbytes for p in phases], np.int64)[phase], senders),
         route=route[phase].reshape(-1).astype(np.int32),
         delay_s=np.zeros(rows),
         succ_ptr=np.minimum(np.arange(rows + 1, dtype=np.int64), edges),
         succ_idx=after.reshape(-1)[:edges].astype(np.int32),
-        indeg=indeg,
         route_ptr=routes[0],
         route_link=routes[1],
         link_bandwidth=links[0],

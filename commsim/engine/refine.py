@@ -206,7 +206,6 @@ def _quotient(p: Program, conn: Int64, slots: _Slots, op: _Classes, line: _Class
             delay_s=p.delay_s[first_op],
             succ_ptr=pointers(np.bincount(edges // classes, minlength=classes)),
             succ_idx=(edges % classes).astype(np.int32),
-            indeg=np.bincount(edges % classes, minlength=classes).astype(np.int32),
             route_ptr=pointers(np.bincount(of, minlength=lines)),
             route_link=over.astype(np.int32),
             link_bandwidth=np.concatenate([p.link_bandwidth[first_link], cap]),

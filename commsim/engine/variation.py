@@ -104,9 +104,6 @@ class Variation:
 def _with_late(p: Program, src: Int32, dst: Int32, late: dict[int, float]) -> Program:
     count = len(late)
     held = [np.flatnonzero((src == rank) | (dst == rank)) for rank in late]
-    indeg = p.indeg.copy()
-    for rows in held:
-        indeg[rows] += 1
     nowhere = p.route_ptr.size - 1
     before = pointers([rows.size for rows in held])
     return replace(
@@ -116,7 +113,6 @@ def _with_late(p: Program, src: Int32, dst: Int32, late: dict[int, float]) -> Pr
         delay_s=np.concatenate([list(late.values()), p.delay_s]),
         succ_ptr=np.concatenate([before[:-1], before[-1] + p.succ_ptr]),
         succ_idx=np.concatenate([*held, p.succ_idx]).astype(np.int32) + np.int32(count),
-        indeg=np.concatenate([np.zeros(count, np.int32), indeg]),
         route_ptr=np.append(p.route_ptr, p.route_ptr[-1]),
     )
 

@@ -40,7 +40,6 @@ def _two() -> Any:
         ({"route_ptr": np.array([0, 2])}, r"route_ptr must have 2 entries from 0 to 3"),
         ({"succ_idx": np.array([5])}, r"succ_idx\[0\] is 5, expected one of 2 ops"),
         ({"succ_ptr": np.array([0, 2, 1])}, "succ_ptr decreases at entry 2"),
-        ({"indeg": np.array([0, 0])}, "indeg does not count"),
         ({"nbytes": np.array([0.5, 1])}, "nbytes: found float64"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -105,13 +106,11 @@ def test_no_link_is_busier_than_the_makespan_or_faster_than_its_bandwidth(p: Pro
 @given(random_programs(), st.integers(-3, 3))
 def test_scaling_rates_and_latencies_scales_time_exactly(p: Program, power: int) -> None:
     factor = 2.0**power
-    faster = Program(
-        **{name: getattr(p, name) for name in Program.__dataclass_fields__}
-        | {
-            "link_bandwidth": p.link_bandwidth * factor,
-            "link_latency": p.link_latency / factor,
-            "delay_s": p.delay_s / factor,
-        }
+    faster = dataclasses.replace(
+        p,
+        link_bandwidth=p.link_bandwidth * factor,
+        link_latency=p.link_latency / factor,
+        delay_s=p.delay_s / factor,
     )
     assert np.array_equal(simulate(faster).end_s * factor, simulate(p).end_s)
 
