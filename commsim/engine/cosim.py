@@ -31,10 +31,10 @@ from commsim.collectives.schedule import Schedule
 from commsim.engine.merging import Routes
 from commsim.engine.program import Float64, Int32, Int64
 from commsim.engine.template import Bound, Template
+from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.engine.cosim_fair import FairNetwork
-    from commsim.topology.graph import Topology
 
 __all__ = ["Environment", "Network", "Template"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from commsim.engine.loops.flows import FairLines, FairLinks, FairOps, FairRun
 from commsim.engine.loops.heap import Heap
 from commsim.engine.program import Float64, Int32, Int64, count_up, places_along
 from commsim.engine.template import Bound, Template
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 _MOST_CONNECTIONS = 1 << 20
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import Literal, get_args, overload
 
 import numpy as np
 
@@ -22,9 +22,7 @@ from commsim.engine.refine import simulate_folded
 from commsim.engine.simulate import Outcome, simulate
 from commsim.engine.wavefront import servers_of, wavefront
 from commsim.errors import InfeasibleError
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Engine = Literal["auto", "closed_form", "wavefront", "fold", "event"]
 Contention = Literal["fifo", "fair"]

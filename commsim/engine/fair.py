@@ -9,18 +9,15 @@ later, so alone it takes as long as in the FIFO model. (Bertsekas & Gallager, Da
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commsim.collectives.schedule import Schedule
 from commsim.engine.loops.flows import FILLED, FILLINGS, FINISHED, FairLines, FairLinks, FairOps, FairRun
 from commsim.engine.memory import RUN_BYTES_PER_ROW, require_memory
 from commsim.engine.program import Float64, Int32, Int64, Program, bytes_of_links, dense_ids, places_along, pointers
 from commsim.engine.simulate import Outcome, cycle_message
 from commsim.errors import CommsimError, ScheduleError
-
-if TYPE_CHECKING:
-    from commsim.collectives.schedule import Schedule
 
 QUANTUM = 1e-12
 """Events this close in relative time are handled together: equal times that differ in the last bits are one event."""

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.grid import usual_node
-from commsim.collectives.ring import ring_orders
+from commsim.collectives.ring import Order, ring_orders
 from commsim.collectives.schedule import at_least_one, elements
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.program import Float64, Int32, Int64, Program, require_ranks
 from commsim.errors import ScheduleError
-
-if TYPE_CHECKING:
-    from commsim.collectives.ring import Order
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ and the images themselves, are checked.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +21,7 @@ from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.merging import Routes
 from commsim.engine.program import Float64, Int32, Int64, Program, pointers, require_ranks
 from commsim.engine.simulate import simulate
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 CHECK_ALL_RANKS = 16_384
 """Up to here the images of all ranks are checked; above, those of the first, the middle and the last two periods."""

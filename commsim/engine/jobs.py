@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from commsim.collectives.schedule import Schedule, relabel
+from commsim.engine.evaluate import Contention
 from commsim.engine.fair import QUANTUM, connections, simulate_fair
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.program import Float64, Int32, Int64, Program, build_program, pointers
 from commsim.engine.simulate import Outcome, simulate
 from commsim.engine.variation import Variation, more_connections
 from commsim.errors import InfeasibleError
-
-if TYPE_CHECKING:
-    from commsim.engine.evaluate import Contention
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Column = TypeVar("Column", Int64, Int32)
 

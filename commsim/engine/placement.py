@@ -14,8 +14,6 @@ receiver; what ranks add in a switch goes up once from each and down once as the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
@@ -23,11 +21,9 @@ from commsim.collectives.registry import entry
 from commsim.collectives.schedule import Schedule
 from commsim.errors import ScheduleError, TopologyError
 from commsim.topology.aggregation import common_switch, needs_adding_switches
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import Int32, Int64, VertexKind
 from commsim.topology.ways import WayFinder
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
 
 _NVLS_SM = 90
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,7 @@ from commsim.collectives.schedule import Schedule
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.placement import routes
 from commsim.errors import ScheduleError
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,11 +10,8 @@ from commsim.engine.critical import StretchKind
 from commsim.engine.family import Totals
 from commsim.engine.program import Float64
 from commsim.engine.simulate import Outcome
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
-
 
 MOST_LINKS = 10_000
 """Links listed by name; a machine of 100,000 GPUs has half a million."""

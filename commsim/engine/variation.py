@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.schedule import Schedule
+from commsim.engine.evaluate import Contention
 from commsim.engine.fair import connections, simulate_fair
 from commsim.engine.program import Float64, Int32, Program, build_program, pointers
 from commsim.engine.simulate import Outcome, simulate
-
-if TYPE_CHECKING:
-    from commsim.collectives.schedule import Schedule
-    from commsim.engine.evaluate import Contention
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Distribution = Literal["exponential", "uniform", "lognormal"]
 

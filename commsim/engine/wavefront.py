@@ -10,15 +10,12 @@ bandwidth of the route and the sum of its latencies. No compiled code is needed 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.engine.family import Family, Totals
 from commsim.engine.program import Float64, Int32, Int64, places_along, require_ranks
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 
 @dataclass(frozen=True, eq=False)
