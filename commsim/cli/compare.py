@@ -17,7 +17,6 @@ from commsim.files import write_atomically
 if TYPE_CHECKING:
     from commsim.measure.assemble import NoRows
     from commsim.measure.records import Curve
-    from commsim.report.answers import Compared
 
 
 def compare(
@@ -52,13 +51,20 @@ def compare(
         _parse_only(files, json_output)
         return
     from commsim.accuracy.judge import judged, pairs, sort_files
+    from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
+    from commsim.report.comparisons import comparison_csv
     from commsim.report.verdict import verdict_dict, verdict_table
 
     predictions, measured = sort_files(_paths(files))
     folder = out or predictions[0].folder
     compared = Compared(tuple(judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)))
-    written = _write(compared, folder, plot) if out is not None or plot else []
+    written = []
+    if out is not None or plot:
+        folder.mkdir(parents=True, exist_ok=True)
+        written.append(write_atomically(folder / "comparison.csv", comparison_csv(compared.comparisons)))
+    if plot:
+        written += write_both(folder / "comparison", compared.plot())
     if html is not None:
         from commsim.report.page import html as page_text
 
@@ -89,15 +95,6 @@ def _paths(files: list[Path]) -> list[Path]:
     if faults:
         raise LogFormatError("\n".join(faults))
     return paths
-
-
-def _write(compared: Compared, folder: Path, plot: bool) -> list[Path]:
-    from commsim.cli.pictures import write_both
-    from commsim.report.comparisons import comparison_csv
-
-    folder.mkdir(parents=True, exist_ok=True)
-    written = [write_atomically(folder / "comparison.csv", comparison_csv(compared.comparisons))]
-    return [*written, *write_both(folder / "comparison", compared.plot())] if plot else written
 
 
 def _parse_only(files: list[Path], json_output: bool) -> None:

@@ -53,6 +53,7 @@ def gpu(
     """Measure the GPUs here, or those of torchrun or srun: curve, choices, rates, steps, calibration and a report."""
     from commsim.lab.folder import begin, discard, expect, expect_same
     from commsim.lab.ranks import follow
+    from commsim.lab.session import PARTS
     from commsim.lab.stages import SMALLEST_BYTES
     from commsim.measure.gpu import gpus
     from commsim.measure.launcher import require_torch
@@ -66,7 +67,9 @@ def gpu(
         raise CommsimError(f"--largest: found {largest}, expected at least {SMALLEST_BYTES} B")
     if fresh and not minutes:
         raise CommsimError("--fresh drops what is measured, and --minutes 0 measures nothing: leave out one of them")
-    parts = _parts(only)
+    parts = PARTS if only is None else tuple(part.strip() for part in only.split(","))
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise CommsimError(f"--only: found {', '.join(map(repr, unknown))}, expected some of {', '.join(PARTS)}")
     place = place_from(os.environ)
     if place is not None and place.rank:
         from commsim.measure.torch_runner import end_process  # takes seconds, as it brings torch
@@ -84,16 +87,6 @@ def gpu(
             discard(out)
         expect_same(out, _of_this_machine(ranks))
     _lead(out, 60 * minutes, most, parts, ranks, port, timeout)
-
-
-def _parts(only: str | None) -> tuple[str, ...]:
-    """What to measure; a CommsimError names what is no part."""
-    from commsim.lab.session import PARTS
-
-    asked = PARTS if only is None else tuple(part.strip() for part in only.split(","))
-    if unknown := [part for part in asked if part not in PARTS]:
-        raise CommsimError(f"--only: found {', '.join(map(repr, unknown))}, expected some of {', '.join(PARTS)}")
-    return asked
 
 
 def _lead(

@@ -112,7 +112,9 @@ def _fold(family: Family, topology: Topology, period: int, rail: int, fifo: bool
             return "the family does not send alike from the ranks of a node"
     chosen = range(count) if n <= CHECK_ALL_RANKS else sorted({0, 1, count // 2, count - 2, count - 1})
     chosen_ranks = np.concatenate([np.arange(k * period, (k + 1) * period) for k in chosen])
-    if len(chosen) < count and any((np.abs(_offset(phase.to, n)) > period).any() for phase in family.phases):
+    # How far each rank sends, the short way round.
+    farthest = max(int(np.abs((phase.to - ranks + n // 2) % n - n // 2).max()) for phase in family.phases)
+    if len(chosen) < count and farthest > period:
         return f"the family reaches beyond the next period, which is only checked up to {CHECK_ALL_RANKS} ranks"
     hops = _hops(family, topology, chosen_ranks)
     # Links numbered anew: what follows need not carry all links of a large machine about.
@@ -132,11 +134,6 @@ def _fold(family: Family, topology: Topology, period: int, rail: int, fifo: bool
         return "messages of one step are numbered in another order on one link than on its images, which breaks ties"
     label = _labels(_images_of_links(images), used.size)
     return _quotient(family, used, speed, images[..., 0, 0], label, period, rail)
-
-
-def _offset(to: Int64, n: int) -> Int64:
-    """How far each rank sends, the short way round."""
-    return np.asarray((to - np.arange(n) + n // 2) % n - n // 2)
 
 
 def _hops(family: Family, topology: Topology, ranks: Int64) -> Int64:

@@ -107,17 +107,19 @@ def run_together(
     parts = [_job_part(job, topology, variation, (run, i)) for i, job in enumerate(jobs)]
     rows = sum(part.program.rows for part in parts)
     require_memory(estimate_bytes(rows), rows)  # each was small enough alone; side by side they stand there once more
-    alone = np.array([_span(_simulated([part], contention, quantum), part) for part in parts])
+    starts = np.array([part.start_s for part in parts])
+    alone = np.array([_ends(_simulated([part], contention, quantum), [part])[0] for part in parts]) - starts
     paced = [flow for flow in flows if flow.rate is not None]
     fixed = [_flow_part(flow, topology, contention, flow.nbytes or 0) for flow in flows if flow.rate is None]
-    horizon = 2.0 * float(max((a + p.start_s for a, p in zip(alone, parts, strict=True)), default=0.0))
+    horizon = 2.0 * float((alone + starts).max(initial=0.0))
     for _ in range(_MOST_SPANS):
         rest = [
             _flow_part(flow, topology, contention, int((flow.rate or 0.0) * (horizon - flow.start_s)))
             for flow in paced
             if flow.start_s < horizon
         ]
-        outcome = _simulated([*parts, *fixed, *rest], contention, quantum)
+        everyone = [*parts, *fixed, *rest]
+        outcome = _simulated(everyone, contention, quantum)
         ends = _ends(outcome, parts)
         if not paced or ends.max(initial=0.0) <= horizon:
             break
@@ -126,9 +128,7 @@ def run_together(
         raise InfeasibleError(
             "the background flows leave the jobs so little room that they do not end: lower the rates or move the flows"
         )
-    together = ends - np.array([part.start_s for part in parts])
-    everyone = [*parts, *fixed, *rest]
-    return JobTimes(alone, together, tuple(_meetings(everyone, len(parts))), outcome.messages)
+    return JobTimes(alone, ends - starts, tuple(_meetings(everyone, len(parts))), outcome.messages)
 
 
 def _job_part(job: Job, topology: Topology, variation: Variation | None, draw: tuple[int, ...]) -> _Part:
@@ -225,10 +225,6 @@ def _ends(outcome: Outcome, parts: Sequence[_Part]) -> Float64:
         ends.append(float(outcome.end_s[first : first + part.program.rows].max(initial=part.start_s)))
         first += part.program.rows
     return np.array(ends)
-
-
-def _span(outcome: Outcome, part: _Part) -> float:
-    return float(_ends(outcome, [part])[0]) - part.start_s
 
 
 def _meetings(parts: Sequence[_Part], jobs: int) -> list[Meeting]:

@@ -61,8 +61,7 @@ def place(schedule: Schedule, topology: Topology) -> Int64:
     return vertex
 
 
-def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
-    del ways
+def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, _: WayFinder) -> int:
     nodes = np.unique(topology.vertex_node[vertex[peers]])
     if nodes.size > 1:
         raise TopologyError(f"an NVSwitch reaches the ranks of one node, and these are on {nodes.size}")
@@ -88,8 +87,7 @@ def _network(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -
     return common_switch(topology, {int(v) for v in vertex[peers]})
 
 
-def _server(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
-    del peers, vertex, ways
+def _server(_peers: Int64, _vertex: Int64, topology: Topology, _: WayFinder) -> int:
     hosts = np.flatnonzero(topology.vertex_kind[: topology.node_first_vertex[1]] == VertexKind.HOST)
     if not hosts.size:
         raise TopologyError(f"the nodes of {topology.name} have no host CPU that could be the server")
