@@ -62,7 +62,9 @@ def compare(
     written = []
     if out is not None or plot:
         folder.mkdir(parents=True, exist_ok=True)
-        written.append(write_atomically(folder / "comparison.csv", comparison_csv(compared.comparisons)))
+        written.append(
+            write_atomically(folder / "comparison.csv", comparison_csv([v.comparison for v, _ in compared.verdicts]))
+        )
     if plot:
         written += write_both(folder / "comparison", compared.plot())
     if html is not None:

@@ -33,11 +33,7 @@ def connections(schedule: Schedule) -> Int32:
 
 
 def simulate_fair(
-    program: Program,
-    connection: Int32 | None = None,
-    *,
-    quantum: float = QUANTUM,
-    weight: Int64 | None = None,
+    program: Program, connection: Int32 | None = None, *, quantum: float = QUANTUM, weight: Int64 | None = None
 ) -> Outcome:
     """The Outcome of a program under max-min fair sharing with a FIFO queue per connection.
 

@@ -100,11 +100,11 @@ def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
     return sorted(rows, key=lambda row: (-round(row.busiest_share, 9), row.kind))
 
 
-def network_use(outcome: Outcome | Totals, topology: Topology, *, most: int = MOST_LINKS) -> Use:
-    """How a run used the network, with the ``most`` busiest links by name; a collective alone hides behind nothing."""
+def network_use(outcome: Outcome | Totals, topology: Topology) -> Use:
+    """How a run used the network, its busiest links by name; a collective alone hides behind nothing."""
     link, nbytes, busy = outcome.link, outcome.link_bytes, outcome.link_busy_s
     used = np.flatnonzero(nbytes)
-    first = used[np.argsort(-busy[used], kind="stable")][:most]
+    first = used[np.argsort(-busy[used], kind="stable")][:MOST_LINKS]
     span = outcome.makespan_s or 1.0
     times = (
         (outcome.start_s, outcome.end_s)

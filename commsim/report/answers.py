@@ -52,13 +52,12 @@ class Compared(_Shown):
     verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
 
     @property
-    def comparisons(self) -> list[Comparison]:
-        """The pairs."""
+    def _comparisons(self) -> list[Comparison]:
         return [verdict.comparison for verdict, _ in self.verdicts]
 
     @property
     def _predictions(self) -> list[str]:
-        return list(dict.fromkeys(c.predicted.name for c in self.comparisons))
+        return list(dict.fromkeys(c.predicted.name for c in self._comparisons))
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -86,13 +85,13 @@ class Compared(_Shown):
         """Bus bandwidth over message size, measured and predicted, with the error below."""
         from commsim.report.plots import plot_bandwidth
 
-        predicted = list({id(c.predicted): c.predicted for c in self.comparisons}.values())
-        measured = list({id(c.measured): c.measured for c in self.comparisons}.values())
-        return plot_bandwidth(predicted, measured, self._title(), self.comparisons)
+        predicted = list({id(c.predicted): c.predicted for c in self._comparisons}.values())
+        measured = list({id(c.measured): c.measured for c in self._comparisons}.values())
+        return plot_bandwidth(predicted, measured, self._title(), self._comparisons)
 
     def _title(self) -> str:
         """The prediction's name, or how many there are of both."""
-        curves = {id(c.measured) for c in self.comparisons}
+        curves = {id(c.measured) for c in self._comparisons}
         names = self._predictions
         return names[0] if len(names) == 1 else f"{len(names)} predictions, {len(curves)} measured curves"
 
