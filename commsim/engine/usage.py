@@ -1,4 +1,4 @@
-"""How links were used, by link and kind; what a run waits for; time in which communication is exposed."""
+"""How links were used, by link and kind; what a run waits for; how long something is sent."""
 
 from __future__ import annotations
 
@@ -65,16 +65,14 @@ class Use:
 
 
 def link_name(topology: Topology, link: int) -> str:
-    """The link's ends by name, such as ``node0/gpu0 -> node0/nvswitch``; beyond the topology, a thread block."""
-    if link >= topology.link_src.size:
-        return f"thread block {link - topology.link_src.size}"
+    """The link's ends by name, such as ``node0/gpu0 -> node0/nvswitch``."""
     src, dst = int(topology.link_src[link]), int(topology.link_dst[link])
     return f"{topology.vertex_name[src]} -> {topology.vertex_name[dst]}"
 
 
 def kind_name(topology: Topology, link: int) -> str:
-    """What the link's kind is called; beyond the topology, a thread block."""
-    return LINK_NAMES[LinkKind(int(topology.link_kind[link]))] if link < topology.link_kind.size else "thread block"
+    """What the link's kind is called."""
+    return LINK_NAMES[LinkKind(int(topology.link_kind[link]))]
 
 
 def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
@@ -106,14 +104,10 @@ def network_use(outcome: Outcome | Totals, topology: Topology) -> Use:
     used = np.flatnonzero(nbytes)
     first = used[np.argsort(-busy[used], kind="stable")][:MOST_LINKS]
     span = outcome.makespan_s or 1.0
-    times = (
-        (outcome.start_s, outcome.end_s)
-        if isinstance(outcome, Outcome)
-        else (np.zeros(1), np.full(1, outcome.makespan_s))
-    )
+    sending_s = covered_s(outcome.start_s, outcome.end_s) if isinstance(outcome, Outcome) else outcome.makespan_s
     return Use(
         time_s=outcome.makespan_s,
-        exposed_s=exposed_s(times, (np.zeros(0), np.zeros(0))),
+        exposed_s=sending_s,
         bottleneck=bottleneck(outcome, topology),
         kinds=tuple(usage(outcome, topology)),
         links=tuple(
@@ -167,19 +161,12 @@ def bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
     return f"{text}, most of it over {link_name(topology, link)} ({kind_name(topology, link)})"
 
 
-def exposed_s(communication: tuple[Float64, Float64], computation: tuple[Float64, Float64]) -> float:
-    """Seconds in which something is communicated and nothing computed; each argument: starts and ends.
+def covered_s(start: Float64, end: Float64) -> float:
+    """Seconds that some of the intervals cover.
 
-    >>> exposed_s((np.array([0.0, 2.0]), np.array([1.0, 5.0])), (np.array([0.5]), np.array([3.0])))
-    2.5
+    >>> covered_s(np.array([0.0, 2.0, 4.0]), np.array([1.0, 5.0, 6.0]))
+    5.0
     """
-    # |A minus B| = |A or B| - |B|.
-    both = tuple(np.append(a, b) for a, b in zip(communication, computation, strict=True))
-    return _covered(*both) - _covered(*computation)
-
-
-def _covered(start: Float64, end: Float64) -> float:
-    """The length of the union of intervals."""
     if not start.size:
         return 0.0
     order = np.argsort(start, kind="stable")
