@@ -31,7 +31,6 @@ def _ring(n: int, channels: int = 1, pipeline: int = 1) -> Program:
         delay_s=np.zeros(schedule.rows),
         succ_ptr=ptr,
         succ_idx=idx,
-        indeg=np.bincount(idx, minlength=schedule.rows).astype(np.int32),
         route_ptr=np.arange(n + 1, dtype=np.int64) * 2,
         route_link=np.stack([ranks, n + (ranks + 1) % n], axis=1).ravel().astype(np.int32),
         link_bandwidth=np.full(2 * n, 50e9),

@@ -131,7 +131,6 @@ def _program(nbytes: Any, route: Any, after: Any, ptr: Any, links: Any, count: i
         delay_s=np.zeros(nbytes.size),
         succ_ptr=after[0],
         succ_idx=after[1],
-        indeg=np.bincount(after[1], minlength=nbytes.size).astype(np.int32),
         route_ptr=ptr.astype(np.int64),
         route_link=links.astype(np.int32),
         link_bandwidth=np.full(count, 50e9),

@@ -95,19 +95,19 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     question, document = read_plan(path, overrides)
     spec = question.plan
     machines = planner.machines(spec, document, path.parent)
-    found = planner.PlanAnswer()
+    answer = planner.PlanAnswer()
     begun = process_time()
-    planner.rank(spec, machines, found)
+    planner.rank(spec, machines, answer)
     seconds = process_time() - begun
-    chosen = planner.shortlist(spec, machines, found)
+    chosen = planner.shortlist(spec, machines, answer)
     if simulate:
-        planner.simulate(spec, chosen, path.parent, found)
+        planner.simulate(spec, chosen, path.parent, answer)
     else:
-        planner.ranked_choices(spec, chosen, found)
-    best = found.best
+        planner.ranked_choices(spec, chosen, answer)
+    best = answer.best
     around, changes = planner.neighbours(spec, best), planner.sensitivity(best)
     scenario = plain_yaml(planner.scenario_of(best, spec, question.name))
-    return Planned(question.name, found, scenario, seconds, around, changes)
+    return Planned(question.name, answer, scenario, seconds, around, changes)
 
 
 def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
@@ -121,12 +121,9 @@ def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
 
     path = find_scenario(str(file))
     asked = read_sweep(path, list(overrides))
-    answers = sorted((a for some in run_local(asked, list(asked.points()), workers) for a in some), key=_number)
+    answers = [answer for some in run_local(asked, list(asked.points()), workers) for answer in some]
+    answers.sort(key=lambda answer: answer.number)
     return Swept(asked.name, tuple(vars(a) for a in answers), path.read_text(encoding="utf-8"))
-
-
-def _number(answer: Any) -> int:
-    return int(answer.number)
 
 
 def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int = 0, path: str = "") -> Figure:

@@ -6,14 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from commsim.units import (
-    format_bandwidth,
-    format_bytes,
-    format_time,
-    parse_bandwidth,
-    parse_bytes,
-    parse_time,
-)
+from commsim.units import parse_bandwidth, parse_bytes, parse_time
 
 Bytes = Annotated[
     int,
@@ -33,5 +26,3 @@ Seconds = Annotated[
     PlainSerializer(lambda v: f"{v!r} s", return_type=str),
     WithJsonSchema({"type": "string", "examples": ["2 us", "1.5 ms"]}),
 ]
-
-__all__ = ["Bandwidth", "Bytes", "Seconds", "format_bandwidth", "format_bytes", "format_time"]

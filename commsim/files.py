@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
 from commsim.errors import CommsimError
 
 
-def write_atomically(path: Path, data: str | bytes) -> Path:
-    """Write `data` to `path` under a temporary name in the same folder, then rename; returns `path`.
+def write_atomically(path: Path, content: str | bytes) -> Path:
+    """Write `content` to `path` under a temporary name in the same folder, then rename; returns `path`.
 
     Missing folders are made. A reader sees the old file or the new one, never half of it, and whatever
     interrupts the writing leaves no temporary file behind. Raises CommsimError where the place cannot be
     written.
     """
-    content = data.encode() if isinstance(data, str) else data
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{path.name[:80]}."
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
+            stream.write(content.encode() if isinstance(content, str) else content)
             os.fchmod(stream.fileno(), 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
         Path(temporary).replace(path)
         temporary = None
@@ -33,6 +33,11 @@ def write_atomically(path: Path, data: str | bytes) -> Path:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
     return path
+
+
+def slug(name: str, unnamed: str) -> str:
+    """A name as that of a file: lower case, words joined by ``-``; ``unnamed`` where nothing is left of it."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or unnamed
 
 
 def check_writable(path: Path) -> None:

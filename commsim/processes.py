@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from commsim.errors import CommsimError
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 J = TypeVar("J")
 R = TypeVar("R")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Lost:
@@ -41,9 +46,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def map(self, work: Callable[[J], R], jobs: Sequence[J]) -> Iterator[R]:
@@ -138,7 +141,6 @@ def _begin_process(begin: Callable[..., None] | None, arguments: tuple[object, .
 def _end_with_parent() -> None:
     """End this process when its parent ends, however that does: one that is killed cannot stop its pool."""
     import multiprocessing
-    import os
     import threading
     from multiprocessing.connection import wait
 

@@ -44,33 +44,33 @@ _MOST_TIME = 1e4 * 86400.0
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*", re.ASCII)
 
 
-def _split(text: object, units: dict[str, float], what: str, example: str) -> tuple[str, str]:
+def _split(text: object, units: dict[str, float], quantity: str, example: str) -> tuple[str, str]:
     """The number, without underscores, and the known unit of a quantity."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
+        raise UnitError(f"found the bare number {text!r}, expected a {quantity} with its unit, such as {example!r}")
     if not isinstance(text, str):
-        raise UnitError(f"found {repr(text)[:60]}, expected a {what} with its unit, such as {example!r}")
+        raise UnitError(f"found {repr(text)[:60]}, expected a {quantity} with its unit, such as {example!r}")
     if len(text) > 64:
-        raise UnitError(f"found a text of {len(text)} characters, expected a {what} such as {example!r}")
+        raise UnitError(f"found a text of {len(text)} characters, expected a {quantity} such as {example!r}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise UnitError(f"found {text!r}, expected a {what} such as {example!r}")
+        raise UnitError(f"found {text!r}, expected a {quantity} such as {example!r}")
     number, unit = match[1].replace("_", ""), match[2]
     if not unit:
-        raise UnitError(f"found the bare number {text!r}, expected a {what} with its unit, such as {example!r}")
+        raise UnitError(f"found the bare number {text!r}, expected a {quantity} with its unit, such as {example!r}")
     if unit not in units:
-        raise UnitError(f"found the unit {unit!r} in {text!r}, {_hint(unit, units, what)}")
+        raise UnitError(f"found the unit {unit!r} in {text!r}, {_hint(unit, units, quantity)}")
     if not math.isfinite(float(number) * units[unit]):
-        raise UnitError(f"found {text!r}, expected a finite {what}")
+        raise UnitError(f"found {text!r}, expected a finite {quantity}")
     if float(number) < 0:
-        raise UnitError(f"found {text!r}, expected a {what} that is not negative")
+        raise UnitError(f"found {text!r}, expected a {quantity} that is not negative")
     return number, unit
 
 
 _BITS = " (b is a bit, B is a byte)"
 
 
-def _hint(unit: str, units: dict[str, float], what: str) -> str:
+def _hint(unit: str, units: dict[str, float], quantity: str) -> str:
     # Other spellings that say clearly which one is meant: GBps, Gbit/s, Gigabit/s, GB/sec, usec.
     spelled = re.sub(r"(?<=[bB])ps$", "/s", unit)
     spelled = re.sub(r"[bB]its?(?=/|$)", "b", re.sub(r"[bB]ytes?(?=/|$)", "B", spelled))
@@ -85,8 +85,8 @@ def _hint(unit: str, units: dict[str, float], what: str) -> str:
         return f"did you mean {' or '.join(repr(u) for u in same)}?{_BITS if 'b' in unit.lower() else ''}"
     for other, name in ((_BYTES, "size"), (_BANDWIDTH, "bandwidth"), (_TIME, "time")):
         if other is not units and unit in other:
-            return f"which is a unit of {name}, expected a {what}"
-    return f"expected a {what} in one of {', '.join(list(units)[:12])} ..."
+            return f"which is a unit of {name}, expected a {quantity}"
+    return f"expected a {quantity} in one of {', '.join(list(units)[:12])} ..."
 
 
 def parse_bytes(text: object) -> int:
@@ -122,10 +122,7 @@ def parse_time(text: object) -> float:
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
-    for factor, unit in steps:
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {unit}"
-    factor, unit = steps[-1]
+    factor, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     return f"{value / factor:.4g} {unit}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -57,14 +57,13 @@ def main() -> None:
         if isinstance(leaving.__context__, BrokenPipeError):  # Click makes status 1 of it
             sys.exit(0)
         if leaving.code == _INTERRUPTED:  # Typer has caught it before us
-            _complain("interrupted; files written so far are whole")
+            _interrupted()
         raise
     except CommsimError as error:
         _complain(_one_screen(str(error)))
         sys.exit(1 if isinstance(error, (InfeasibleError, MeasurementError)) else 2)
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted; files written so far are whole")
-        sys.exit(_INTERRUPTED)
+        _interrupted()
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,8 +81,7 @@ def main() -> None:
         if os.environ.get("COMMSIM_TRACEBACK"):
             raise
         if interrupts:  # a compiler's callback has swallowed it and then missed what it was about to make
-            _complain("interrupted; files written so far are whole")
-            sys.exit(_INTERRUPTED)
+            _interrupted()
         _complain(
             f"internal error: {type(error).__name__}: {error}\n"
             "This is a fault of commsim, not of your input: run again with COMMSIM_TRACEBACK=1 and report what it says."
@@ -107,6 +105,11 @@ def _remember_interrupts() -> list[int]:
         signal.signal(signal.SIGINT, note)
         sys.unraisablehook = unraisable
     return seen
+
+
+def _interrupted() -> NoReturn:
+    _complain("interrupted; files written so far are whole")
+    sys.exit(_INTERRUPTED)
 
 
 def _complain(text: str) -> None:

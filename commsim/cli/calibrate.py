@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.find import find_scenario
+from commsim.cli.options import Json
+from commsim.cli.say import print_json
+from commsim.errors import CalibrationError, CommsimError, ScenarioError
+from commsim.files import check_writable, write_atomically
+
 if TYPE_CHECKING:
     from commsim.measure.records import Curve
     from commsim.scenario.schema import Scenario
@@ -26,23 +32,16 @@ def calibrate(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The parameter file to write.")] = Path("params.yaml"),
-    plot: Annotated[
-        bool, typer.Option("--plot/--no-plot", help="Draw the residuals beside it (.png and .svg).")
-    ] = True,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    plot: Annotated[bool, typer.Option(help="Draw the residuals beside it (.png and .svg).")] = True,
+    json_output: Json = False,
 ) -> None:
     """Fit the physical parameters of NCCL's or gloo's model to measured curves, with held-out error and intervals."""
-    import json
-
     from commsim.accuracy.calibration import LARGE_BYTES
     from commsim.accuracy.calibration import calibrate as fit
     from commsim.accuracy.calibration_models import model_of
     from commsim.accuracy.training_rows import is_table_of_rows
-    from commsim.cli.find import find_scenario
-    from commsim.errors import ScenarioError
-    from commsim.files import check_writable, write_atomically
+    from commsim.cli.pictures import write_both
     from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
-    from commsim.report.plots import figure_bytes
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.setting import build_topology
 
@@ -66,10 +65,7 @@ def calibrate(
     out.parent.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(out, params_yaml(result, one, topology))]
     if plot:
-        figure = plot_residuals(result, f"{one.name}: calibration")
-        written += [
-            write_atomically(out.with_suffix(f".{form}"), figure_bytes(figure, form)) for form in ("png", "svg")
-        ]
+        written += write_both(out.with_suffix(""), plot_residuals(result, f"{one.name}: calibration"))
     if json_output:
         large = result.error(result.held_out_s, LARGE_BYTES)
         document = {
@@ -83,7 +79,7 @@ def calibrate(
             "kept": result.kept,
             "suspects": list(result.suspects),
         }
-        typer.echo(json.dumps(document, indent=2, allow_nan=False))
+        print_json(document)
         return
     typer.echo(calibration_table(result), nl=False)
     typer.echo(f"# wrote {', '.join(str(p) for p in written)}")
@@ -91,12 +87,8 @@ def calibrate(
 
 def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) -> None:
     """Calibrate the compute of a training scenario with measured steps."""
-    import json
-
     from commsim.accuracy.training import calibrate_from_rows
     from commsim.accuracy.training_rows import read_rows
-    from commsim.errors import ScenarioError
-    from commsim.files import write_atomically
     from commsim.scenario.training import values_of
     from commsim.scenario.workload.training import TrainingWork
 
@@ -109,7 +101,7 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     path = write_atomically(out, result.text())
     if json_output:
         errors = {"before_pct": dict(result.before), "after_pct": dict(result.after)}
-        typer.echo(json.dumps({"scale": result.scale, **errors, "left_out": dict(result.left_out)}, indent=2))
+        print_json({"scale": result.scale, **errors, "left_out": dict(result.left_out)})
         return
     typer.echo(f"predicted times are scaled by {result.scale:.4f}")
     for name, error in result.before.items():
@@ -121,7 +113,6 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
 
 def _curves(scenario: Scenario, topology: Topology, files: list[Path]) -> list[Curve]:
     """The measured curves of the files; every file that is not of this machine is a fault."""
-    from commsim.errors import CalibrationError, CommsimError
     from commsim.measure.parsers import read_measured
 
     curves, faults = [], []

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from commsim.cli.find import find_scenario
+from commsim.cli.options import OnlyJson, changes
+from commsim.cli.run import why
+from commsim.cli.say import print_json, tracking
+from commsim.errors import CommsimError
 
 if TYPE_CHECKING:
     from commsim.scenario.result import Result
@@ -15,26 +22,14 @@ def explain(
     result: Annotated[
         str, typer.Argument(help="A folder that commsim run or plan wrote, a scenario file, or a shipped one's name.")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as topology.nodes=4.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
     size: Annotated[
-        list[str] | None,
-        typer.Option("--size", help="Message size to explain, such as '1 MiB' (default: smallest and largest)."),
+        list[str] | None, typer.Option(help="Message size to explain, such as '1 MiB' (default: smallest and largest).")
     ] = None,
-    what_if: Annotated[
-        bool, typer.Option("--what-if/--no-what-if", help="Simulate single changes, or only say what bounds it.")
-    ] = True,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-    ] = False,
+    what_if: Annotated[bool, typer.Option(help="Simulate single changes, or only say what bounds it.")] = True,
+    json_output: OnlyJson = False,
 ) -> None:
     """Say in plain sentences what bounds a run, and what each single change would give: every one is simulated."""
-    import json
-
-    from commsim.cli.run import Progress
-    from commsim.planner.explain import explain as reasons_of
     from commsim.report.explain import text, to_dict
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare, run
@@ -45,26 +40,21 @@ def explain(
     ready = [prepare(one) for one in load_scenarios(path, overrides or [])]
     documents = []
     for one in ready:
-        with Progress(json_output) as progress:
-            found = run(one, progress)
-            bar = (lambda changes, title: progress(changes, f"what if: {title}")) if progress else None
-            reasons = reasons_of(found, sizes, bar, what_if=what_if)
-        if not overrides:
-            for line in _differs(found, path.parent / "result.json"):
-                typer.echo(f"warning: {line}", err=True)
+        with tracking(json_output) as progress:
+            predicted = run(one, progress)
+            reasons = why(predicted, progress, sizes, what_if)
+        if not overrides and (warning := _difference(predicted, path.parent / "result.json")):
+            typer.echo(f"warning: {warning}", err=True)
         if json_output:
-            documents.append({"name": found.name, "explanations": [to_dict(reason) for reason in reasons]})
+            documents.append({"name": predicted.name, "explanations": [to_dict(reason) for reason in reasons]})
         else:
-            typer.echo(text(found, reasons), nl=False)
+            typer.echo(text(predicted, reasons), nl=False)
     if json_output:
-        typer.echo(json.dumps({"results": documents}, indent=2, allow_nan=False))
+        print_json({"results": documents})
 
 
 def _scenario_of(name: str) -> Path:
     """The scenario of a result's folder or file; a scenario is its own."""
-    from commsim.cli.find import find_scenario
-    from commsim.errors import CommsimError
-
     path = Path(name)
     folder = path if path.is_dir() else path.parent if path.name in ("result.json", "plan.json") else None
     if folder is None:
@@ -75,26 +65,24 @@ def _scenario_of(name: str) -> Path:
     raise CommsimError(f"{folder}: found neither scenario.yaml nor best.yaml, expected a folder of commsim run or plan")
 
 
-def _differs(result: Result, saved: Path) -> list[str]:
-    """A sentence if the saved times are not those of today's model."""
-    import json
-
+def _difference(result: Result, saved: Path) -> str:
+    """A sentence if the saved times are not those of today's model, else none."""
     if not saved.is_file():
-        return []
+        return ""
     try:
         held = json.loads(saved.read_text(encoding="utf-8"))
         before = _times(held)
         by = held["provenance"]["commsim"]
     except (ValueError, KeyError, TypeError, OSError, UnicodeDecodeError):
-        return [f"{saved} cannot be read; what is explained is the scenario beside it"]
+        return f"{saved} cannot be read; what is explained is the scenario beside it"
     now = _times(result.to_dict())
     off = max((abs(b / a - 1) for a, b in zip(before, now, strict=False) if a), default=0.0)
     if len(before) != len(now) or off > 1e-6:
-        return [
+        return (
             f"{saved} was predicted by commsim {by} and differs by up to {100 * off:.2g} % from this version, "
             "whose times are explained"
-        ]
-    return []
+        )
+    return ""
 
 
 def _times(document: dict[str, Any]) -> list[float]:

@@ -2,78 +2,63 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.options import Port
+from commsim.errors import CommsimError, MeasurementError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commsim.lab.clock import Clock
     from commsim.lab.ranks import Ranks
     from commsim.measure.rendezvous import Place
 
 
 def gpu(
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0, help="How long to measure; 0 writes the report of what is there.")
+        float, typer.Option(min=0, help="How long to measure; 0 writes the report of what is there.")
     ] = 10.0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of it; the zip lies beside it.")] = Path(
         "lab"
     ),
     nproc: Annotated[
-        int | None,
-        typer.Option("--nproc", "-n", min=1, help="Ranks to start here (default: one per GPU).", show_default=False),
+        int | None, typer.Option("--nproc", "-n", min=1, help="Ranks to start here (default: one per GPU).")
     ] = None,
     ranks_per_gpu: Annotated[
         int | None,
         typer.Option(
-            "--ranks-per-gpu",
             min=1,
             help="Ranks that share each GPU (default: 4 where there is only one GPU, so that NCCL has peers; else 1).",
-            show_default=False,
         ),
     ] = None,
     largest: Annotated[
-        str | None,
-        typer.Option(
-            "--largest",
-            help="Largest message, such as '1 GiB' (default: what fits, 8 GiB at most).",
-            show_default=False,
-        ),
+        str | None, typer.Option(help="Largest message, such as '1 GiB' (default: what fits, 8 GiB at most).")
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(
-            "--only",
-            help="Parts to keep to, with commas: collectives, rates, steps, forced, graphs, registered.",
-            show_default=False,
-        ),
+        typer.Option(help="Parts to keep to, with commas: collectives, rates, steps, forced, graphs, registered."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that a rank waits for all calls of a row together.")
+        float, typer.Option(min=1, help="Seconds that a rank waits for all calls of a row together.")
     ] = 600.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Drop what an earlier run left in the folder; without it that is kept.")
     ] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).", show_default=False
-        ),
-    ] = None,
+    port: Port = None,
 ) -> None:
     """Measure the GPUs here, or those of torchrun or srun: curve, choices, rates, steps, calibration and a report."""
-    import os
-
-    from commsim.errors import CommsimError, MeasurementError
     from commsim.lab.folder import begin, discard, expect, expect_same
+    from commsim.lab.ranks import follow
+    from commsim.lab.session import PARTS
     from commsim.lab.stages import SMALLEST_BYTES
     from commsim.measure.gpu import gpus
     from commsim.measure.launcher import require_torch
     from commsim.measure.rendezvous import place_from
+    from commsim.measure.run import ARRIVAL_S
     from commsim.units import parse_bytes
 
     require_torch()
@@ -82,11 +67,15 @@ def gpu(
         raise CommsimError(f"--largest: found {largest}, expected at least {SMALLEST_BYTES} B")
     if fresh and not minutes:
         raise CommsimError("--fresh drops what is measured, and --minutes 0 measures nothing: leave out one of them")
-    parts = _parts(only)
+    parts = PARTS if only is None else tuple(part.strip() for part in only.split(","))
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise CommsimError(f"--only: found {', '.join(map(repr, unknown))}, expected some of {', '.join(PARTS)}")
     place = place_from(os.environ)
     if place is not None and place.rank:
-        _follow(place)
-        return
+        from commsim.measure.torch_runner import end_process  # takes seconds, as it brings torch
+
+        follow(place, ARRIVAL_S)
+        end_process(0)
     if minutes and not gpus().available():
         raise MeasurementError("torch sees no GPU here; `commsim measure --backend gloo` needs none")
     ranks = _ranks(nproc, ranks_per_gpu, place, port) if minutes else None
@@ -100,27 +89,6 @@ def gpu(
     _lead(out, 60 * minutes, most, parts, ranks, port, timeout)
 
 
-def _follow(place: Place) -> None:
-    """A rank of torchrun or srun other than 0."""
-    from commsim.lab.ranks import follow
-    from commsim.measure.run import ARRIVAL_S
-    from commsim.measure.torch_runner import end_process
-
-    follow(place, ARRIVAL_S)
-    end_process(0)
-
-
-def _parts(only: str | None) -> tuple[str, ...]:
-    """What to measure; a CommsimError names what is no part."""
-    from commsim.errors import CommsimError
-    from commsim.lab.session import PARTS
-
-    asked = PARTS if only is None else tuple(part.strip() for part in only.split(","))
-    if unknown := [part for part in asked if part not in PARTS]:
-        raise CommsimError(f"--only: found {', '.join(map(repr, unknown))}, expected some of {', '.join(PARTS)}")
-    return asked
-
-
 def _lead(
     folder: Path,
     seconds: float,
@@ -131,16 +99,22 @@ def _lead(
     timeout_s: float,
 ) -> None:
     """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
-    from commsim.errors import MeasurementError
     from commsim.lab.clock import Clock
+    from commsim.lab.ranks import StartedHere
     from commsim.lab.session import Session
 
     interrupted = False
     faults: list[str] = []
     notes: list[str] = []
     if ranks is not None:
-        say = partial(_say, Clock(seconds))
-        session = Session(folder, ranks, _alone(ranks, port), Clock(seconds), say, largest, parts, timeout_s)
+        clock = Clock(seconds)
+        # Rates of a GPU and steps need it whole, where the ranks of the job share one.
+        alone = StartedHere(1, 1, typer.echo, port) if ranks.ranks_per_gpu > 1 else None
+
+        def say(text: str) -> None:
+            typer.echo(f"# {clock.spent:5.0f} s  {text}")
+
+        session = Session(folder, ranks, alone, clock, say, largest, parts, timeout_s)
         faults, notes = session.faults, session.notes
         try:
             session.measure()
@@ -151,8 +125,8 @@ def _lead(
             faults.append(str(error).splitlines()[0])
         finally:
             ranks.end()
-            if session.alone is not None:
-                session.alone.end()
+            if alone is not None:
+                alone.end()
     stopped = bool(faults)
     _report(folder, faults, notes)
     if interrupted:
@@ -162,13 +136,8 @@ def _lead(
         raise MeasurementError("\n".join([*faults, *kept]))
 
 
-def _say(clock: Clock, text: str) -> None:
-    typer.echo(f"# {clock.spent:5.0f} s  {text}")
-
-
 def _ranks(nproc: int | None, ranks_per_gpu: int | None, place: Place | None, port: int | None) -> Ranks:
     """Those of torchrun or srun, else one per GPU; several on a single GPU, or NCCL would have no peers."""
-    from commsim.errors import MeasurementError
     from commsim.lab.ranks import SHARING, Joined, StartedHere
     from commsim.measure.gpu import gpus
     from commsim.measure.run import ARRIVAL_S
@@ -189,20 +158,13 @@ def _of_this_machine(ranks: Ranks) -> dict[str, object]:
     """What is the same all through a laboratory, by the names of ``run.json``."""
     from commsim.measure.gpu import gpus
 
-    found = {
+    machine = {
         "world_size": ranks.world_size,
         "ranks_per_gpu": ranks.ranks_per_gpu,
         "gpu": gpus().properties(0).name,
     }
     version = gpus().nccl_version()
-    return found if version is None else found | {"nccl": ".".join(map(str, version))}
-
-
-def _alone(ranks: Ranks, port: int | None) -> Ranks | None:
-    """One rank, where those of the job share a GPU: rates of a GPU and steps need it whole."""
-    from commsim.lab.ranks import StartedHere
-
-    return StartedHere(1, 1, typer.echo, port) if ranks.ranks_per_gpu > 1 else None
+    return machine if version is None else machine | {"nccl": ".".join(map(str, version))}
 
 
 def _report(folder: Path, faults: list[str], notes: list[str]) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.find import find_scenario
+from commsim.cli.options import Port, changes
+from commsim.errors import CommsimError, MeasurementError, ScenarioError
+
 if TYPE_CHECKING:
+    from commsim.measure.rendezvous import Place
     from commsim.measure.run import Run
     from commsim.measure.wiring import WiringPlan
     from commsim.scenario.measured import RunOptions
@@ -19,22 +28,15 @@ def measure(
         str, typer.Argument(help="A scenario file, or the name of a shipped one (such as 'gloo-quickstart').")
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as workload.0.dtype=float64.", metavar="[KEY=VALUE]..."),
+        list[str] | None, changes("Changes as key.path=value, such as workload.0.dtype=float64.")
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="nccl, gloo, or auto: nccl where there is a GPU.")] = "auto",
+    backend: Annotated[str, typer.Option(help="nccl, gloo, or auto: nccl where there is a GPU.")] = "auto",
     nproc: Annotated[
-        int | None,
-        typer.Option("--nproc", "-n", help="Ranks to start here (default: as the topology has).", show_default=False),
+        int | None, typer.Option("--nproc", "-n", help="Ranks to start here (default: as the topology has).")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder for measured.csv and run.json (default: out/<name>-measured).",
-            show_default=False,
-        ),
+        typer.Option("--out", "-o", help="Folder for measured.csv and run.json (default: out/<name>-measured)."),
     ] = None,
     fresh: Annotated[
         bool,
@@ -45,50 +47,32 @@ def measure(
     iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="Timed calls of each row.")] = 20,
     warmup: Annotated[int, typer.Option("--warmup", "-w", min=0, help="Calls before the timed ones.")] = 5,
     repeats: Annotated[
-        int,
-        typer.Option(
-            "--repeats", min=1, help="How often to go through all rows; more than once gives the curve a band."
-        ),
+        int, typer.Option(min=1, help="How often to go through all rows; more than once gives the curve a band.")
     ] = 1,
-    check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare every element of the results with what it must be.")
-    ] = True,
-    arrival: Annotated[
-        float, typer.Option("--arrival", min=1, help="Seconds that ranks wait for each other to come.")
-    ] = 300.0,
+    check: Annotated[bool, typer.Option(help="Compare every element of the results with what it must be.")] = True,
+    arrival: Annotated[float, typer.Option(min=1, help="Seconds that ranks wait for each other to come.")] = 300.0,
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout",
             min=1,
             help="Seconds that a rank waits for an answer; with NCCL all calls of a row together (default: gloo 15, "
             "NCCL 600).",
-            show_default=False,
         ),
     ] = None,
     schedule: Annotated[
         str,
         typer.Option(
-            "--schedule",
             metavar="NAME|FILE",
             help="Run this schedule of ours instead of the library's collective: a name, .xml or .json.",
-            show_default=False,
         ),
     ] = "",
     runner: Annotated[
-        str,
-        typer.Option(
-            "--runner",
-            help="What calls NCCL: libnccl (as nccl-tests does), torch, nccl-tests, or auto: libnccl.",
-        ),
+        str, typer.Option(help="What calls NCCL: libnccl (as nccl-tests does), torch, nccl-tests, or auto: libnccl.")
     ] = "auto",
     nccl_tests: Annotated[
         Path | None,
         typer.Option(
-            "--nccl-tests",
-            metavar="FOLDER",
-            help="Where the programs of nccl-tests lie, for that runner (default: on PATH).",
-            show_default=False,
+            metavar="FOLDER", help="Where the programs of nccl-tests lie, for that runner (default: on PATH)."
         ),
     ] = None,
     graph: Annotated[
@@ -101,14 +85,12 @@ def measure(
     split: Annotated[
         str,
         typer.Option(
-            "--split",
             metavar="RULE",
             help="Split the ranks into communicators that work at once: 'div 4', 'mod 4', 'and 0x4' or 'or 0x3'.",
-            show_default=False,
         ),
     ] = "",
     ranks_per_gpu: Annotated[
-        int, typer.Option("--ranks-per-gpu", min=1, help="Ranks that share each GPU (NCCL); times then mean little.")
+        int, typer.Option(min=1, help="Ranks that share each GPU (NCCL); times then mean little.")
     ] = 1,
     capture_choices: Annotated[
         bool,
@@ -119,12 +101,7 @@ def measure(
     ] = False,
     only: Annotated[
         str | None,
-        typer.Option(
-            "--only",
-            metavar="TEXT",
-            help="Of a file with several scenarios, those with this in their name.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TEXT", help="Of a file with several scenarios, those with this in their name."),
     ] = None,
     emit_sbatch: Annotated[
         bool, typer.Option("--emit-sbatch", help="Print a SLURM batch script for this command, and do nothing else.")
@@ -132,32 +109,23 @@ def measure(
     testbed: Annotated[
         str | None,
         typer.Option(
-            "--testbed",
             metavar="TOPOLOGY",
             help="Build this network here first: a preset, a file, or 'scenario'; removed at the end. Linux, root.",
-            show_default=False,
         ),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).", show_default=False
-        ),
-    ] = None,
+    port: Port = None,
 ) -> None:
     """Run the collectives of a scenario on real ranks, here or as one rank of torchrun or srun."""
-    import os
-    from dataclasses import replace
-
-    from commsim.cli.find import find_scenario
-    from commsim.errors import CommsimError
+    from commsim.measure.launcher import require_torch
     from commsim.measure.rendezvous import place_from
     from commsim.measure.run import ARRIVAL_S
+    from commsim.measure.run_folder import discard
+    from commsim.measure.table import heading
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.measured import RunOptions, run_of
 
     place = place_from(os.environ)
-    wish = RunOptions(
+    options = RunOptions(
         backend=backend,
         world_size=nproc if place is None else place.world_size,
         iterations=iterations,
@@ -177,16 +145,18 @@ def measure(
     if nccl_tests is not None and runner != "nccl-tests":
         raise CommsimError("--nccl-tests has no effect without --runner nccl-tests")
     if runner == "nccl-tests":
-        _refuse_of_ranks(
-            {"--port": port is not None, "--testbed": testbed is not None, "--arrival": arrival != ARRIVAL_S}
-        )
+        of_ranks = {"--port": port is not None, "--testbed": testbed is not None, "--arrival": arrival != ARRIVAL_S}
+        if names := [name for name, given in of_ranks.items() if given]:
+            raise CommsimError(
+                f"{', '.join(names)} has no effect with --runner nccl-tests, which starts threads of its own"
+            )
     scenarios = _chosen(load_scenarios(find_scenario(scenario), overrides or []), only, place is not None, backend)
     if emit_sbatch:
-        _print_sbatch(scenarios[0], wish)
+        _print_sbatch(scenarios[0], options)
         return
     beds = [_wiring(one, testbed, nproc) for one in scenarios]
     runs = [
-        run_of(one, wish if bed is None else replace(wish, world_size=bed.world_size))
+        run_of(one, options if bed is None else replace(options, world_size=bed.world_size))
         for one, bed in zip(scenarios, beds, strict=True)
     ]
     if place is None:
@@ -198,47 +168,25 @@ def measure(
             check_gpus_here(run)
     for one, run, bed in zip(scenarios, runs, beds, strict=True):
         folder = Path("out") / f"{one.slug}-measured" if out is None else out / one.slug if len(runs) > 1 else out
+        if run.runner == "nccl-tests" and place is not None:
+            raise MeasurementError("nccl-tests starts its own threads: run this command once, without torchrun or srun")
+        if place is None or place.rank == 0:
+            require_torch()
+            if fresh:
+                discard(folder)
+        placed = replace(run, out=str(folder.absolute()))
         if run.runner == "nccl-tests":
-            _by_nccl_tests(run, folder, fresh, nccl_tests)
+            from commsim.measure.nccl_tests import measure as by_nccl_tests
+
+            typer.echo(heading(placed))
+            by_nccl_tests(placed, str(nccl_tests or ""), typer.echo)
+            typer.echo(_written(folder))
         else:
-            _one(run, folder, fresh, port, bed)
-
-
-def _refuse_of_ranks(given: dict[str, bool]) -> None:
-    """CommsimError for options of ranks of ours, where nccl-tests starts its own."""
-    from commsim.errors import CommsimError
-
-    if names := [name for name, asked in given.items() if asked]:
-        raise CommsimError(
-            f"{', '.join(names)} has no effect with --runner nccl-tests, which starts threads of its own"
-        )
-
-
-def _by_nccl_tests(run: Run, folder: Path, fresh: bool, programs: Path | None) -> None:
-    """Has nccl-tests measure one scenario, in one process."""
-    import os
-    from dataclasses import replace
-
-    from commsim.errors import MeasurementError
-    from commsim.measure.launcher import require_torch
-    from commsim.measure.nccl_tests import measure
-    from commsim.measure.rendezvous import place_from
-    from commsim.measure.run_folder import discard
-    from commsim.measure.table import heading
-
-    if place_from(os.environ) is not None:
-        raise MeasurementError("nccl-tests starts its own threads: run this command once, without torchrun or srun")
-    require_torch()
-    if fresh:
-        discard(folder)
-    typer.echo(heading(run))
-    measure(replace(run, out=str(folder.absolute())), str(programs or ""), typer.echo)
-    typer.echo(_written(folder))
+            _by_ranks(placed, place, folder, port, bed)
 
 
 def _chosen(scenarios: list[Scenario], only: str | None, as_rank: bool, backend: str) -> list[Scenario]:
     """The scenarios to measure; ScenarioError where that is not one machine, or not one run for a rank."""
-    from commsim.errors import ScenarioError
     from commsim.scenario.measured import backend_of
     from commsim.scenario.setting import build_topology
 
@@ -260,20 +208,18 @@ def _chosen(scenarios: list[Scenario], only: str | None, as_rank: bool, backend:
     return chosen
 
 
-def _print_sbatch(scenario: Scenario, wish: RunOptions) -> None:
+def _print_sbatch(scenario: Scenario, options: RunOptions) -> None:
     """The batch script for the words of this command line."""
-    import sys
-
     from commsim.measure.sbatch import sbatch
     from commsim.scenario.setting import build_topology
 
     topology = build_topology(scenario)
-    has_gpus = topology.gpu.generation != "cpu" and wish.backend != "gloo"
-    per_node = topology.ranks_per_node * (wish.ranks_per_gpu if has_gpus else 1)
+    has_gpus = topology.gpu.generation != "cpu" and options.backend != "gloo"
+    per_node = topology.ranks_per_node * (options.ranks_per_gpu if has_gpus else 1)
     words = [word for word in sys.argv[2:] if word != "--emit-sbatch"]
     script = sbatch(
         words,
-        world_size=wish.world_size or topology.nodes * per_node,
+        world_size=options.world_size or topology.nodes * per_node,
         ranks_per_node=per_node,
         gpus_per_node=topology.ranks_per_node if has_gpus else 0,
     )
@@ -296,29 +242,15 @@ def _wiring(scenario: Scenario, named: str | None, nproc: int | None) -> WiringP
     return None
 
 
-def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: WiringPlan | None) -> None:
-    """Measures one scenario; prints the table where rank 0 runs."""
-    import os
-    import time
-    from dataclasses import replace
-
-    from commsim.measure.launcher import interrupts, launch, require_torch
+def _by_ranks(run: Run, place: Place | None, folder: Path, port: int | None, bed: WiringPlan | None) -> None:
+    """Measures one scenario with ranks of ours; prints the table where rank 0 runs."""
+    from commsim.measure.launcher import capture_beside, capture_here, interrupts, launch, require_torch
     from commsim.measure.rank_environment import log_level
-    from commsim.measure.rendezvous import place_from
-    from commsim.measure.run_folder import discard
     from commsim.measure.table import heading
 
-    run = replace(run, out=str(folder.absolute()))
     if bed is not None:
         run = replace(run, network=f"testbed {bed.name}", conditions={"testbed": bed.description()})
-    place = place_from(os.environ)
-    if place is None or place.rank == 0:
-        require_torch()
-        if fresh:
-            discard(folder)
     if run.capture_choices and run.tasks:
-        from commsim.measure.launcher import capture_beside, capture_here
-
         if place is None:
             capture_here(run, typer.echo, port=port)
         else:

@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commsim.cli.find import find_scenario
+from commsim.cli.options import OnlyJson, changes
+from commsim.cli.say import terminal_bar
+from commsim.files import slug, write_atomically
+
 if TYPE_CHECKING:
-    from commsim.planner.plan import PlanAnswer
+    from commsim.planner.plan import Configuration
+    from commsim.planner.question import PlanSpec
+    from commsim.report.answers import Planned
 
 
 def plan(
     file: Annotated[str, typer.Argument(help="A plan file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as plan.best=5.", metavar="[KEY=VALUE]..."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).", show_default=False)
-    ] = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate/--no-simulate", help="Simulate the best ones, or take the closed form's word.")
-    ] = True,
-    html: Annotated[bool, typer.Option("--html/--no-html", help="Write report.html, one file to mail.")] = False,
-    files: Annotated[bool, typer.Option("--files/--no-files", help="Whether to write files at all.")] = True,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-    ] = False,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
+    simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,
+    html: Annotated[bool, typer.Option(help="Write report.html, one file to mail.")] = False,
+    files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
+    json_output: OnlyJson = False,
 ) -> None:
     """Search every way to cut a model over a machine, simulate the best, and say what binds them."""
-    from commsim.cli.find import find_scenario
     from commsim.planner.plan import PlanAnswer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
-    from commsim.report.plan_tables import counted, headline, reasons, table
+    from commsim.report.answers import Planned
+    from commsim.report.plan_tables import counted, table
 
     path = find_scenario(file)
     question, document = read_plan(path, overrides or [])
     spec = question.plan
-    found = machines(spec, document, path.parent)
+    clusters = machines(spec, document, path.parent)
     answer = PlanAnswer()
     interrupted = False
     begun = time.process_time()
     ranked_in = 0.0
-    with _PlanBar(json_output) as bar:
+    with terminal_bar(json_output, counted=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: int, of: int) -> None:
+            if bar is not None:
+                if stage not in tasks:
+                    tasks[stage] = bar.add_task(stage, total=of)
+                bar.update(tasks[stage], completed=done)
+
         try:
-            rank(spec, found, answer, bar.say)
+            rank(spec, clusters, answer, show)
             ranked_in = time.process_time() - begun
-            chosen = shortlist(spec, found, answer)
+            chosen = shortlist(spec, clusters, answer)
             if simulate:
-                simulate_best(spec, chosen, path.parent, answer, bar.say)
+                simulate_best(spec, chosen, path.parent, answer, show)
             else:
                 ranked_choices(spec, chosen, answer)
         except KeyboardInterrupt:
@@ -59,22 +67,23 @@ def plan(
             if not answer.choices:
                 for ranking in answer.rankings.values():
                     ranking.best.sort(key=lambda r: r.seconds_per_token)
-                seen = [m for m in found if m.title in answer.rankings]
+                seen = [cluster for cluster in clusters if cluster.title in answer.rankings]
                 ranked_choices(spec, shortlist(spec, seen, answer), answer)
     ranked_in = ranked_in or time.process_time() - begun
     best = answer.best
-    around, changes = neighbours(spec, best), sensitivity(best)
-    folder = (out or Path("out") / _slug(question.name)) if files else None
-    written = _write(answer, question.name, spec, folder, ranked_in, around, changes, html) if folder else []
+    folder = (out or Path("out") / slug(question.name, "plan")) if files else None
+    scenario = _scenario(best, spec, question.name, folder) if folder else ""
+    planned = Planned(question.name, answer, scenario, ranked_in, neighbours(spec, best), sensitivity(best))
+    written = _write(planned, folder, html) if folder else []
     if json_output:
-        typer.echo(_json(answer, question.name, ranked_in, around, changes))
+        typer.echo(_json(planned))
     else:
-        for line in headline(best):
+        for line in planned.answer:
             typer.echo(line)
         typer.echo("")
         typer.echo(table(answer), nl=False)
         typer.echo("* no other is quicker, leaner, smaller and cheaper\n")
-        for line in (*reasons(around, changes), "", *counted(answer, ranked_in)):
+        for line in (*planned.reasons, "", *counted(answer, ranked_in)):
             typer.echo(line)
         if written:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
@@ -83,101 +92,47 @@ def plan(
         raise typer.Exit(130)
 
 
-def _slug(name: str) -> str:
-    import re
-
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "plan"
-
-
-def _json(answer: PlanAnswer, name: str, seconds: float, around: Any, changes: Any) -> str:
-    import json
-
+def _json(planned: Planned) -> str:
     from commsim.report.plan_tables import headline, rows
 
-    return json.dumps(
-        {
-            "schema_version": 1,
-            "name": name,
-            "complete": answer.complete,
-            "answer": headline(answer.best),
-            "ranking_seconds": round(seconds, 3),
-            "counts": {title: dict(ranking.counts) for title, ranking in answer.rankings.items()},
-            "choices": rows(answer),
-            "neighbours": [vars(n) for n in around],
-            "sensitivity": [vars(s) for s in changes],
-        },
-        indent=2,
-        allow_nan=False,
-    )
+    document = {
+        "schema_version": 1,
+        "name": planned.name,
+        "complete": planned.found.complete,
+        "answer": headline(planned.best),
+        "ranking_seconds": round(planned.seconds, 3),
+        "counts": {title: dict(ranking.counts) for title, ranking in planned.found.rankings.items()},
+        "choices": rows(planned.found),
+        "neighbours": [vars(n) for n in planned.neighbours],
+        "sensitivity": [vars(s) for s in planned.sensitivity],
+    }
+    return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _write(
-    answer: PlanAnswer, name: str, spec: Any, folder: Path, seconds: float, around: Any, changes: Any, html: bool
-) -> list[Path]:
+def _write(planned: Planned, folder: Path, html: bool) -> list[Path]:
     """Writes plan.json, the winner's scenario and the picture; returns the paths."""
-    import os
-
-    from commsim.files import write_atomically
-    from commsim.planner.plan import scenario_of
+    from commsim.cli.pictures import write_both
     from commsim.report.plan_tables import plot_choices, rows
-    from commsim.report.plots import figure_bytes
-    from commsim.scenario.load import plain_yaml
 
-    best = answer.best
-    data = scenario_of(best, spec, name)
-    if "path" in data["topology"]:
-        data["topology"]["path"] = os.path.relpath(data["topology"]["path"], folder)
-    scenario = plain_yaml(data)
-    figure = plot_choices(rows(answer), name)
+    best = f"# The best configuration of {planned.name}: commsim run simulates it\n{planned.scenario}"
     written = [
-        write_atomically(folder / "plan.json", _json(answer, name, seconds, around, changes) + "\n"),
-        write_atomically(
-            folder / "best.yaml", f"# The best configuration of {name}: commsim run simulates it\n{scenario}"
-        ),
-        *(write_atomically(folder / f"choices.{form}", figure_bytes(figure, form)) for form in ("png", "svg")),
+        write_atomically(folder / "plan.json", _json(planned) + "\n"),
+        write_atomically(folder / "best.yaml", best),
+        *write_both(folder / "choices", plot_choices(rows(planned.found), planned.name)),
     ]
     if html:
         from commsim.report.page import html as page_text
-        from commsim.report.plan_page import plan_page
 
-        page = plan_page(answer, name, scenario, seconds, around, changes)
-        written.append(write_atomically(folder / "report.html", page_text(page)))
+        written.append(write_atomically(folder / "report.html", page_text(planned.page())))
     return written
 
 
-class _PlanBar:
-    """Progress on stderr, only on a terminal."""
+def _scenario(best: Configuration, spec: PlanSpec, name: str, folder: Path) -> str:
+    """The file of the best configuration, for a place in the folder."""
+    from commsim.planner.plan import scenario_of
+    from commsim.scenario.load import plain_yaml
 
-    def __init__(self, quiet: bool) -> None:
-        import sys
-
-        self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
-        if not quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-
-    def __enter__(self) -> _PlanBar:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def say(self, what: str, done: int, of: int) -> None:
-        """So much of it is done."""
-        if self._bar is not None:
-            if what not in self._tasks:
-                self._tasks[what] = self._bar.add_task(what, total=of)
-            self._bar.update(self._tasks[what], completed=done)
+    document = scenario_of(best, spec, name)
+    if "path" in document["topology"]:
+        document["topology"]["path"] = os.path.relpath(document["topology"]["path"], folder)
+    return plain_yaml(document)

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from commsim.cli.find import find_scenario
+from commsim.cli.pictures import write_both, write_picture
+from commsim.errors import CommsimError
+
 
 def plot(
     result: Annotated[
@@ -21,28 +25,16 @@ def plot(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="A .png or .svg file, or a folder for both (default: beside the result).",
-            show_default=False,
-        ),
+        typer.Option("--out", "-o", help="A .png or .svg file, or a folder for both (default: beside the result)."),
     ] = None,
-    item: Annotated[int | None, typer.Option("--item", min=1, help="Only this item of several, from 1.")] = None,
-    path: Annotated[
-        str | None, typer.Option("--path", help="Of a sweep's knees, only along this path.", show_default=False)
-    ] = None,
+    item: Annotated[int | None, typer.Option(min=1, help="Only this item of several, from 1.")] = None,
+    path: Annotated[str | None, typer.Option(help="Of a sweep's knees, only along this path.")] = None,
     nodes: Annotated[
-        str | None,
-        typer.Option("--nodes", help="Of a scenario's map, the numbers of nodes (default: 1,2,4,8,16,32)."),
+        str | None, typer.Option(help="Of a scenario's map, the numbers of nodes (default: 1,2,4,8,16,32).")
     ] = None,
 ) -> None:
     """Draw a saved result as PNG and SVG: bandwidth, accuracy, crossovers, scaling, steps, memory, links, choices."""
-    from commsim.cli.find import find_scenario
-    from commsim.errors import CommsimError
-    from commsim.files import write_atomically
     from commsim.report.kinds import kinds_of, pictures
-    from commsim.report.plots import figure_bytes
     from commsim.report.read_saved import read_saved
     from commsim.report.view import PictureChoice
 
@@ -55,21 +47,15 @@ def plot(
     if out is not None and out.suffix in (".png", ".svg"):
         if len(made) != 1:
             raise CommsimError(f"found {len(made)} pictures for one file, expected a folder, or --kind and --item")
-        written = [write_atomically(out, figure_bytes(next(iter(made.values())), out.suffix[1:]))]
+        written = [write_picture(out, next(iter(made.values())))]
     else:
         folder = out or saved.folder
-        written = [
-            write_atomically(folder / f"{name}.{form}", figure_bytes(figure, form))
-            for name, figure in made.items()
-            for form in ("png", "svg")
-        ]
+        written = [file for name, figure in made.items() for file in write_both(folder / name, figure)]
     for file in written:
         typer.echo(f"# wrote {file}")
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
-    from commsim.errors import CommsimError
-
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]
     if any(not (p.isascii() and p.isdigit() and 0 < int(p) <= 65536) for p in parts):
         raise CommsimError(f"found --nodes {text!r}, expected numbers from 1 to 65536, such as 1,2,4")

@@ -12,15 +12,10 @@ def rates(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for rates.csv, and compute.yaml (GPU) or processor.yaml.")
     ] = Path("out/rates"),
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
-    threads: Annotated[
-        int, typer.Option("--threads", min=1, help="Threads on a CPU: a rank of `commsim measure` has one.")
-    ] = 1,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", min=0, help="After these no further shape is begun.", show_default=False),
-    ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed repeats of each shape.")] = 9,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads on a CPU: a rank of `commsim measure` has one.")] = 1,
+    seconds: Annotated[float | None, typer.Option(min=0, help="After these no further shape is begun.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repeats of each shape.")] = 9,
 ) -> None:
     """Measure rates of matrix products, attention and memory copies, and the time of a launch, on one device."""
     import math
@@ -50,23 +45,23 @@ def rates(
     if gpu is not None:
         gpu.use(0)
     where = torch.device("cpu") if gpu is None else gpu.torch_device(0)
-    found = compute_rates(where, repeats, gpu, until_s=math.inf if seconds is None else time.monotonic() + seconds)
-    written = [write_atomically(out / "rates.csv", rates_csv(found))]
+    rated = compute_rates(where, repeats, gpu, until_s=math.inf if seconds is None else time.monotonic() + seconds)
+    written = [write_atomically(out / "rates.csv", rates_csv(rated))]
     try:
         if gpu is not None:
             board = gpu.properties(0)
-            name, sheet = "compute.yaml", parameter_yaml(found, board.name, board.memory_bytes)
+            name, sheet = "compute.yaml", parameter_yaml(rated, board.name, board.memory_bytes)
             if sheet is None:
                 raise MeasurementError(f"there is no datasheet of {board.name} to take shares of")
         else:
             memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            name, sheet = "processor.yaml", processor_yaml(found, cpu_model(), memory, torch.get_num_threads())
+            name, sheet = "processor.yaml", processor_yaml(rated, cpu_model(), memory, torch.get_num_threads())
         written.append(write_atomically(out / name, sheet))
     except MeasurementError as error:
         typer.echo(f"# no parameters: {error}", err=True)
     if gpu is not None and (reasons := slowed(gpu_state(gpu, 0))):
         typer.echo(f"# warning: the GPU is slowed down: {', '.join(reasons)}", err=True)
-    for rate in found:
+    for rate in rated:
         unit = {"copy": "GB/s", "launch": "million launches/s"}.get(rate.kind, "GFLOP/s")
         scale = 1e6 if rate.kind == "launch" else GIGA
         typer.echo(f"{rate.kind:>18} {rate.shape:>28} {rate.dtype:>9} {rate.per_second / scale:>10.3f} {unit}")

@@ -4,53 +4,45 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.say import say
+from commsim.cli.find import find_scenario
+from commsim.cli.options import OnlyJson, changes
+from commsim.cli.say import print_json, say, tracking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from commsim.accuracy.compare import Comparison
     from commsim.planner.explain import Explanation
     from commsim.scenario.result import Result
-
-T = TypeVar("T")
 
 
 def run(
     scenario: Annotated[
         str, typer.Argument(help="A scenario file, or the name of a shipped one (such as 'quickstart').")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes as key.path=value, such as topology.nodes=4.", metavar="[KEY=VALUE]..."),
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-    ] = False,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
+    json_output: OnlyJson = False,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
             help="Folder for the files (default: out/<name>); a folder in it for each of several scenarios.",
-            show_default=False,
         ),
     ] = None,
-    files: Annotated[bool, typer.Option("--files/--no-files", help="Whether to write files at all.")] = True,
+    files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     plot: Annotated[
         bool | None,
         typer.Option(
-            "--plot/--no-plot",
-            help="Draw bandwidth.png and .svg, of a training step pipeline.png (default: as the scenario says).",
+            help="Draw bandwidth.png and .svg, of a training step pipeline.png (default: as the scenario says)."
         ),
     ] = None,
     html: Annotated[
-        bool | None,
-        typer.Option("--html/--no-html", help="Write report.html, one file to mail (default: as the scenario says)."),
+        bool | None, typer.Option(help="Write report.html, one file to mail (default: as the scenario says).")
     ] = None,
     explain_choice: Annotated[
         bool,
@@ -61,27 +53,20 @@ def run(
     explain: Annotated[
         bool | None,
         typer.Option(
-            "--explain/--no-explain",
-            help="Say what bounds it and, simulated, what each change would give (default: only in report.html).",
+            help="Say what bounds it and, simulated, what each change would give (default: only in report.html)."
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
-            "--trace",
-            help="Write a training step, or with library none the moves of the largest size, as a Chrome trace.",
-            show_default=False,
+            help="Write a training step, or with library none the moves of the largest size, as a Chrome trace."
         ),
     ] = None,
     export_chakra: Annotated[
-        Path | None,
-        typer.Option(
-            "--export-chakra", help="Write the training step as Chakra traces into a folder.", show_default=False
-        ),
+        Path | None, typer.Option(help="Write the training step as Chakra traces into a folder.")
     ] = None,
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
-    from commsim.cli.find import find_scenario
     from commsim.report.run_files import compared, document, tables, write_files, write_trace
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare
@@ -105,7 +90,7 @@ def run(
     for one in scenarios:
         page = one.scenario.report.html if html is None else html
         reasons: list[Explanation] = []
-        with Progress(json_output) as progress:
+        with tracking(json_output) as progress:
             result = run_scenario(one, progress)
             if explain or (explain is None and page and files):
                 reasons = why(result, progress)
@@ -144,40 +129,12 @@ def run(
         for comparison in everything:
             show(f"{summary_line(comparison)}: {comparison.measured.name}")
     if json_output:
-        import json
-
-        typer.echo(json.dumps({"results": documents}, indent=2, allow_nan=False))
+        print_json({"results": documents})
 
 
-class Progress:
-    """A progress bar on stderr while sizes are predicted, only on a terminal and only if it takes a while."""
-
-    def __init__(self, quiet: bool) -> None:
-        import sys
-
-        self._bar: Any = None
-        if not quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-
-    def __enter__(self) -> Any:
-        if self._bar is None:
-            return None
-        self._bar.start()
-        return self._track
-
-    def _track(self, sizes: Iterable[T], label: str) -> Iterator[T]:
-        yield from self._bar.track(list(sizes), description=label)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def why(result: Result, progress: Any = None) -> list[Explanation]:
-    """What bounds every item of a result and what single changes give, under the bar of `Progress` if there is one."""
+def why(result: Result, progress: Any, sizes: Sequence[int] = (), what_if: bool = True) -> list[Explanation]:
+    """What bounds every item of a result and what single changes give, under the bar of `tracking` if there is one."""
     from commsim.planner.explain import explain
 
-    return explain(result, (), (lambda changes, title: progress(changes, f"what if: {title}")) if progress else None)
+    bar = (lambda changes, title: progress(changes, f"what if: {title}")) if progress else None
+    return explain(result, sizes, bar, what_if=what_if)

@@ -1,11 +1,17 @@
-"""Lines of a command that still has files to write: printed while somebody reads them."""
+"""What a command prints: lines, JSON, bars of progress."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import typer
+
+T = TypeVar("T")
 
 
 def say(text: str, nl: bool = True, err: bool = False) -> None:
@@ -14,3 +20,33 @@ def say(text: str, nl: bool = True, err: bool = False) -> None:
         typer.echo(text, nl=nl, err=err)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    typer.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+@contextmanager
+def terminal_bar(quiet: bool = False, *, counted: bool = False) -> Iterator[Any]:
+    """A `rich.progress.Progress` on stderr, ``counted`` as done/all; None if quiet or where stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) if counted else ()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield bar
+
+
+@contextmanager
+def tracking(quiet: bool) -> Iterator[Any]:
+    """``(items, label) -> items`` that shows how many have been taken; None where no bar is shown."""
+    with terminal_bar(quiet) as bar:
+
+        def track(items: Iterable[T], label: str) -> Iterable[T]:
+            return bar.track(list(items), description=label)  # type: ignore[no-any-return]
+
+        yield track if bar else None

@@ -16,9 +16,7 @@ class FileKind(StrEnum):
     PLAN = "plan"
 
 
-def schema(
-    kind: Annotated[FileKind, typer.Argument(help="Which kind of file.")] = FileKind.SCENARIO,
-) -> None:
+def schema(kind: Annotated[FileKind, typer.Argument(help="Which kind of file.")] = FileKind.SCENARIO) -> None:
     """Print the JSON Schema of scenario, sweep or plan files, for editors that complete and check YAML."""
     import json
 

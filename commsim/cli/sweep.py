@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.say import say
+from commsim.cli.find import find_scenario
+from commsim.cli.options import OnlyJson, changes
+from commsim.cli.say import print_json, say, terminal_bar
+from commsim.errors import CommsimError
+from commsim.files import slug, write_atomically
+from commsim.processes import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from commsim.planner.workers import PointAnswer
 
 _SAY_EVERY_S = 30.0
@@ -22,40 +28,24 @@ _MOST_ANSWERED = 20_000  # points: the rows of more are for other tools
 
 def sweep(
     file: Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes of its scenario as key.path=value.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes of its scenario as key.path=value.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder for the journal and the rows (default: out/<name>).", show_default=False
-        ),
+        Path | None, typer.Option("--out", "-o", help="Folder for the journal and the rows (default: out/<name>).")
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", "-j", min=1, help="Local processes (default: the cores one may use).")
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", help="A dask scheduler instead, such as tcp://host:8786.", show_default=False),
-    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="A dask scheduler instead, such as tcp://host:8786.")] = None,
     shard: Annotated[
-        str | None,
-        typer.Option("--shard", help="Only part I of N (from 0), such as 2/8; then commsim merge.", show_default=False),
+        str | None, typer.Option(help="Only part I of N (from 0), such as 2/8; then commsim merge.")
     ] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write rows.parquet beside rows.csv.")] = False,
-    html: Annotated[
-        bool, typer.Option("--html/--no-html", help="Write report.html: curves along every path, knees, rows.")
-    ] = False,
+    html: Annotated[bool, typer.Option(help="Write report.html: curves along every path, knees, rows.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the journal holds.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and list the points, run none.")] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-    ] = False,
+    json_output: OnlyJson = False,
 ) -> None:
     """Run a scenario over grids of values; interrupt it and run it again, and it goes on where it was."""
-    from commsim.cli.find import find_scenario
-    from commsim.errors import CommsimError
     from commsim.planner.journal import Journal
     from commsim.planner.sweep import read_sweep
     from commsim.planner.workers import run_cluster, run_local
@@ -70,20 +60,22 @@ def sweep(
     if dry_run:
         _list(points, plan.paths, json_output)
         return
-    folder = out or Path("out") / _slug(plan.name)
+    folder = out or Path("out") / slug(plan.name, "sweep")
     name = "journal.jsonl" if parts == 1 else f"journal-{part}-of-{parts}.jsonl"
     with Journal(folder / name, plan.identity, len(points), restart, plan.name) as journal:
         ahead = [p for p in mine if p.number not in journal.done]
-        found = len(mine) - len(ahead)
+        kept = len(mine) - len(ahead)
         answers: Iterator[list[PointAnswer]] = iter(())
         if ahead:
-            answers = run_cluster(plan, ahead, cluster) if cluster else run_local(plan, ahead, workers or _cores())
+            answers = (
+                run_cluster(plan, ahead, cluster) if cluster else run_local(plan, ahead, workers or usable_cores())
+            )
         begun = time.monotonic()
-        with _Bar(len(mine), found, json_output) as bar:
+        with _counting(len(mine), kept, json_output) as advance:
             try:
                 for some in answers:
                     journal.append(some)
-                    bar.advance(len(some))
+                    advance(len(some))
             except KeyboardInterrupt:
                 typer.echo(
                     f"commsim: {len(journal.done):,} of {len(mine):,} points are in {journal.path}; "
@@ -95,7 +87,7 @@ def sweep(
     summary: dict[str, Any] = {
         "points": len(points),
         "in_this_shard": len(mine),
-        "found_in_journal": found,
+        "found_in_journal": kept,
         "computed": len(ahead),
         "seconds": round(seconds, 3),
     }
@@ -109,13 +101,9 @@ def sweep(
 def merge(
     folder: Annotated[Path, typer.Argument(help="The folder with the journals of all shards.")],
     parquet: Annotated[bool, typer.Option("--parquet", help="Write rows.parquet beside rows.csv.")] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-    ] = False,
+    json_output: OnlyJson = False,
 ) -> None:
     """Put the shards of a sweep together: the same rows as from a single run."""
-    from commsim.errors import CommsimError
-
     journals = sorted(folder.glob("journal*.jsonl"))
     if not journals:
         raise CommsimError(f"{folder}: found no journal*.jsonl, expected those that commsim sweep --shard writes")
@@ -127,7 +115,6 @@ def merge(
 
 def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, Path] | None = None) -> dict[str, Any]:
     """Writes the sorted rows, and the page of a sweep (name, file); what was written and how many points failed."""
-    from commsim.files import write_atomically
     from commsim.planner.results import as_csv, as_parquet, merged
 
     _, points = merged(journals)
@@ -160,9 +147,7 @@ def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, 
 
 def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
     if json_output:
-        import json
-
-        typer.echo(json.dumps(summary, indent=2))
+        print_json(summary)
         return
     if "computed" in summary:
         rate = f" ({summary['computed'] / summary['seconds']:,.0f}/s)" if summary["seconds"] else ""
@@ -183,8 +168,6 @@ def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
 
 def _list(points: list[Any], paths: list[str], json_output: bool) -> None:
     if json_output:
-        import json
-
         typer.echo(json.dumps({"points": len(points), "paths": paths}))
         return
     typer.echo(f"# {len(points):,} points over {', '.join(paths)}")
@@ -195,8 +178,6 @@ def _list(points: list[Any], paths: list[str], json_output: bool) -> None:
 
 
 def _shard(text: str | None) -> tuple[int, int]:
-    from commsim.errors import CommsimError
-
     if text is None:
         return 0, 1
     part, slash, parts = text.partition("/")
@@ -206,60 +187,24 @@ def _shard(text: str | None) -> tuple[int, int]:
     return int(part), int(parts)
 
 
-def _slug(name: str) -> str:
-    import re
+@contextmanager
+def _counting(total: int, done: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """What is told that so many points more are done, and shows rate and time left: a bar, else a line now and then."""
+    begun = time.monotonic()
+    last, computed = begun, 0
+    with terminal_bar(quiet, counted=True) as bar:
+        task = bar and bar.add_task("", total=total, completed=done)
 
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "sweep"
+        def advance(count: int) -> None:
+            nonlocal last, computed
+            computed += count
+            now = time.monotonic()
+            rate = computed / max(now - begun, 1e-9)
+            if bar is not None:
+                bar.update(task, completed=done + computed, description=f"{rate:,.0f} points/s")
+            elif not quiet and now - last >= _SAY_EVERY_S:
+                last = now
+                left = (total - done - computed) / rate
+                say(f"{done + computed:,} of {total:,} points, {rate:,.0f}/s, {left:,.0f} s left", err=True)
 
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Bar:
-    """Progress on stderr with rate and time left: a bar on a terminal, else a line now and then."""
-
-    def __init__(self, total: int, done: int, quiet: bool) -> None:
-        import sys
-
-        self._total, self._done, self._quiet = total, done, quiet
-        self._begun = self._said = time.monotonic()
-        self._computed = 0
-        self._bar: Any = None
-        if not quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self._bar = Progress(
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=total, completed=done, rate="")
-
-    def __enter__(self) -> _Bar:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def advance(self, count: int) -> None:
-        """So many points more are done."""
-        self._done += count
-        self._computed += count
-        now = time.monotonic()
-        rate = self._computed / max(now - self._begun, 1e-9)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, rate=f"{rate:,.0f} points/s")
-        elif not self._quiet and now - self._said >= _SAY_EVERY_S:
-            self._said = now
-            left = (self._total - self._done) / rate
-            say(f"{self._done:,} of {self._total:,} points, {rate:,.0f}/s, {left:,.0f} s left", err=True)
+        yield advance

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commsim.cli.commands import group
+from commsim.cli.options import Json, spread
+from commsim.cli.say import print_json
+from commsim.errors import CommsimError, TopologyError
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -16,25 +20,31 @@ app = group("List, show, draw and check topologies.")
 
 Machine = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A preset (see `topo list`) or a YAML file.")]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes.")]
-Gpus = Annotated[int | None, typer.Option("--gpus-per-node", help="GPUs in use per node.", show_default=False)]
-Nics = Annotated[int | None, typer.Option("--nics-per-node", help="NICs per node.", show_default=False)]
-Rate = Annotated[str | None, typer.Option("--nic-bandwidth", help="Of one NIC: '400 Gb/s'.", show_default=False)]
-Over = Annotated[float | None, typer.Option("--oversubscription", help="Of the leaves: 2.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Rate = Annotated[str | None, typer.Option("--nic-bandwidth", help="Of one NIC: '400 Gb/s'.")]
 
 
-def _load(machine: str, **knobs: object) -> Topology:
-    from commsim.errors import TopologyError
+@dataclass(frozen=True)
+class MachineChanges:
+    """What is changed of a machine; None where it is as described."""
+
+    nodes: Nodes = 1
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs in use per node.")] = None
+    nics_per_node: Annotated[int | None, typer.Option(help="NICs per node.")] = None
+    nic_bandwidth: Rate = None
+    oversubscription: Annotated[float | None, typer.Option(help="Of the leaves: 2.")] = None
+
+
+def _load(machine: str, changes: MachineChanges) -> Topology:
     from commsim.topology.presets import load_file, load_preset, preset_names
 
-    stated = {key: value for key, value in knobs.items() if value is not None}
+    values = {name: value for name, value in vars(changes).items() if value is not None}
     path = Path(machine)
     if machine in preset_names():
-        return load_preset(machine, **stated)
+        return load_preset(machine, **values)
     if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1 or path.exists():
-        return load_file(path, **stated)
+        return load_file(path, **values)
     try:
-        return load_preset(machine, **stated)
+        return load_preset(machine, **values)
     except TopologyError as error:
         raise TopologyError(f"{error}; and there is no file of that name") from None
 
@@ -47,82 +57,46 @@ def list_command(json_output: Json = False) -> None:
 
     presets = list_presets()
     if json_output:
-        import json
-        from dataclasses import asdict
-
-        typer.echo(json.dumps([asdict(p) for p in presets], indent=2, allow_nan=False))
+        print_json([asdict(p) for p in presets])
     else:
         typer.echo(preset_table(presets))
 
 
 @app.command()
-def show(
-    machine: Machine,
-    nodes: Nodes = 1,
-    gpus_per_node: Gpus = None,
-    nics_per_node: Nics = None,
-    nic_bandwidth: Rate = None,
-    oversubscription: Over = None,
-    json_output: Json = False,
-) -> None:
+@spread
+def show(machine: Machine, changes: MachineChanges, json_output: Json = False) -> None:
     """Show a machine: links by kind with their bandwidths, path types of a node, bisection bandwidth."""
     from commsim.report.topology_tables import describe, topology_sheet
 
-    topology = _load(
-        machine,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        nics_per_node=nics_per_node,
-        nic_bandwidth=nic_bandwidth,
-        oversubscription=oversubscription,
-    )
+    topology = _load(machine, changes)
     if json_output:
-        import json
-
-        typer.echo(json.dumps(describe(topology), indent=2, allow_nan=False))
+        print_json(describe(topology))
     else:
         typer.echo(topology_sheet(topology), nl=False)
 
 
 @app.command()
+@spread
 def draw(
     machine: Machine,
     out: Annotated[Path, typer.Option("--out", "-o", help="Picture to write: FILE.png or FILE.svg.")],
-    nodes: Nodes = 1,
-    gpus_per_node: Gpus = None,
-    nics_per_node: Nics = None,
-    nic_bandwidth: Rate = None,
-    oversubscription: Over = None,
+    changes: MachineChanges,
 ) -> None:
     """Draw a machine: one node in detail and the fabric above it."""
-    from commsim.errors import CommsimError
-
-    form = out.suffix.lower().lstrip(".")
-    if form not in {"png", "svg"}:
-        raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .png or .svg")
-    topology = _load(
-        machine,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        nics_per_node=nics_per_node,
-        nic_bandwidth=nic_bandwidth,
-        oversubscription=oversubscription,
-    )
-    from commsim.files import write_atomically
-    from commsim.report.plots import figure_bytes
+    from commsim.cli.pictures import form_of, write_picture
     from commsim.report.topology_plot import plot_topology
 
-    write_atomically(out, figure_bytes(plot_topology(topology), form))
+    form_of(out)
+    write_picture(out, plot_topology(_load(machine, changes)))
     typer.echo(f"wrote {out}", err=True)
 
 
 @app.command("check")
 def check_command(machine: Machine, nodes: Nodes = 1) -> None:
     """Check a machine: every rank reachable, every link with a bandwidth, every NIC with its path."""
-    from commsim.errors import TopologyError
     from commsim.topology.check import check
 
-    topology = _load(machine, nodes=nodes)
+    topology = _load(machine, MachineChanges(nodes))
     faults = check(topology)
     if faults:
         raise TopologyError("\n".join(f"{topology.name}: {fault}" for fault in faults))
@@ -134,42 +108,26 @@ def check_command(machine: Machine, nodes: Nodes = 1) -> None:
 def import_command(
     file: Annotated[Path, typer.Argument(help="Topology XML of NCCL, or a saved `nvidia-smi topo -m`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Topology file to write: FILE.yaml.")],
-    sm: Annotated[
-        int | None, typer.Option("--sm", help="Compute capability times ten: 90.", show_default=False)
-    ] = None,
-    nvlink_links: Annotated[
-        int | None, typer.Option("--nvlink-links", help="NVLinks of one GPU; 0 for none.", show_default=False)
-    ] = None,
+    sm: Annotated[int | None, typer.Option(help="Compute capability times ten: 90.")] = None,
+    nvlink_links: Annotated[int | None, typer.Option(help="NVLinks of one GPU; 0 for none.")] = None,
     nvlink_kind: Annotated[
-        str, typer.Option("--nvlink-kind", help="How --nvlink-links are wired: switch, mesh, cube_mesh or pairs.")
+        str, typer.Option(help="How --nvlink-links are wired: switch, mesh, cube_mesh or pairs.")
     ] = "switch",
     nic_bandwidth: Rate = None,
-    pcie_bandwidth: Annotated[
-        str | None, typer.Option("--pcie-bandwidth", help="Of one GPU: '24 GB/s'.", show_default=False)
-    ] = None,
-    cpu_vendor: Annotated[
-        str | None, typer.Option("--cpu-vendor", help="intel, amd, arm, ibm or zhaoxin.", show_default=False)
-    ] = None,
+    pcie_bandwidth: Annotated[str | None, typer.Option(help="Of one GPU: '24 GB/s'.")] = None,
+    cpu_vendor: Annotated[str | None, typer.Option(help="intel, amd, arm, ibm or zhaoxin.")] = None,
     network: Annotated[
-        str | None,
-        typer.Option(
-            "--network", help="infiniband, roce, slingshot, efa, efa_v1, tcpx or ethernet.", show_default=False
-        ),
+        str | None, typer.Option(help="infiniband, roce, slingshot, efa, efa_v1, tcpx or ethernet.")
     ] = None,
     peer_to_peer: Annotated[
         bool | None,
-        typer.Option(
-            "--peer-to-peer/--no-peer-to-peer",
-            help="Whether GPUs may write to each other's memory over PCIe; GeForce cards may not.",
-            show_default=False,
-        ),
+        typer.Option(help="Whether GPUs may write to each other's memory over PCIe; GeForce cards may not."),
     ] = None,
     nodes: Nodes = 1,
 ) -> None:
     """Turn a machine's own description into a topology file; --nodes checks it with so many nodes."""
     import yaml
 
-    from commsim.errors import CommsimError
     from commsim.files import write_atomically
     from commsim.topology.imported import Given
     from commsim.topology.importing import checked, import_file

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from commsim.cli.find import find_scenario
+from commsim.cli.options import Json, changes
+from commsim.cli.say import print_json
+from commsim.errors import ScenarioError
+from commsim.files import write_atomically
+
 
 def tune(
     scenario: Annotated[str, typer.Argument(help="A scenario file, or the name of a shipped one, with library nccl.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes as key.path=value.", metavar="[KEY=VALUE]...")
-    ] = None,
+    overrides: Annotated[list[str] | None, changes("Changes as key.path=value.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("nccl_tuner.conf"),
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Write NCCL tuner rules for a topology; refuse (status 1) where no gain is larger than predictions err."""
-    import dataclasses
-    import json
-
-    from commsim.cli.find import find_scenario
-    from commsim.errors import ScenarioError
-    from commsim.files import write_atomically
     from commsim.planner.tune import tune as rules_of
     from commsim.report.tuner_config import tuner_config, tuning_table
     from commsim.scenario.load import load_scenarios
@@ -32,11 +31,11 @@ def tune(
     scenarios = load_scenarios(path, overrides or [])
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
-    found = rules_of(scenarios[0], build_topology(scenarios[0]))
-    write_atomically(out, tuner_config(found))
+    tuning = rules_of(scenarios[0], build_topology(scenarios[0]))
+    write_atomically(out, tuner_config(tuning))
     if json_output:
-        rules = [dataclasses.asdict(rule) for rule in found.rules]
-        typer.echo(json.dumps({"rules": rules, "refused": len(found.refused), "band": found.band}, indent=2))
+        rules = [dataclasses.asdict(rule) for rule in tuning.rules]
+        print_json({"rules": rules, "refused": len(tuning.refused), "band": tuning.band})
         return
-    typer.echo(tuning_table(found), nl=False)
+    typer.echo(tuning_table(tuning), nl=False)
     typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")

@@ -13,9 +13,7 @@ from commsim.cli.commands import group
 
 app = group("Score the model against folders of measured curves.")
 
-JsonPath = Annotated[
-    Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.", show_default=False)
-]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON; - for stdout.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit 1 where a median is worse than recorded.")]
 
 
@@ -26,34 +24,21 @@ def _root() -> None:
 
 @app.command("collectives")
 def collectives(
-    more: Annotated[
+    more: Annotated[list[Path] | None, typer.Argument(metavar="DIR", help="Further folders, as after --data.")] = None,
+    sources: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="DIR", help="Further folders, as after --data.", show_default=False),
+        typer.Option("--data", help="Folders of INDEX_*.csv and <slug>.csv (default: the project's)."),
     ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--data", help="Folders of INDEX_*.csv and <slug>.csv (default: the project's).", show_default=False
-        ),
-    ] = None,
-    cases: Annotated[
-        list[Path] | None, typer.Option("--cases", help="Case files beside the project's.", show_default=False)
-    ] = None,
+    cases: Annotated[list[Path] | None, typer.Option(help="Case files beside the project's.")] = None,
     mode: Annotated[
-        list[str] | None,
-        typer.Option(help="zero-shot (default), few, transfer, calibrated, all; may be repeated.", show_default=False),
+        list[str] | None, typer.Option(help="zero-shot (default), few, transfer, calibrated, all; may be repeated.")
     ] = None,
     json_path: JsonPath = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write docs/accuracy.md, its pictures, the medians.")
     ] = False,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            help="Write the outcome as one HTML file to mail: errors of every log, pictures.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(help="Write the outcome as one HTML file to mail: errors of every log, pictures.")
     ] = None,
     check: Check = False,
     only: Annotated[str | None, typer.Option(help="Score logs of these slugs only: shell patterns, commas.")] = None,
@@ -61,7 +46,7 @@ def collectives(
 ) -> None:
     """Predict every log of the folders and say how far off the predictions are."""
     study = _study()
-    folders = [*(data or ()), *(more or ())]
+    folders = [*(sources or ()), *(more or ())]
     names = only.split(",") if only is not None else None
     output = study.Output(json_path, html, report, check)
     study.collectives(folders, cases or [], mode or ["zero-shot"], names, workers, output)
@@ -69,14 +54,8 @@ def collectives(
 
 @app.command("training")
 def training(
-    steps: Annotated[
-        Path | None,
-        typer.Option("--steps", help="CSV of training steps (default: the project's).", show_default=False),
-    ] = None,
-    memory: Annotated[
-        Path | None,
-        typer.Option("--memory", help="CSV of memory figures; scores those of the steps, too.", show_default=False),
-    ] = None,
+    steps: Annotated[Path | None, typer.Option(help="CSV of training steps (default: the project's).")] = None,
+    memory: Annotated[Path | None, typer.Option(help="CSV of memory figures; scores those of the steps, too.")] = None,
     mode: Annotated[
         str, typer.Option(help="loso (without the row's source) or one-row (with one row of it).")
     ] = "loso",
@@ -85,12 +64,7 @@ def training(
         bool, typer.Option("--report", help="Write docs/accuracy-training.md, its pictures, the record; with ablation.")
     ] = False,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            help="Write the outcome as one HTML file to mail: errors of every row, pictures.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(help="Write the outcome as one HTML file to mail: errors of every row, pictures.")
     ] = None,
     check: Check = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from commsim.collectives import registry
 from commsim.collectives.check import check
 from commsim.collectives.semantics import collective as collective_of
 from commsim.errors import ScheduleError
-from commsim.processes import Pool
+from commsim.processes import Pool, usable_cores
 
 Roots = str | Sequence[int]
 _WORTH_PROCESSES = 2000  # schedules; starting processes takes about as long as that many proofs
@@ -75,7 +74,7 @@ def prove(
     jobs = [(*key, n, roots, *shape) for n in counts for key in keys]
     table = {key: Proof(*key) for key in keys}
     expected = sum(n if "root" in registry.ALGORITHMS[key].takes else 1 for n in counts for key in keys)
-    processes = (_processors() if expected > _WORTH_PROCESSES else 1) if workers is None else workers
+    processes = (usable_cores() if expected > _WORTH_PROCESSES else 1) if workers is None else workers
     with Pool(max(1, processes)) as pool:
         for done, row in enumerate(pool.map(_prove_job, jobs), 1):
             table[row.collective, row.algorithm].add(row)
@@ -149,7 +148,3 @@ def _selected(collectives: Sequence[str] | None, algorithms: Sequence[str] | Non
 
 def _divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -30,11 +30,11 @@ import simpy
 from commsim.collectives.schedule import Schedule
 from commsim.engine.merging import Routes
 from commsim.engine.program import Float64, Int32, Int64
-from commsim.engine.template import Template
+from commsim.engine.template import Bound, Template
+from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.engine.cosim_fair import FairNetwork
-    from commsim.topology.graph import Topology
 
 __all__ = ["Environment", "Network", "Template"]
 
@@ -59,7 +59,7 @@ class Network:
         self.next_event = math.inf
         self.started = 0
         # What is bound: rows of all templates on their groups, one after the other.
-        self._bound: dict[tuple[int, tuple[int, ...], int], tuple[int, int, Int32]] = {}
+        self._bound: dict[Bound, tuple[int, int, Int32]] = {}
         self._kept: list[Template] = []  # their ids stay theirs
         small, none, seconds = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0)
         self._ops = Ops(none, small, seconds, np.zeros(1, np.int64), small)
@@ -89,10 +89,9 @@ class Network:
         """The instance of a template started on the ranks ``group`` at time t, not before the last event handled."""
         size = template.total_bytes if nbytes is None else nbytes
         key = (id(template), tuple(group), size)
-        bound = self._bound.get(key)
-        if bound is None:
-            bound = self._bind(template, key)
-        table, rows, indeg = bound
+        if key not in self._bound:
+            self._bind(template, key)
+        table, rows, indeg = self._bound[key]
         spare = self._spare.get(rows)
         instance = spare.pop() if spare else self._grow(rows)
         entry = self._instances
@@ -111,7 +110,7 @@ class Network:
             self._spare.setdefault(self._rows_of[instance], []).append(instance)
         return ends
 
-    def _bind(self, template: Template, key: tuple[int, tuple[int, ...], int]) -> tuple[int, int, Int32]:
+    def _bind(self, template: Template, key: Bound) -> None:
         """Append a template's rows with the routes between the ranks of a group; one without messages is refused."""
         _, group, size = key
         template.require_group(group)
@@ -133,7 +132,6 @@ class Network:
         self._kept.append(template)
         self._refresh()
         self._bound[key] = (ops.nbytes.size, template.nbytes.size, template.indeg)
-        return self._bound[key]
 
     def _grow(self, rows: int) -> int:
         """A new instance with places of its own."""

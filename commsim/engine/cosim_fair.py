@@ -9,25 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from commsim.engine.fair import QUANTUM, gave_up, lines_of, links_of, ways_of
+from commsim.engine.fair import QUANTUM, gave_up, idle
 from commsim.engine.loops.fair import run_fair, start_fair
-from commsim.engine.loops.flows import FairOps, FairRun
+from commsim.engine.loops.flows import FairLines, FairLinks, FairOps, FairRun
 from commsim.engine.loops.heap import Heap
-from commsim.engine.program import Float64, Int32, Int64, Program, count_up, places_along
-from commsim.engine.template import Template
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.engine.program import Float64, Int32, Int64, count_up, places_along
+from commsim.engine.template import Bound, Template
+from commsim.topology.graph import Topology
 
 _MOST_CONNECTIONS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class _Bound:
+class _Rows:
     """A template on a group of ranks: its messages' bytes and connections, and where its successors are kept."""
 
     nbytes: Int64
@@ -45,23 +43,19 @@ class FairNetwork:
         self.next_event = math.inf
         self.started = 0
         self._links = topology.link_bandwidth.size
-        self._started: dict[tuple[int, tuple[int, ...], int], int] = {}
-        self._bound: dict[tuple[int, tuple[int, ...], int], _Bound] = {}
+        self._started: dict[Bound, int] = {}
+        self._bound: dict[Bound, _Rows] = {}
         self._connections: dict[tuple[int, tuple[int, ...]], int] = {}
         self._edges: dict[int, int] = {}
         self._route_ptr, self._route_link = np.zeros(1, np.int64), np.zeros(0, np.int32)
-        self._succ_idx = np.zeros(0, np.int32)
-        self._spare: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
-        self._place: list[
-            tuple[int, tuple[int, tuple[int, ...], int]]
-        ] = []  # of each instance: first place, what it is
+        self._spare: dict[Bound, list[int]] = {}
+        self._place: list[tuple[int, Bound]] = []  # of each instance: first place, what it is
         none, empty = np.zeros(0), np.zeros(0, np.int64)
         small = np.zeros(0, np.int32)
         self._ops = FairOps(empty, small, none, empty, empty, small, empty, small, small, none, none, none, small)
         starts = Heap(np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.int64))
         self._run = FairRun(np.zeros(6, np.int64), np.zeros(2), starts, empty, none, empty)
-        ways = ways_of(self._program(), empty, most=_MOST_CONNECTIONS)
-        self._lines, self._flows = lines_of(ways), links_of(topology.link_bandwidth, ways)
+        self._lines, self._flows = self._idle()
 
     @property
     def link_bytes(self) -> Int64:
@@ -92,7 +86,7 @@ class FairNetwork:
         start_fair(self._place[instance][0], t, template.indeg, self._ops, self._run)
         self.started += 1
         self._started[key] = self._started.get(key, 0) + 1
-        self.next_event = min(float(self._run.starts.times[0]), float(self._lines.tree[1]))
+        self.next_event = self._next()
         return instance
 
     def advance_to(self, until: float) -> list[tuple[int, float]]:
@@ -101,43 +95,33 @@ class FairNetwork:
         ended = run_fair(until, self._quantum, self._ops, self._lines, self._flows, run)
         if ended < 0:
             raise gave_up(ended)
-        self.next_event = min(
-            float(run.starts.times[0]) if run.starts.size[0] else math.inf, float(self._lines.tree[1])
-        )
+        self.next_event = self._next()
         ends = []
         for instance in run.done[:ended].tolist():
             ends.append((instance, float(run.end[instance])))
             self._spare.setdefault(self._place[instance][1], []).append(instance)
         return ends
 
-    def _program(self) -> Program:
-        """The ways of all connections, without messages."""
-        none = np.zeros(0, np.int32)
-        return Program(
-            nbytes=np.zeros(0, np.int64),
-            route=none,
-            delay_s=np.zeros(0),
-            succ_ptr=np.zeros(1, np.int64),
-            succ_idx=none,
-            indeg=none,
-            route_ptr=self._route_ptr,
-            route_link=self._route_link,
-            link_bandwidth=self.topology.link_bandwidth,
-            link_latency=self.topology.link_latency,
-        )
+    def _next(self) -> float:
+        starts = self._run.starts
+        return min(float(starts.times[0]) if starts.size[0] else math.inf, float(self._lines.tree[1]))
 
-    def _bind(self, template: Template, key: tuple[int, tuple[int, ...], int]) -> _Bound:
+    def _idle(self) -> tuple[FairLines, FairLinks]:
+        """All connections and links, with nothing under way."""
+        speeds, route = (self.topology.link_bandwidth, self.topology.link_latency), np.arange(self._route_ptr.size - 1)
+        return idle(self._route_ptr, self._route_link, speeds, route, most=_MOST_CONNECTIONS)
+
+    def _bind(self, template: Template, key: Bound) -> _Rows:
         ident, group, size = key
         template.require_group(group)
         if ident not in self._edges:
-            self._edges[ident] = self._succ_idx.size
-            self._succ_idx = np.append(self._succ_idx, template.succ_idx)
-            self._ops = self._ops._replace(succ_idx=self._succ_idx)
+            self._edges[ident] = self._ops.succ_idx.size
+            self._ops = self._ops._replace(succ_idx=np.append(self._ops.succ_idx, template.succ_idx))
         if (ident, group) not in self._connections:
             self._connections[ident, group] = self._route_ptr.size - 1
             self._connect(template, group)
         connection = (self._connections[ident, group] + template.line).astype(np.int32)
-        return _Bound(template.scaled(size), connection, self._edges[ident], template)
+        return _Rows(template.scaled(size), connection, self._edges[ident], template)
 
     def _connect(self, template: Template, group: tuple[int, ...]) -> None:
         """Add the connections of a template on a group; what is under way on the others goes on."""
@@ -149,8 +133,7 @@ class FairNetwork:
         self._route_ptr = np.append(self._route_ptr, self._route_ptr[-1] + np.cumsum(length))
         self._route_link = np.append(self._route_link, routes.link[places_along(routes.ptr, routes.index)])
         old_lines, old_links = self._lines, self._flows
-        ways = ways_of(self._program(), np.arange(self._route_ptr.size - 1), most=_MOST_CONNECTIONS)
-        lines, flows = lines_of(ways), links_of(self.topology.link_bandwidth, ways)
+        lines, flows = self._idle()
         count = old_lines.cap.size
         for name in ("state", "current", "head", "last", "rate", "rest", "since", "fixed_rate", "chosen_at"):
             getattr(lines, name)[:count] = getattr(old_lines, name)
@@ -170,7 +153,7 @@ class FairNetwork:
             level //= 2
         self._lines, self._flows = lines, flows
 
-    def _grow(self, key: tuple[int, tuple[int, ...], int], bound: _Bound) -> int:
+    def _grow(self, key: Bound, bound: _Rows) -> int:
         """A new instance with places of its own, filled with what is bound."""
         instance, ops, run, template = len(self._place), self._ops, self._run, bound.template
         rows, place = bound.nbytes.size, ops.nbytes.size

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commsim.engine.program import HOP_BITS, MAX_HOPS, Float64, Int32, Int64, Program
+from commsim.engine.program import HOP_BITS, MAX_HOPS, Float64, Int32, Int64, Program, pointers
 
 
 class StretchKind(IntEnum):
@@ -40,7 +40,7 @@ class Record(NamedTuple):
     @staticmethod
     def empty(program: Program) -> Record:
         """Arrays of the right size for the loop to fill."""
-        ptr = np.concatenate([[0], np.cumsum(program.hops())])
+        ptr = pointers(program.hops())
         hops = int(ptr[-1])
         return Record(ptr, np.zeros(hops), np.full(hops, -1, np.int64), np.full(program.rows, -1, np.int32))
 

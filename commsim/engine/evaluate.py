@@ -6,13 +6,14 @@ event (FIFO links by heap or in order; fair sharing). All agree where they overl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, get_args, overload
 
 import numpy as np
 
 from commsim.collectives.schedule import Schedule
-from commsim.engine.fair import QUANTUM, connections, simulate_fair
+from commsim.engine.fair import connections, simulate_fair
 from commsim.engine.family import Family, Totals
 from commsim.engine.fold import fold, run_folded
 from commsim.engine.merging import Routes
@@ -21,15 +22,12 @@ from commsim.engine.refine import simulate_folded
 from commsim.engine.simulate import Outcome, simulate
 from commsim.engine.wavefront import servers_of, wavefront
 from commsim.errors import InfeasibleError
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Engine = Literal["auto", "closed_form", "wavefront", "fold", "event"]
 Contention = Literal["fifo", "fair"]
 
-ENGINES = ("auto", "closed_form", "wavefront", "fold", "event")
-CONTENTION = ("fifo", "fair")
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 DIFFERENCE = 0.1
 """Where FIFO links and fair sharing differ by more than this share, a result gives both."""
@@ -42,57 +40,29 @@ _ROWS_DO_NOT_FOLD = (
 
 
 @overload
-def evaluate(
-    what: Schedule,
-    topology: Topology,
-    engine: Engine = "auto",
-    *,
-    contention: Contention = "fifo",
-    block_rate: float | None = None,
-    quantum: float = QUANTUM,
-    joins: bool = False,
-) -> Outcome: ...
+def evaluate(work: Schedule, topology: Topology, engine: Engine = ..., *, contention: Contention = ...) -> Outcome: ...
 
 
 @overload
-def evaluate(
-    what: Family,
-    topology: Topology,
-    engine: Engine = "auto",
-    *,
-    contention: Contention = "fifo",
-    block_rate: None = None,
-    quantum: float = QUANTUM,
-    joins: bool = False,
-) -> Totals: ...
+def evaluate(work: Family, topology: Topology, engine: Engine = ..., *, contention: Contention = ...) -> Totals: ...
 
 
 def evaluate(
-    what: Schedule | Family,
-    topology: Topology,
-    engine: Engine = "auto",
-    *,
-    contention: Contention = "fifo",
-    block_rate: float | None = None,
-    quantum: float = QUANTUM,
-    joins: bool = False,
+    work: Schedule | Family, topology: Topology, engine: Engine = "auto", *, contention: Contention = "fifo"
 ) -> Outcome | Totals:
     """What becomes of a schedule or a family on the topology's own routes; ``level`` names the evaluator that found it.
 
     ``auto`` takes the cheapest level whose conditions are verified. Asking for a level whose conditions do not hold is
     an InfeasibleError that says which one fails. A Schedule has times for every row (`Outcome`), a Family, whose rows
-    are not built below the level ``event``, its `Totals`. ``block_rate``: see `build_program`; ``quantum``: see
-    `simulate_fair`. ``joins``, with FIFO links: far quicker where many rows come before many others; the Outcome of a
-    schedule then has times for `Program` ops beyond its rows.
+    are not built below the level ``event``, its `Totals`.
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}, expected {', '.join(ENGINES[:-1])} or {ENGINES[-1]}")
-    if contention not in CONTENTION:
+    if contention not in get_args(Contention):
         raise ValueError(f"unknown contention {contention!r}, expected fifo or fair")
-    if isinstance(what, Family):
-        return _family(what, topology, engine, contention, quantum)
-    program = build_program(what, topology, block_rate=block_rate, joins=joins and contention == "fifo")
-    return evaluate_program(what, program, engine=engine, contention=contention, quantum=quantum)
+    if isinstance(work, Family):
+        return _family(work, topology, engine, contention)
+    return evaluate_program(work, build_program(work, topology), engine=engine, contention=contention)
 
 
 def evaluate_program(
@@ -102,7 +72,6 @@ def evaluate_program(
     engine: Engine = "auto",
     *,
     contention: Contention = "fifo",
-    quantum: float = QUANTUM,
 ) -> Outcome:
     """`evaluate` for a schedule whose Program is already there, and perhaps its merged routes."""
     if engine == "wavefront":
@@ -121,45 +90,49 @@ def evaluate_program(
         return simulate(program, merge=True, routes=routes)
     conn = connections(schedule)
     if engine in {"auto", "fold"}:
-        folded = simulate_folded(program, conn, quantum=quantum)
+        folded = simulate_folded(program, conn)
         if isinstance(folded, Outcome):
             return folded
         if engine == "fold":
             raise _not_here("folding", schedule, folded)
-    return simulate_fair(program, conn, quantum=quantum)
+    return simulate_fair(program, conn)
 
 
-def _family(family: Family, topology: Topology, engine: Engine, contention: Contention, quantum: float) -> Totals:
-    if engine in {"auto", "closed_form"}:
-        totals = synchronous(family, topology)
-        if isinstance(totals, Totals):
-            return replace(totals, contention=contention)
-        if engine == "closed_form":
-            raise _not_here("closed form", family, totals)
-    if engine in {"auto", "wavefront"}:
-        # Under fair sharing several channels go side by side where FIFO links take turns.
-        totals = wavefront(family, topology) if contention == "fifo" or family.channels == 1 else "channels share links"
-        if isinstance(totals, Totals):
-            return replace(totals, contention=contention)
-        if engine == "wavefront":
-            raise _not_here("wavefront", family, totals)
-    if engine in {"auto", "fold"}:
-        folded = fold(family, topology, fifo=contention == "fifo")
-        if not isinstance(folded, str):
-            if contention == "fifo":
-                return run_folded(folded)
-            part = folded.program()
-            fair = simulate_fair(part, family.connections(part.route, folded.senders), quantum=quantum)
-            about = f"{folded.senders} of {family.world_size} ranks"
-            return _totals(family, fair, folded.link, "fold", about)
-        if engine == "fold":
-            raise _not_here("folding", family, folded)
+def _family(family: Family, topology: Topology, engine: Engine, contention: Contention) -> Totals:
+    levels: dict[Engine, tuple[str, Callable[[], Totals | str]]] = {
+        "closed_form": ("closed form", lambda: synchronous(family, topology)),
+        "wavefront": ("wavefront", lambda: _wavefront(family, topology, contention)),
+        "fold": ("folding", lambda: _folded(family, topology, contention)),
+    }
+    for level, (name, evaluated) in levels.items():
+        if engine in {"auto", level}:
+            totals = evaluated()
+            if isinstance(totals, Totals):
+                return replace(totals, contention=contention)
+            if engine == level:
+                raise _not_here(name, family, totals)
     program = family.program(topology)
     if contention == "fifo":
         outcome = simulate(program, merge=True)
     else:
-        outcome = simulate_fair(program, family.connections(program.route, family.world_size), quantum=quantum)
+        outcome = simulate_fair(program, family.connections(program.route, family.world_size))
     return _totals(family, outcome, np.arange(program.links, dtype=np.int32), outcome.level, "")
+
+
+def _wavefront(family: Family, topology: Topology, contention: Contention) -> Totals | str:
+    # Under fair sharing several channels go side by side where FIFO links take turns.
+    return "channels share links" if contention == "fair" and family.channels > 1 else wavefront(family, topology)
+
+
+def _folded(family: Family, topology: Topology, contention: Contention) -> Totals | str:
+    folded = fold(family, topology, fifo=contention == "fifo")
+    if isinstance(folded, str):
+        return folded
+    if contention == "fifo":
+        return run_folded(folded)
+    part = folded.program()
+    outcome = simulate_fair(part, family.connections(part.route, folded.senders))
+    return _totals(family, outcome, folded.link, "fold", folded.part)
 
 
 def _totals(family: Family, outcome: Outcome, link: Int32, level: str, part: str) -> Totals:
@@ -177,8 +150,8 @@ def _totals(family: Family, outcome: Outcome, link: Int32, level: str, part: str
     )
 
 
-def _not_here(level: str, what: Schedule | Family, reason: str) -> InfeasibleError:
-    return InfeasibleError(f"no {level} for {what.algorithm} {what.collective} here: {reason}")
+def _not_here(level: str, work: Schedule | Family, reason: str) -> InfeasibleError:
+    return InfeasibleError(f"no {level} for {work.algorithm} {work.collective} here: {reason}")
 
 
 @dataclass(frozen=True)
@@ -224,7 +197,7 @@ def synchronous(family: Family, topology: Topology) -> Totals | str:
     if family.lanes > 1:
         return "each rank sends several messages in a step"
     makespan, busy, carried = 0.0, dict[int, float](), dict[int, int]()
-    for _, phase, _ in family.by_step():
+    for phase in filter(lambda phase: phase.steps, family.phases):
         servers = servers_of(np.arange(family.world_size), phase.to, topology)
         if isinstance(servers, str):
             return servers

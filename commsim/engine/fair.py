@@ -8,20 +8,16 @@ later, so alone it takes as long as in the FIFO model. (Bertsekas & Gallager, Da
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commsim.collectives.schedule import Schedule
 from commsim.engine.loops.flows import FILLED, FILLINGS, FINISHED, FairLines, FairLinks, FairOps, FairRun
 from commsim.engine.memory import RUN_BYTES_PER_ROW, require_memory
-from commsim.engine.program import Float64, Int32, Int64, Program, bytes_of_links, dense_ids, places_along
+from commsim.engine.program import Float64, Int32, Int64, Program, bytes_of_links, dense_ids, places_along, pointers
 from commsim.engine.simulate import Outcome, cycle_message
 from commsim.errors import CommsimError, ScheduleError
-
-if TYPE_CHECKING:
-    from commsim.collectives.schedule import Schedule
 
 QUANTUM = 1e-12
 """Events this close in relative time are handled together: equal times that differ in the last bits are one event."""
@@ -37,12 +33,7 @@ def connections(schedule: Schedule) -> Int32:
 
 
 def simulate_fair(
-    program: Program,
-    connection: Int32 | None = None,
-    *,
-    quantum: float = QUANTUM,
-    weight: Int64 | None = None,
-    limit_bytes: int | None = None,
+    program: Program, connection: Int32 | None = None, *, quantum: float = QUANTUM, weight: Int64 | None = None
 ) -> Outcome:
     """The Outcome of a program under max-min fair sharing with a FIFO queue per connection.
 
@@ -57,9 +48,9 @@ def simulate_fair(
     from commsim.engine.loops.heap import Heap
 
     p = program
-    require_memory(RUN_BYTES_PER_ROW * p.rows, p.rows, limit_bytes=limit_bytes)
-    conn, route = _routes_of(p, p.route if connection is None else connection)
-    ways = ways_of(p, route, weight)
+    require_memory(RUN_BYTES_PER_ROW * p.rows, p.rows)
+    conn, route = routes_of_connections(p, connection)
+    lines, links = idle(p.route_ptr, p.route_link, (p.link_bandwidth, p.link_latency), route, weight)
     ops = FairOps(
         nbytes=p.nbytes,
         connection=conn,
@@ -88,7 +79,7 @@ def simulate_fair(
         end=np.zeros(0),
         done=np.zeros(0, np.int64),
     )
-    fault = run_fair(np.inf, quantum, ops, lines_of(ways), links_of(p.link_bandwidth, ways), run)
+    fault = run_fair(np.inf, quantum, ops, lines, links, run)
     if fault < 0:
         raise gave_up(fault)
     finished, fillings, filled = (int(run.counts[i]) for i in (FINISHED, FILLINGS, FILLED))
@@ -114,11 +105,12 @@ def gave_up(fault: int) -> CommsimError:
     return CommsimError(f"the fair-sharing loop gave up with code {fault}: this is a fault of commsim")
 
 
-def _routes_of(p: Program, connection: Int32) -> tuple[Int32, Int64]:
-    """Connections renumbered without gaps, (M,), and the route of each."""
+def routes_of_connections(p: Program, connection: Int32 | None) -> tuple[Int32, Int64]:
+    """Connections (by default the routes) renumbered without gaps, (M,), and the route of each."""
     if not p.rows:
         return np.zeros(0, np.int32), np.zeros(0, np.int64)
-    _, conn = dense_ids(connection.astype(np.int64), int(connection.max()) + 1)
+    given = p.route if connection is None else connection
+    _, conn = dense_ids(given.astype(np.int64), int(given.max()) + 1)
     route = np.zeros(int(conn.max()) + 1, np.int64)
     route[conn] = p.route
     if (route[conn] != p.route).any():
@@ -126,76 +118,50 @@ def _routes_of(p: Program, connection: Int32) -> tuple[Int32, Int64]:
     return conn, route
 
 
-@dataclass(frozen=True, eq=False)
-class ConnectionWays:
-    """What the loop wants to know of each connection's way, (connections,), see `FairLines`.
+def idle(
+    ptr: Int64,
+    links: Int32,
+    speeds: tuple[Float64, Float64],
+    route: Int64,
+    weight: Int64 | None = None,
+    *,
+    most: int = 0,
+) -> tuple[FairLines, FairLinks]:
+    """Connections on the routes ``route`` (connections,) of a table, and links, with nothing under way.
 
-    ``slot_*`` are the links on it that may bind, ``list_ptr`` (L+1,) the room for active flows of each link.
+    ``speeds``: bandwidth and latency of each link. Links that can never bind stand on no connection's way, unless as
+    many as ``most`` connections may still come.
     """
+    from commsim.engine.loops.heap import Heap
 
-    slot_ptr: Int64
-    slot_link: Int32
-    slot_weight: Int64
-    cap: Float64
-    whole_cap: Int64
-    latency: Float64
-    whole_bandwidth: Int64
-    list_ptr: Int64
-
-
-def ways_of(p: Program, route: Int64, weight: Int64 | None = None, *, most: int = 0) -> ConnectionWays:
-    """The ways of connections whose routes are ``route`` (connections,); links that can never bind are left out.
-
-    ``most``: as many connections may still come; then no link is left out.
-    """
-    length = np.diff(p.route_ptr)[route]
-    at = places_along(p.route_ptr, route)
-    link = p.route_link[at]
+    bandwidth, latency = speeds
+    n, count = route.size, bandwidth.size
+    length = np.diff(ptr)[route]
+    at = places_along(ptr, route)
+    link = links[at]
     weights = np.ones(link.size, np.int64) if weight is None else weight[at]
-    of = np.repeat(np.arange(route.size), length)
-    hops = int(length[0]) if length.size else 0
-    if hops and (length == hops).all():
-        cap = reduce(np.minimum, p.link_bandwidth[link].reshape(-1, hops).T)
-    else:
-        cap = np.full(route.size, np.inf)
-        np.minimum.at(cap, of, p.link_bandwidth[link])
-        cap[length == 0] = -1.0
-    latency = np.bincount(of, p.link_latency[link], route.size).astype(np.float64)
+    of = np.repeat(np.arange(n), length)
+    cap = _caps(bandwidth[link], length)
     # In integers, so that sums neither round nor drift; scaled so that they fit, and rounded to the safe side.
     total = max(float(np.sum(weights)), most) + 1.0
-    scale = 2.0 ** np.floor(np.log2(2.0**61 / (total * float(p.link_bandwidth.max(initial=1.0)))))
-    if not most and (p.link_bandwidth == np.floor(p.link_bandwidth)).all():
+    scale = 2.0 ** np.floor(np.log2(2.0**61 / (total * float(bandwidth.max(initial=1.0)))))
+    if not most and (bandwidth == np.floor(bandwidth)).all():
         scale = min(scale, 1.0)
     whole_cap = np.ceil(np.maximum(cap, 0.0) * scale).astype(np.int64)
-    whole_bandwidth = np.floor(p.link_bandwidth * scale).astype(np.int64)
-    demand = np.zeros(p.links, np.int64)
+    whole_bandwidth = np.floor(bandwidth * scale).astype(np.int64)
+    demand = np.zeros(count, np.int64)
     np.add.at(demand, link, weights * whole_cap[of])
     kept = (demand > whole_bandwidth)[link] | (most > 0)
-    link, of, weights = link[kept], of[kept], weights[kept]
-    return ConnectionWays(
-        slot_ptr=np.concatenate([[0], np.cumsum(np.bincount(of, minlength=route.size))]).astype(np.int64),
-        slot_link=link,
-        slot_weight=weights,
+    slot_of, slot_link = of[kept], link[kept]
+    leaves = 1 << max(n - 1, 1).bit_length()
+    lines = FairLines(
+        slot_ptr=pointers(np.bincount(slot_of, minlength=n)),
+        slot_link=slot_link,
+        slot_weight=weights[kept],
+        slot_place=np.zeros(slot_link.size, np.int64),
         cap=cap,
         whole_cap=whole_cap,
-        latency=latency,
-        whole_bandwidth=whole_bandwidth,
-        list_ptr=np.concatenate([[0], np.cumsum(np.bincount(link, minlength=p.links))]).astype(np.int64),
-    )
-
-
-def lines_of(w: ConnectionWays) -> FairLines:
-    """Connections with nothing under way."""
-    n = w.cap.size
-    leaves = 1 << max(n - 1, 1).bit_length()
-    return FairLines(
-        slot_ptr=w.slot_ptr,
-        slot_link=w.slot_link,
-        slot_weight=w.slot_weight,
-        slot_place=np.zeros(w.slot_link.size, np.int64),
-        cap=w.cap,
-        whole_cap=w.whole_cap,
-        latency=w.latency,
+        latency=np.bincount(of, latency[link], n).astype(np.float64),
         state=np.zeros(n, np.int64),
         current=np.full(n, -1, np.int32),
         head=np.full(n, -1, np.int32),
@@ -209,27 +175,29 @@ def lines_of(w: ConnectionWays) -> FairLines:
         chosen_at=np.zeros(n, np.int64),
         tree=np.full(2 * leaves, np.inf),
     )
-
-
-def links_of(bandwidth: Float64, w: ConnectionWays) -> FairLinks:
-    """Links without flows."""
-    from commsim.engine.loops.heap import Heap
-
-    n, room = bandwidth.size, w.slot_link.size
-    whole = {
-        name: np.zeros(n, np.int64) for name in ("queued_at", "touched_at", "binding", "demand", "load", "unfixed")
-    }
-    return FairLinks(
+    whole = ("queued_at", "touched_at", "binding", "demand", "load", "unfixed")
+    return lines, FairLinks(
         bandwidth=bandwidth,
-        whole_bandwidth=w.whole_bandwidth,
-        list_ptr=w.list_ptr,
-        list_flow=np.zeros(room, np.int32),
-        list_slot=np.zeros(room, np.int64),
-        list_size=np.zeros(n, np.int64),
-        queue=np.zeros(n, np.int32),
-        touched=np.zeros(n, np.int32),
-        left=np.zeros(n),
-        level=np.full(n, np.inf),
-        shares=Heap(np.zeros(n + 1), np.zeros(n + 1, np.int64), np.zeros(1, np.int64)),
-        **whole,
+        whole_bandwidth=whole_bandwidth,
+        list_ptr=pointers(np.bincount(slot_link, minlength=count)),
+        list_flow=np.zeros(slot_link.size, np.int32),
+        list_slot=np.zeros(slot_link.size, np.int64),
+        list_size=np.zeros(count, np.int64),
+        queue=np.zeros(count, np.int32),
+        touched=np.zeros(count, np.int32),
+        left=np.zeros(count),
+        level=np.full(count, np.inf),
+        shares=Heap(np.zeros(count + 1), np.zeros(count + 1, np.int64), np.zeros(1, np.int64)),
+        **{name: np.zeros(count, np.int64) for name in whole},
     )
+
+
+def _caps(bandwidth: Float64, length: Int64) -> Float64:
+    """The smallest bandwidth of each route, of those of all hops, one route after the other; -1 where it has none."""
+    hops = int(length[0]) if length.size else 0
+    if hops and (length == hops).all():
+        return reduce(np.minimum, bandwidth.reshape(-1, hops).T)
+    cap = np.full(length.size, np.inf)
+    np.minimum.at(cap, np.repeat(np.arange(length.size), length), bandwidth)
+    cap[length == 0] = -1.0
+    return cap

@@ -5,23 +5,19 @@ What they are not: schedules that `check` can prove. Tests hold them to the sche
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.grid import usual_node
-from commsim.collectives.ring import ring_orders
+from commsim.collectives.ring import Order, ring_orders
 from commsim.collectives.schedule import at_least_one, elements
 from commsim.engine.memory import estimate_bytes, require_memory
-from commsim.engine.program import Float64, Int32, Int64, Program, busiest_of, require_ranks
+from commsim.engine.program import Float64, Int32, Int64, Program, require_ranks
 from commsim.errors import ScheduleError
-
-if TYPE_CHECKING:
-    from commsim.collectives.ring import Order
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +60,6 @@ class Family:
         """Messages of all ranks, lanes and steps."""
         return self.steps * self.lanes * self.world_size
 
-    def by_step(self) -> Iterator[tuple[int, Phase, int]]:
-        """(first step, phase, number of the phase) of each phase that has steps."""
-        first = 0
-        for number, phase in enumerate(self.phases):
-            if phase.steps:
-                yield first, phase, number
-            first += phase.steps
-
     def program(self, topology: Topology) -> Program:
         """All messages on the topology's own routes, one op each: what `simulate` runs, and folding avoids."""
         require_ranks(self.world_size, topology)
@@ -79,9 +67,7 @@ class Family:
         ranks = np.arange(self.world_size)
         table = topology.routes(np.tile(ranks, len(self.phases)), np.concatenate([p.to for p in self.phases]))
         return bind(
-            [p.steps for p in self.phases],
-            [p.nbytes for p in self.phases],
-            [p.to for p in self.phases],
+            self.phases,
             self.lanes,
             table.index.reshape(len(self.phases), -1),
             (table.ptr, table.link),
@@ -90,31 +76,21 @@ class Family:
 
 
 def bind(
-    steps: list[int],
-    nbytes: list[int],
-    to: list[Int64],
-    lanes: int,
-    route: Int32,
-    routes: tuple[Int64, Int32],
-    links: tuple[Float64, Float64],
+    phases: Sequence[Phase], lanes: int, route: Int32, routes: tuple[Int64, Int32], links: tuple[Float64, Float64]
 ) -> Program:
-    """The Program of phases given as lists; ``route`` (phases, senders) numbers routes of the CSR table ``routes``."""
-    senders = to[0].size
-    phase = np.repeat(np.arange(len(steps)), [s * lanes for s in steps])
+    """The Program of phases; ``route`` (phases, senders) numbers routes of the CSR table ``routes``."""
+    senders = phases[0].to.size
+    phase = np.repeat(np.arange(len(phases)), [p.steps * lanes for p in phases])
     rows = phase.size * senders
     first = np.arange(phase.size, dtype=np.int64)[:, None] * senders
-    after = first + lanes * senders + np.stack(to)[phase]
+    after = first + lanes * senders + np.stack([p.to for p in phases])[phase]
     edges = max(phase.size - lanes, 0) * senders
-    ptr = np.minimum(np.arange(rows + 1, dtype=np.int64), edges)
-    indeg = np.ones(rows, np.int32)
-    indeg[: lanes * senders] = 0
     return Program(
-        nbytes=np.repeat(np.array(nbytes, np.int64)[phase], senders),
+        nbytes=np.repeat(np.array([p.nbytes for p in phases], np.int64)[phase], senders),
         route=route[phase].reshape(-1).astype(np.int32),
         delay_s=np.zeros(rows),
-        succ_ptr=ptr,
+        succ_ptr=np.minimum(np.arange(rows + 1, dtype=np.int64), edges),
         succ_idx=after.reshape(-1)[:edges].astype(np.int32),
-        indeg=indeg,
         route_ptr=routes[0],
         route_link=routes[1],
         link_bandwidth=links[0],
@@ -199,9 +175,3 @@ class Totals:
     exact: bool = True
     part: str = ""
     contention: str = "fifo"
-
-    @property
-    def busiest(self) -> tuple[int, float]:
-        """The link that is busy longest and its share of the makespan; (-1, 0.0) if nothing is sent."""
-        at, share = busiest_of(self.link_busy_s, self.makespan_s)
-        return int(self.link[at]) if at >= 0 else at, share

@@ -12,19 +12,16 @@ and the images themselves, are checked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from commsim.engine.family import Family, Totals, bind
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.merging import Routes
-from commsim.engine.program import Float64, Int32, Int64, Program, require_ranks
+from commsim.engine.program import Float64, Int32, Int64, Program, pointers, require_ranks
 from commsim.engine.simulate import simulate
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 CHECK_ALL_RANKS = 16_384
 """Up to here the images of all ranks are checked; above, those of the first, the middle and the last two periods."""
@@ -54,20 +51,19 @@ class Folded:
         """Number of representative ranks."""
         return int(self.to.shape[1])
 
+    @property
+    def part(self) -> str:
+        """How many ranks stand for how many."""
+        return f"{self.senders} of {self.family.world_size} ranks"
+
     def program(self) -> Program:
         """The messages of the representatives, one op each: (step, lane, sender) as in `Family`."""
         f = self.family
         rows = f.steps * f.lanes * self.senders
         require_memory(estimate_bytes(rows, derived=False), rows)
-        return bind(
-            [p.steps for p in f.phases],
-            [p.nbytes for p in f.phases],
-            [row.astype(np.int64) for row in self.to],
-            f.lanes,
-            self.route,
-            (self.route_ptr, self.route_link),
-            (self.link_bandwidth, self.link_latency),
-        )
+        phases = [replace(phase, to=to.astype(np.int64)) for phase, to in zip(f.phases, self.to, strict=True)]
+        links = (self.link_bandwidth, self.link_latency)
+        return bind(phases, f.lanes, self.route, (self.route_ptr, self.route_link), links)
 
     def link_bytes(self) -> Int64:
         """Bytes that each quotient link carries, (k,)."""
@@ -78,15 +74,6 @@ class Folded:
         total = np.zeros(self.link.size, np.int64)
         np.add.at(total, self.route_link, np.repeat(per_route, np.diff(self.route_ptr)))
         return total
-
-
-@dataclass(frozen=True, eq=False)
-class _Links:
-    """The links at hand and their numbers in the topology."""
-
-    bandwidth: Float64
-    latency: Float64
-    number: Int64
 
 
 def fold(family: Family, topology: Topology, period: int | None = None, *, fifo: bool = True) -> Folded | str:
@@ -125,27 +112,28 @@ def _fold(family: Family, topology: Topology, period: int, rail: int, fifo: bool
             return "the family does not send alike from the ranks of a node"
     chosen = range(count) if n <= CHECK_ALL_RANKS else sorted({0, 1, count // 2, count - 2, count - 1})
     chosen_ranks = np.concatenate([np.arange(k * period, (k + 1) * period) for k in chosen])
-    if len(chosen) < count and any((np.abs(_offset(phase.to, n)) > period).any() for phase in family.phases):
+    # How far each rank sends, the short way round.
+    farthest = max(int(np.abs((phase.to - ranks + n // 2) % n - n // 2).max()) for phase in family.phases)
+    if len(chosen) < count and farthest > period:
         return f"the family reaches beyond the next period, which is only checked up to {CHECK_ALL_RANKS} ranks"
     hops = _hops(family, topology, chosen_ranks)
     # Links numbered anew: what follows need not carry all links of a large machine about.
     used, number = np.unique(hops, return_inverse=True)
     if not (used >= 0).any():
         return "no message uses a link"
+    phases, _, width = hops.shape
     hops = number.reshape(hops.shape) - int(used[0] < 0)
     used = used[used >= 0]
-    links = _Links(topology.link_bandwidth[used], topology.link_latency[used], used)
-    fault = _check_images(hops, np.array(chosen), period, rail, count, links)
+    speed = np.stack([topology.link_bandwidth[used], topology.link_latency[used]])
+    # Of every link on the way of a class, (phase, class, hop), its images: in the periods and on the ranks of a node.
+    images = hops.reshape(phases, len(chosen), -1, rail, width).transpose(0, 2, 4, 1, 3)
+    fault = _check_images(hops, images, np.array(chosen), count, speed)
     if fault:
         return fault
     if fifo and not _in_order_of_classes(hops, chosen_ranks % period // rail):
         return "messages of one step are numbered in another order on one link than on its images, which breaks ties"
-    return _quotient(family, links, hops, period, rail)
-
-
-def _offset(to: Int64, n: int) -> Int64:
-    """How far each rank sends, the short way round."""
-    return np.asarray((to - np.arange(n) + n // 2) % n - n // 2)
+    label = _labels(_images_of_links(images), used.size)
+    return _quotient(family, used, speed, images[..., 0, 0], label, period, rail)
 
 
 def _hops(family: Family, topology: Topology, ranks: Int64) -> Int64:
@@ -158,43 +146,43 @@ def _hops(family: Family, topology: Topology, ranks: Int64) -> Int64:
     return padded[table.index].reshape(phases, ranks.size, -1)
 
 
-def _check_images(hops: Int64, chosen: Int64, period: int, rail: int, count: int, links: _Links) -> str:
+def _check_images(hops: Int64, images: Int64, chosen: Int64, count: int, speed: Float64) -> str:
     """Why the routes of the chosen periods are not images of each other; empty if they are."""
     phases, _, width = hops.shape
-    parts = hops.reshape(phases, chosen.size, period, width)
+    parts = hops.reshape(phases, chosen.size, -1, width)
     after = np.flatnonzero((np.roll(chosen, -1) - chosen) % count == 1)
-    if not _one_to_one(parts[:, after], parts[:, (after + 1) % chosen.size], links):
+    if not _one_to_one(parts[:, after], parts[:, (after + 1) % chosen.size], speed):
         return "the routes of one period are not the images of those of the next"
-    turned = hops.reshape(phases, -1, rail, width)
-    if not _one_to_one(turned, np.roll(turned, -1, axis=2), links):
+    turned = hops.reshape(phases, -1, images.shape[-1], width)
+    if not _one_to_one(turned, np.roll(turned, -1, axis=2), speed):
         return "the routes of the ranks of a node are not images of each other"
-    # Column (phase, class, hop): over all images of one message, each link once.
-    members = parts.reshape(phases, chosen.size, period // rail, rail, width).transpose(0, 2, 4, 1, 3)
-    columns = members.reshape(phases * (period // rail) * width, -1)
-    used = columns[columns[:, 0] >= 0]
+    used = _images_of_links(images)
     ordered = np.sort(used, axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         return "several images of a message share one link"
     if chosen.size == count:
-        label = _labels(used, links.number.size)
+        label = _labels(used, speed.shape[1])
         size = np.bincount(label[label >= 0])
         if (size[size > 0] != used.shape[1]).any():
             return "two links that stand alike carry different numbers of images"
     return ""
 
 
-def _one_to_one(a: Int64, b: Int64, links: _Links) -> bool:
+def _images_of_links(images: Int64) -> Int64:
+    """The rows of images that are links, (k, images)."""
+    rows = images.reshape(-1, images.shape[3] * images.shape[4])
+    return rows[rows[:, 0] >= 0]
+
+
+def _one_to_one(a: Int64, b: Int64, speed: Float64) -> bool:
     """Whether a link of ``a`` always corresponds to one and the same link of ``b`` and back, of equal speed."""
     x, y = a.reshape(-1), b.reshape(-1)
     if ((x < 0) != (y < 0)).any():
         return False
     x, y = x[x >= 0], y[y >= 0]
-    image, origin = (np.full(links.number.size, -1, np.int64) for _ in range(2))
+    image, origin = (np.full(speed.shape[1], -1, np.int64) for _ in range(2))
     image[x], origin[y] = y, x
-    same = (links.bandwidth[x] == links.bandwidth[y]).all()
-    return bool(same and (links.latency[x] == links.latency[y]).all()) and bool(
-        (image[x] == y).all() and (origin[y] == x).all()
-    )
+    return bool((speed[:, x] == speed[:, y]).all() and (image[x] == y).all() and (origin[y] == x).all())
 
 
 def _in_order_of_classes(hops: Int64, sender: Int64) -> bool:
@@ -230,17 +218,13 @@ def _labels(columns: Int64, count: int) -> Int64:
         label = joined
 
 
-def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int) -> Folded:
-    phases, chosen, width = hops.shape
-    senders = period // rail
-    members = hops.reshape(phases, chosen // period, senders, rail, width).transpose(0, 2, 4, 1, 3)
-    columns = members.reshape(phases * senders * width, -1)
-    label = _labels(columns[columns[:, 0] >= 0], links.number.size)
+def _quotient(family: Family, used: Int64, speed: Float64, ways: Int64, label: Int64, period: int, rail: int) -> Folded:
+    """The part of the first images ``ways`` (phases, classes, hops) of the links ``used`` that ``label`` makes one."""
     # One route, and so one connection, for all phases in which a rank sends to the same other one.
     first = np.arange(0, period, rail)
     pairs = np.stack([p.to[first] * family.world_size + first for p in family.phases])
     _, shown, route = np.unique(pairs, return_index=True, return_inverse=True)
-    ways = members[..., 0, 0].reshape(phases * senders, width)[shown]
+    ways = ways.reshape(-1, ways.shape[2])[shown]
     inside = ways >= 0
     stands, number = np.unique(label[ways[inside]], return_inverse=True)
     return Folded(
@@ -248,12 +232,12 @@ def _quotient(family: Family, links: _Links, hops: Int64, period: int, rail: int
         period=period,
         rail=rail,
         to=np.stack([p.to[:period:rail] % period // rail for p in family.phases]).astype(np.int32),
-        route=route.reshape(phases, senders).astype(np.int32),
-        route_ptr=np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int64),
+        route=route.reshape(pairs.shape).astype(np.int32),
+        route_ptr=pointers(inside.sum(axis=1)),
         route_link=number.reshape(-1).astype(np.int32),
-        link=links.number[stands].astype(np.int32),
-        link_bandwidth=links.bandwidth[stands],
-        link_latency=links.latency[stands],
+        link=used[stands].astype(np.int32),
+        link_bandwidth=speed[0, stands],
+        link_latency=speed[1, stands],
     )
 
 
@@ -289,5 +273,5 @@ def run_folded(folded: Folded) -> Totals:
         link_busy_s=busy,
         level="fold",
         method=method,
-        part=f"{folded.senders} of {f.world_size} ranks",
+        part=folded.part,
     )

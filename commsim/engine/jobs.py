@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 
 from commsim.collectives.schedule import Schedule, relabel
-from commsim.engine.fair import connections, simulate_fair
+from commsim.engine.evaluate import Contention
+from commsim.engine.fair import QUANTUM, connections, simulate_fair
 from commsim.engine.memory import estimate_bytes, require_memory
-from commsim.engine.program import Float64, Int32, Int64, Program, build_program
+from commsim.engine.program import Float64, Int32, Int64, Program, build_program, pointers
 from commsim.engine.simulate import Outcome, simulate
 from commsim.engine.variation import Variation, more_connections
 from commsim.errors import InfeasibleError
+from commsim.topology.graph import Topology
 
-if TYPE_CHECKING:
-    from commsim.engine.evaluate import Contention
-    from commsim.topology.graph import Topology
+Column = TypeVar("Column", Int64, Int32)
 
 PIECE_BYTES = 64 << 10
 """With FIFO links a background flow is cut into pieces of this size: a message of 1 GiB would hold a link for all."""
@@ -96,7 +96,7 @@ def run_together(
     *,
     variation: Variation | None = None,
     run: int = 0,
-    quantum: float | None = None,
+    quantum: float = QUANTUM,
 ) -> JobTimes:
     """All jobs and flows in one simulation, and every job in one of its own.
 
@@ -107,17 +107,19 @@ def run_together(
     parts = [_job_part(job, topology, variation, (run, i)) for i, job in enumerate(jobs)]
     rows = sum(part.program.rows for part in parts)
     require_memory(estimate_bytes(rows), rows)  # each was small enough alone; side by side they stand there once more
-    alone = np.array([_span(_simulated([part], contention, quantum), part) for part in parts])
+    starts = np.array([part.start_s for part in parts])
+    alone = np.array([_ends(_simulated([part], contention, quantum), [part])[0] for part in parts]) - starts
     paced = [flow for flow in flows if flow.rate is not None]
     fixed = [_flow_part(flow, topology, contention, flow.nbytes or 0) for flow in flows if flow.rate is None]
-    horizon = 2.0 * float(max((a + p.start_s for a, p in zip(alone, parts, strict=True)), default=0.0))
+    horizon = 2.0 * float((alone + starts).max(initial=0.0))
     for _ in range(_MOST_SPANS):
         rest = [
             _flow_part(flow, topology, contention, int((flow.rate or 0.0) * (horizon - flow.start_s)))
             for flow in paced
             if flow.start_s < horizon
         ]
-        outcome = _simulated([*parts, *fixed, *rest], contention, quantum)
+        everyone = [*parts, *fixed, *rest]
+        outcome = _simulated(everyone, contention, quantum)
         ends = _ends(outcome, parts)
         if not paced or ends.max(initial=0.0) <= horizon:
             break
@@ -126,9 +128,7 @@ def run_together(
         raise InfeasibleError(
             "the background flows leave the jobs so little room that they do not end: lower the rates or move the flows"
         )
-    together = ends - np.array([part.start_s for part in parts])
-    everyone = [*parts, *fixed, *rest]
-    return JobTimes(alone, together, tuple(_meetings(everyone, len(parts))), outcome.messages)
+    return JobTimes(alone, ends - starts, tuple(_meetings(everyone, len(parts))), outcome.messages)
 
 
 def _job_part(job: Job, topology: Topology, variation: Variation | None, draw: tuple[int, ...]) -> _Part:
@@ -168,7 +168,6 @@ def _flow_part(flow: BackgroundFlow, topology: Topology, contention: Contention,
         delay_s=delay,
         succ_ptr=np.minimum(np.arange(rows + 1), after.size),
         succ_idx=after.astype(np.int32),
-        indeg=np.bincount(after, minlength=rows).astype(np.int32),
         route_ptr=np.array([0, way.size], np.int64),
         route_link=way,
         link_bandwidth=bandwidth,
@@ -177,11 +176,11 @@ def _flow_part(flow: BackgroundFlow, topology: Topology, contention: Contention,
     return _Part(program, np.zeros(rows, np.int32), flow.start_s)
 
 
-def _simulated(parts: Sequence[_Part], contention: Contention, quantum: float | None) -> Outcome:
+def _simulated(parts: Sequence[_Part], contention: Contention, quantum: float) -> Outcome:
     program, conn = _side_by_side(parts)
     if contention == "fifo":
         return simulate(program)  # hops are not merged, so that a job that meets nobody takes the same to the last bit
-    return simulate_fair(program, conn) if quantum is None else simulate_fair(program, conn, quantum=quantum)
+    return simulate_fair(program, conn, quantum=quantum)
 
 
 def _side_by_side(parts: Sequence[_Part]) -> tuple[Program, Int32]:
@@ -190,37 +189,33 @@ def _side_by_side(parts: Sequence[_Part]) -> tuple[Program, Int32]:
         return parts[0].program, parts[0].connection
     programs = [part.program for part in parts]
     shared = min(p.links for p in programs)
-    bandwidth, latency = [programs[0].link_bandwidth[:shared]], [programs[0].link_latency[:shared]]
-    columns: dict[str, list[Int64 | Int32]] = {n: [] for n in ("route", "succ_ptr", "succ_idx", "route_ptr", "link")}
-    conn: list[Int32] = []
-    rows = edges = routes = slots = lines = 0
-    own = shared
-    for part, p in zip(parts, programs, strict=True):
-        columns["route"].append(p.route + np.int32(routes))
-        columns["succ_ptr"].append(p.succ_ptr[:-1] + edges)
-        columns["succ_idx"].append(p.succ_idx + np.int32(rows))
-        columns["route_ptr"].append(p.route_ptr[:-1] + slots)
-        columns["link"].append(np.where(p.route_link < shared, p.route_link, p.route_link - shared + own))
-        conn.append(part.connection + np.int32(lines))
-        bandwidth.append(p.link_bandwidth[shared:])
-        latency.append(p.link_latency[shared:])
-        rows, edges = rows + p.rows, edges + p.succ_idx.size
-        routes, slots = routes + p.route_ptr.size - 1, slots + p.route_link.size
-        lines += int(part.connection.max(initial=-1)) + 1
-        own += p.links - shared
+    rows = pointers([p.rows for p in programs])
+    edges = pointers([p.succ_idx.size for p in programs])
+    routes = pointers([p.route_ptr.size - 1 for p in programs])
+    slots = pointers([p.route_link.size for p in programs])
+    own = pointers([p.links - shared for p in programs])
     program = Program(
         nbytes=np.concatenate([p.nbytes for p in programs]),
-        route=np.concatenate(columns["route"]).astype(np.int32),
+        route=_shifted([p.route for p in programs], routes),
         delay_s=np.concatenate([p.delay_s for p in programs]),
-        succ_ptr=np.append(np.concatenate(columns["succ_ptr"]), edges),
-        succ_idx=np.concatenate(columns["succ_idx"]).astype(np.int32),
-        indeg=np.concatenate([p.indeg for p in programs]),
-        route_ptr=np.append(np.concatenate(columns["route_ptr"]), slots),
-        route_link=np.concatenate(columns["link"]).astype(np.int32),
-        link_bandwidth=np.concatenate(bandwidth),
-        link_latency=np.concatenate(latency),
+        succ_ptr=np.append(_shifted([p.succ_ptr[:-1] for p in programs], edges), edges[-1]),
+        succ_idx=_shifted([p.succ_idx for p in programs], rows),
+        route_ptr=np.append(_shifted([p.route_ptr[:-1] for p in programs], slots), slots[-1]),
+        route_link=_shifted([p.route_link for p in programs], own, shared),
+        link_bandwidth=np.concatenate(
+            [programs[0].link_bandwidth[:shared], *(p.link_bandwidth[shared:] for p in programs)]
+        ),
+        link_latency=np.concatenate([programs[0].link_latency[:shared], *(p.link_latency[shared:] for p in programs)]),
     )
-    return program, np.concatenate(conn)
+    lines = pointers([int(part.connection.max(initial=-1)) + 1 for part in parts])
+    return program, _shifted([part.connection for part in parts], lines)
+
+
+def _shifted(columns: Sequence[Column], by: Int64, least: int = 0) -> Column:
+    """One column of several, each raised where it is at least ``least``."""
+    pairs = zip(columns, by[:-1], strict=True)
+    raised = [np.where(column < least, column, column + more) for column, more in pairs]
+    return np.concatenate(raised).astype(columns[0].dtype)
 
 
 def _ends(outcome: Outcome, parts: Sequence[_Part]) -> Float64:
@@ -230,10 +225,6 @@ def _ends(outcome: Outcome, parts: Sequence[_Part]) -> Float64:
         ends.append(float(outcome.end_s[first : first + part.program.rows].max(initial=part.start_s)))
         first += part.program.rows
     return np.array(ends)
-
-
-def _span(outcome: Outcome, part: _Part) -> float:
-    return float(_ends(outcome, [part])[0]) - part.start_s
 
 
 def _meetings(parts: Sequence[_Part], jobs: int) -> list[Meeting]:

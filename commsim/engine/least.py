@@ -7,15 +7,12 @@ bytes. No order of messages, no sharing of links and no cutting into pieces take
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.collectives.schedule import Schedule
 from commsim.engine.program import Float64, build_program, routes_of_rows
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 _ROWS = 100_000
 """Rows whose order is looked at for the chain of latencies, about."""

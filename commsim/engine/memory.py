@@ -14,9 +14,8 @@ from commsim.units import format_bytes
 # Program, 66 for a ring with its dependences by arithmetic, 258 for a tree whose dependences are derived by sorting.
 KNOWN_BYTES_PER_ROW = 75
 DERIVED_BYTES_PER_ROW = 265
-# By count: in-degrees, three times and a full heap, whose arrays double in size; start time and event of every hop.
+# By count: in-degrees, three times and a full heap, whose arrays double in size.
 RUN_BYTES_PER_ROW = 76
-RECORD_BYTES_PER_HOP = 16
 
 
 @cache
@@ -52,23 +51,12 @@ _ADVICE = (
 )
 
 
-def require_memory(
-    needed_bytes: int,
-    rows: int,
-    *,
-    limit_bytes: int | None = None,
-    what: str = "a simulation",
-    advice: str = _ADVICE,
-) -> None:
-    """Raise InfeasibleError when a run needs more than the limit, by default half of the machine's memory."""
-    if limit_bytes is None:
-        machine = machine_bytes()
-        if machine is None:
-            return
-        limit_bytes = machine // 2
-    if needed_bytes > limit_bytes:
-        fit = int(rows * limit_bytes / needed_bytes)
+def require_memory(needed_bytes: int, rows: int, *, subject: str = "a simulation", advice: str = _ADVICE) -> None:
+    """Raise InfeasibleError when a run needs more than half of the machine's memory."""
+    machine = machine_bytes()
+    if machine is not None and needed_bytes > machine // 2:
+        fit = int(rows * (machine // 2) / needed_bytes)
         raise InfeasibleError(
-            f"{what} of {rows:,} chunk moves needs about {format_bytes(needed_bytes)}, the limit is "
-            f"{format_bytes(limit_bytes)} (half of the memory unless set); {fit:,} moves would fit: {advice}"
+            f"{subject} of {rows:,} chunk moves needs about {format_bytes(needed_bytes)}, the limit is "
+            f"{format_bytes(machine // 2)} (half of the memory unless set); {fit:,} moves would fit: {advice}"
         )

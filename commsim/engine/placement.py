@@ -14,8 +14,6 @@ receiver; what ranks add in a switch goes up once from each and down once as the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
@@ -23,11 +21,9 @@ from commsim.collectives.registry import entry
 from commsim.collectives.schedule import Schedule
 from commsim.errors import ScheduleError, TopologyError
 from commsim.topology.aggregation import common_switch, needs_adding_switches
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import Int32, Int64, VertexKind
 from commsim.topology.ways import WayFinder
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
 
 _NVLS_SM = 90
 
@@ -65,8 +61,7 @@ def place(schedule: Schedule, topology: Topology) -> Int64:
     return vertex
 
 
-def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
-    del ways
+def _nvswitch(peers: Int64, vertex: Int64, topology: Topology, _: WayFinder) -> int:
     nodes = np.unique(topology.vertex_node[vertex[peers]])
     if nodes.size > 1:
         raise TopologyError(f"an NVSwitch reaches the ranks of one node, and these are on {nodes.size}")
@@ -92,8 +87,7 @@ def _network(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -
     return common_switch(topology, {int(v) for v in vertex[peers]})
 
 
-def _server(peers: Int64, vertex: Int64, topology: Topology, ways: WayFinder) -> int:
-    del peers, vertex, ways
+def _server(_peers: Int64, _vertex: Int64, topology: Topology, _: WayFinder) -> int:
     hosts = np.flatnonzero(topology.vertex_kind[: topology.node_first_vertex[1]] == VertexKind.HOST)
     if not hosts.size:
         raise TopologyError(f"the nodes of {topology.name} have no host CPU that could be the server")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,7 @@ from commsim.collectives.schedule import Schedule
 from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.placement import routes
 from commsim.errors import ScheduleError
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -25,18 +23,8 @@ HOP_BITS = 16
 MAX_HOPS = 1 << HOP_BITS
 """Links of one route at most."""
 
-_TYPES: dict[str, type[np.generic]] = {
-    "nbytes": np.int64,
-    "route": np.int32,
-    "delay_s": np.float64,
-    "succ_ptr": np.int64,
-    "succ_idx": np.int32,
-    "indeg": np.int32,
-    "route_ptr": np.int64,
-    "route_link": np.int32,
-    "link_bandwidth": np.float64,
-    "link_latency": np.float64,
-}
+_KINDS = {"Int64": np.int64, "Int32": np.int32, "Float64": np.float64}
+"""Kind of number by the annotation of a column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +46,24 @@ class Program:
     delay_s: Float64
     succ_ptr: Int64
     succ_idx: Int32
-    indeg: Int32
     route_ptr: Int64
     route_link: Int32
     link_bandwidth: Float64
     link_latency: Float64
     joins: int = 0
+    indeg: Int32 = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, kind in _TYPES.items():
-            column = np.ascontiguousarray(getattr(self, name))
-            if column.ndim != 1 or not np.can_cast(column.dtype, kind, "same_kind"):
-                raise ScheduleError(f"{name}: found {column.dtype} of shape {column.shape}, expected a 1-D array")
-            object.__setattr__(self, name, column.astype(kind, copy=False))
+        for column in fields(self):
+            if column.init and (kind := _KINDS.get(str(column.type))):
+                values = np.ascontiguousarray(getattr(self, column.name))
+                if values.ndim != 1 or not np.can_cast(values.dtype, kind, "same_kind"):
+                    raise ScheduleError(
+                        f"{column.name}: found {values.dtype} of shape {values.shape}, expected a 1-D array"
+                    )
+                object.__setattr__(self, column.name, values.astype(kind, copy=False))
         _check(self)
+        object.__setattr__(self, "indeg", np.bincount(self.succ_idx, minlength=self.rows).astype(np.int32))
 
     @property
     def rows(self) -> int:
@@ -92,27 +84,23 @@ class Program:
         return bytes_of_links(self, np.ones(self.route_link.size, np.int64))
 
 
-def _fail(what: str, bad: npt.NDArray[np.bool_], values: npt.NDArray[Any], expected: str) -> None:
-    at = int(np.argmax(bad))
-    raise ScheduleError(f"{what}[{at}] is {values[at]}, expected {expected}")
-
-
-def _require_range(what: str, values: npt.NDArray[Any], low: float, high: float, expected: str) -> None:
+def _require_range(name: str, values: npt.NDArray[Any], low: float, high: float, expected: str) -> None:
     # min and max first: no temporary array in the usual case. A NaN fails both comparisons.
     if values.size and not (values.min() >= low and values.max() <= high):
-        _fail(what, ~((values >= low) & (values <= high)), values, expected)
+        at = int(np.argmin((values >= low) & (values <= high)))
+        raise ScheduleError(f"{name}[{at}] is {values[at]}, expected {expected}")
 
 
-def _require_csr(what: str, ptr: Int64, nnz: int, rows: int) -> None:
+def _require_csr(name: str, ptr: Int64, nnz: int, rows: int) -> None:
     if ptr.size != rows + 1 or ptr[0] != 0 or ptr[-1] != nnz:
-        raise ScheduleError(f"{what} must have {rows + 1} entries from 0 to {nnz}, found {ptr.size} entries")
+        raise ScheduleError(f"{name} must have {rows + 1} entries from 0 to {nnz}, found {ptr.size} entries")
     if (ptr[1:] < ptr[:-1]).any():
-        raise ScheduleError(f"{what} decreases at entry {int(np.argmax(ptr[1:] < ptr[:-1])) + 1}")
+        raise ScheduleError(f"{name} decreases at entry {int(np.argmax(ptr[1:] < ptr[:-1])) + 1}")
 
 
 def _check(p: Program) -> None:
     rows = p.rows
-    for name in ("route", "delay_s", "indeg"):
+    for name in ("route", "delay_s"):
         if getattr(p, name).size != rows:
             raise ScheduleError(f"{name} has {getattr(p, name).size} entries, expected one per op, {rows}")
     if p.link_latency.size != p.links:
@@ -131,8 +119,6 @@ def _check(p: Program) -> None:
     _require_range("hops", np.diff(p.route_ptr), 0, MAX_HOPS, f"at most {MAX_HOPS} links on a route")
     _require_csr("succ_ptr", p.succ_ptr, p.succ_idx.size, rows)
     _require_range("succ_idx", p.succ_idx, 0, rows - 1, f"one of {rows} ops")
-    if not np.array_equal(np.bincount(p.succ_idx, minlength=rows), p.indeg):
-        raise ScheduleError("indeg does not count the predecessors that succ_idx gives")
 
 
 def bytes_of_links(p: Program, weight: Int64) -> Int64:
@@ -153,18 +139,19 @@ def count_up(length: Int64) -> Int64:
     return np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
 
 
+def pointers(counts: npt.NDArray[np.integer[Any]] | list[int]) -> Int64:
+    """Where runs of so many entries begin, and the last one ends, as in a table in CSR form.
+
+    >>> pointers([2, 0, 3])
+    array([0, 2, 2, 5])
+    """
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
 def places_along(ptr: Int64, route: Int32 | Int64) -> Int64:
     """Where the links of some routes stand in a route table that begins them at ``ptr``, one route after the other."""
     length = np.diff(ptr)[route]
     return np.repeat(ptr[route], length) + count_up(length)
-
-
-def busiest_of(busy_s: Float64, makespan_s: float) -> tuple[int, float]:
-    """The place of the longest busy time and its share of the makespan; (-1, 0.0) if nothing is sent."""
-    if not busy_s.size or makespan_s == 0.0:
-        return -1, 0.0
-    at = int(np.argmax(busy_s))
-    return at, float(busy_s[at]) / makespan_s
 
 
 def require_ranks(world_size: int, topology: Topology) -> None:
@@ -191,27 +178,18 @@ def dense_ids(keys: Int64, size: int) -> tuple[Int64, Int32]:
     return distinct, table[keys]
 
 
-def build_program(
-    schedule: Schedule, topology: Topology, *, block_rate: float | None = None, joins: bool = False
-) -> Program:
+def build_program(schedule: Schedule, topology: Topology, *, joins: bool = False) -> Program:
     """The Program of a schedule on the topology's own routes; op ``i`` is row ``i``.
 
     A row carries its ``wire_bytes``, or its payload when the schedule is not lowered. A row within one endpoint uses no
     link; endpoints that are no ranks are placed by `commsim.engine.placement`. With ``joins`` ops without bytes follow
-    the rows, in place of edges from many rows to many (see `derive`). ``block_rate`` (bytes/s) is the copy rate of one
-    thread block: each (src, channel) gets a link of that bandwidth and no latency that its rows pass first, also those
-    within the endpoint; these links follow the topology's.
+    the rows, in place of edges from many rows to many (see `derive`).
     """
     require_ranks(schedule.world_size, topology)
     derived = schedule.known_dependencies is None
     require_memory(estimate_bytes(schedule.rows, derived=derived), schedule.rows)
     nbytes = schedule.payload_bytes() if schedule.wire_bytes is None else schedule.wire_bytes
     ptr, links, route = routes_of_rows(schedule, topology)
-    bandwidth, latency = topology.link_bandwidth, topology.link_latency
-    if block_rate is not None:
-        ptr, links, route, blocks = _through_blocks(schedule, ptr, links, route, bandwidth.size)
-        bandwidth = np.concatenate([bandwidth, np.full(blocks, block_rate)])
-        latency = np.concatenate([latency, np.zeros(blocks)])
     succ_ptr, succ_idx = schedule.dependencies(joins=joins)
     ops = succ_ptr.size - 1
     if ops > schedule.rows:
@@ -224,11 +202,10 @@ def build_program(
         delay_s=np.zeros(ops),
         succ_ptr=succ_ptr,
         succ_idx=succ_idx,
-        indeg=np.bincount(succ_idx, minlength=ops).astype(np.int32),
         route_ptr=ptr,
         route_link=links,
-        link_bandwidth=bandwidth,
-        link_latency=latency,
+        link_bandwidth=topology.link_bandwidth,
+        link_latency=topology.link_latency,
         joins=ops - schedule.rows,
     )
 
@@ -243,25 +220,3 @@ def routes_of_rows(schedule: Schedule, topology: Topology) -> tuple[Int64, Int32
     route = np.full(pair.size, ptr.size - 1, np.int32)
     route[away] = index
     return np.append(ptr, ptr[-1]), links, route[of_row]
-
-
-def _through_blocks(
-    schedule: Schedule, ptr: Int64, links: Int32, route: Int32, first: int
-) -> tuple[Int64, Int32, Int32, int]:
-    """The routes with the thread block of (src, channel) before their links, and the number of blocks."""
-    channels = int(schedule.channel.max(initial=0)) + 1
-    blocks, block = dense_ids(
-        schedule.src.astype(np.int64) * channels + schedule.channel, schedule.endpoints * channels
-    )
-    routes = ptr.size - 1
-    pair, of_row = dense_ids(block.astype(np.int64) * routes + route, blocks.size * routes)
-    old = pair % routes
-    length = np.diff(ptr)[old]
-    new_ptr = np.concatenate([[0], np.cumsum(length + 1)])
-    new_links = np.empty(int(new_ptr[-1]), np.int32)
-    new_links[new_ptr[:-1]] = first + pair // routes
-    # Every place that is not the head of a new route takes the next link of the old route.
-    rest = np.ones(new_links.size, bool)
-    rest[new_ptr[:-1]] = False
-    new_links[rest] = links[places_along(ptr, old)]
-    return new_ptr, new_links, of_row, int(blocks.size)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.engine.fair import QUANTUM, simulate_fair
-from commsim.engine.program import Int32, Int64, Program, count_up, dense_ids, places_along
+from commsim.engine.fair import routes_of_connections, simulate_fair
+from commsim.engine.program import Int32, Int64, Program, count_up, places_along, pointers
 from commsim.engine.simulate import Outcome
 
 Hash = npt.NDArray[np.uint64]
@@ -40,16 +40,14 @@ class Quotient:
     link_class: Int64
 
 
-def simulate_folded(
-    program: Program, connection: Int32 | None = None, *, quantum: float = QUANTUM, least_gain: float = 2.0
-) -> Outcome | str:
+def simulate_folded(program: Program, connection: Int32 | None = None, *, least_gain: float = 2.0) -> Outcome | str:
     """The Outcome under fair sharing by folding, or why it is not worth it (fewer than ``least_gain`` ops a class)."""
     quotient = refine(program, connection)
     if isinstance(quotient, str):
         return quotient
     if quotient.program.rows * least_gain > program.rows:
         return f"{program.rows} messages fall into {quotient.program.rows} classes, which gains nothing"
-    part = simulate_fair(quotient.program, weight=quotient.weight, quantum=quantum)
+    part = simulate_fair(quotient.program, weight=quotient.weight)
     link_bytes = program.link_bytes()
     return Outcome(
         program,
@@ -60,7 +58,6 @@ def simulate_folded(
         link_bytes / program.link_bandwidth,
         level="fold",
         method=f"{quotient.program.rows} classes of messages, {int(quotient.link_class.max()) + 1} of links",
-        exact=part.exact,
         contention="fair",
     )
 
@@ -70,20 +67,17 @@ def refine(program: Program, connection: Int32 | None = None) -> Quotient | str:
     p = program
     if not p.rows or not p.hops().all():
         return "there is a message without a link"
-    given = (p.route if connection is None else connection).astype(np.int64)
-    conn = dense_ids(given, int(given.max()) + 1)[1].astype(np.int64)
-    route = np.zeros(int(conn.max()) + 1, np.int64)
-    route[conn] = p.route
-    slots = _Slots.of_routes(p, route)
-    op, line, link = _colours(p, conn, slots)
+    dense, route = routes_of_connections(p, connection)
+    conn = dense.astype(np.int64)
+    length = np.diff(p.route_ptr)[route]
+    links = p.route_link[places_along(p.route_ptr, route)].astype(np.int64)
+    slots = _Slots(np.repeat(np.arange(route.size), length), count_up(length), links)
     # A class is numbered by its lowest op, so that ops of one connection keep their order.
-    op_class, first_op = _by_first(op)
-    line_class, first_line = _by_first(line)
-    link_class, first_link = _by_first(link)
-    fault = _inequitable(p, conn, slots, (op_class, first_op), (line_class, first_line), (link_class, first_link))
+    op, line, link = map(_by_first, _colours(p, conn, slots))
+    fault = _inequitable(p, conn, slots, op, line, link)
     if fault:
         return f"colours do not prove symmetry: {fault}"
-    return _quotient(p, conn, slots, (op_class, first_op), (line_class, first_line), (link_class, first_link))
+    return _quotient(p, conn, slots, op, line, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +87,6 @@ class _Slots:
     of: Int64
     hop: Int64
     link: Int64
-
-    @staticmethod
-    def of_routes(p: Program, route: Int64) -> _Slots:
-        length = np.diff(p.route_ptr)[route]
-        links = p.route_link[places_along(p.route_ptr, route)].astype(np.int64)
-        return _Slots(np.repeat(np.arange(route.size), length), count_up(length), links)
 
 
 def _mix(*parts: npt.NDArray[np.generic] | int) -> Hash:
@@ -154,6 +142,7 @@ def _by_first(colour: Hash) -> tuple[Int64, Int64]:
 
 
 _Classes = tuple[Int64, Int64]
+"""Class of each entry, first entry of each class."""
 
 
 def _inequitable(p: Program, conn: Int64, slots: _Slots, op: _Classes, line: _Classes, link: _Classes) -> str:
@@ -215,10 +204,9 @@ def _quotient(p: Program, conn: Int64, slots: _Slots, op: _Classes, line: _Class
             nbytes=p.nbytes[first_op],
             route=line_class[conn[first_op]].astype(np.int32),
             delay_s=p.delay_s[first_op],
-            succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(edges // classes, minlength=classes))]),
+            succ_ptr=pointers(np.bincount(edges // classes, minlength=classes)),
             succ_idx=(edges % classes).astype(np.int32),
-            indeg=np.bincount(edges % classes, minlength=classes).astype(np.int32),
-            route_ptr=np.concatenate([[0], np.cumsum(np.bincount(of, minlength=lines))]),
+            route_ptr=pointers(np.bincount(of, minlength=lines)),
             route_link=over.astype(np.int32),
             link_bandwidth=np.concatenate([p.link_bandwidth[first_link], cap]),
             link_latency=np.concatenate([p.link_latency[first_link], np.maximum(latency - paid, 0.0)]),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from commsim.engine.critical import CriticalPath, Record, critical_path
-from commsim.engine.memory import RECORD_BYTES_PER_HOP, RUN_BYTES_PER_ROW, require_memory
+from commsim.engine.memory import RUN_BYTES_PER_ROW, require_memory
 from commsim.engine.merging import Routes
-from commsim.engine.program import Float64, Int64, Program, busiest_of
+from commsim.engine.program import Float64, Int64, Program
 from commsim.errors import InfeasibleError, ScheduleError
-
-if TYPE_CHECKING:
-    from commsim.engine.loops.links import LinkState, Ops, Times
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,17 +36,17 @@ class Outcome:
     exact: bool = True
     contention: str = "fifo"
     store_and_forward: bool = False
-    record: Record | None = field(default=None, repr=False)
+    part: str = ""
+
+    @property
+    def link(self) -> Int64:
+        """The numbers of the links that the columns are of: all."""
+        return np.arange(self.link_bytes.size)
 
     @property
     def makespan_s(self) -> float:
         """When the last op ends; 0 for an empty program."""
         return float(self.end_s.max(initial=0.0))
-
-    @property
-    def busiest(self) -> tuple[int, float]:
-        """The link that is busy longest and its share of the makespan; (-1, 0.0) if nothing is sent."""
-        return busiest_of(self.link_busy_s, self.makespan_s)
 
     @property
     def messages(self) -> int:
@@ -60,16 +56,12 @@ class Outcome:
     def critical_path(self) -> CriticalPath:
         """The chain of delays, latencies and transfers that ends at the makespan without a gap, from time 0.
 
-        Each link of the chain is what the next waited for: a predecessor, or a busy link. Simulates again
-        unless the run was recorded.
+        Each link of the chain is what the next waited for: a predecessor, or a busy link. Simulates again, to record.
         """
         if self.contention != "fifo":
             raise InfeasibleError("under fair sharing nothing waits for one other message: there is no critical path")
-        recorded = self
-        if self.record is None:
-            # The times of the second run, which may differ in the last bits from those of another level.
-            recorded = _heap(self.program, Routes.of(self.program), self.store_and_forward, record=True)
-        record = cast(Record, recorded.record)
+        # The times of the second run, which may differ in the last bits from those of another level.
+        recorded, record = _run(self.program, Routes.of(self.program), self.store_and_forward, record=True)
         return critical_path(self.program, recorded.end_s, record, self.store_and_forward)
 
 
@@ -77,104 +69,58 @@ def simulate(
     program: Program,
     *,
     store_and_forward: bool = False,
-    record: bool = False,
     in_order: bool = True,
     merge: bool = False,
     routes: Routes | None = None,
-    limit_bytes: int | None = None,
 ) -> Outcome:
     """The Outcome of a program that starts at time 0 on idle links.
 
-    ``store_and_forward``: a link sends a message on only when all of it has arrived. ``record`` keeps what
-    the critical path needs (16 bytes per op and hop), which saves a second run when it is asked for.
-    ``in_order=False`` skips the attempt to do without a heap; the result is the same. ``merge`` leaves out hops that
-    cannot queue (see `merging`): quicker, and equal but for the last bits of sums; ``routes`` are the program's merged
-    ones where they are known. A cycle is a ScheduleError that names rows on it; a run that would take more than
-    ``limit_bytes`` (default: half of the machine's memory) is an InfeasibleError before it starts.
+    ``store_and_forward``: a link sends a message on only when all of it has arrived. ``in_order=False`` skips the
+    attempt to do without a heap; the result is the same. ``merge`` leaves out hops that cannot queue (see `merging`):
+    quicker, and equal but for the last bits of sums; ``routes`` are the program's merged ones where they are known. A
+    cycle is a ScheduleError that names rows on it; a run that would take more than half of the machine's memory is an
+    InfeasibleError before it starts.
     """
-    needed = RUN_BYTES_PER_ROW * program.rows
-    if record:
-        needed += RECORD_BYTES_PER_HOP * int(program.hops().sum()) + 20 * program.rows
-    require_memory(needed, program.rows, limit_bytes=limit_bytes)
-    in_order = in_order and not record and not program.joins
-    shortest_s = _shortest_transfer_s(program)
-    if merge and not record and not store_and_forward and shortest_s:
-        outcome = _run(program, Routes.merged(program) if routes is None else routes, in_order=in_order)
-        if _in_queues_order(shortest_s, outcome.makespan_s):
+    require_memory(RUN_BYTES_PER_ROW * program.rows, program.rows)
+    in_order = in_order and not program.joins
+    messages = program.nbytes[: program.rows - program.joins]
+    shortest_s = float(messages.min(initial=2**62)) / float(program.link_bandwidth.max(initial=1e-300))
+    if merge and not store_and_forward and shortest_s:
+        from commsim.engine.loops.heap import TIE
+
+        outcome, _ = _run(program, Routes.merged(program) if routes is None else routes, in_order=in_order)
+        # Two messages that leave a link one after the other must not come to the next one at one time: there the one of
+        # smaller number would overtake, and where links are merged it cannot.
+        if shortest_s > 2 * TIE * outcome.makespan_s:
             return outcome
-    return _run(program, Routes.of(program), store_and_forward, in_order=in_order, record=record)
-
-
-def _shortest_transfer_s(p: Program) -> float:
-    """Seconds for which a message holds a link at least."""
-    return float(p.nbytes[: p.rows - p.joins].min(initial=2**62)) / float(p.link_bandwidth.max(initial=1e-300))
-
-
-def _in_queues_order(shortest_s: float, makespan_s: float) -> bool:
-    """Whether two messages that leave a link one after the other never come to the next link at one time.
-
-    If they did, the one of smaller number would overtake there, and where links are merged it cannot.
-    """
-    from commsim.engine.loops.heap import TIE
-
-    return shortest_s > 2 * TIE * makespan_s
+    return _run(program, Routes.of(program), store_and_forward, in_order=in_order)[0]
 
 
 def _run(
-    p: Program, routes: Routes, store_and_forward: bool = False, *, in_order: bool, record: bool = False
-) -> Outcome:
-    if in_order:
-        outcome = _in_order(p, routes, store_and_forward)
-        if outcome is not None:
-            return outcome
-    return _heap(p, routes, store_and_forward, record)
-
-
-def _columns(p: Program) -> tuple[Ops, LinkState, Times]:
-    """The columns of a program that a loop reads, and those that it writes."""
+    p: Program, routes: Routes, store_and_forward: bool = False, *, in_order: bool = False, record: bool = False
+) -> tuple[Outcome, Record]:
+    """In the order of numbers where that is asked for and holds on every link, else by a heap, which may record."""
+    from commsim.engine.loops.events import run_heap
+    from commsim.engine.loops.in_order import run_in_order
     from commsim.engine.loops.links import LinkState, Ops, Times
 
-    return (
-        Ops(p.nbytes, p.route, p.delay_s, p.succ_ptr, p.succ_idx),
-        LinkState(np.zeros(p.links), np.zeros(p.links, np.int64), np.zeros(p.links)),
-        Times(*(np.zeros(p.rows) for _ in range(3))),
-    )
+    def blank() -> tuple[LinkState, Times]:
+        of_links = LinkState(np.zeros(p.links), np.zeros(p.links, np.int64), np.zeros(p.links))
+        return of_links, Times(*(np.zeros(p.rows) for _ in range(3)))
 
-
-def _in_order(p: Program, routes: Routes, store_and_forward: bool) -> Outcome | None:
-    from commsim.engine.loops.in_order import run_in_order
-
-    ops, links, times = _columns(p)
-    if run_in_order(ops, routes, links, times, store_and_forward) < p.rows:
-        return None
-    return Outcome(
-        p,
-        *times,
-        links.nbytes[routes.stands_for],
-        links.busy[routes.stands_for],
-        method="in_order",
-        store_and_forward=store_and_forward,
-    )
-
-
-def _heap(p: Program, routes: Routes, store_and_forward: bool, record: bool) -> Outcome:
-    from commsim.engine.loops.events import run_heap
-
-    ops, links, times = _columns(p)
-    rec = Record.empty(p) if record else Record.none()
-    waiting = p.indeg.copy()
-    options = (p.rows - p.joins, store_and_forward)
-    finished = run_heap(ops, routes, links, times, waiting, _first_ops(p), rec, options)
-    if finished < p.rows:
-        raise ScheduleError(cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))
-    return Outcome(
-        p,
-        *times,
-        links.nbytes[routes.stands_for],
-        links.busy[routes.stands_for],
-        store_and_forward=store_and_forward,
-        record=rec if record else None,
-    )
+    ops = Ops(p.nbytes, p.route, p.delay_s, p.succ_ptr, p.succ_idx)
+    links, times = blank()
+    method, kept = "in_order", Record.empty(p) if record else Record.none()
+    if not in_order or run_in_order(ops, routes, links, times, store_and_forward) < p.rows:
+        method = "heap"
+        links, times = blank()
+        waiting = p.indeg.copy()
+        options = (p.rows - p.joins, store_and_forward)
+        finished = run_heap(ops, routes, links, times, waiting, _first_ops(p), kept, options)
+        if finished < p.rows:
+            raise ScheduleError(cycle_message(p, np.flatnonzero(waiting > 0), p.rows - finished))
+    nbytes, busy = links.nbytes[routes.stands_for], links.busy[routes.stands_for]
+    return Outcome(p, *times, nbytes, busy, method=method, store_and_forward=store_and_forward), kept
 
 
 def _first_ops(p: Program) -> Int64:

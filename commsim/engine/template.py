@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from commsim.collectives.schedule import Schedule
 from commsim.engine.program import Int32, Int64, dense_ids
 from commsim.errors import ScheduleError
 
+Bound = tuple[int, tuple[int, ...], int]
+"""What a network keeps of a template: its id, the ranks it was started on, the whole size in bytes."""
+
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """A schedule made ready to be started often: its messages between local ranks 0..n-1, and their order."""
+    """Messages between local ranks 0..n-1, (M,): ``pair`` is source * n + destination, ``line`` the connection."""
 
     ranks: int
     total_bytes: int
@@ -49,17 +52,8 @@ class Template:
     @staticmethod
     def send(nbytes: int) -> Template:
         """One message from local rank 0 to local rank 1."""
-        none = np.zeros(0, np.int32)
-        return Template(
-            2,
-            nbytes,
-            np.array([nbytes]),
-            np.array([1]),
-            np.zeros(1, np.int32),
-            np.zeros(2, np.int64),
-            none,
-            np.zeros(1, np.int32),
-        )
+        one, _ = Template.at_once(np.array([0]), np.array([1]))
+        return replace(one, total_bytes=nbytes, nbytes=np.array([nbytes]))
 
     @staticmethod
     def at_once(src: Int64, dst: Int64) -> tuple[Template, tuple[int, ...]]:

@@ -1,21 +1,17 @@
-"""How links were used, by link and kind; what a run waits for; time in which communication is exposed."""
+"""How links were used, by link and kind; what a run waits for; how long something is sent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.engine.critical import StretchKind
 from commsim.engine.family import Totals
-from commsim.engine.program import Float64, Int64
+from commsim.engine.program import Float64
 from commsim.engine.simulate import Outcome
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
-
 
 MOST_LINKS = 10_000
 """Links listed by name; a machine of 100,000 GPUs has half a million."""
@@ -69,21 +65,19 @@ class Use:
 
 
 def link_name(topology: Topology, link: int) -> str:
-    """The link's ends by name, such as ``node0/gpu0 -> node0/nvswitch``; beyond the topology, a thread block."""
-    if link >= topology.link_src.size:
-        return f"thread block {link - topology.link_src.size}"
+    """The link's ends by name, such as ``node0/gpu0 -> node0/nvswitch``."""
     src, dst = int(topology.link_src[link]), int(topology.link_dst[link])
     return f"{topology.vertex_name[src]} -> {topology.vertex_name[dst]}"
 
 
 def kind_name(topology: Topology, link: int) -> str:
-    """What the link's kind is called; beyond the topology, a thread block."""
-    return LINK_NAMES[LinkKind(int(topology.link_kind[link]))] if link < topology.link_kind.size else "thread block"
+    """What the link's kind is called."""
+    return LINK_NAMES[LinkKind(int(topology.link_kind[link]))]
 
 
 def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
     """Use by kind of link, the busiest kind first, equals by name; links that carried nothing do not count."""
-    link, nbytes, busy = _columns(outcome)
+    link, nbytes, busy = outcome.link, outcome.link_bytes, outcome.link_busy_s
     kinds: dict[str, list[int]] = {}
     for place in np.flatnonzero(nbytes):
         kinds.setdefault(kind_name(topology, int(link[place])), []).append(int(place))
@@ -104,26 +98,16 @@ def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
     return sorted(rows, key=lambda row: (-round(row.busiest_share, 9), row.kind))
 
 
-def _columns(outcome: Outcome | Totals) -> tuple[Int64, Int64, Float64]:
-    nbytes, busy = outcome.link_bytes, outcome.link_busy_s
-    link = getattr(outcome, "link", None)
-    return (np.arange(nbytes.size) if link is None else link.astype(np.int64)), nbytes, busy
-
-
-def network_use(outcome: Outcome | Totals, topology: Topology, *, most: int = MOST_LINKS) -> Use:
-    """How a run used the network, with the ``most`` busiest links by name; a collective alone hides behind nothing."""
-    link, nbytes, busy = _columns(outcome)
+def network_use(outcome: Outcome | Totals, topology: Topology) -> Use:
+    """How a run used the network, its busiest links by name; a collective alone hides behind nothing."""
+    link, nbytes, busy = outcome.link, outcome.link_bytes, outcome.link_busy_s
     used = np.flatnonzero(nbytes)
-    first = used[np.argsort(-busy[used], kind="stable")][:most]
+    first = used[np.argsort(-busy[used], kind="stable")][:MOST_LINKS]
     span = outcome.makespan_s or 1.0
-    times = (
-        (outcome.start_s, outcome.end_s)
-        if isinstance(outcome, Outcome)
-        else (np.zeros(1), np.full(1, outcome.makespan_s))
-    )
+    sending_s = covered_s(outcome.start_s, outcome.end_s) if isinstance(outcome, Outcome) else outcome.makespan_s
     return Use(
         time_s=outcome.makespan_s,
-        exposed_s=exposed_s(times, (np.zeros(0), np.zeros(0))),
+        exposed_s=sending_s,
         bottleneck=bottleneck(outcome, topology),
         kinds=tuple(usage(outcome, topology)),
         links=tuple(
@@ -137,7 +121,7 @@ def network_use(outcome: Outcome | Totals, topology: Topology, *, most: int = MO
             for i in first
         ),
         links_used=int(used.size),
-        part=getattr(outcome, "part", ""),
+        part=outcome.part,
     )
 
 
@@ -147,7 +131,7 @@ def limiting_link(outcome: Outcome | Totals, topology: Topology) -> tuple[int, f
     Of the links held longest, to a hundredth, the one with most bytes for its bandwidth: those behind a slow link on
     one way are held as long as it is.
     """
-    link, nbytes, busy = _columns(outcome)
+    link, nbytes, busy = outcome.link, outcome.link_bytes, outcome.link_busy_s
     if not busy.size or outcome.makespan_s == 0.0:
         return -1, 0.0
     inside = link < topology.link_bandwidth.size
@@ -177,19 +161,12 @@ def bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
     return f"{text}, most of it over {link_name(topology, link)} ({kind_name(topology, link)})"
 
 
-def exposed_s(communication: tuple[Float64, Float64], computation: tuple[Float64, Float64]) -> float:
-    """Seconds in which something is communicated and nothing computed; each argument: starts and ends.
+def covered_s(start: Float64, end: Float64) -> float:
+    """Seconds that some of the intervals cover.
 
-    >>> exposed_s((np.array([0.0, 2.0]), np.array([1.0, 5.0])), (np.array([0.5]), np.array([3.0])))
-    2.5
+    >>> covered_s(np.array([0.0, 2.0, 4.0]), np.array([1.0, 5.0, 6.0]))
+    5.0
     """
-    # |A minus B| = |A or B| - |B|.
-    both = tuple(np.append(a, b) for a, b in zip(communication, computation, strict=True))
-    return _covered(*both) - _covered(*computation)
-
-
-def _covered(start: Float64, end: Float64) -> float:
-    """The length of the union of intervals."""
     if not start.size:
         return 0.0
     order = np.argsort(start, kind="stable")

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.schedule import Schedule
+from commsim.engine.evaluate import Contention
 from commsim.engine.fair import connections, simulate_fair
-from commsim.engine.program import Float64, Int32, Program, build_program
+from commsim.engine.program import Float64, Int32, Program, build_program, pointers
 from commsim.engine.simulate import Outcome, simulate
-
-if TYPE_CHECKING:
-    from commsim.collectives.schedule import Schedule
-    from commsim.engine.evaluate import Contention
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Distribution = Literal["exponential", "uniform", "lognormal"]
 
@@ -104,11 +102,8 @@ class Variation:
 def _with_late(p: Program, src: Int32, dst: Int32, late: dict[int, float]) -> Program:
     count = len(late)
     held = [np.flatnonzero((src == rank) | (dst == rank)) for rank in late]
-    indeg = p.indeg.copy()
-    for rows in held:
-        indeg[rows] += 1
     nowhere = p.route_ptr.size - 1
-    before = np.concatenate([[0], np.cumsum([rows.size for rows in held])])
+    before = pointers([rows.size for rows in held])
     return replace(
         p,
         nbytes=np.concatenate([np.zeros(count, np.int64), p.nbytes]),
@@ -116,7 +111,6 @@ def _with_late(p: Program, src: Int32, dst: Int32, late: dict[int, float]) -> Pr
         delay_s=np.concatenate([list(late.values()), p.delay_s]),
         succ_ptr=np.concatenate([before[:-1], before[-1] + p.succ_ptr]),
         succ_idx=np.concatenate([*held, p.succ_idx]).astype(np.int32) + np.int32(count),
-        indeg=np.concatenate([np.zeros(count, np.int32), indeg]),
         route_ptr=np.append(p.route_ptr, p.route_ptr[-1]),
     )
 

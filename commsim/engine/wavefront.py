@@ -10,21 +10,17 @@ bandwidth of the route and the sum of its latencies. No compiled code is needed 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from commsim.engine.family import Family, Totals
-from commsim.engine.program import Float64, Int32, count_up, require_ranks
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.engine.program import Float64, Int32, Int64, places_along, require_ranks
+from commsim.topology.graph import Topology
 
 
 @dataclass(frozen=True, eq=False)
 class Servers:
-    """The routes of a ring by position: seconds per byte and latency of each, (n,), and the links with their holding.
+    """The routes of a ring by position: seconds per byte and latency of each, (n,).
 
     ``link`` (k,) are the links of all routes, ``held`` (k,) the seconds per byte for which a message keeps each.
     """
@@ -35,19 +31,7 @@ class Servers:
     held: Float64
 
 
-def ring_servers(family: Family, topology: Topology) -> Servers | str:
-    """The servers of a one-phase family in ring order, or the condition that does not hold."""
-    require_ranks(family.world_size, topology)
-    if len(family.phases) != 1:
-        return f"{family.algorithm} has {len(family.phases)} phases, which meet on links"
-    to = family.phases[0].to
-    order = _cycle(to)
-    if order is None:
-        return "the ranks do not form one ring"
-    return servers_of(order, to, topology)
-
-
-def servers_of(order: npt.NDArray[np.int64], to: npt.NDArray[np.int64], topology: Topology) -> Servers | str:
+def servers_of(order: Int64, to: Int64, topology: Topology) -> Servers | str:
     """The servers of the routes from each rank of ``order`` to ``to`` of it; or that some route is empty or shared."""
     table = topology.routes(order, to[order])
     length = np.diff(table.ptr)[table.index]
@@ -55,7 +39,7 @@ def servers_of(order: npt.NDArray[np.int64], to: npt.NDArray[np.int64], topology
         return "some message uses no link"
     hops = np.full((order.size, int(length.max())), -1, np.int64)
     inside = np.arange(hops.shape[1]) < length[:, None]
-    hops[inside] = table.link[np.repeat(table.ptr[table.index], length) + count_up(length)]
+    hops[inside] = table.link[places_along(table.ptr, table.index)]
     used = hops[inside]
     if np.bincount(used).max() > 1:
         return "two routes share a link"
@@ -66,7 +50,7 @@ def servers_of(order: npt.NDArray[np.int64], to: npt.NDArray[np.int64], topology
     return Servers(held[:, -1], latency.sum(axis=1), used.astype(np.int32), held[inside])
 
 
-def _cycle(to: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+def _cycle(to: Int64) -> Int64 | None:
     """The ranks in the order of a permutation that is one cycle, from rank 0; None if it is several."""
     n = to.size
     if (to == np.roll(np.arange(n), -1)).all():
@@ -82,14 +66,19 @@ def _cycle(to: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
 
 def wavefront(family: Family, topology: Topology) -> Totals | str:
     """The exact Totals of a ring whose routes share no link, or the condition that does not hold."""
-    servers = ring_servers(family, topology)
+    require_ranks(family.world_size, topology)
+    if len(family.phases) != 1:
+        return f"{family.algorithm} has {len(family.phases)} phases, which meet on links"
+    to = family.phases[0].to
+    order = _cycle(to)
+    if order is None:
+        return "the ranks do not form one ring"
+    servers = servers_of(order, to, topology)
     if isinstance(servers, str):
         return servers
     nbytes, turns = family.phases[0].nbytes, family.steps * family.lanes
     period = smallest_period(servers.inv_bandwidth, servers.latency_s)
-    ends = last_ends(
-        nbytes * servers.inv_bandwidth[:period], servers.latency_s[:period], family.steps, family.lanes, None
-    )
+    ends = last_ends(nbytes * servers.inv_bandwidth[:period], servers.latency_s[:period], family.steps, family.lanes)
     return Totals(
         makespan_s=float(ends.max(initial=0.0)),
         messages=family.messages,
@@ -112,16 +101,14 @@ def smallest_period(*columns: Float64) -> int:
     return next(p for p in divisors if all((c == np.tile(c[:p], n // p)).all() for c in columns))
 
 
-def last_ends(
-    transfer_s: Float64, latency_s: Float64, steps: int, lanes: int, every: Float64 | None
-) -> npt.NDArray[np.float64]:
-    """When the messages of the last step arrive, (lanes, positions); ``every`` (steps * lanes, positions) takes all.
+def last_ends(transfer_s: Float64, latency_s: Float64, steps: int, lanes: int) -> Float64:
+    """When the messages of the last step arrive, (lanes, positions).
 
     Position p sends the message that came from position p - 1 one step before: end = max(arrival, free) + transfer +
     latency, where the link is free again after the transfer.
     """
     n = transfer_s.size
-    if n == 1 and every is None:
+    if n == 1:
         return _alike(float(transfer_s[0]), float(latency_s[0]), steps, lanes)
     # Place 0 repeats the last position, so that "the position before" is a view and not a copy.
     arrived = np.zeros((lanes, n + 1))
@@ -135,12 +122,10 @@ def last_ends(
         np.add(free, transfer, out=free)
         np.add(free, latency, out=here[lane])
         arrived[lane, 0] = arrived[lane, n]
-        if every is not None:
-            every[turn] = here[lane]
     return arrived[:, 1:]
 
 
-def _alike(transfer: float, latency: float, steps: int, lanes: int) -> npt.NDArray[np.float64]:
+def _alike(transfer: float, latency: float, steps: int, lanes: int) -> Float64:
     arrived, free = [0.0] * lanes, 0.0
     for _ in range(steps):
         for lane in range(lanes):

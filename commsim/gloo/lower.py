@@ -282,7 +282,6 @@ def _program(ops: _Ops, ptr: Int64, link: npt.NDArray[np.int32], links: ProcessL
         delay_s=np.concatenate(ops.delay),
         succ_ptr=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
         succ_idx=succ.astype(np.int32),
-        indeg=np.bincount(succ, minlength=ops.count).astype(np.int32),
         route_ptr=ptr,
         route_link=link,
         link_bandwidth=links.bandwidth,

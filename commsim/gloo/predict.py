@@ -88,4 +88,4 @@ class GlooPredictor:
         n = self.topology.world_size
         ops = calls * ops_of_call(n, *messages(collective, n, nbytes, itemsize))
         where = f"{calls} calls of gloo's {collective} of {format_bytes(nbytes)} on {n} ranks, a simulation"
-        require_memory(BYTES_PER_OP * ops, ops, what=where, advice="take a smaller size, or fewer ranks")
+        require_memory(BYTES_PER_OP * ops, ops, subject=where, advice="take a smaller size, or fewer ranks")

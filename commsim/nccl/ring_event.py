@@ -93,7 +93,6 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
         delay_s=np.concatenate([np.zeros(rows), table.hop_s, np.zeros(kept.size)]),
         succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(before, minlength=ops))]).astype(np.int64),
         succ_idx=after[order].astype(np.int32),
-        indeg=np.bincount(after, minlength=ops).astype(np.int32),
         route_ptr=np.append(np.arange(n + 1, dtype=np.int64), n),
         route_link=np.arange(n, dtype=np.int32),
         link_bandwidth=rate.astype(np.float64),

@@ -55,7 +55,6 @@ class _Shape:
     schedule: Schedule
     succ_ptr: Int64
     succ_idx: Int32
-    indeg: Int32
     across: npt.NDArray[np.bool_]
     route: Int32
     route_ptr: Int64
@@ -130,7 +129,6 @@ class TreeTimer:
             delay_s=np.where(shape.across, network, inside),
             succ_ptr=shape.succ_ptr,
             succ_idx=shape.succ_idx,
-            indeg=shape.indeg,
             route_ptr=shape.route_ptr,
             route_link=shape.route_link,
             link_bandwidth=np.concatenate(
@@ -168,7 +166,6 @@ class TreeTimer:
             schedule=schedule,
             succ_ptr=succ_ptr,
             succ_idx=succ_idx,
-            indeg=np.bincount(succ_idx, minlength=schedule.rows).astype(np.int32),
             across=src // ppn != dst // ppn,
             route=route.astype(np.int32),
             route_ptr=route_ptr,

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsim.accuracy.compare import Comparison
 from commsim.accuracy.verdict import Verdict
 from commsim.accuracy.whatif import Tried
 from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
@@ -51,9 +52,18 @@ class Compared(_Shown):
     verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
 
     @property
+    def _comparisons(self) -> list[Comparison]:
+        return [verdict.comparison for verdict, _ in self.verdicts]
+
+    @property
+    def _predictions(self) -> list[str]:
+        return list(dict.fromkeys(c.predicted.name for c in self._comparisons))
+
+    @property
     def answer(self) -> tuple[str, ...]:
         """A sentence for every pair: as expected, slower or faster, and the likely cause."""
-        return tuple(answer_line(verdict, tried) for verdict, tried in self.verdicts)
+        against = " (against {})" if len(self._predictions) > 1 else ""
+        return tuple(answer_line(v, tried) + against.format(v.comparison.predicted.name) for v, tried in self.verdicts)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for every size of every pair: times, bus bandwidth, and the verdict."""
@@ -75,16 +85,21 @@ class Compared(_Shown):
         """Bus bandwidth over message size, measured and predicted, with the error below."""
         from commsim.report.plots import plot_bandwidth
 
-        comparisons = [verdict.comparison for verdict, _ in self.verdicts]
-        predicted = list({id(c.predicted): c.predicted for c in comparisons}.values())
-        measured = list({id(c.measured): c.measured for c in comparisons}.values())
-        return plot_bandwidth(predicted, measured, predicted[0].name, comparisons)
+        predicted = list({id(c.predicted): c.predicted for c in self._comparisons}.values())
+        measured = list({id(c.measured): c.measured for c in self._comparisons}.values())
+        return plot_bandwidth(predicted, measured, self._title(), self._comparisons)
+
+    def _title(self) -> str:
+        """The prediction's name, or how many there are of both."""
+        curves = {id(c.measured) for c in self._comparisons}
+        names = self._predictions
+        return names[0] if len(names) == 1 else f"{len(names)} predictions, {len(curves)} measured curves"
 
     def page(self) -> Page:
         """The page that `commsim compare --html` writes."""
         from commsim.report.compare_page import compare_page
 
-        return compare_page(self.verdicts, self.verdicts[0][0].comparison.predicted.name)
+        return compare_page(self.verdicts, self._title())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

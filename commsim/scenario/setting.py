@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from commsim.document import Document, located, raise_faults
 from commsim.document.types import KeyPath, show
 from commsim.errors import Fault, TopologyError
+from commsim.files import slug
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.strict import Strict
@@ -176,7 +177,7 @@ class Setting(Strict):
     @property
     def slug(self) -> str:
         """The name as a file name: lower case, words joined by ``-``."""
-        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:80] or "scenario"
+        return slug(self.name, "scenario")
 
     def compare_paths(self) -> list[Path]:
         """The measured files, from where the program runs."""

@@ -133,8 +133,7 @@ def _both_ways(
     if found.messages > MOST_COMPARED:
         return []
     other: Contention = "fair" if scenario.contention == "fifo" else "fifo"
-    coarse = 1e-3 if other == "fair" else None
-    second = run_together(jobs, flows, topology, other, variation=variation, quantum=coarse)
+    second = run_together(jobs, flows, topology, other, variation=variation, quantum=1e-3)
     fifo, fair = (found, second) if other == "fair" else (second, found)
     return [
         f"{job.name}: {1e6 * a:.6g} us with FIFO links and {1e6 * b:.6g} us with fair sharing, "

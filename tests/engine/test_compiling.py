@@ -8,7 +8,7 @@ import numba
 import pytest
 from numba.core import event
 
-from commsim.engine.compiling import Notice
+from commsim.engine.loops.compiled import Notice
 
 
 def _one(x: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,21 @@ from programs import on_switch, random_programs
 from commsim.collectives.ring import ring_all_reduce
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.loops import compiled
+from commsim.engine.merging import Routes
 from commsim.engine.program import Program
-from commsim.engine.simulate import simulate
+from commsim.engine.simulate import _run, simulate
 
 
 def _same(a: Any, b: Any, names: tuple[str, ...] = ("ready_s", "end_s", "link_bytes")) -> bool:
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
 
 
-def _everything(p: Program, *, interpreted: bool, record: bool = False, in_order: bool = False) -> Any:
+def _everything(p: Program, *, interpreted: bool, run: Callable[..., Any] = simulate, **options: Any) -> Any:
     if not interpreted:
-        return simulate(p, record=record, in_order=in_order)
+        return run(p, **options)
     with pytest.MonkeyPatch.context() as patch:
         interpret(patch)
-        return simulate(p, record=record, in_order=in_order)
+        return run(p, **options)
 
 
 @given(random_programs())
@@ -44,7 +46,8 @@ def test_compiled_equals_interpreted_bit_for_bit(p: Program) -> None:
 
 @given(random_programs(15))
 def test_recording_is_the_same_compiled_and_interpreted(p: Program) -> None:
-    a, b = (_everything(p, interpreted=i, record=True).record for i in (False, True))
+    options: dict[str, Any] = {"run": _run, "routes": Routes.of(p), "record": True}
+    (_, a), (_, b) = (_everything(p, interpreted=i, **options) for i in (False, True))
     assert _same(a, b, ("hop_start_s", "hop_before", "cause"))
 
 

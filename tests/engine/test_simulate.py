@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -105,13 +106,11 @@ def test_no_link_is_busier_than_the_makespan_or_faster_than_its_bandwidth(p: Pro
 @given(random_programs(), st.integers(-3, 3))
 def test_scaling_rates_and_latencies_scales_time_exactly(p: Program, power: int) -> None:
     factor = 2.0**power
-    faster = Program(
-        **{name: getattr(p, name) for name in Program.__dataclass_fields__}
-        | {
-            "link_bandwidth": p.link_bandwidth * factor,
-            "link_latency": p.link_latency / factor,
-            "delay_s": p.delay_s / factor,
-        }
+    faster = dataclasses.replace(
+        p,
+        link_bandwidth=p.link_bandwidth * factor,
+        link_latency=p.link_latency / factor,
+        delay_s=p.delay_s / factor,
     )
     assert np.array_equal(simulate(faster).end_s * factor, simulate(p).end_s)
 
@@ -134,7 +133,7 @@ def test_the_critical_path_has_no_gap(p: Program, store_and_forward: bool) -> No
 
 def test_the_bottleneck_is_the_link_that_all_wait_for() -> None:
     p = program([1000] * 5, [[0, 1], [0, 1], [0, 1], [2, 1], [2]], bandwidth=[4e9, 1e9, 4e9], latency=[1e-9] * 3)
-    path = simulate(p, record=True).critical_path()
+    path = simulate(p).critical_path()
     part, link, share = path.bottleneck()
     assert (part, link) == (StretchKind.TRANSFER, 1)
     assert share > 0.99
@@ -155,11 +154,12 @@ def test_a_cycle_is_named(edges: list[tuple[int, int]], named: str) -> None:
         simulate(p)
 
 
-def test_a_run_beyond_the_memory_limit_is_refused_before_it_starts() -> None:
-    p = program([1] * 100, [[0]] * 100, bandwidth=[1], latency=[0])
-    with pytest.raises(InfeasibleError, match=r"100 chunk moves needs about .* KiB, the limit is 1000 B"):
-        simulate(p, limit_bytes=1000)
+def test_a_run_beyond_the_memory_limit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (machine_bytes() or 2**30) > estimate_bytes(1000)
+    p = program([1] * 100, [[0]] * 100, bandwidth=[1], latency=[0])
+    monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 2000)
+    with pytest.raises(InfeasibleError, match=r"100 chunk moves needs about .* KiB, the limit is 1000 B"):
+        simulate(p)
 
 
 def test_closed_forms_do_not_import_numba() -> None:

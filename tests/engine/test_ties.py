@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from programs import program
 
 from commsim.collectives.pairwise import pairwise_all_to_all
+from commsim.collectives.schedule import Schedule
 from commsim.engine.cosim import Environment
-from commsim.engine.program import Program, build_program
+from commsim.engine.program import Program, build_program, places_along
 from commsim.engine.simulate import simulate
 from commsim.errors import ScheduleError
 from commsim.topology.presets import load_preset
@@ -92,6 +93,28 @@ def scaled(p: Program, factor: float) -> Program:
     )
 
 
+def _behind_blocks(p: Program, schedule: Schedule, rate: float) -> Program:
+    """The program with a link of this rate and no latency before the route of every row, one per (src, channel)."""
+    channels = int(schedule.channel.max(initial=0)) + 1
+    block = np.full(p.rows, -1)
+    block[: schedule.rows] = schedule.src.astype(np.int64) * channels + schedule.channel
+    ptr = np.append(0, np.cumsum(p.hops() + (block >= 0)))
+    first = np.zeros(ptr[-1], bool)
+    first[ptr[:-1][block >= 0]] = True
+    links = np.empty(first.size, np.int32)
+    links[first] = p.links + block[block >= 0]
+    links[~first] = p.route_link[places_along(p.route_ptr, p.route)]
+    blocks = schedule.endpoints * channels
+    return dataclasses.replace(
+        p,
+        route=np.arange(p.rows, dtype=np.int32),
+        route_ptr=ptr,
+        route_link=links,
+        link_bandwidth=np.append(p.link_bandwidth, np.full(blocks, rate)),
+        link_latency=np.append(p.link_latency, np.zeros(blocks)),
+    )
+
+
 def random_bound_schedules(seed: int, count: int) -> Iterator[Program]:
     """Programs of random schedules on random machines, some with a thread block before their links, some with joins."""
     rng = np.random.default_rng(seed)
@@ -102,9 +125,11 @@ def random_bound_schedules(seed: int, count: int) -> Iterator[Program]:
                 continue
             block_rate = float(rng.choice([2e10, 3e10])) if rng.random() < 0.3 else None
             try:
-                p = build_program(schedule, topology, block_rate=block_rate, joins=bool(rng.random() < 0.3))
+                p = build_program(schedule, topology, joins=bool(rng.random() < 0.3))
             except ScheduleError:  # no such switch on this machine
                 continue
+            if block_rate is not None:
+                p = _behind_blocks(p, schedule, block_rate)
             if rng.random() < 0.3:
                 p = dataclasses.replace(p, delay_s=rng.choice([0.0, 3e-7, 7e-7], p.rows))
             yield p

@@ -51,8 +51,8 @@ def test_every_message_of_uneven_rings_equals_the_event_kernel(n: int, lanes: in
     rng = np.random.default_rng(seed)
     bandwidth, latency = rng.uniform(1e9, 1e10, (n, hops)), rng.uniform(0, 1e-5, (n, hops))
     steps, chunk = 2 * (n - 1), int(rng.integers(1, 10**6))
-    every = np.zeros((steps * lanes, n))
-    last_ends(chunk / bandwidth.min(axis=1), latency.sum(axis=1), steps, lanes, every)
+    transfer = chunk / bandwidth.min(axis=1)
+    every = np.concatenate([last_ends(transfer, latency.sum(axis=1), s + 1, lanes) for s in range(steps)])
     op = np.arange(steps * lanes * n)
     links = [[int(r) * hops + h for h in range(hops)] for r in op % n]
     edges = [(int(i), int((i // n + lanes) * n + (i % n + 1) % n)) for i in op[: -lanes * n]]

@@ -7,20 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from commsim.cli.schedule.source import (
-    Channels,
-    Chunks,
-    Json,
-    Kind,
-    Node,
-    Ranks,
-    Root,
-    ScheduleOptions,
-    Size,
-    Source,
-    print_json,
-    schedule_of,
-)
+from commsim.cli.options import Json, spread
+from commsim.cli.say import print_json
+from commsim.cli.schedule.source import Kind, ScheduleOptions, Source, schedule_of
 
 
 def list_command(collective: Kind = None, json_output: Json = False) -> None:
@@ -54,15 +43,10 @@ def list_command(collective: Kind = None, json_output: Json = False) -> None:
         typer.echo("\nalso known as: " + ", ".join(f"{c} {other} = {a}" for (c, other), a in aliases.items()))
 
 
+@spread
 def show(
     source: Source,
-    collective: Kind = None,
-    ranks: Ranks = None,
-    nbytes: Size = None,
-    root: Root = None,
-    channels: Channels = None,
-    chunks: Chunks = None,
-    ranks_per_node: Node = None,
+    options: ScheduleOptions,
     full: Annotated[bool, typer.Option("--full", help="All ranks and steps, however many.")] = False,
 ) -> None:
     """Show what every rank sends in every step: `3→1+` is chunk 3 to rank 1, added there."""
@@ -70,55 +54,35 @@ def show(
 
     from commsim.report.schedule_tables import step_table
 
-    schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
+    schedule = schedule_of(source, options)
     width = shutil.get_terminal_size((160, 24)).columns
     limits: dict[str, Any] = {"ranks": None, "steps": None} if full else {}
     typer.echo(step_table(schedule, width=max(width, 60), **limits), nl=False)
 
 
+@spread
 def draw(
     source: Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="Picture to write: FILE.png or FILE.svg.")],
-    collective: Kind = None,
-    ranks: Ranks = None,
-    nbytes: Size = None,
-    root: Root = None,
-    channels: Channels = None,
-    chunks: Chunks = None,
-    ranks_per_node: Node = None,
+    options: ScheduleOptions,
 ) -> None:
     """Draw a space-time diagram: ranks down, steps across, arrows coloured by chunk."""
-    from commsim.errors import CommsimError
-
-    form = out.suffix.lower().lstrip(".")
-    if form not in {"png", "svg"}:
-        raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .png or .svg")
-    schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
-    from commsim.files import write_atomically
-    from commsim.report.plots import figure_bytes
+    from commsim.cli.pictures import form_of, write_picture
     from commsim.report.schedule_plot import plot_schedule
 
-    write_atomically(out, figure_bytes(plot_schedule(schedule), form))
+    form_of(out)
+    write_picture(out, plot_schedule(schedule_of(source, options)))
     typer.echo(f"wrote {out}", err=True)
 
 
-def stats(
-    source: Source,
-    collective: Kind = None,
-    ranks: Ranks = None,
-    nbytes: Size = None,
-    root: Root = None,
-    channels: Channels = None,
-    chunks: Chunks = None,
-    ranks_per_node: Node = None,
-    json_output: Json = False,
-) -> None:
+@spread
+def stats(source: Source, options: ScheduleOptions, json_output: Json = False) -> None:
     """Count steps and bytes per rank, beside the least that any algorithm needs."""
     from commsim.report.schedule_tables import heading, schedule_stats, stats_table
 
-    schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
-    found = schedule_stats(schedule)
+    schedule = schedule_of(source, options)
+    counts = schedule_stats(schedule)
     if json_output:
-        print_json(found.to_dict())
+        print_json(counts.to_dict())
     else:
-        typer.echo("\n".join([*heading(schedule), stats_table(found)]))
+        typer.echo("\n".join([*heading(schedule), stats_table(counts)]))

@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.options import Json
+from commsim.cli.say import print_json, terminal_bar
 from commsim.cli.schedule.source import (
     Channels,
     Chunks,
-    Json,
     Kind,
     Node,
     ScheduleOptions,
     Size,
     is_file,
     only_collective,
-    print_json,
     schedule_of,
 )
+from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from commsim.collectives.prove import Proof
+    from commsim.collectives.schedule import Schedule
 
 
 def check_command(
@@ -32,12 +31,8 @@ def check_command(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every algorithm of every collective.")] = False,
     collective: Kind = None,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", "-n", help="Rank counts: 8, 2,4,8 or 1..40.", show_default=False)
-    ] = None,
-    roots: Annotated[
-        str | None, typer.Option("--roots", "--root", "-r", help="all, or such as 0,3.", show_default=False)
-    ] = None,
+    ranks: Annotated[str | None, typer.Option("--ranks", "-n", help="Rank counts: 8, 2,4,8 or 1..40.")] = None,
+    roots: Annotated[str | None, typer.Option("--roots", "--root", "-r", help="all, or such as 0,3.")] = None,
     nbytes: Size = None,
     channels: Channels = None,
     chunks: Chunks = None,
@@ -45,16 +40,13 @@ def check_command(
     json_output: Json = False,
 ) -> None:
     """Prove schedules by replay on symbols, or name step, rank and chunk of a fault (exit status 1)."""
-    from commsim.errors import ScheduleError
-
     if every == (source is not None):
         raise ScheduleError("found neither or both of a schedule and --all, expected one of them")
     single = source is not None and (is_file(source) or (_one_number(ranks) and (roots is None or _one_number(roots))))
     if source is not None and single:
         number, root = (None if text is None else int(text) for text in (ranks, roots))
-        _check_one(
-            source, ScheduleOptions(collective, number, nbytes, root, channels, chunks, ranks_per_node), json_output
-        )
+        options = ScheduleOptions(collective, number, nbytes, root, channels, chunks, ranks_per_node)
+        _check_one(schedule_of(source, options), json_output)
         return
     if nbytes is not None:
         raise ScheduleError("--nbytes is for one schedule; a proof over many holds for every size")
@@ -66,18 +58,18 @@ def check_command(
         collective = collective or only_collective(source)
     counts = _numbers(ranks or "1..16", "--ranks", least=1)
     wanted: str | list[int] = "all" if roots in {None, "all"} else _numbers(roots or "", "--roots", least=0)
-    proofs = _with_progress(
-        lambda progress: prove(
+    with terminal_bar() as bar:
+        task = bar and bar.add_task("proving", total=None)
+        proofs = prove(
             counts,
             wanted,
             None if collective is None else [collective],
             None if source is None else [source],
-            progress,
+            bar and (lambda done, total: bar.update(task, completed=done, total=total)),
             ranks_per_node=ranks_per_node,
             channels=1 if channels is None else channels,
             chunks=1 if chunks is None else chunks,
         )
-    )
     faults = [fault for proof in proofs for fault in proof.faults]
     if json_output:
         from dataclasses import asdict
@@ -95,12 +87,10 @@ def check_command(
         raise typer.Exit(1)
 
 
-def _check_one(source: str, wish: ScheduleOptions, json_output: bool) -> None:
+def _check_one(schedule: Schedule, json_output: bool) -> None:
     from commsim.collectives.check import check
-    from commsim.errors import ScheduleError
     from commsim.report.schedule_tables import heading
 
-    schedule = schedule_of(source, wish)
     fault = None
     try:
         check(schedule)
@@ -122,9 +112,7 @@ def _one_number(text: str | None) -> bool:
 
 def _numbers(text: str, option: str, least: int) -> list[int]:
     """'1..40' or '2,4,8..10' as numbers."""
-    from commsim.errors import ScheduleError
-
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("..")]
         if len(ends) > 2 or not all(end.isascii() and end.isdecimal() and len(end) <= 7 for end in ends):
@@ -132,23 +120,5 @@ def _numbers(text: str, option: str, least: int) -> list[int]:
         first, last = int(ends[0]), int(ends[-1])
         if first < least or last < first or last - first > 100_000:
             raise ScheduleError(f"{option}: found {part[:40]!r}, expected a rising range from {least} on")
-        found += range(first, last + 1)
-    return sorted(set(found))
-
-
-def _with_progress(work: Callable[[Callable[[int, int], None] | None], list[Proof]]) -> list[Proof]:
-    """``work`` with a progress bar on stderr, if that is a terminal."""
-    import sys
-
-    if not sys.stderr.isatty():
-        return work(None)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("proving", total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        return work(progress)
+        numbers += range(first, last + 1)
+    return sorted(set(numbers))

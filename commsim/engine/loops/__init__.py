@@ -7,6 +7,4 @@ free again at ``sent``. The head is at the next link at ``start + latency``, the
 message that meets nobody takes the sum of the latencies plus nbytes over the smallest bandwidth.
 
 Events at one time go in the order of (op, hop); `commsim.engine.loops.heap.TIE` says what is one time.
-
-There are no bounds checks here: `commsim.engine.program.Program` checks indices and ranges when it is made.
 """

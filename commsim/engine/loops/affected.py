@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from commsim.engine.loops.compiled import inlined, u
-from commsim.engine.loops.flows import CHANGED, IDLE, RUNNING, STAMP, STARTING
-
-if TYPE_CHECKING:
-    from commsim.engine.loops.flows import FairLines, FairLinks
-    from commsim.engine.program import Int64
+from commsim.engine.loops.flows import CHANGED, IDLE, RUNNING, STAMP, STARTING, FairLines, FairLinks
+from commsim.engine.program import Int64
 
 
 @inlined

@@ -8,14 +8,14 @@ kept under names with a digest of all files that they can call or take constants
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
-
-from commsim.engine.compiling import announce
+from numba.core import event
 
 _FOLDER = Path(__file__).parent
 _SOURCES = sorted([*_FOLDER.glob("*.py"), _FOLDER.parent / "program.py"])
@@ -29,8 +29,26 @@ def digest(sources: list[Path]) -> str:
     return hashlib.sha256(b"".join(p.read_bytes() for p in sources if p.exists())).hexdigest()[:12]
 
 
+class Notice(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Logs the first compilation of a function of commsim; what numba's cache holds is not compiled."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self._given = log, False
+
+    def on_start(self, compilation: event.Event) -> None:
+        """A function begins to be compiled."""
+        if not self._given and compilation.data["dispatcher"].py_func.__module__.startswith("commsim."):
+            self._given = True
+            self._log.warning(
+                "commsim: compiling the event loops that this run uses, once after an install: some seconds"
+            )
+
+    def on_end(self, compilation: event.Event) -> None:
+        """It is compiled."""
+
+
 _DIGEST = digest(_SOURCES)
-announce()
+event.register("numba:compile", Notice(logging.getLogger("commsim")))  # a warning, so Python prints it on stderr
 
 
 # Wrappers for callers that are not compiled would take half of the time of compiling.

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from commsim.engine.critical import Record
 from commsim.engine.loops.compiled import compiled, inlined, u
 from commsim.engine.loops.heap import BEFORE, Heap, drop_first, first, push
 from commsim.engine.loops.links import LinkState, Ops, Times, carry
-from commsim.engine.program import HOP_BITS, MAX_HOPS
-
-if TYPE_CHECKING:
-    from commsim.engine.critical import Record
-    from commsim.engine.merging import Routes
-    from commsim.engine.program import Int32, Int64
+from commsim.engine.merging import Routes
+from commsim.engine.program import HOP_BITS, MAX_HOPS, Int32, Int64
 
 
 @inlined

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from commsim.engine.loops.affected import choose, list_changed, lowest_rate, queue_binding
@@ -22,13 +20,13 @@ from commsim.engine.loops.flows import (
     STARTING,
     STOPPING,
     UNTIL,
+    FairLines,
+    FairLinks,
+    FairOps,
+    FairRun,
 )
-from commsim.engine.loops.heap import BEFORE, drop_first, push
-from commsim.engine.loops.minima import first_leaf, set_leaf
-
-if TYPE_CHECKING:
-    from commsim.engine.loops.flows import FairLines, FairLinks, FairOps, FairRun
-    from commsim.engine.program import Int32
+from commsim.engine.loops.heap import BEFORE, drop_first, first_leaf, push, set_leaf
+from commsim.engine.program import Int32
 
 TIME_WENT_BACK = -1
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from commsim.engine.loops.compiled import inlined, u
+from commsim.engine.loops.flows import FairLines, FairLinks
 from commsim.engine.loops.heap import drop_first, push
-
-if TYPE_CHECKING:
-    from commsim.engine.loops.flows import FairLines, FairLinks
 
 FILLING_STUCK = -2
 

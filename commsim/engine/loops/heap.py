@@ -1,4 +1,4 @@
-"""A binary heap of events (time, key), and which of two events comes first."""
+"""What comes first: a binary heap of events (time, key), and a tree of minima."""
 
 from __future__ import annotations
 
@@ -79,3 +79,32 @@ def drop_first(heap: Heap, before: float) -> None:
         heap.keys[u(i)] = heap.keys[u(child)]
         i = child
     _rise(heap, i, heap.times[u(last)], heap.keys[u(last)], before)
+
+
+Tree = npt.NDArray[np.float64]
+"""Of minima: node i has the children 2i and 2i + 1, leaf j of n is node n + j, node 1 is the smallest of all."""
+
+
+@inlined
+def set_leaf(tree: Tree, leaf: int, value: float) -> None:
+    """Set one leaf."""
+    i = tree.size // 2 + leaf
+    tree[u(i)] = value
+    while i > 1:
+        i >>= 1
+        smallest = min(tree[u(2 * i)], tree[u(2 * i + 1)])
+        if tree[u(i)] == smallest:
+            break
+        tree[u(i)] = smallest
+
+
+@inlined
+def first_leaf(tree: Tree) -> int:
+    """The lowest leaf that holds the smallest value."""
+    leaves = tree.size // 2
+    i = 1
+    while i < leaves:
+        i *= 2
+        if tree[u(i)] > tree[u(i + 1)]:
+            i += 1
+    return i - leaves

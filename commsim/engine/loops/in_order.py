@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from commsim.engine.loops.compiled import compiled, u
 from commsim.engine.loops.heap import BEFORE
 from commsim.engine.loops.links import LinkState, Ops, Times, carry
-
-if TYPE_CHECKING:
-    from commsim.engine.merging import Routes
-    from commsim.engine.program import Float64, Int32, Int64
+from commsim.engine.merging import Routes
+from commsim.engine.program import Float64, Int32, Int64
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,10 +10,7 @@ from commsim.engine.loops.compiled import compiled, u
 from commsim.engine.loops.heap import BEFORE, Heap, drop_first, first, push
 from commsim.engine.loops.links import LinkState, Ops, carry
 from commsim.engine.merging import Routes
-from commsim.engine.program import HOP_BITS, MAX_HOPS
-
-if TYPE_CHECKING:
-    from commsim.engine.program import Float64, Int32, Int64
+from commsim.engine.program import HOP_BITS, MAX_HOPS, Float64, Int32, Int64
 
 
 class Places(NamedTuple):

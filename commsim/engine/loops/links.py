@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from commsim.engine.loops.compiled import inlined, u
-
-if TYPE_CHECKING:
-    from commsim.engine.merging import Routes
-    from commsim.engine.program import Float64, Int32, Int64
+from commsim.engine.merging import Routes
+from commsim.engine.program import Float64, Int32, Int64
 
 
 class Ops(NamedTuple):

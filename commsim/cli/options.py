@@ -1,0 +1,48 @@
+"""Options that several commands have, one by one or as the fields of a dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+OnlyJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
+
+
+Port = Annotated[
+    int | None, typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).")
+]
+
+
+def changes(text: str) -> Any:
+    """The argument for overrides."""
+    return typer.Argument(help=text, metavar="[KEY=VALUE]...")
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one option per field in place of each parameter that is annotated with a dataclass."""
+    parameters: list[Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in signature(command, eval_str=True).parameters.values():
+        group: Any = parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            groups[parameter.name] = group
+            parameters += signature(group, eval_str=True).parameters.values()
+        else:
+            parameters.append(parameter)
+
+    def called(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__annotations__ = {p.name: p.annotation for p in parameters}
+    called.__signature__ = Signature(  # type: ignore[attr-defined]  # typer reads it
+        [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters]
+    )
+    return called
