@@ -22,8 +22,7 @@ def fabric_bisection(topology: TopologyColumns) -> float:
     leaf talk through it and need no uplink; what is left over goes through the spines, bounded by the uplinks of the
     leaves on either side; and so on through the cores. Elsewhere, and with faults, it is found by augmenting paths.
     """
-    fabric = topology.fabric_routes
-    assert fabric is not None  # several nodes always have a fabric
+    fabric = topology.fabric
     if topology.link_failed is not None:
         return halves_flow(topology)
     here = fabric.port_up >= 0

@@ -165,6 +165,17 @@ class TopologyColumns:
         """Whether messages change rails inside a node, over NVLink, and never in the fabric."""
         return self.kind == "rail_only" or self.routing == "rail"
 
+    @property
+    def fabric(self) -> FabricRoutes:
+        """The routes between nodes, of which there are several."""
+        assert self.fabric_routes is not None
+        return self.fabric_routes
+
+    @cached_property
+    def works(self) -> Bool:
+        """Whether a link has not failed, (L,)."""
+        return np.ones(len(self.link_src), dtype=bool) if self.link_failed is None else ~self.link_failed
+
     @cached_property
     def nics_of_nodes(self) -> Int64:
         """Number of NICs of each node, (nodes,)."""
@@ -176,9 +187,7 @@ class TopologyColumns:
         fabric = self.fabric_routes
         if fabric is None:
             return np.arange(self.most_nics)[None, :] < self.nics_of_nodes[:, None]
-        up = fabric.port_up >= 0
-        if self.link_failed is not None:
-            up = up & ~self.link_failed[fabric.port_up] & ~self.link_failed[fabric.port_down]
+        up = (fabric.port_up >= 0) & self.works[fabric.port_up] & self.works[fabric.port_down]
         reached = np.zeros((len(self.groups), self.most_nics), dtype=bool)
         for i, g in enumerate(self.groups):
             reached[i, : g.nics_per_node] = (g.node_routes.gpu_nic_type < PathType.DIS).all(axis=0)
@@ -199,10 +208,7 @@ class TopologyColumns:
         """Searches over the surviving links between switches, kept for the next."""
         from commsim.topology.switch_search import SwitchSearch
 
-        wires = self.link_kind == LinkKind.FABRIC
-        if self.link_failed is not None:
-            wires = wires & ~self.link_failed
-        links = np.flatnonzero(wires)
+        links = np.flatnonzero((self.link_kind == LinkKind.FABRIC) & self.works)
         tail, head = (ends[links] - self.node_first_vertex[-1] for ends in (self.link_src, self.link_dst))
         return SwitchSearch(links, tail, head)
 

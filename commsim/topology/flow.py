@@ -106,8 +106,7 @@ def fills_nics(topology: TopologyColumns, nic: Float64) -> bool:
 def inside(topology: TopologyColumns, node: int, kind: LinkKind | None = None) -> tuple[Int64, Int64, Float64]:
     """Ends and bytes/s of the links within a node that work, of one kind or of all."""
     links = np.arange(*topology.node_first_link[[node, node + 1]])
-    if topology.link_failed is not None:
-        links = links[~topology.link_failed[links]]
+    links = links[topology.works[links]]
     if kind is not None:
         links = links[topology.link_kind[links] == kind]
     src, dst = (ends[links].astype(np.int64) for ends in (topology.link_src, topology.link_dst))
@@ -120,17 +119,14 @@ def halves_flow(topology: TopologyColumns) -> float:
     Nodes of one half that are alike, with NICs on the same switches, share what they can do, so k of them are one node
     with k times the bandwidth: a flow spread evenly over them is one of theirs.
     """
-    fabric = topology.fabric_routes
-    assert fabric is not None  # several nodes always have a fabric
     vertices = len(topology.vertex_name)
-    works = np.ones(topology.link_src.size, bool) if topology.link_failed is None else ~topology.link_failed
-    kept, count = _alike(topology, works)
+    kept, count = _alike(topology)
     times = np.zeros(topology.nodes)
     times[kept] = count
     many = np.ones(topology.link_src.size)
     ends = topology.vertex_node[np.stack([topology.link_src, topology.link_dst])].max(axis=0)  # -1 in the fabric
     many[ends >= 0] = times[ends[ends >= 0]]
-    used = np.flatnonzero(works & (many > 0))
+    used = np.flatnonzero(topology.works & (many > 0))
     src, dst = topology.link_src[used].astype(np.int64), topology.link_dst[used].astype(np.int64)
     capacity = topology.link_bandwidth[used] * many[used]
     node = topology.vertex_node
@@ -141,10 +137,9 @@ def halves_flow(topology: TopologyColumns) -> float:
     return maximum_flow(src, dst, capacity, give, take)
 
 
-def _alike(topology: TopologyColumns, works: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
+def _alike(topology: TopologyColumns) -> tuple[Int64, Int64]:
     """One node of each sort, and how many there are of it."""
-    fabric = topology.fabric_routes
-    assert fabric is not None
+    fabric, works = topology.fabric, topology.works
     here = fabric.port_up >= 0
     rate = [
         np.where(here & works[port], topology.link_bandwidth[port], 0.0) for port in (fabric.port_up, fabric.port_down)

@@ -70,9 +70,7 @@ class Topology(TopologyColumns):
         src, dst = self.rank_vertex[[self._checked(a), self._checked(b)]]
         inside = slice(*self.node_first_link[[self.node_of(a), self.node_of(a) + 1]])
         direct = (self.link_src[inside] == src) & (self.link_dst[inside] == dst)
-        direct &= self.link_kind[inside] == LinkKind.NVLINK
-        if self.link_failed is not None:
-            direct &= ~self.link_failed[inside]
+        direct &= (self.link_kind[inside] == LinkKind.NVLINK) & self.works[inside]
         return round(float(self.link_bandwidth[inside][direct].sum()) / group.nvlink_link_bandwidth)
 
     # -- figures ---------------------------------
@@ -135,11 +133,6 @@ class Topology(TopologyColumns):
 
         return smallest_period(self)
 
-    @property
-    def period_image(self) -> Int32 | None:
-        """`link_image` of one period, (L,); None without a period."""
-        return None if self.period_ranks is None else self.link_image(self.period_ranks)
-
     def link_image(self, shift: int) -> Int32:
         """The link that each link becomes when all ranks are shifted by `shift`, a multiple of the period, (L,).
 
@@ -187,8 +180,7 @@ class Topology(TopologyColumns):
         for v in np.flatnonzero(keep):
             kind = VertexKind(int(self.vertex_kind[v]))
             graph.add_node(self.vertex_name[v], kind=kind, node=int(self.vertex_node[v]))
-        up = keep[self.link_src] & keep[self.link_dst]
-        for i in np.flatnonzero(up if self.link_failed is None else up & ~self.link_failed):
+        for i in np.flatnonzero(keep[self.link_src] & keep[self.link_dst] & self.works):
             graph.add_edge(
                 self.vertex_name[self.link_src[i]],
                 self.vertex_name[self.link_dst[i]],
