@@ -17,8 +17,8 @@ from commsim.topology.kinds import Bool, Cpu, Float64, Gpu, Int32, Int64, LinkKi
 
 if TYPE_CHECKING:
     from commsim.topology.fabric_routes import FabricRoutes
+    from commsim.topology.link_search import LinkSearch
     from commsim.topology.node_routes import NodeRoutes
-    from commsim.topology.switch_search import SwitchSearch
 
 T = TypeVar("T")
 
@@ -204,13 +204,13 @@ class TopologyColumns:
         return taken
 
     @cached_property
-    def switch_search(self) -> SwitchSearch:
+    def switch_search(self) -> LinkSearch:
         """Searches over the surviving links between switches, kept for the next."""
-        from commsim.topology.switch_search import SwitchSearch
+        from commsim.topology.link_search import LinkSearch
 
         links = np.flatnonzero((self.link_kind == LinkKind.FABRIC) & self.works)
         tail, head = (ends[links] - self.node_first_vertex[-1] for ends in (self.link_src, self.link_dst))
-        return SwitchSearch(links, tail, head)
+        return LinkSearch(links, tail, head, in_turn=True)
 
     @cached_property
     def node_first_rank(self) -> Int64:
