@@ -8,7 +8,7 @@ import numpy as np
 
 from commsim.topology.columns import TopologyColumns
 from commsim.topology.flow import fills_nics, halves_flow, inside, maximum_flow
-from commsim.topology.kinds import Float64, Int64, LinkKind, PathType, VertexKind
+from commsim.topology.kinds import Float64, LinkKind, PathType, VertexKind
 from commsim.topology.tree import TreeRoutes, TreeShape
 
 _ENUMERATED_GPUS = 8  # 35 halvings of 8 GPUs; beyond, only the halving into first and second half is tried
@@ -63,10 +63,8 @@ def _tree_flow(topology: TopologyColumns, fabric: TreeRoutes, a: Float64, b: Flo
     flow = float(inside.sum())
     if not s.spines:
         return flow
-    leaf = np.arange(s.leaves)
     uplink = bandwidth[fabric.up].sum(axis=1)
-    plane, pod = leaf % s.lanes % s.planes, leaf // s.lanes // s.groups_per_pod
-    a, b = (_sum_at(plane, pod, np.minimum(uplink, x - inside), s) for x in (a, b))
+    a, b = (_sum_at_spines(np.minimum(uplink, x - inside), s) for x in (a, b))
     inside_pods = np.minimum(a, b)
     flow += float(inside_pods.sum())
     if s.pods == 1:
@@ -76,9 +74,10 @@ def _tree_flow(topology: TopologyColumns, fabric: TreeRoutes, a: Float64, b: Flo
     return flow + float(np.minimum(a, b).sum())
 
 
-def _sum_at(plane: Int64, pod: Int64, values: Float64, s: TreeShape) -> Float64:
+def _sum_at_spines(values: Float64, s: TreeShape) -> Float64:
+    """Sums of the values of leaves by pod and plane."""
     out = np.zeros((s.pods, s.planes))
-    np.add.at(out, (pod, plane), values)
+    np.add.at(out, s.place(np.arange(s.leaves)), values)
     return out
 
 
