@@ -117,11 +117,6 @@ def pcie_type(graph: NodeGraph, path: Path) -> PathType:
     return PathType.PXB if through.count(VertexKind.PCIE_SWITCH) > 1 else PathType.PIX
 
 
-def vertices_of(graph: NodeGraph, kind: VertexKind) -> list[str]:
-    """The vertices of one kind, in the order they were added."""
-    return [v for v, its in graph.kinds.items() if its == kind]
-
-
 def node_routes(
     graph: NodeGraph,
     gpus: Sequence[str],
@@ -180,7 +175,9 @@ def node_routes(
         gpu_nic=table(gpus, nics, lambda a, n: to_nic.get((a, n), none)[0]),
         nic_gpu=table(nics, gpus, lambda n, a: to_nic.get((a, n), none)[0][::-1]),
         gpu_gpu_type=np.array([[gpu_paths[a, b][1] for b in gpus] for a in gpus], dtype=np.uint8),
-        gpu_nic_type=_matrix([[to_nic.get((a, n), none)[1] for n in nics] for a in gpus], len(gpus), len(nics)),
+        gpu_nic_type=np.array([to_nic.get((a, n), none)[1] for a in gpus for n in nics], np.uint8).reshape(
+            len(gpus), len(nics)
+        ),
         nearest_nic=index[nearest] if len(index) else nearest,
     )
 
@@ -241,10 +238,6 @@ def _nic_paths(
         else:
             out[a] = None if proxy is None else (gpu_paths[a, proxy][0] + direct[proxy][1:], PathType.PXN)
     return out
-
-
-def _matrix(rows: list[list[PathType]], height: int, width: int) -> UInt8:
-    return np.array(rows, dtype=np.uint8).reshape(height, width)
 
 
 def _nearest(gpus: Sequence[str], nics: Sequence[str], distance: dict[tuple[str, str], tuple[int, int]]) -> Int32:
