@@ -198,7 +198,9 @@ class _ProgramBuilder:
 
     def _match_collectives(self) -> None:
         for key, order in zip(self.keys, self.order, strict=True):
-            for rank in key[1] if key is not None and key[0] == "collective" else ():
+            if key is None or key[0] != "collective":
+                continue
+            for rank in key[1]:
                 came = self._came.get((key, rank), 0)
                 if self.traces[rank] is not None and came < len(order):
                     text = f"is call {came + 1} on {_group(key)}; rank {rank} makes {came} such calls"

@@ -60,7 +60,6 @@ class _Gpu:
     rank: int | None
     sm: int | None
     element: Element | None
-    parent: str
 
 
 @dataclass
@@ -133,8 +132,8 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
         raise TopologyError([Fault(file, 0, 0, "", f"found compute capability {sm / 10:g}, expected 7.0 or later")])
     model = _model(root, parts)
     parts.links += socket_links(parts.hosts, vendor, model.get("model", ""))
-    cpu = {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor, **model}
-    return imported(path, sm, cpu, {"vertices": parts.vertices, "links": parts.links}, speed, given, parts.notes)
+    processor = {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor, **model}
+    return imported(path, sm, processor, {"vertices": parts.vertices, "links": parts.links}, speed, given, parts.notes)
 
 
 def _check_dialect(root: Element, file: str) -> None:
@@ -166,7 +165,7 @@ def _pci(parts: _Parts, element: Element, vertex: str, host: str) -> None:
     bandwidth = _pcie_bandwidth(parts, element)
     if gpu is not None or kind.startswith("0x03"):
         name = f"gpu@{len(parts.gpus)}"
-        parts.gpus.append(_new_gpu(parts, name, element, gpu, vertex))
+        parts.gpus.append(_new_gpu(parts, name, element, gpu))
         parts.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
         for c2c in gpu.each("c2c") if gpu is not None else []:
             megabytes = parts.number(c2c, "bw") * parts.number(c2c, "count")
@@ -198,13 +197,12 @@ def _to_host(parts: _Parts, gpu: str, host: str, bandwidth: str) -> None:
     parts.links.append(link(gpu, host, "c2c", bandwidth))
 
 
-def _new_gpu(parts: _Parts, name: str, pci: Element, gpu: Element | None, vertex: str) -> _Gpu:
-    sm = rank = None
-    if gpu is not None:
-        sm = int(parts.number(gpu, "sm")) if "sm" in gpu.attributes else None
-        rank = int(parts.number(gpu, "rank")) if "rank" in gpu.attributes else None
+def _new_gpu(parts: _Parts, name: str, pci: Element, gpu: Element | None) -> _Gpu:
+    sm, rank = (
+        int(parts.number(gpu, text)) if gpu is not None and text in gpu.attributes else None for text in ("sm", "rank")
+    )
     sm = sm or _SM_OF_DEVICE.get(pci.attributes.get("device", ""))
-    return _Gpu(name, pci.attributes.get("busid", ""), pci.line, rank, sm, gpu, vertex)
+    return _Gpu(name, pci.attributes.get("busid", ""), pci.line, rank, sm, gpu)
 
 
 def _pcie_bandwidth(parts: _Parts, element: Element) -> float:
