@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from commsim.errors import TopologyError
+from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.kinds import Bool, Cpu, Float64, Gpu, Int32, Int64, LinkKind, PathType, UInt8
 
 if TYPE_CHECKING:
@@ -175,6 +176,13 @@ class TopologyColumns:
     def works(self) -> Bool:
         """Whether a link has not failed, (L,)."""
         return np.ones(len(self.link_src), dtype=bool) if self.link_failed is None else ~self.link_failed
+
+    def passable(self, links: Int32) -> Bool:
+        """Whether the fabric joins two NICs and all links of the path between them work, of paths (pairs, hops)."""
+        joined = links[:, 0] != UNREACHABLE if links.shape[1] else np.ones(len(links), dtype=bool)
+        if self.link_failed is not None:
+            joined = joined & (self.works[links] | (links < 0)).all(axis=1)
+        return np.asarray(joined)
 
     @cached_property
     def nics_of_nodes(self) -> Int64:

@@ -8,7 +8,6 @@ import numpy as np
 
 from commsim.errors import TopologyError
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.kinds import Bool, Int32, Int64
 
 _MOST_ATTEMPTS = 64
@@ -33,7 +32,7 @@ def rerouted(
         if not k.size:
             continue
         paths = fabric.between(node[k], a, to_node[k], b, attempt)
-        good = passable(topology, paths)
+        good = topology.passable(paths)
         links[k[good]] = -1
         links[k[good], : paths.shape[1]] = paths[good]
         rail[k[good]], to_rail[k[good]] = a[good], b[good]
@@ -71,14 +70,6 @@ def _way(topology: TopologyColumns, node: int, to_node: int, rail: int) -> tuple
         if path is not None:
             return a, b, path
     raise TopologyError(f"{topology.name}: no way from node{node} to node{to_node}; {cut_of(topology, node)}")
-
-
-def passable(topology: TopologyColumns, links: Int32) -> Bool:
-    """Whether the fabric joins two NICs and all links of the path between them work, of paths (pairs, hops)."""
-    joined = links[:, 0] != UNREACHABLE if links.shape[1] else np.ones(len(links), dtype=bool)
-    if topology.link_failed is not None:
-        joined = joined & (topology.works[links] | (links < 0)).all(axis=1)
-    return np.asarray(joined)
 
 
 def cut_of(topology: TopologyColumns, node: int) -> str:

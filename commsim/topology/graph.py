@@ -17,6 +17,7 @@ from commsim.topology.bisection import fabric_bisection, node_bisection
 from commsim.topology.columns import NodeGroup, TopologyColumns
 from commsim.topology.kinds import Cpu, Gpu, Int32, LinkKind, PathType, RouteTable, VertexKind
 from commsim.topology.routing import route_table
+from commsim.topology.symmetry import link_image, smallest_period
 
 __all__ = ["Cpu", "Gpu", "LinkKind", "NodeGroup", "PathType", "RouteTable", "Topology", "VertexKind"]
 
@@ -129,8 +130,6 @@ class Topology(TopologyColumns):
         None where no shift by less than the world size does: an incomplete leaf group, a degraded link, static
         routes. Inside one node only links that routes between its ranks take are looked at.
         """
-        from commsim.topology.symmetry import smallest_period
-
         return smallest_period(self)
 
     def link_image(self, shift: int) -> Int32:
@@ -141,8 +140,6 @@ class Topology(TopologyColumns):
         period = self.period_ranks
         if shift % self.world_size and (period is None or shift % period):
             raise TopologyError(f"{self.name}: a shift of {shift} ranks is no multiple of the period, {period}")
-        from commsim.topology.symmetry import link_image
-
         return link_image(self, shift)
 
     # -- other forms ---------------------------------
@@ -151,17 +148,11 @@ class Topology(TopologyColumns):
         """The same machine with every bandwidth and every latency multiplied by a factor."""
         if not (bandwidth > 0 and math.isfinite(bandwidth) and latency >= 0 and math.isfinite(latency)):
             raise TopologyError(f"found scale factors {bandwidth} and {latency}, expected finite and positive ones")
-        groups = [
-            replace(
-                g,
-                nic_bandwidth=g.nic_bandwidth * bandwidth,
-                nvlink_link_bandwidth=g.nvlink_link_bandwidth * bandwidth,
-            )
-            for g in self.groups
-        ]
+        rates = ("nic_bandwidth", "nvlink_link_bandwidth")
+        groups = tuple(replace(g, **{rate: getattr(g, rate) * bandwidth for rate in rates}) for g in self.groups)
         return replace(
             self,
-            groups=tuple(groups),
+            groups=groups,
             link_bandwidth=self.link_bandwidth * bandwidth,
             link_latency=self.link_latency * latency,
         )
@@ -174,9 +165,7 @@ class Topology(TopologyColumns):
         import networkx as nx
 
         graph: Any = nx.DiGraph(name=self.name)
-        keep = np.ones(len(self.vertex_name), dtype=bool)
-        if nodes is not None:
-            keep = np.isin(self.vertex_node, [*nodes, -1])
+        keep = np.isin(self.vertex_node, [*(range(self.nodes) if nodes is None else nodes), -1])
         for v in np.flatnonzero(keep):
             kind = VertexKind(int(self.vertex_kind[v]))
             graph.add_node(self.vertex_name[v], kind=kind, node=int(self.vertex_node[v]))

@@ -108,18 +108,19 @@ def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Mac
 
 def load_preset(name: str, **knobs: object) -> Topology:
     """A shipped preset with knobs: ``load_preset("hgx-h100-ndr400", nodes=64, oversubscription=2.0)``."""
-    return load_topology(_spec(f"preset {name}", {"preset": name, **knobs}), Path())
+    return load_topology(topology_spec(f"preset {name}", {"preset": name, **knobs}), Path())
 
 
 def load_file(path: Path, **knobs: object) -> Topology:
     """The topology of a description file."""
-    return load_topology(_spec(str(path), {"path": str(path), **knobs}), Path())
+    return load_topology(topology_spec(str(path), {"path": str(path), **knobs}), Path())
 
 
-def _spec(origin: str, data: dict[str, object]) -> TopologySpec:
+def topology_spec(origin: str, described: dict[str, object]) -> TopologySpec:
+    """A description that stands in no file, so that its faults have no lines."""
     try:
-        return validate(TopologySpec, Document(file=origin, data=data, marks={}), error=TopologyError)
-    except TopologyError as error:  # there is no file, so there are no lines
+        return validate(TopologySpec, Document(file=origin, data=described, marks={}), error=TopologyError)
+    except TopologyError as error:
         raise TopologyError([replace(fault, line=0, column=0) for fault in error.faults]) from None
 
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from commsim.errors import TopologyError
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.detour import passable, rerouted
 from commsim.topology.kinds import Bool, Int32, Int64, RouteTable
 
 if TYPE_CHECKING:
@@ -119,7 +118,9 @@ def fabric_links(topology: TopologyColumns, node: Int64, to_node: Int64, rail: I
     to_rail = rail if topology.uniform else rail % topology.nics_of_nodes[to_node]
     links = topology.fabric.between(node, rail, to_node, to_rail)
     up = topology.usable_nics
-    bad = ~(passable(topology, links) & up[node, rail] & up[to_node, to_rail])
+    bad = ~(topology.passable(links) & up[node, rail] & up[to_node, to_rail])
     if not bad.any():
         return rail, to_rail, links
+    from commsim.topology.detour import rerouted
+
     return rerouted(topology, node, to_node, rail, to_rail, links, bad)
