@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.flow import fills_nics, halves_flow, inside, maximum_flow
+from commsim.topology.flow import fills_nics, flow_between, halves_flow, inside, maximum_flow
 from commsim.topology.kinds import Float64, LinkKind, PathType, VertexKind
 from commsim.topology.tree import TreeRoutes, TreeShape
 
@@ -109,10 +109,7 @@ def _halvings(gpus: int, half: int) -> list[tuple[int, ...]]:
 def _flow(topology: TopologyColumns, side: set[int], nvlink: bool) -> float:
     """Maximum flow from the GPUs of `side` to the others of node 0, over its NVLinks or over all its links."""
     src, dst, capacity = inside(topology, 0, LinkKind.NVLINK if nvlink else None)
-    vertices = int(topology.node_first_vertex[1])
-    mine, other = np.zeros(vertices, bool), np.zeros(vertices, bool)
+    mine, other = np.zeros((2, topology.node_first_vertex[1]), bool)
     for i, v in enumerate(topology.rank_vertex[: topology.ranks_per_node]):
         (mine if i in side else other)[v] = True
-    give = np.where(mine, np.bincount(src, capacity, vertices), 0.0)
-    take = np.where(other, np.bincount(dst, capacity, vertices), 0.0)
-    return maximum_flow(src, dst, capacity, give, take)
+    return flow_between(src, dst, capacity, mine, other)

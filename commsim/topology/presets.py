@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -270,9 +270,10 @@ def _part(machine: MachineSpec, knobs: TopologySpec | GroupSpec, name: str) -> N
     if node.nvlink and node.nvlink.links and (node.nvlink.kind or "none") != "none":
         graph.nvlink = (node.nvlink.links, node.nvlink.bandwidth or 0.0)
     latency = node.nic.latency if node.nic else None
+    gpu, cpu = machine.gpu or GpuSpec(), machine.cpu or CpuSpec()
     return NodePart(
-        gpu=_gpu(machine.gpu, name),
-        cpu=_cpu(machine.cpu, name),
+        gpu=Gpu(*_stated(gpu, "gpu", ("model", "generation", "sm"), name), gpu.peer_to_peer is not False),
+        cpu=Cpu(*_stated(cpu, "cpu", ("arch", "vendor"), name), cpu.model or "", cpu.cores or 0),
         graph=graph,
         ranks_per_node=gpus,
         nodes=knobs.nodes,
@@ -300,15 +301,9 @@ def _nic_count(node: NodeSpec, knobs: TopologySpec | GroupSpec, gpus: int, full:
     return described, full
 
 
-def _gpu(spec: GpuSpec | None, name: str) -> Gpu:
-    if spec is None or spec.model is None or spec.generation is None or spec.sm is None:
-        missing = [f for f in ("model", "generation", "sm") if spec is None or getattr(spec, f) is None]
-        raise TopologyError(f"{name}: gpu: {', '.join(missing)} missing")
-    return Gpu(spec.model, spec.generation, spec.sm, spec.peer_to_peer is not False)
-
-
-def _cpu(spec: CpuSpec | None, name: str) -> Cpu:
-    if spec is None or spec.arch is None or spec.vendor is None:
-        missing = [f for f in ("arch", "vendor") if spec is None or getattr(spec, f) is None]
-        raise TopologyError(f"{name}: cpu: {', '.join(missing)} missing")
-    return Cpu(spec.arch, spec.vendor, spec.model or "", spec.cores or 0)
+def _stated(spec: GpuSpec | CpuSpec, block: str, fields: Sequence[str], name: str) -> list[Any]:
+    """The figures of a block that must be stated."""
+    missing = [field for field in fields if getattr(spec, field) is None]
+    if missing:
+        raise TopologyError(f"{name}: {block}: {', '.join(missing)} missing")
+    return [getattr(spec, field) for field in fields]

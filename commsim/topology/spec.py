@@ -97,12 +97,7 @@ class CpuSpec(_Block):
 
 
 class NvlinkSpec(_Block):
-    """NVLink inside a node.
-
-    `links` is per GPU; `bandwidth` and `latency` are of one link. `switch`: all links of a GPU go to
-    NVSwitches, drawn as one. `mesh`: the links are shared evenly by the other GPUs. `cube_mesh`: the DGX-1
-    wiring of 8 GPUs. `pairs`: bridges join GPUs 0-1, 2-3, ...
-    """
+    """NVLink inside a node; its NVSwitches are drawn as one."""
 
     kind: Literal["switch", "mesh", "cube_mesh", "pairs", "none"] | None = optional(
         "how links are wired: to NVSwitches, shared evenly by the other GPUs, the DGX-1's, or bridges that "
@@ -114,11 +109,7 @@ class NvlinkSpec(_Block):
 
 
 class PcieSpec(_Block):
-    """GPUs under PCIe switches (`gpus_per_switch`, 0 for none) under the host bridges of `sockets` CPUs.
-
-    `switch_bandwidth` is the uplink of a switch (default: `bandwidth`). Sockets are joined all to all inside
-    boards of `linked_sockets` (default: all of them); boards are joined by NVLink only.
-    """
+    """GPUs under PCIe switches under the host bridges of CPUs; boards of sockets are joined by NVLink only."""
 
     bandwidth: Bandwidth | None = optional("of a GPU's link, one direction")
     latency: Seconds | None = optional("of a link")
@@ -142,11 +133,7 @@ class C2cSpec(_Block):
 
 
 class NicSpec(_Block):
-    """The NICs of a node, spread over its GPUs: beside a GPU under its PCIe switch, or under its host.
-
-    `latency` is that of one NIC and its cable to the leaf; `pcie_bandwidth` defaults to that of the PCIe
-    tree.
-    """
+    """The NICs of a node, spread over its GPUs."""
 
     count: Nics | None = optional("per node")
     bandwidth: Bandwidth | None = optional("of one card, one direction")
@@ -284,12 +271,7 @@ class FabricSpec(_Block):
 
 
 class FaultSpec(_Block):
-    """Something degraded or failed: one of `link`, `nic`, `node` and `switch`, and what is wrong with it.
-
-    `link`: two neighbours by name (`[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`), both directions. `nic`:
-    [node, index], its port. `node`: all its NICs. `switch`: all its links. `bandwidth_factor` multiplies the
-    bandwidth, `latency_factor` the latency; `failed` takes the links away.
-    """
+    """Something degraded or failed: one of `link`, `nic`, `node` and `switch`, and what is wrong with it."""
 
     link: tuple[Vertex, Vertex] | None = optional(
         "two neighbours by name, both directions: `[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`"
@@ -298,10 +280,10 @@ class FaultSpec(_Block):
     node: Index | None = optional("all its cards")
     switch: Vertex | None = optional("all its links")
     bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = optional(
-        "on the bandwidth"
+        "multiplies the bandwidth"
     )
     latency_factor: Annotated[float, Field(strict=True, ge=1, le=GIGA, allow_inf_nan=False)] | None = optional(
-        "on the latency"
+        "multiplies the latency"
     )
     failed: Flag = Field(default=False, description="the links are gone")
 
