@@ -272,8 +272,8 @@ def _part(machine: MachineSpec, knobs: TopologySpec | GroupSpec, name: str) -> N
     latency = node.nic.latency if node.nic else None
     gpu, cpu = machine.gpu or GpuSpec(), machine.cpu or CpuSpec()
     return NodePart(
-        gpu=Gpu(*_stated(gpu, "gpu", ("model", "generation", "sm"), name), gpu.peer_to_peer is not False),
-        cpu=Cpu(*_stated(cpu, "cpu", ("arch", "vendor"), name), cpu.model or "", cpu.cores or 0),
+        gpu=Gpu(**_stated(gpu, "gpu", ("model", "generation", "sm"), name), peer_to_peer=gpu.peer_to_peer is not False),
+        cpu=Cpu(**_stated(cpu, "cpu", ("arch", "vendor"), name), model=cpu.model or "", cores=cpu.cores or 0),
         graph=graph,
         ranks_per_node=gpus,
         nodes=knobs.nodes,
@@ -301,9 +301,9 @@ def _nic_count(node: NodeSpec, knobs: TopologySpec | GroupSpec, gpus: int, full:
     return described, full
 
 
-def _stated(spec: GpuSpec | CpuSpec, block: str, fields: Sequence[str], name: str) -> list[Any]:
+def _stated(spec: GpuSpec | CpuSpec, block: str, fields: Sequence[str], name: str) -> dict[str, Any]:
     """The figures of a block that must be stated."""
     missing = [field for field in fields if getattr(spec, field) is None]
     if missing:
         raise TopologyError(f"{name}: {block}: {', '.join(missing)} missing")
-    return [getattr(spec, field) for field in fields]
+    return {field: getattr(spec, field) for field in fields}
