@@ -68,8 +68,8 @@ def read_trace(path: Path) -> Trace:
     deps, first = 0, True
     try:
         with path.open("rb") as stream:
-            for offset, data in _split(stream, path):
-                message = _parse(data, offset, path, first=first)
+            for offset, encoded in _split(stream, path):
+                message = _parse(encoded, offset, path, first=first)
                 if first:
                     first = False
                     continue
@@ -111,11 +111,11 @@ def _split(stream: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
                 f"found a message of {length:,} bytes, expected at most {MOST_MESSAGE_BYTES:,}; is it a Chakra trace?"
             )
             raise _at(path, offset, text)
-        data = stream.read(length)
-        if len(data) < length:
-            text = f"the file ends in a message of {length:,} bytes, of which {len(data):,} are there"
+        encoded = stream.read(length)
+        if len(encoded) < length:
+            text = f"the file ends in a message of {length:,} bytes, of which {len(encoded):,} are there"
             raise _at(path, offset, text)
-        yield offset, data
+        yield offset, encoded
         offset += used + length
 
 
@@ -134,15 +134,15 @@ def _varint(stream: IO[bytes], offset: int, path: Path) -> tuple[int, int]:
     raise _at(path, offset, "found no length of a message (a varint of at most 10 bytes); is it a Chakra trace?")
 
 
-def _parse(data: bytes, offset: int, path: Path, *, first: bool) -> Any:
+def _parse(encoded: bytes, offset: int, path: Path, *, first: bool) -> Any:
     from google.protobuf.message import DecodeError
 
     message = messages().GlobalMetadata() if first else messages().Node()
     try:
-        message.ParseFromString(data)
+        message.ParseFromString(encoded)
     except (DecodeError, UnicodeDecodeError, ValueError):
         kind = "the metadata" if first else "a node"
-        raise _at(path, offset, f"found {len(data):,} bytes that are no protobuf message of {kind}") from None
+        raise _at(path, offset, f"found {len(encoded):,} bytes that are no protobuf message of {kind}") from None
     return message
 
 

@@ -11,15 +11,9 @@ from commsim.errors import UnitError
 from commsim.topology.sockets import socket_gb_per_s
 from commsim.units import parse_bandwidth
 
-GENERATIONS = (
-    (70, 74, "volta"),
-    (75, 79, "turing"),
-    (80, 88, "ampere"),
-    (89, 89, "ada"),
-    (90, 99, "hopper"),
-    (100, 129, "blackwell"),
-)
-"""Compute capabilities, times ten, of each generation."""
+_GENERATIONS = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}
+_MOST_SM = 129
+"""Least compute capabilities, times ten, of each generation, and the most of the last."""
 
 NVLINK_GB_PER_S = {70: 25.0, 75: 25.0, 80: 25.0, 86: 14.0, 90: 25.0, 100: 50.0, 103: 50.0}
 """One NVLink in one direction, from the datasheets."""
@@ -95,7 +89,7 @@ def imported(
 
 def generation_of(sm: int) -> str | None:
     """The generation of a compute capability (times ten), None where commsim has none."""
-    return next((name for low, high, name in GENERATIONS if low <= sm <= high), None)
+    return next((name for least, name in _GENERATIONS.items() if least <= sm <= _MOST_SM), None)
 
 
 def gb_per_s(value: float) -> str:

@@ -197,24 +197,30 @@ def _machine_of(spec: MachineSpec) -> MachineSpec:
 
 def _merged(base: M, over: M) -> M:
     """`base` with every field that `over` states; blocks merge field by field."""
-    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.kind not in {None, base.kind}:
-        base = cast("M", applicable(base, over.kind))  # another kind of fabric keeps only what both have
-    if isinstance(over, FabricSpec) and over.ports is not None:
-        sizes = dict.fromkeys(("nodes_per_leaf", "spines", "leaves_per_pod", "cores"))
-        base = base.model_copy(update=sizes)  # switches of other ports: the base's numbers do not fit them
-    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.network is not None:
-        fits = PLUGIN_NETWORKS.get(base.plugin or "none", {over.network})
-        base = base if over.network in fits else base.model_copy(update={"plugin": None})
-        if over.network != "infiniband":
-            base = base.model_copy(update={"adaptive_routing": None})  # of the base's InfiniBand switches
+    if isinstance(over, NodeSpec) and over.vertices is not None:
+        return over
+    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec):
+        base = cast("M", _fitting(base, over))
     update: dict[str, object] = {}
     for field in over.model_fields_set:
         new, old = getattr(over, field), getattr(base, field)
         both = isinstance(new, BaseModel) and isinstance(old, BaseModel)
         update[field] = _merged(old, new) if both else new
-    if isinstance(over, NodeSpec) and over.vertices is not None:
-        return over
     return base.model_copy(update=update)
+
+
+def _fitting(base: FabricSpec, over: FabricSpec) -> FabricSpec:
+    """The fields of a fabric that still fit where another description changes its kind, ports or network."""
+    gone: list[str] = []
+    if over.kind not in {None, base.kind}:
+        base = applicable(base, over.kind)
+    if over.ports is not None:
+        gone += ["nodes_per_leaf", "spines", "leaves_per_pod", "cores"]
+    if over.network not in {None, *PLUGIN_NETWORKS.get(base.plugin or "none", {over.network})}:
+        gone += ["plugin"]
+    if over.network not in {None, "infiniband"}:
+        gone += ["adaptive_routing"]
+    return base.model_copy(update=dict.fromkeys(gone))
 
 
 # -- building ---------------------------------
@@ -222,8 +228,8 @@ def _merged(base: M, over: M) -> M:
 
 def _joined(name: str, parts: Sequence[NodePart], described: FabricSpec | None, knobs: TopologySpec) -> Topology:
     """The topology of nodes in a fabric, with what the knobs of a scenario say of it."""
-    stated = {"oversubscription": knobs.oversubscription, "nodes_per_leaf": knobs.nodes_per_leaf}
-    update: dict[str, object] = {k: v for k, v in stated.items() if v is not None}
+    fields = ("oversubscription", "nodes_per_leaf")
+    update = {field: getattr(knobs, field) for field in fields if getattr(knobs, field) is not None}
     spec = described or FabricSpec()
     if spec.kind is None and update:
         update["kind"] = "rail_fat_tree"

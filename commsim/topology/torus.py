@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class TorusRoutes(FabricRoutes):
     @property
     def orders(self) -> list[tuple[int, ...]]:
         """The orders of the dimensions that routes may take; the first is the order stated."""
-        return list(permutations(range(len(self.sizes))))[:_MOST_ORDERS]
+        return list(islice(permutations(range(len(self.sizes))), _MOST_ORDERS))
 
     @property
     def choices(self) -> int:

@@ -38,21 +38,21 @@ class WayFinder:
             return self._between(a, b)
         if node == to_node:
             return self._inside(node, a, b)
-        return self._up(a, b) if to_node < 0 else self._across(a, b)
+        rank = self._rank_of[a]
+        return self._up(rank, b) if to_node < 0 else self._across(rank, b)
 
     def leaf(self, rank: int) -> int:
         """The vertex of the switch at which a rank enters the fabric."""
-        node, nic = self._nic(rank)
-        return self._first_switch + int(self._topology.fabric.leaf[node, nic])
+        return self._first_switch + int(self._topology.fabric.leaf[self._topology.node_of(rank), self._nic(rank)])
 
-    def _nic(self, rank: int) -> tuple[int, int]:
+    def _nic(self, rank: int) -> int:
         t, node = self._topology, self._topology.node_of(rank)
         usable = t.usable_nics[node]
         nearest = t.nearest_nic(rank)
         usable_nic = next((nic for k in range(usable.size) if usable[nic := (nearest + k) % usable.size]), None)
         if usable_nic is None:
             raise TopologyError(f"{t.name}: node{node} has no NIC that works")
-        return node, usable_nic
+        return usable_nic
 
     def _to_port(self, rank: int, nic: int) -> list[int]:
         t, node = self._topology, self._topology.node_of(rank)
@@ -61,10 +61,8 @@ class WayFinder:
         inside = (template[template >= 0] + t.node_first_link[node]).tolist()
         return [*inside, int(t.fabric.port_up[node, nic])]
 
-    def _up(self, a: int, switch: int) -> list[int]:
-        rank = self._rank_of[a]
-        _, nic = self._nic(rank)
-        return self._to_port(rank, nic) + self._between(self.leaf(rank), switch)
+    def _up(self, rank: int, switch: int) -> list[int]:
+        return self._to_port(rank, self._nic(rank)) + self._between(self.leaf(rank), switch)
 
     def _between(self, a: int, b: int) -> list[int]:
         path = self._topology.switch_search.path(a - self._first_switch, b - self._first_switch)
@@ -76,21 +74,14 @@ class WayFinder:
             raise TopologyError(f"{self._topology.name}: no way from {names[a]} to {names[b]}")
         return path
 
-    def _across(self, a: int, b: int) -> list[int]:
+    def _across(self, rank: int, b: int) -> list[int]:
         """From a rank to a vertex inside another node, entered on the rail on which the rank's own node is left."""
-        t, rank, to_node = self._topology, self._rank_of[a], int(self._topology.vertex_node[b])
-        node, nic = self._nic(rank)
-        out, into, middle = (
-            x[0] for x in fabric_links(t, *(np.array([v], dtype=np.int64) for v in (node, to_node, nic)))
-        )
+        t, to_node = self._topology, int(self._topology.vertex_node[b])
+        one_pair = np.array([[t.node_of(rank)], [to_node], [self._nic(rank)]], dtype=np.int64)
+        out, into, middle = (x[0] for x in fabric_links(t, *one_pair))
         down = int(t.fabric.port_down[to_node, int(into)])
-        arrive = int(t.link_dst[down])
-        return [
-            *self._to_port(rank, int(out)),
-            *middle[middle >= 0].tolist(),
-            down,
-            *self._inside(to_node, arrive, b),
-        ]
+        onward = self._inside(to_node, int(t.link_dst[down]), b)
+        return [*self._to_port(rank, int(out)), *middle[middle >= 0].tolist(), down, *onward]
 
     def _inside(self, node: int, a: int, b: int) -> list[int]:
         if node not in self._searches:
