@@ -88,7 +88,7 @@ class _Parts:
         self.faults.append(Fault(self.file, line, 1, attribute, message))
 
     def number(self, element: Element, name: str) -> float:
-        """An attribute's number from 0 to 1e9; anything else is a fault, and 0."""
+        """The number of an attribute, from 0 to a thousand million; anything else is a fault, and 0."""
         text = element.attributes.get(name, "")
         try:
             value = float(text)
