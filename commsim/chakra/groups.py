@@ -80,11 +80,11 @@ class Groups:
         else:
             members = tuple(range(self.world_size))
         if rank not in members:
-            raise ValueError(f"rank {rank} is not in the process group {node.group!r}: {_short(members)}")
+            raise ValueError(f"rank {rank} is not in the process group {node.group!r}: {shortened(members)}")
         if node.group_size and node.group_size != len(members):
             raise ValueError(
                 f"found a pg_size of {node.group_size}, but the process group {node.group!r} has {len(members)} ranks: "
-                f"{_short(members)}; expected a file of groups that says who they are (groups)"
+                f"{shortened(members)}; expected a file of groups that says who they are (groups)"
             )
         return members
 
@@ -111,5 +111,6 @@ class Groups:
         return tuple(sorted(ranks))
 
 
-def _short(ranks: Sequence[int]) -> str:
+def shortened(ranks: Sequence[int]) -> str:
+    """The first few ranks, as text."""
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from commsim.chakra.groups import Groups, Members
+from commsim.chakra.groups import Groups, Members, shortened
 from commsim.chakra.trace import MOST_FAULTS, Kind, Node, Trace
 from commsim.collectives.semantics import GATHERING
 from commsim.errors import Fault, ScenarioError
@@ -216,4 +216,4 @@ class _ProgramBuilder:
 def _group(key: Key) -> str:
     _, members, group = key
     name = f"process group {group!r}" if group else "a group"
-    return f"{name} of {len(members)} ranks ({', '.join(map(str, members[:8]))}{', ...' if len(members) > 8 else ''})"
+    return f"{name} of {len(members)} ranks ({shortened(members)})"

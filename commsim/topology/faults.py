@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from commsim.errors import TopologyError
+from commsim.topology.check import islands
 from commsim.topology.detour import cut_of
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.kinds import Bool, Int64, LinkKind, NodeGraph, VertexKind, Wire
@@ -156,8 +157,10 @@ def _group_without(t: Topology, node: int, group: NodeGroup, failed: Bool, dead:
 
 def _check_joined(t: Topology) -> None:
     """TopologyError naming the cut unless every two nodes share an island of NICs and switches."""
-    fabric, up, islands = t.fabric, t.usable_nics, _islands(t)
-    sets = [frozenset(islands[fabric.leaf[k, up[k]]].tolist()) for k in range(t.nodes)]
+    first_switch, wires = int(t.node_first_vertex[-1]), (t.link_kind == LinkKind.FABRIC) & t.works
+    ends = (t.link_src[wires] - first_switch, t.link_dst[wires] - first_switch)
+    island = islands(len(t.vertex_name) - first_switch, *ends)
+    sets = [frozenset(island[t.fabric.leaf[k, t.usable_nics[k]]].tolist()) for k in range(t.nodes)]
     first = {s: k for k, s in reversed(list(enumerate(sets)))}
     for s, k in sorted(first.items(), key=lambda item: item[1]):
         if not s:
@@ -166,16 +169,3 @@ def _check_joined(t: Topology) -> None:
         if not s & other:
             small = min((k, m), key=lambda n: sum(sets[n] == x for x in sets))
             raise TopologyError(f"{t.name}: no way from node{k} to node{m}; {cut_of(t, small)}")
-
-
-def _islands(t: Topology) -> Int64:
-    """The island of surviving links that each switch is on, (switches,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    first = int(t.node_first_vertex[-1])
-    wires = (t.link_kind == LinkKind.FABRIC) & t.works
-    a, b = t.link_src[wires] - first, t.link_dst[wires] - first
-    switches = len(t.vertex_name) - first
-    graph = coo_array((np.ones(len(a), dtype=np.int8), (a, b)), shape=(switches, switches))
-    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)

@@ -52,7 +52,7 @@ class WayFinder:
         usable_nic = next((nic for k in range(usable.size) if usable[nic := (nearest + k) % usable.size]), None)
         if usable_nic is None:
             raise TopologyError(f"{t.name}: node{node} has no NIC that works")
-        return usable_nic
+        return int(usable_nic)
 
     def _to_port(self, rank: int, nic: int) -> list[int]:
         t, node = self._topology, self._topology.node_of(rank)
