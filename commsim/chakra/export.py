@@ -38,9 +38,9 @@ class StepTraces:
     def __init__(self, program: StepProgram, run: StepRun) -> None:
         self.program = program
         plan, mesh = program.plan, program.mesh
-        for name, wrong in (("stragglers", bool(plan.stragglers)), ("a parameter server", plan.parameter_server)):
-            if wrong:
-                raise InfeasibleError(f"found {name}, which a trace cannot say; expected a step without, to export it")
+        if plan.stragglers or plan.parameter_server:
+            name = "stragglers" if plan.stragglers else "a parameter server"
+            raise InfeasibleError(f"found {name}, which a trace cannot say; expected a step without, to export it")
         self._stages = [_Stage(program, stage, run.slowed_s) for stage in range(program.step.pp)]
         total = sum(len(s.nodes) for s in self._stages) * mesh.world_size // len(self._stages)
         if total > MOST_NODES:
@@ -123,13 +123,12 @@ class _Stage:
         total = sum(flow.nbytes for flow in flows)
         fractions = np.cumsum([flow.nbytes for flow in flows]) / total if flows else np.zeros(0)
         pieces = self._pieces(action)
-        whole = sum(seconds for _, seconds, _ in pieces)
+        whole = sum(seconds for seconds, _ in pieces)
         longer = self._slowed.get((stage, action), [0.0])  # per bucket, or of the pass
         at, last, filled = 0.0, [*before, *arrived], 0
-        for i, (kind, seconds, call) in enumerate(pieces):
-            if kind == "call":
-                assert call is not None
-                last = [self._call(f"{call[0]} of {label}", call[0], call[1], call[2], last)]
+        for i, (seconds, call) in enumerate(pieces):
+            if call is not None:
+                last = [self._call(f"{call[0]} of {label}", *call, last)]
                 at += seconds
                 continue
             end = at + seconds
@@ -152,8 +151,8 @@ class _Stage:
         send = self._add(f"send {label}", "send", last, nbytes=nbytes, peer=peer, tag=self._tag(action))
         return last if program.machine.overlap_pp else [*last, send]
 
-    def _pieces(self, action: Action) -> list[tuple[str, float, tuple[str, float, Axes] | None]]:
-        """(compute or call, seconds, (collective, bytes, axes)) of a pass, in order, ending with compute."""
+    def _pieces(self, action: Action) -> list[tuple[float, tuple[str, float, Axes] | None]]:
+        """(seconds, (collective, bytes, axes) or None for compute) of a pass, in order, ending with compute."""
         work = self.program.works[self.stage, action.chunk].of(action.kind)
         back = action.kind in ("B", "I")
         calls = [c for c in self._calls[action.chunk] if (c.phase == "backward") == back and action.kind != "W"]
@@ -165,18 +164,15 @@ class _Stage:
             else:
                 count = max(1, round(call.count))
                 axes: Axes = ((call.axis,), 1)
-                standing += [("call", exchange.seconds / count, (call.collective, call.nbytes, axes))] * count
-        piece = (work.compute + folded) / (len(standing) + 1)
-        pieces: list[tuple[str, float, tuple[str, float, Axes] | None]] = []
-        for one in standing:
-            pieces += [("compute", piece, None), one]
-        return [*pieces, ("compute", piece, None)]
+                standing += [(exchange.seconds / count, (call.collective, call.nbytes, axes))] * count
+        compute = ((work.compute + folded) / (len(standing) + 1), None)
+        return [compute, *(piece for call in standing for piece in (call, compute))]
 
     def _bucket(self, action: Action, i: int, last: list[int]) -> None:
-        if not self.program.machine.overlap_dp:
-            self._late.append((action, i))
-        else:
+        if self.program.machine.overlap_dp:
             self._reduce(action, i, last)
+        else:
+            self._late.append((action, i))
 
     def _reduce(self, action: Action, i: int, last: list[int]) -> None:
         flow = self.program.machine.reduces[self.stage][action.chunk][i]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,11 +80,12 @@ class Groups:
         else:
             members = tuple(range(self.world_size))
         if rank not in members:
-            raise ValueError(f"rank {rank} is not in the process group {node.group!r}: {_short(members)}")
+            raise ValueError(f"rank {rank} is not in the process group {node.group!r}: {shortened(members)}")
         if node.group_size and node.group_size != len(members):
-            size = f"found a pg_size of {node.group_size}"
-            text = f"{size}, but the process group {node.group!r} has {len(members)} ranks"
-            raise ValueError(f"{text}: {_short(members)}; expected a file of groups that says who they are (groups)")
+            raise ValueError(
+                f"found a pg_size of {node.group_size}, but the process group {node.group!r} has {len(members)} ranks: "
+                f"{shortened(members)}; expected a file of groups that says who they are (groups)"
+            )
         return members
 
     def _named(self, rank: int, name: str) -> Members:
@@ -97,22 +98,19 @@ class Groups:
         return tuple(self._using[name])
 
     def _along(self, rank: int, dims: Sequence[bool]) -> Members:
+        """Ranks that differ from a rank only on the axes involved, in rank order."""
         axes = tuple(self.axes)
         if len(axes) != len(dims) or math.prod(axes) != self.world_size:
             text = f"found an involved_dim of {len(dims)} axes, but axes {list(axes)} of {self.world_size} ranks"
             raise ValueError(f"{text}; expected dims in the scenario: as many sizes, innermost first")
-        return tuple(self._ranks_along(rank, axes, dims))
-
-    @staticmethod
-    def _ranks_along(rank: int, axes: Sequence[int], dims: Sequence[bool]) -> Iterator[int]:
-        """Ranks that differ from a rank only on the axes involved, in rank order."""
         ranks, stride = [0], 1
         for size, involved in zip(axes, dims, strict=True):
             own = rank // stride % size
             ranks = [base + i * stride for i in (range(size) if involved else (own,)) for base in ranks]
             stride *= size
-        yield from sorted(ranks)
+        return tuple(sorted(ranks))
 
 
-def _short(ranks: Sequence[int]) -> str:
+def shortened(ranks: Sequence[int]) -> str:
+    """The first few ranks, as text."""
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")

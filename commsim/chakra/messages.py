@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from commsim.chakra.trace import Kind
 from commsim.errors import CommsimError
 
-NODE_TYPES = (
-    "invalid",
-    "metadata",
-    "mem_load",
-    "mem_store",
-    "compute",
-    "send",
-    "recv",
-    "collective",
-    "storage",
-    "batch",
-    "checkpoint",
-)
+KINDS: dict[str, Kind] = {
+    "invalid": "none",
+    "metadata": "none",
+    "mem_load": "memory",
+    "mem_store": "memory",
+    "compute": "compute",
+    "send": "send",
+    "recv": "recv",
+    "collective": "collective",
+    "storage": "cpu",
+    "batch": "cpu",
+    "checkpoint": "cpu",
+}
+"""What a node of each type occupies."""
+
+NODE_TYPES = tuple(KINDS)
 """By number."""
 
 COLLECTIVES = (

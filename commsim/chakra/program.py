@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from commsim.chakra.groups import Groups, Members
-from commsim.chakra.trace import Kind, Node, Trace
+from commsim.chakra.groups import Groups, Members, shortened
+from commsim.chakra.trace import MOST_FAULTS, Kind, Node, Trace
 from commsim.collectives.semantics import GATHERING
 from commsim.errors import Fault, ScenarioError
 from commsim.training.communicators import CommTime
@@ -21,7 +22,6 @@ Message = tuple[int, int, int]
 """(sender, receiver, tag)"""
 
 MOST_OPERATIONS = 4_000_000
-MOST_FAULTS = 20
 
 Key = tuple[str, Members, str]
 """A line of transfers that follow one another: what, between whom, and the group's name."""
@@ -66,24 +66,21 @@ def build(
     run on; ``compute``: seconds of what a node computes. ScenarioError for what does not match."""
     total = sum(len(trace.nodes) for trace in traces if trace)
     if total > MOST_OPERATIONS:
-        text = f"found {total:,} nodes on {len(traces)} ranks, expected at most {MOST_OPERATIONS:,}"
-        raise ScenarioError(text)
-    return _ProgramBuilder(traces, groups, comm, places, compute).program()
+        raise ScenarioError(f"found {total:,} nodes on {len(traces)} ranks, expected at most {MOST_OPERATIONS:,}")
+    return _ProgramBuilder(traces, groups, comm, np.asarray(places, np.int64), compute).program()
 
 
+@dataclass
 class _ProgramBuilder:
-    def __init__(
-        self,
-        traces: Sequence[Trace | None],
-        groups: Groups,
-        comm: CommTime,
-        places: Sequence[int],
-        compute: Callable[[Node], float],
-    ) -> None:
-        self.traces, self.groups, self.comm, self.compute = traces, groups, comm, compute
-        self.places = np.asarray(places, np.int64)
+    traces: Sequence[Trace | None]
+    groups: Groups
+    comm: CommTime
+    places: npt.NDArray[np.int64]
+    compute: Callable[[Node], float]
+
+    def __post_init__(self) -> None:
         self.operations: list[TraceOperation] = []
-        self.operation = [[-1] * len(trace.nodes) if trace else [] for trace in traces]
+        self.operation = [[-1] * len(trace.nodes) if trace else [] for trace in self.traces]
         self.keys: list[Key | None] = []
         self.order: list[list[int]] = []  # the calls of each process group
         self._lines: dict[object, int] = {}
@@ -149,9 +146,8 @@ class _ProgramBuilder:
         nbytes = node.nbytes * (len(members) if node.collective in GATHERING else 1)
         if count == len(self.order[line]):
             seconds = self.comm(node.collective, nbytes, self.places[list(members)])
-            self.order[line].append(
-                self._add(rank, position, TraceOperation("collective", node.collective, seconds, nbytes, [], line))
-            )
+            operation = TraceOperation("collective", node.collective, seconds, nbytes, [], line)
+            self.order[line].append(self._add(rank, position, operation))
             return
         index = self.order[line][count]
         first = self.operations[index]
@@ -202,9 +198,9 @@ class _ProgramBuilder:
 
     def _match_collectives(self) -> None:
         for key, order in zip(self.keys, self.order, strict=True):
-            if key is None:
+            if key is None or key[0] != "collective":
                 continue
-            for rank in key[1] if key[0] == "collective" else ():
+            for rank in key[1]:
                 came = self._came.get((key, rank), 0)
                 if self.traces[rank] is not None and came < len(order):
                     text = f"is call {came + 1} on {_group(key)}; rank {rank} makes {came} such calls"
@@ -218,6 +214,6 @@ class _ProgramBuilder:
 
 
 def _group(key: Key) -> str:
-    name = f"process group {key[2]!r}" if key[2] else "a group"
-    members = key[1]
-    return f"{name} of {len(members)} ranks ({', '.join(map(str, members[:8]))}{', ...' if len(members) > 8 else ''})"
+    _, members, group = key
+    name = f"process group {group!r}" if group else "a group"
+    return f"{name} of {len(members)} ranks ({shortened(members)})"

@@ -11,11 +11,12 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from commsim.chakra.messages import COLLECTIVES, NODE_TYPES, attribute_value, messages
-from commsim.chakra.trace import MOST_FAULTS, Kind, Node, Trace
+from commsim.chakra.messages import COLLECTIVES, KINDS, NODE_TYPES, attribute_value, messages
+from commsim.chakra.trace import MOST_FAULTS, Node, Trace
 from commsim.errors import Fault, ScenarioError
 
 MOST_MESSAGE_BYTES = 4 << 20
@@ -24,21 +25,10 @@ MOST_NODES = 2_000_000
 MOST_DEPS = 16_000_000
 MOST_NODE_DEPS = 1_000_000
 MOST_NAME = 200
+MOST_NUMBER = 2.0**63
 BARRIER_BYTES = 4
 """torch's barrier is an all_reduce of one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 
-_KINDS: dict[str, Kind] = {
-    "metadata": "none",
-    "mem_load": "memory",
-    "mem_store": "memory",
-    "compute": "compute",
-    "send": "send",
-    "recv": "recv",
-    "collective": "collective",
-    "storage": "cpu",
-    "batch": "cpu",
-    "checkpoint": "cpu",
-}
 _FILE_RANK = re.compile(r"(?P<prefix>.+)\.(?P<rank>[0-9]{1,7})\.et", re.ASCII | re.DOTALL)
 
 
@@ -75,12 +65,11 @@ def read_trace(path: Path) -> Trace:
     nodes: list[Node] = []
     groups: dict[str, tuple[int, ...]] = {}
     faults: list[Fault] = []
-    deps = 0
-    first = True
+    deps, first = 0, True
     try:
         with path.open("rb") as stream:
-            for offset, data in _split(stream, path):
-                message = _parse(data, offset, path, first=first)
+            for offset, encoded in _split(stream, path):
+                message = _parse(encoded, offset, path, first=first)
                 if first:
                     first = False
                     continue
@@ -122,11 +111,11 @@ def _split(stream: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
                 f"found a message of {length:,} bytes, expected at most {MOST_MESSAGE_BYTES:,}; is it a Chakra trace?"
             )
             raise _at(path, offset, text)
-        data = stream.read(length)
-        if len(data) < length:
-            text = f"the file ends in a message of {length:,} bytes, of which {len(data):,} are there"
+        encoded = stream.read(length)
+        if len(encoded) < length:
+            text = f"the file ends in a message of {length:,} bytes, of which {len(encoded):,} are there"
             raise _at(path, offset, text)
-        yield offset, data
+        yield offset, encoded
         offset += used + length
 
 
@@ -145,16 +134,15 @@ def _varint(stream: IO[bytes], offset: int, path: Path) -> tuple[int, int]:
     raise _at(path, offset, "found no length of a message (a varint of at most 10 bytes); is it a Chakra trace?")
 
 
-def _parse(data: bytes, offset: int, path: Path, *, first: bool) -> Any:
+def _parse(encoded: bytes, offset: int, path: Path, *, first: bool) -> Any:
     from google.protobuf.message import DecodeError
 
-    kind = messages().GlobalMetadata if first else messages().Node
-    message = kind()
+    message = messages().GlobalMetadata() if first else messages().Node()
     try:
-        message.ParseFromString(data)
+        message.ParseFromString(encoded)
     except (DecodeError, UnicodeDecodeError, ValueError):
-        kind_name = "the metadata" if first else "a node"
-        raise _at(path, offset, f"found {len(data):,} bytes that are no protobuf message of {kind_name}") from None
+        kind = "the metadata" if first else "a node"
+        raise _at(path, offset, f"found {len(encoded):,} bytes that are no protobuf message of {kind}") from None
     return message
 
 
@@ -165,8 +153,7 @@ def _node(message: Any, offset: int) -> Node:
     if not 0 < message.type < len(NODE_TYPES):
         known = ", ".join(f"{i} ({name})" for i, name in enumerate(NODE_TYPES) if i)
         raise ValueError(f"found type {message.type}, expected one of {known}")
-    type_name = NODE_TYPES[message.type]
-    kind = _KINDS[type_name]
+    kind = KINDS[NODE_TYPES[message.type]]
     attributes = {a.name: attribute_value(a) for a in message.attr}
     if kind == "compute" and attributes.get("is_cpu_op"):
         kind = "cpu"
@@ -195,19 +182,15 @@ def _transfer(node: Node, attributes: dict[str, Any]) -> Node:
     dims = attributes.get("involved_dim") or ()
     if not isinstance(dims, (list, tuple)):
         raise ValueError("found an involved_dim that is no list, expected true or false per axis")
-    return Node(
-        id=node.id,
-        name=node.name,
-        kind=node.kind,
-        deps=node.deps,
+    return replace(
+        node,
         nbytes=int(_number(attributes, "comm_size")) or (BARRIER_BYTES if collective == "barrier" else 0),
         collective="all_reduce" if collective == "barrier" else collective or "send_recv",
         peer=int(_number(attributes, end)) if end else -1,
-        tag=int(_number(attributes, "comm_tag", least=-(2.0**63))),
+        tag=int(_number(attributes, "comm_tag", least=-MOST_NUMBER)),
         group=_text(attributes.get("pg_name")),
         group_size=int(_number(attributes, "pg_size")),
         dims=tuple(bool(flag) for flag in dims),
-        offset=node.offset,
     )
 
 
@@ -238,12 +221,9 @@ def _number(attributes: dict[str, Any], name: str, least: float = 0.0) -> float:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
         raise ValueError(f"found {name} {_shown(value)}, expected a number from 0 up")
-    if abs(value) > _MOST_NUMBER:
-        raise ValueError(f"found {name} {_shown(value)}, expected at most {_MOST_NUMBER:.3g}")
+    if abs(value) > MOST_NUMBER:
+        raise ValueError(f"found {name} {_shown(value)}, expected at most {MOST_NUMBER:.3g}")
     return value
-
-
-_MOST_NUMBER = 2.0**63
 
 
 def _text(value: Any) -> str:

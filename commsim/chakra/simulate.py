@@ -93,16 +93,15 @@ class _TraceSimulation:
         import simpy
 
         self.program, self.shared = program, shared
-        self.contended = bool(shared and shared.shared)
-        if shared and shared.shared:
+        self.contended = shared is not None and bool(shared.shared)
+        if shared and self.contended:
             from commsim.engine.cosim import Environment
 
             self.env: Any = Environment(shared.topology, "fair")
         else:
             self.env = simpy.Environment()
         count = len(program.operations)
-        self.start, self.end = np.zeros(count), np.full(count, -1.0)
-        self.came = np.zeros(count)
+        self.start, self.end, self.came = np.zeros(count), np.full(count, -1.0), np.zeros(count)
         self.before = np.full(count, -1, np.int64)
         self.waits = [operation.waits for operation in program.operations]
         self.lines = [
@@ -177,8 +176,7 @@ class _TraceSimulation:
         operation, now = self.program.operations[index], self.env.now
         self.end[index] = now
         if operation.line >= 0:
-            line = self.lines[operation.line]
-            line.busy = False
+            self.lines[operation.line].busy = False
         for after in operation.after:
             self._met(after, index)
         for rank, position in operation.members:

@@ -17,6 +17,9 @@ from commsim.errors import Fault, ScenarioError
 Kind = Literal["compute", "cpu", "memory", "collective", "send", "recv", "none"]
 """What a node occupies: the GPU, the host, the GPU's memory, the network, or nothing."""
 
+MOST_FAULTS = 20
+"""Of one file; more say nothing new."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -120,7 +123,3 @@ class Trace:
         shown = " <- ".join(str(self.nodes[i].id) for i in [*cycle[:8], *(() if len(cycle) > 8 else (at,))])
         more = f" <- ... ({len(cycle)} nodes)" if len(cycle) > 8 else ""
         return self.fault(self.nodes[at], f"found a cycle, in which nodes wait for each other: {shown}{more}")
-
-
-MOST_FAULTS = 20
-"""Of one file; more say nothing new."""

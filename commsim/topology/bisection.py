@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.flow import fills_nics, halves_flow, inside, maximum_flow
-from commsim.topology.kinds import Float64, Int64, LinkKind, PathType, VertexKind
+from commsim.topology.flow import fills_nics, flow_between, halves_flow, inside, maximum_flow
+from commsim.topology.kinds import Float64, LinkKind, PathType, VertexKind
 from commsim.topology.tree import TreeRoutes, TreeShape
 
 _ENUMERATED_GPUS = 8  # 35 halvings of 8 GPUs; beyond, only the halving into first and second half is tried
@@ -22,8 +22,7 @@ def fabric_bisection(topology: TopologyColumns) -> float:
     leaf talk through it and need no uplink; what is left over goes through the spines, bounded by the uplinks of the
     leaves on either side; and so on through the cores. Elsewhere, and with faults, it is found by augmenting paths.
     """
-    fabric = topology.fabric_routes
-    assert fabric is not None  # several nodes always have a fabric
+    fabric = topology.fabric
     if topology.link_failed is not None:
         return halves_flow(topology)
     here = fabric.port_up >= 0
@@ -64,10 +63,8 @@ def _tree_flow(topology: TopologyColumns, fabric: TreeRoutes, a: Float64, b: Flo
     flow = float(inside.sum())
     if not s.spines:
         return flow
-    leaf = np.arange(s.leaves)
     uplink = bandwidth[fabric.up].sum(axis=1)
-    plane, pod = leaf % s.lanes % s.planes, leaf // s.lanes // s.groups_per_pod
-    a, b = (_sum_at(plane, pod, np.minimum(uplink, x - inside), s) for x in (a, b))
+    a, b = (_sum_at_spines(np.minimum(uplink, x - inside), s) for x in (a, b))
     inside_pods = np.minimum(a, b)
     flow += float(inside_pods.sum())
     if s.pods == 1:
@@ -77,9 +74,10 @@ def _tree_flow(topology: TopologyColumns, fabric: TreeRoutes, a: Float64, b: Flo
     return flow + float(np.minimum(a, b).sum())
 
 
-def _sum_at(plane: Int64, pod: Int64, values: Float64, s: TreeShape) -> Float64:
+def _sum_at_spines(values: Float64, s: TreeShape) -> Float64:
+    """Sums of the values of leaves by pod and plane."""
     out = np.zeros((s.pods, s.planes))
-    np.add.at(out, (pod, plane), values)
+    np.add.at(out, s.place(np.arange(s.leaves)), values)
     return out
 
 
@@ -111,10 +109,7 @@ def _halvings(gpus: int, half: int) -> list[tuple[int, ...]]:
 def _flow(topology: TopologyColumns, side: set[int], nvlink: bool) -> float:
     """Maximum flow from the GPUs of `side` to the others of node 0, over its NVLinks or over all its links."""
     src, dst, capacity = inside(topology, 0, LinkKind.NVLINK if nvlink else None)
-    vertices = int(topology.node_first_vertex[1])
-    mine, other = np.zeros(vertices, bool), np.zeros(vertices, bool)
+    mine, other = np.zeros((2, topology.node_first_vertex[1]), bool)
     for i, v in enumerate(topology.rank_vertex[: topology.ranks_per_node]):
         (mine if i in side else other)[v] = True
-    give = np.where(mine, np.bincount(src, capacity, vertices), 0.0)
-    take = np.where(other, np.bincount(dst, capacity, vertices), 0.0)
-    return maximum_flow(src, dst, capacity, give, take)
+    return flow_between(src, dst, capacity, mine, other)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from commsim.topology.graph import LinkKind, PathType, Topology, VertexKind
+from commsim.topology.kinds import Int32
 
 
 def check(topology: Topology) -> list[str]:
@@ -21,6 +22,7 @@ def check(topology: Topology) -> list[str]:
         "link_dst": t.link_dst,
         "link_bandwidth": t.link_bandwidth,
         "link_latency": t.link_latency,
+        "link_failed": t.works,
     }
     faults += [f"{n} has {len(c)} rows, link_src {links}" for n, c in columns.items() if len(c) != links]
     ranks = int(t.node_first_rank[-1])
@@ -59,13 +61,15 @@ def _nic_faults(t: Topology) -> list[str]:
 
 
 def _island_faults(t: Topology) -> list[str]:
+    island = islands(len(t.vertex_name), t.link_src[t.works], t.link_dst[t.works])[t.rank_vertex]
+    cut = np.flatnonzero(island != island[0])
+    return [f"rank {cut[0]} (and {len(cut) - 1} more) cannot be reached from rank 0"] if len(cut) else []
+
+
+def islands(vertices: int, src: Int32, dst: Int32) -> Int32:
+    """The number of the island that each vertex is on, (vertices,), where links join vertices, (links,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    up = np.ones(len(t.link_src), dtype=bool) if t.link_failed is None else ~t.link_failed[: len(t.link_src)]
-    vertices = len(t.vertex_name)
-    ends = (t.link_src[up], t.link_dst[up])
-    graph = coo_array((np.ones(int(up.sum()), dtype=np.int8), ends), shape=(vertices, vertices))
-    island = connected_components(graph, directed=False)[1][t.rank_vertex]
-    cut = np.flatnonzero(island != island[0])
-    return [f"rank {cut[0]} (and {len(cut) - 1} more) cannot be reached from rank 0"] if len(cut) else []
+    graph = coo_array((np.ones(len(src), dtype=np.int8), (src, dst)), shape=(vertices, vertices))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int32)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from commsim.errors import TopologyError
+from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.kinds import Bool, Cpu, Float64, Gpu, Int32, Int64, LinkKind, PathType, UInt8
 
 if TYPE_CHECKING:
     from commsim.topology.fabric_routes import FabricRoutes
+    from commsim.topology.link_search import LinkSearch
     from commsim.topology.node_routes import NodeRoutes
-    from commsim.topology.switch_search import SwitchSearch
 
 T = TypeVar("T")
 
@@ -165,6 +166,24 @@ class TopologyColumns:
         """Whether messages change rails inside a node, over NVLink, and never in the fabric."""
         return self.kind == "rail_only" or self.routing == "rail"
 
+    @property
+    def fabric(self) -> FabricRoutes:
+        """The routes between nodes, of which there are several."""
+        assert self.fabric_routes is not None
+        return self.fabric_routes
+
+    @cached_property
+    def works(self) -> Bool:
+        """Whether a link has not failed, (L,)."""
+        return np.ones(len(self.link_src), dtype=bool) if self.link_failed is None else ~self.link_failed
+
+    def passable(self, links: Int32) -> Bool:
+        """Whether the fabric joins two NICs and all links of the path between them work, of paths (pairs, hops)."""
+        joined = links[:, 0] != UNREACHABLE if links.shape[1] else np.ones(len(links), dtype=bool)
+        if self.link_failed is not None:
+            joined = joined & (self.works[links] | (links < 0)).all(axis=1)
+        return np.asarray(joined)
+
     @cached_property
     def nics_of_nodes(self) -> Int64:
         """Number of NICs of each node, (nodes,)."""
@@ -176,9 +195,7 @@ class TopologyColumns:
         fabric = self.fabric_routes
         if fabric is None:
             return np.arange(self.most_nics)[None, :] < self.nics_of_nodes[:, None]
-        up = fabric.port_up >= 0
-        if self.link_failed is not None:
-            up = up & ~self.link_failed[fabric.port_up] & ~self.link_failed[fabric.port_down]
+        up = (fabric.port_up >= 0) & self.works[fabric.port_up] & self.works[fabric.port_down]
         reached = np.zeros((len(self.groups), self.most_nics), dtype=bool)
         for i, g in enumerate(self.groups):
             reached[i, : g.nics_per_node] = (g.node_routes.gpu_nic_type < PathType.DIS).all(axis=0)
@@ -195,16 +212,13 @@ class TopologyColumns:
         return taken
 
     @cached_property
-    def switch_search(self) -> SwitchSearch:
+    def switch_search(self) -> LinkSearch:
         """Searches over the surviving links between switches, kept for the next."""
-        from commsim.topology.switch_search import SwitchSearch
+        from commsim.topology.link_search import LinkSearch
 
-        wires = self.link_kind == LinkKind.FABRIC
-        if self.link_failed is not None:
-            wires = wires & ~self.link_failed
-        links = np.flatnonzero(wires)
+        links = np.flatnonzero((self.link_kind == LinkKind.FABRIC) & self.works)
         tail, head = (ends[links] - self.node_first_vertex[-1] for ends in (self.link_src, self.link_dst))
-        return SwitchSearch(links, tail, head)
+        return LinkSearch(links, tail, head, in_turn=True)
 
     @cached_property
     def node_first_rank(self) -> Int64:

@@ -8,9 +8,7 @@ import numpy as np
 
 from commsim.errors import TopologyError
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.kinds import Bool, Int32, Int64
-from commsim.topology.switch_search import SwitchSearch
 
 _MOST_ATTEMPTS = 64
 
@@ -23,30 +21,24 @@ def rerouted(
     TopologyError names the cut where there is no way.
     """
     rail, to_rail, links = rail.copy(), to_rail.copy(), links.copy()
-    fabric = topology.fabric_routes
-    assert fabric is not None
-    up = topology.usable_nics
+    fabric, up = topology.fabric, topology.usable_nics
     most = up.shape[1]
     left = np.flatnonzero(bad)
     first, to_first = rail.copy(), to_rail.copy()
     for turn, attempt in product(range(most), range(min(fabric.choices, _MOST_ATTEMPTS))):
-        if not left.size:
-            return rail, to_rail, links
         a, b = (first[left] + turn) % most, (to_first[left] + turn) % most
         usable = up[node[left], a] & up[to_node[left], b]
         k, a, b = left[usable], a[usable], b[usable]
         if not k.size:
             continue
         paths = fabric.between(node[k], a, to_node[k], b, attempt)
-        good = np.ones(len(k), dtype=bool) if not paths.shape[1] else paths[:, 0] != UNREACHABLE
-        if topology.link_failed is not None:
-            good &= ~(topology.link_failed[paths] & (paths >= 0)).any(axis=1)
+        good = topology.passable(paths)
         links[k[good]] = -1
         links[k[good], : paths.shape[1]] = paths[good]
         rail[k[good]], to_rail[k[good]] = a[good], b[good]
         left = np.setdiff1d(left, k[good])
-    if not left.size:
-        return rail, to_rail, links
+        if not left.size:
+            return rail, to_rail, links
     return _by_search(topology, node, to_node, rail, to_rail, links, left)
 
 
@@ -54,15 +46,11 @@ def _by_search(
     topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, left: Int64
 ) -> tuple[Int64, Int64, Int32]:
     """The fewest hops over surviving links between any two working NICs, same index first."""
-    fabric = topology.fabric_routes
-    assert fabric is not None
-    search = topology.switch_search
-    up = topology.usable_nics
     ways: dict[tuple[int, int, int], tuple[int, int, list[int]]] = {}
     for k in left.tolist():
         pair = int(node[k]), int(to_node[k]), int(rail[k])
         if pair not in ways:
-            ways[pair] = _way(topology, search, up, *pair)
+            ways[pair] = _way(topology, *pair)
     width = max([links.shape[1], *(len(w[2]) for w in ways.values())])
     links = np.pad(links, ((0, 0), (0, width - links.shape[1])), constant_values=-1)
     for k in left.tolist():
@@ -73,17 +61,12 @@ def _by_search(
     return rail, to_rail, links
 
 
-def _way(
-    topology: TopologyColumns, search: SwitchSearch, up: Bool, node: int, to_node: int, rail: int
-) -> tuple[int, int, list[int]]:
-    fabric = topology.fabric_routes
-    assert fabric is not None
-    most = up.shape[1]
-    mine = [n for n in ((rail + t) % most for t in range(most)) if up[node, n]]
-    theirs = [n for n in ((rail + t) % most for t in range(most)) if up[to_node, n]]
-    pairs = sorted(product(mine, theirs), key=lambda p: p[0] != p[1])
-    for a, b in pairs:
-        path = search.path(int(fabric.leaf[node, a]), int(fabric.leaf[to_node, b]))
+def _way(topology: TopologyColumns, node: int, to_node: int, rail: int) -> tuple[int, int, list[int]]:
+    leaf, up = topology.fabric.leaf, topology.usable_nics
+    rails = np.roll(np.arange(up.shape[1]), -rail).tolist()
+    pairs = product((n for n in rails if up[node, n]), (n for n in rails if up[to_node, n]))
+    for a, b in sorted(pairs, key=lambda p: p[0] != p[1]):
+        path = topology.switch_search.path(int(leaf[node, a]), int(leaf[to_node, b]))
         if path is not None:
             return a, b, path
     raise TopologyError(f"{topology.name}: no way from node{node} to node{to_node}; {cut_of(topology, node)}")
@@ -91,10 +74,8 @@ def _way(
 
 def cut_of(topology: TopologyColumns, node: int) -> str:
     """What cuts a node off, in words: its failed NICs, and the failed links around the part it can reach."""
-    fabric = topology.fabric_routes
-    assert fabric is not None
-    failed = topology.link_failed
-    if failed is None:
+    fabric, failed = topology.fabric, ~topology.works
+    if not failed.any():
         return "the planes or rails of their NICs are not joined"
     first = int(topology.node_first_vertex[-1])
     reached = {int(topology.link_src[p]) for p in fabric.port_up[node] if p >= 0}

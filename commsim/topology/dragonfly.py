@@ -40,10 +40,31 @@ class DragonflyShape:
 
 
 @dataclass(frozen=True, eq=False)
-class DragonflyRoutes(FabricRoutes):
-    """Minimal routes. ``local`` (groups, from, to) and ``far`` (groups, distance - 1, links) are link ids."""
+class GroupedRoutes(FabricRoutes):
+    """Routes over groups of switches, which move with their nodes."""
 
     shape: DragonflyShape
+
+    @property
+    def period_nodes(self) -> int | None:
+        """A group; a switch where there is one group; a node where there is one switch."""
+        s, per_leaf = self.shape, self.nodes_per_leaf
+        if s.groups * s.switches == 1:
+            return 1
+        if s.groups * s.switches * per_leaf != self.nodes:
+            return None
+        return per_leaf if s.groups == 1 else per_leaf * s.switches
+
+    def switch_image(self, shift: int) -> Int64:
+        """Groups move with their nodes, or switches within the only group."""
+        total = self.shape.groups * self.shape.switches
+        return np.asarray((np.arange(total) + shift // self.nodes_per_leaf) % total)
+
+
+@dataclass(frozen=True, eq=False)
+class DragonflyRoutes(GroupedRoutes):
+    """Minimal routes. ``local`` (groups, from, to) and ``far`` (groups, distance - 1, links) are link ids."""
+
     choose: PathChoice
     local: Int32
     far: Int32
@@ -52,16 +73,6 @@ class DragonflyRoutes(FabricRoutes):
     def choices(self) -> int:
         """The global links of a pair of groups."""
         return max(1, self.shape.links)
-
-    @property
-    def period_nodes(self) -> int | None:
-        """A group; a switch where there is one group; a node where there is one switch."""
-        return _period(self.shape, self.nodes_per_leaf, self.nodes)
-
-    def switch_image(self, shift: int) -> Int64:
-        """Groups move with their nodes, or switches within the only group."""
-        total = self.shape.groups * self.shape.switches
-        return np.asarray((np.arange(total) + shift // self.nodes_per_leaf) % total)
 
     def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
         """Local, global, local."""
@@ -112,28 +123,20 @@ def _turn_among(best: Bool, number: Int64) -> Int64:
 
 
 @dataclass(frozen=True, eq=False)
-class SprayedRoutes(FabricRoutes):
+class SprayedRoutes(GroupedRoutes):
     """Even spreading over a group's links: switch to the group's vertex, over to another group's, and down.
 
     ``to_hub`` (2, groups, switches), for what stays and what leaves, and ``far`` (groups, distance - 1) are link ids.
     """
 
-    shape: DragonflyShape
     to_hub: Int32
     far: Int32
-
-    @property
-    def period_nodes(self) -> int | None:
-        """As without spreading."""
-        return _period(self.shape, self.nodes_per_leaf, self.nodes)
 
     def switch_image(self, shift: int) -> Int64:
         """Groups move with their nodes; so do the vertices that stand for them, numbered after the switches."""
         s = self.shape
-        total = s.groups * s.switches
-        switches = (np.arange(total) + shift // self.nodes_per_leaf) % total
         hubs = (np.arange(s.groups) + shift // (self.nodes_per_leaf * s.switches)) % s.groups
-        return np.concatenate([switches, total + hubs])
+        return np.concatenate([super().switch_image(shift), s.groups * s.switches + hubs])
 
     def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
         """Up to the group, to the other group, down."""
@@ -150,31 +153,21 @@ class SprayedRoutes(FabricRoutes):
         return out
 
 
-def _period(s: DragonflyShape, per_leaf: int, nodes: int) -> int | None:
-    if s.groups * s.switches == 1:
-        return 1
-    if s.groups * s.switches * per_leaf != nodes:
-        return None
-    return per_leaf if s.groups == 1 else per_leaf * s.switches
-
-
 def dragonfly(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) -> BuiltFabric:
     """The switches and links of a dragonfly; a job inside one group gets only the switches that it needs."""
     s = _shape(fabric, ports)
     switch = np.arange(ports.nodes) // fabric.nodes_per_leaf
     leaf = np.broadcast_to(switch[:, None], ports.vertex.shape)
-    port_up, port_down = ports.numbered(first_link)
-    at = first_link + 2 * int((ports.vertex >= 0).sum())
-    base = (port_up, port_down, np.where(ports.vertex >= 0, leaf, -1).astype(np.int32), fabric.nodes_per_leaf)
-    port_links = ports.links(first_vertex + leaf, fabric.switch_latency)
+    of_ports, port_links = ports.cabled(leaf, first_vertex, first_link, fabric.switch_latency)
+    base, at = (*of_ports, fabric.nodes_per_leaf, s), first_link + len(port_links.src)
     names = [f"group{g}.switch{i}" for g in range(s.groups) for i in range(s.switches)]
     if fabric.routing == "spray":
         links, to_hub, far = _sprayed(fabric, ports, s, first_vertex, at)
         names += [f"group{g}" for g in range(s.groups)] if s.groups * s.switches > 1 else []
-        return BuiltFabric(names, LinkColumns.joined([port_links, *links]), SprayedRoutes(*base, s, to_hub, far))
+        return BuiltFabric(names, LinkColumns.joined([port_links, *links]), SprayedRoutes(*base, to_hub, far))
     links, local, far = _wired(fabric, ports, s, first_vertex, at)
     choose = fabric.choice(fabric.nodes_per_leaf * (s.switches if s.groups > 1 else 1), ports.nodes)
-    return BuiltFabric(names, LinkColumns.joined([port_links, *links]), DragonflyRoutes(*base, s, choose, local, far))
+    return BuiltFabric(names, LinkColumns.joined([port_links, *links]), DragonflyRoutes(*base, choose, local, far))
 
 
 def _shape(fabric: Fabric, ports: Ports) -> DragonflyShape:
@@ -192,13 +185,14 @@ def _bandwidths(fabric: Fabric, ports: Ports) -> tuple[float, float]:
     return local, fabric.global_bandwidth or local
 
 
-def _pairs(count: int) -> tuple[Int64, Int64]:
-    a, b = np.triu_indices(count, 1)
-    return a.astype(np.int64), b.astype(np.int64)
-
-
-def _global_latency(fabric: Fabric) -> float:
-    return fabric.switch_latency + fabric.global_latency
+def _global_links(groups: int, links: int, at: int) -> tuple[Int64, Int64, Int64, Int32]:
+    """(group, group, which of its links) of each link between groups, and ids (groups, distance - 1, links)."""
+    g, to = (np.repeat(x, links) for x in np.triu_indices(groups, 1))
+    j = np.tile(np.arange(links), groups * (groups - 1) // 2)
+    far = np.full((groups, groups - 1, links), -1, dtype=np.int32)
+    far[g, to - g - 1, j] = at + 2 * np.arange(len(g))
+    far[to, groups - (to - g) - 1, j] = at + 2 * np.arange(len(g)) + 1
+    return g, to, j, far
 
 
 def _wired(
@@ -206,7 +200,7 @@ def _wired(
 ) -> tuple[list[LinkColumns], Int32, Int32]:
     """(links, local ids, global ids) with every link drawn."""
     local_bytes, global_bytes = _bandwidths(fabric, ports)
-    a, b = _pairs(s.switches)
+    a, b = np.triu_indices(s.switches, 1)
     group = np.repeat(np.arange(s.groups), len(a))
     tail, head = np.tile(a, s.groups), np.tile(b, s.groups)
     local = np.full((s.groups, s.switches, s.switches), -1, dtype=np.int32)
@@ -216,18 +210,14 @@ def _wired(
     inside = LinkColumns.both_ways(start + tail, start + head, local_bytes, fabric.hop_latency, LinkKind.FABRIC)
 
     at += 2 * len(group)
-    g, to = (np.repeat(x, s.links) for x in _pairs(s.groups))
-    j = np.tile(np.arange(s.links), s.groups * (s.groups - 1) // 2)
-    far = np.full((s.groups, max(s.groups - 1, 0), s.links), -1, dtype=np.int32)
-    far[g, to - g - 1, j] = at + 2 * np.arange(len(g))
-    far[to, s.groups - (to - g) - 1, j] = at + 2 * np.arange(len(g)) + 1
+    g, to, j, far = _global_links(s.groups, s.links, at)
     exits = ((to - g - 1) * s.links + j) // max(s.ports, 1)
     entries = ((s.groups - (to - g) - 1) * s.links + j) // max(s.ports, 1)
     across = LinkColumns.both_ways(
         first_vertex + g * s.switches + exits,
         first_vertex + to * s.switches + entries,
         global_bytes,
-        _global_latency(fabric),
+        fabric.switch_latency + fabric.global_latency,
         LinkKind.FABRIC,
     )
     return [inside, across], local, far
@@ -257,15 +247,12 @@ def _sprayed(
         LinkKind.FABRIC,
     )
     at += 4 * switches
-    g, to = _pairs(s.groups)
-    far = np.full((s.groups, max(s.groups - 1, 0)), -1, dtype=np.int32)
-    far[g, to - g - 1] = at + 2 * np.arange(len(g))
-    far[to, s.groups - (to - g) - 1] = at + 2 * np.arange(len(g)) + 1
+    g, to, _, far = _global_links(s.groups, 1, at)
     across = LinkColumns.both_ways(
         first_vertex + switches + g,
         first_vertex + switches + to,
         global_bytes * s.links,
-        _global_latency(fabric) + fabric.hop_latency,
+        fabric.switch_latency + fabric.global_latency + fabric.hop_latency,
         LinkKind.FABRIC,
     )
-    return [inside, across], to_hub, far
+    return [inside, across], to_hub, far[:, :, 0]

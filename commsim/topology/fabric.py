@@ -155,8 +155,10 @@ def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabr
     )
     if spec.ports is not None:
         fabric = _of_ports(fabric, spec, spec.ports, nodes, nics, name)
-    if kind in _TREES:
-        _check_tree(fabric, spec, name)
+    if spec.levels == 3 and fabric.cores % fabric.spines:
+        raise TopologyError(
+            f"{name}: fabric.cores: {fabric.cores} cores cannot be shared evenly by {fabric.spines} spines of a pod"
+        )
     # Even spreading over equal paths is one link of all their bandwidth.
     return replace(fabric, spines=1, cores=1) if routing == "spray" else fabric
 
@@ -275,22 +277,15 @@ def _up(ports: int, factor: float, name: str, field: str) -> int:
     return round(up)
 
 
-def _check_tree(fabric: Fabric, spec: FabricSpec, name: str) -> None:
-    if spec.levels == 3 and fabric.cores % fabric.spines:
-        raise TopologyError(
-            f"{name}: fabric.cores: {fabric.cores} cores cannot be shared evenly by {fabric.spines} spines of a pod"
-        )
-
-
-def _dimensions(stated: int | list[int] | None, nodes: int, name: str) -> tuple[int, ...]:
+def _dimensions(dimensions: int | list[int] | None, nodes: int, name: str) -> tuple[int, ...]:
     """Sizes of a torus; from a number of dimensions, the shape nearest to a cube, largest first."""
-    if isinstance(stated, list):
-        if math.prod(stated) != nodes:
-            shape = "x".join(map(str, stated))
-            raise TopologyError(f"{name}: a torus of {shape} has {math.prod(stated)} nodes, found {nodes} nodes")
-        return tuple(stated)
+    if isinstance(dimensions, list):
+        if math.prod(dimensions) != nodes:
+            shape = "x".join(map(str, dimensions))
+            raise TopologyError(f"{name}: a torus of {shape} has {math.prod(dimensions)} nodes, found {nodes} nodes")
+        return tuple(dimensions)
     sizes, left = [], nodes
-    for dimension in range(stated or 2, 0, -1):
+    for dimension in range(dimensions or 2, 0, -1):
         target = left ** (1 / dimension)
         size = min((d for d in range(1, left + 1) if left % d == 0), key=lambda d: (abs(math.log(d / target)), d))
         sizes.append(size if dimension > 1 else left)

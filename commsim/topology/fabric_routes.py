@@ -6,12 +6,11 @@ the distance, so that routes are alike wherever the fabric is (`symmetry`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from commsim.topology.kinds import Bool, Int32, Int64
+from commsim.topology.kinds import Int32, Int64
 
 UNREACHABLE = -2
 """In the first column of a path: the fabric does not join these NICs (two planes, or rails without spines)."""
@@ -22,16 +21,13 @@ class FabricRoutes:
     """The ports of a fabric, and links between its switches.
 
     ``port_up``, ``port_down`` (link ids) and ``leaf`` (index of the switch of a NIC) are (nodes, NICs), -1 where a
-    node has no such NIC. ``up``, ``down`` (leaves, spines) are the links of each leaf and its spines; no column when
-    there are no spines.
+    node has no such NIC.
     """
 
     port_up: Int32
     port_down: Int32
     leaf: Int32
     nodes_per_leaf: int
-    up: Int32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32), kw_only=True)
-    down: Int32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32), kw_only=True)
 
     @property
     def nodes(self) -> int:
@@ -125,12 +121,8 @@ class StaticRoutes(FabricRoutes):
         of_nics = (self.switches + src * nics + src_nic) * ends + self.switches + dst * nics + dst_nic
         of_switches = self.leaf[src, src_nic].astype(np.int64) * ends + self.leaf[dst, dst_nic]
         for key in (of_switches, of_nics):
-            at, known = _found(self.keys, key)
+            at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+            known = self.keys[at] == key
             links[known] = -1
             links[known, : self.paths.shape[1]] = self.paths[at[known]]
         return links
-
-
-def _found(keys: Int64, wanted: Int64) -> tuple[npt.NDArray[np.int64], Bool]:
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return at, keys[at] == wanted

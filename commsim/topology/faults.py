@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from commsim.errors import TopologyError
+from commsim.topology.check import islands
 from commsim.topology.detour import cut_of
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.kinds import Bool, Int64, LinkKind, NodeGraph, VertexKind, Wire
@@ -28,7 +29,7 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
     TopologyError names a place that is not there, or the cut when ranks can no longer reach each other.
     """
     bandwidth, latency = topology.link_bandwidth.copy(), topology.link_latency.copy()
-    failed = np.zeros(len(bandwidth), dtype=bool) if topology.link_failed is None else topology.link_failed.copy()
+    failed = ~topology.works
     for i, fault in enumerate(faults):
         links = _links_at(topology, fault, f"{topology.name}: faults.{i}")
         if fault.failed:
@@ -46,9 +47,7 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
 
 def without_nvlink(topology: Topology) -> Topology:
     """The topology as it is for ranks that may not use NVLink: its links have failed, GPUs go over PCIe."""
-    failed = topology.link_kind == LinkKind.NVLINK
-    if topology.link_failed is not None:
-        failed |= topology.link_failed
+    failed = (topology.link_kind == LinkKind.NVLINK) | ~topology.works
     return _with_new_node_routes(replace(topology, link_failed=failed))
 
 
@@ -107,15 +106,13 @@ def _vertex(t: Topology, name: str, where: str) -> int:
 
 def _with_new_node_routes(t: Topology) -> Topology:
     """Nodes with a failed link inside, or a failed port, become groups of their own."""
-    assert t.link_failed is not None
-    at = t.vertex_node[t.link_src[t.link_failed]]
-    at = np.maximum(at, t.vertex_node[t.link_dst[t.link_failed]])
-    hit = sorted(set(at[at >= 0].tolist()))
+    at = t.vertex_node[np.stack([t.link_src[~t.works], t.link_dst[~t.works]])].max(axis=0)
+    hit = np.unique(at[at >= 0]).tolist()
     groups, node_group = list(t.groups), t.node_group.copy()
     alike: dict[tuple[Any, ...], int] = {}
     for node in hit:
         old = int(t.node_group[node])
-        inside = t.link_failed[t.node_first_link[node] : t.node_first_link[node + 1]]
+        inside = ~t.works[t.node_first_link[node] : t.node_first_link[node + 1]]
         ports = _dead_ports(t, node)
         key = (old, inside.tobytes(), ports.tobytes())
         if key not in alike:
@@ -129,10 +126,10 @@ def _with_new_node_routes(t: Topology) -> Topology:
 def _dead_ports(t: Topology, node: int) -> Bool:
     """NICs of a node that cannot be used, (NICs,)."""
     nics = int(t.nics_of_nodes[node])
-    if t.fabric_routes is None or t.link_failed is None:
+    if t.fabric_routes is None:
         return np.zeros(nics, dtype=bool)
     up, down = t.fabric_routes.port_up[node, :nics], t.fabric_routes.port_down[node, :nics]
-    return np.asarray(t.link_failed[up] | t.link_failed[down])
+    return ~(t.works[up] & t.works[down])
 
 
 def _group_without(t: Topology, node: int, group: NodeGroup, failed: Bool, dead: Bool) -> NodeGroup:
@@ -160,10 +157,10 @@ def _group_without(t: Topology, node: int, group: NodeGroup, failed: Bool, dead:
 
 def _check_joined(t: Topology) -> None:
     """TopologyError naming the cut unless every two nodes share an island of NICs and switches."""
-    fabric, up = t.fabric_routes, t.usable_nics
-    assert fabric is not None
-    islands = _islands(t)
-    sets = [frozenset(islands[fabric.leaf[k, up[k]]].tolist()) for k in range(t.nodes)]
+    first_switch, wires = int(t.node_first_vertex[-1]), (t.link_kind == LinkKind.FABRIC) & t.works
+    ends = (t.link_src[wires] - first_switch, t.link_dst[wires] - first_switch)
+    island = islands(len(t.vertex_name) - first_switch, *ends)
+    sets = [frozenset(island[t.fabric.leaf[k, t.usable_nics[k]]].tolist()) for k in range(t.nodes)]
     first = {s: k for k, s in reversed(list(enumerate(sets)))}
     for s, k in sorted(first.items(), key=lambda item: item[1]):
         if not s:
@@ -172,18 +169,3 @@ def _check_joined(t: Topology) -> None:
         if not s & other:
             small = min((k, m), key=lambda n: sum(sets[n] == x for x in sets))
             raise TopologyError(f"{t.name}: no way from node{k} to node{m}; {cut_of(t, small)}")
-
-
-def _islands(t: Topology) -> Int64:
-    """The island of surviving links that each switch is on, (switches,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    first = int(t.node_first_vertex[-1])
-    wires = t.link_kind == LinkKind.FABRIC
-    if t.link_failed is not None:
-        wires = wires & ~t.link_failed
-    a, b = t.link_src[wires] - first, t.link_dst[wires] - first
-    switches = len(t.vertex_name) - first
-    graph = coo_array((np.ones(len(a), dtype=np.int8), (a, b)), shape=(switches, switches))
-    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.kinds import Float64, Int64, LinkKind, VertexKind
+from commsim.topology.kinds import Bool, Float64, Int64, LinkKind, VertexKind
 
 Ends = npt.NDArray[np.integer]
 
@@ -80,6 +80,13 @@ def _unit(capacity: Float64, most: float) -> float:
     return max(float(np.gcd.reduce(whole[whole > 0], initial=0)), least)
 
 
+def flow_between(src: Ends, dst: Ends, capacity: Float64, givers: Bool, takers: Bool) -> float:
+    """Bytes/s that go at most from some vertices to others, (vertices,), each as much as its own links carry."""
+    give = np.where(givers, np.bincount(src, capacity, givers.size), 0.0)
+    take = np.where(takers, np.bincount(dst, capacity, takers.size), 0.0)
+    return maximum_flow(src, dst, capacity, give, take)
+
+
 def fills_nics(topology: TopologyColumns, nic: Float64) -> bool:
     """Whether the GPUs of every node can send through, and receive from, all its NICs at once at `nic` bytes/s each.
 
@@ -106,8 +113,7 @@ def fills_nics(topology: TopologyColumns, nic: Float64) -> bool:
 def inside(topology: TopologyColumns, node: int, kind: LinkKind | None = None) -> tuple[Int64, Int64, Float64]:
     """Ends and bytes/s of the links within a node that work, of one kind or of all."""
     links = np.arange(*topology.node_first_link[[node, node + 1]])
-    if topology.link_failed is not None:
-        links = links[~topology.link_failed[links]]
+    links = links[topology.works[links]]
     if kind is not None:
         links = links[topology.link_kind[links] == kind]
     src, dst = (ends[links].astype(np.int64) for ends in (topology.link_src, topology.link_dst))
@@ -120,31 +126,22 @@ def halves_flow(topology: TopologyColumns) -> float:
     Nodes of one half that are alike, with NICs on the same switches, share what they can do, so k of them are one node
     with k times the bandwidth: a flow spread evenly over them is one of theirs.
     """
-    fabric = topology.fabric_routes
-    assert fabric is not None  # several nodes always have a fabric
-    vertices = len(topology.vertex_name)
-    works = np.ones(topology.link_src.size, bool) if topology.link_failed is None else ~topology.link_failed
-    kept, count = _alike(topology, works)
+    kept, count = _alike(topology)
     times = np.zeros(topology.nodes)
     times[kept] = count
     many = np.ones(topology.link_src.size)
     ends = topology.vertex_node[np.stack([topology.link_src, topology.link_dst])].max(axis=0)  # -1 in the fabric
     many[ends >= 0] = times[ends[ends >= 0]]
-    used = np.flatnonzero(works & (many > 0))
+    used = np.flatnonzero(topology.works & (many > 0))
     src, dst = topology.link_src[used].astype(np.int64), topology.link_dst[used].astype(np.int64)
     capacity = topology.link_bandwidth[used] * many[used]
-    node = topology.vertex_node
-    gpus = topology.vertex_kind == VertexKind.GPU
-    first = node < topology.nodes // 2
-    give = np.where(gpus & first, np.bincount(src, capacity, vertices), 0.0)
-    take = np.where(gpus & ~first, np.bincount(dst, capacity, vertices), 0.0)
-    return maximum_flow(src, dst, capacity, give, take)
+    gpus, first = topology.vertex_kind == VertexKind.GPU, topology.vertex_node < topology.nodes // 2
+    return flow_between(src, dst, capacity, gpus & first, gpus & ~first)
 
 
-def _alike(topology: TopologyColumns, works: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
+def _alike(topology: TopologyColumns) -> tuple[Int64, Int64]:
     """One node of each sort, and how many there are of it."""
-    fabric = topology.fabric_routes
-    assert fabric is not None
+    fabric, works = topology.fabric, topology.works
     here = fabric.port_up >= 0
     rate = [
         np.where(here & works[port], topology.link_bandwidth[port], 0.0) for port in (fabric.port_up, fabric.port_down)

@@ -7,7 +7,7 @@ the switches, the NIC ports (node, NIC; up, down) and the links of the fabric.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from commsim.errors import TopologyError
 from commsim.topology.fabric import Fabric
 from commsim.topology.fabric_routes import FabricRoutes
 from commsim.topology.graph import NodeGroup, Topology
-from commsim.topology.kinds import Cpu, Float64, Gpu, Int64, LinkKind, NodeGraph, VertexKind
+from commsim.topology.kinds import Cpu, Gpu, Int64, LinkKind, NodeGraph, VertexKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
-from commsim.topology.node_routes import node_routes, vertices_of
+from commsim.topology.node_routes import node_routes
 from commsim.topology.tree import tree
 
 _MOST_LINKS = 2**25  # about 1 GiB of columns
@@ -48,29 +48,40 @@ class NodePart:
     nic_bandwidth: float
     nic_latency: float
 
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs of one node that hold ranks."""
+        return self.graph.of_kind(VertexKind.GPU)[: self.ranks_per_node]
+
+    @property
+    def nics(self) -> list[str]:
+        """The NICs of one node."""
+        return self.graph.of_kind(VertexKind.NIC)
+
 
 def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
     """The topology of the nodes of all parts, in order, and a fabric between them if there are several."""
     nodes = sum(p.nodes for p in parts)
-    _check_nics(name, nodes, parts)
+    if nodes > 1 and not all(p.nics for p in parts):
+        raise TopologyError(
+            f"{name}: {nodes} nodes without a NIC cannot reach each other; "
+            "set nics_per_node and nic_bandwidth, or choose a preset with a network"
+        )
     _check_size(name, parts, fabric)
     groups = [_group(p, fabric, name) for p in parts]
     node_group = np.repeat(np.arange(len(parts)), [p.nodes for p in parts]).astype(np.int32)
     sizes = np.array([g.vertices for g in groups])[node_group]
     start = np.concatenate([[0], np.cumsum(sizes)])
     columns, names, kinds, ranks = [], [], [], []
-    for i, (part, group) in enumerate(zip(parts, groups, strict=True)):
-        members = list(part.graph.kinds)
-        first = start[:-1][node_group == i]
+    for i, part in enumerate(parts):
+        first, places = start[:-1][node_group == i], part.graph.places()
         columns.append(_node_links(part.graph, first))
-        places = {v: k for k, v in enumerate(members)}
-        gpus = vertices_of(part.graph, VertexKind.GPU)[: group.ranks_per_node]
-        ranks.append((first[:, None] + np.array([places[v] for v in gpus])[None, :]).ravel())
-        suffixes = ["." + v for v in members]
+        ranks.append((first[:, None] + np.array([places[v] for v in part.gpus])[None, :]).ravel())
+        suffixes = ["." + v for v in places]
         for k in np.flatnonzero(node_group == i).tolist():
             prefix = f"node{k}"
             names += [prefix + s for s in suffixes]
-        kinds.append(np.tile([int(part.graph.kinds[v]) for v in members], part.nodes))
+        kinds.append(np.tile([int(kind) for kind in part.graph.kinds.values()], part.nodes))
 
     routes: FabricRoutes | None = None
     if nodes > 1:
@@ -111,9 +122,7 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
 
 
 def _group(part: NodePart, fabric: Fabric, name: str) -> NodeGroup:
-    gpus = vertices_of(part.graph, VertexKind.GPU)[: part.ranks_per_node]
-    nics = vertices_of(part.graph, VertexKind.NIC)
-    kinds = set(part.graph.kinds.values())
+    gpus, nics = part.gpus, part.nics
     nvlink, link_bandwidth = _nvlink_of(part.graph, gpus)
     return NodeGroup(
         gpu=part.gpu,
@@ -121,7 +130,7 @@ def _group(part: NodePart, fabric: Fabric, name: str) -> NodeGroup:
         ranks_per_node=len(gpus),
         nics_per_node=len(nics),
         nic_bandwidth=part.nic_bandwidth if nics else 0.0,
-        has_nvswitch=VertexKind.NVSWITCH in kinds,
+        has_nvswitch=VertexKind.NVSWITCH in part.graph.kinds.values(),
         nvlink_links=nvlink,
         nvlink_link_bandwidth=link_bandwidth,
         vertices=len(part.graph.kinds),
@@ -129,22 +138,9 @@ def _group(part: NodePart, fabric: Fabric, name: str) -> NodeGroup:
     )
 
 
-def _check_nics(name: str, nodes: int, parts: Sequence[NodePart]) -> None:
-    if nodes == 1:
-        return
-    for part in parts:
-        if not vertices_of(part.graph, VertexKind.NIC):
-            raise TopologyError(
-                f"{name}: {nodes} nodes without a NIC cannot reach each other; "
-                "set nics_per_node and nic_bandwidth, or choose a preset with a network"
-            )
-        if not part.nic_bandwidth > 0:
-            raise TopologyError(f"{name}: nic_bandwidth is missing; set it, such as nic_bandwidth: 400 Gb/s")
-
-
 def _check_size(name: str, parts: Sequence[NodePart], fabric: Fabric) -> None:
     nodes = sum(p.nodes for p in parts)
-    nics = [len(vertices_of(p.graph, VertexKind.NIC)) for p in parts]
+    nics = [len(p.nics) for p in parts]
     inside = sum(p.nodes * (len(list(p.graph.edges())) + n) for p, n in zip(parts, nics, strict=True))
     links = 2 * (inside + (fabric.cables(nodes, max(nics)) if nodes > 1 else 0))
     if links > _MOST_LINKS:
@@ -154,14 +150,13 @@ def _check_size(name: str, parts: Sequence[NodePart], fabric: Fabric) -> None:
 def _ports(parts: Sequence[NodePart], start: Int64) -> Ports:
     """The NICs of all nodes, in columns of the node that has most."""
     nodes = len(start) - 1
-    nics = [vertices_of(p.graph, VertexKind.NIC) for p in parts]
-    vertex = np.full((nodes, max(map(len, nics))), -1, dtype=np.int64)
+    vertex = np.full((nodes, max(len(p.nics) for p in parts)), -1, dtype=np.int64)
     bandwidth, latency = np.zeros(vertex.shape), np.zeros(vertex.shape)
     first = 0
-    for part, names in zip(parts, nics, strict=True):
-        places = {v: k for k, v in enumerate(part.graph.kinds)}
-        rows, n = slice(first, first + part.nodes), len(names)
-        vertex[rows, :n] = start[rows, None] + np.array([places[v] for v in names])[None, :]
+    for part in parts:
+        places = part.graph.places()
+        rows, n = slice(first, first + part.nodes), len(part.nics)
+        vertex[rows, :n] = start[rows, None] + np.array([places[v] for v in part.nics])[None, :]
         bandwidth[rows, :n], latency[rows, :n] = part.nic_bandwidth, part.nic_latency
         first += part.nodes
     return Ports(vertex, bandwidth, latency)
@@ -169,19 +164,13 @@ def _ports(parts: Sequence[NodePart], start: Int64) -> Ports:
 
 def _node_links(graph: NodeGraph, start: Int64) -> LinkColumns:
     """The links of the copies of a node graph whose first vertices are `start`."""
-    places = {v: k for k, v in enumerate(graph.kinds)}
-    edges = list(graph.edges())
+    places, edges = graph.places(), list(graph.edges())
     ends = np.array([[places[u], places[v]] for u, v, _ in edges], dtype=np.int64).reshape(-1, 2)
     tail, head = (start[:, None] + ends[None, :, side] for side in (0, 1))
-
-    def column(values: list[float]) -> Float64:
-        return np.tile(np.array(values), len(start))
-
-    wires = [wire for *_, wire in edges]
-    bandwidth, latency = column([w.bandwidth for w in wires]), column([w.latency for w in wires])
+    wires = np.array([(w.bandwidth, w.latency, w.kind) for *_, w in edges]).reshape(-1, 3)
+    bandwidth, latency, kind = np.tile(wires, (len(start), 1)).T
     both = LinkColumns.both_ways(tail, head, bandwidth, latency, LinkKind.NVLINK)
-    kinds = np.tile(np.repeat(np.array([int(w.kind) for w in wires], dtype=np.uint8), 2), len(start))
-    return LinkColumns(both.src, both.dst, both.bandwidth, both.latency, kinds)
+    return replace(both, kind=np.repeat(kind, 2).astype(np.uint8))
 
 
 def _nvlink_of(node: NodeGraph, gpus: list[str]) -> tuple[int, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +16,22 @@ from commsim.topology.imported import (
     NVLINK_GB_PER_S,
     Given,
     Imported,
-    fabric_block,
     gb_per_s,
     generation_of,
-    gpu_block,
+    imported,
     link,
     nvlinks,
-    peer_note,
     socket_links,
 )
 from commsim.topology.sockets import model_text
 from commsim.units import GIGA
 from commsim.xml_tree import Element, read_xml
 
-_PCIE = {
-    "2.5": 15,
-    "5": 30,
-    "5.0": 30,
-    "8": 60,
-    "8.0": 60,
-    "16": 120,
-    "16.0": 120,
-    "32": 240,
-    "32.0": 240,
-    "64": 480,
-    "64.0": 480,
-}
+_PCIE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
+"""100 Mb/s a lane by GT/s, which newer kernels print with a decimal (src/graph/topo.cc, kvDictPciGen)."""
+
 _THIRD_GENERATION = 60
-"""100 Mb/s a lane where the speed is none of these (src/graph/topo.cc, kvDictPciGen)."""
+"""Of a speed that is none of these."""
 
 _VENDORS = {
     "GenuineIntel": "intel",
@@ -73,7 +60,6 @@ class _Gpu:
     rank: int | None
     sm: int | None
     element: Element | None
-    parent: str
 
 
 @dataclass
@@ -88,6 +74,7 @@ class _Nic:
 
 @dataclass
 class _Parts:
+    file: str
     vertices: dict[str, str] = field(default_factory=dict)
     links: list[dict[str, Any]] = field(default_factory=list)
     gpus: list[_Gpu] = field(default_factory=list)
@@ -97,6 +84,25 @@ class _Parts:
     notes: list[str] = field(default_factory=list)
     unknown_speeds: list[tuple[int, str]] = field(default_factory=list)  # (line, what it says) of PCI devices
 
+    def fault(self, line: int, attribute: str, message: str) -> None:
+        self.faults.append(Fault(self.file, line, 1, attribute, message))
+
+    def number(self, element: Element, name: str) -> float:
+        """The number of an attribute, from 0 to a thousand million; anything else is a fault, and 0."""
+        text = element.attributes.get(name, "")
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if 0 <= value <= GIGA:
+            return value
+        self.fault(element.line, name, f"found {text[:40]!r}, expected a number")
+        return 0.0
+
+    def speed(self, net: Element) -> float | None:
+        """Mb/s of a port, None where the file does not say."""
+        return (self.number(net, "speed") or 10_000.0) if "speed" in net.attributes else None
+
 
 def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     """The machine of a topology file; TopologyError names what is broken or missing, with its line or its flag."""
@@ -104,40 +110,30 @@ def read_topology_xml(path: Path, given: Given | None = None) -> Imported:
     root = read_xml(path)
     file = str(path)
     _check_dialect(root, file)
-    parts = _Parts()
+    parts = _Parts(file)
     for cpu in root.each("cpu"):
         host = f"cpu{len(parts.hosts)}"
         parts.hosts.append(host)
         parts.vertices[host] = "host"
-        _devices(parts, cpu, host, file, host)
+        _devices(parts, cpu, host, host)
     if not parts.hosts:
-        parts.faults.append(Fault(file, root.line, 1, "", "found no <cpu>"))
+        parts.fault(root.line, "", "found no <cpu>")
     _keep_ranked(parts)
     if not parts.gpus and not parts.faults:
-        parts.faults.append(Fault(file, root.line, 1, "", "found no GPU: no <gpu>, and no <pci> of class 0x03"))
-    sm = _sm(parts, given, file)
-    vendor = _cpu(root, parts, given, file)
-    speed = _nics(parts, given, file)
+        parts.fault(root.line, "", "found no GPU: no <gpu>, and no <pci> of class 0x03")
+    sm = _sm(parts, given)
+    vendor = _cpu(root, parts, given)
+    speed = _nics(parts, given)
     _note_speeds(parts)
-    _nvlink(parts, given, sm, file)
+    _nvlink(parts, given, sm)
     if parts.faults:
         raise TopologyError(sorted(parts.faults))
-    generation = generation_of(sm)
-    if generation is None:
+    if generation_of(sm) is None:
         raise TopologyError([Fault(file, 0, 0, "", f"found compute capability {sm / 10:g}, expected 7.0 or later")])
     model = _model(root, parts)
     parts.links += socket_links(parts.hosts, vendor, model.get("model", ""))
-    node: dict[str, Any] = {"vertices": parts.vertices, "links": parts.links}
-    data: dict[str, Any] = {
-        "description": f"Imported from {path.name}",
-        "gpu": gpu_block(sm, generation, given),
-        "cpu": {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor, **model},
-        "node": node,
-    }
-    if speed is not None:
-        node["nic"] = {"bandwidth": speed}
-        data["fabric"] = fabric_block(given.network or "infiniband", speed, parts.notes)
-    return Imported(data, [*parts.notes, *peer_note(sm, given)])
+    processor = {"arch": root.each("cpu")[0].attributes.get("arch", "x86_64"), "vendor": vendor, **model}
+    return imported(path, sm, processor, {"vertices": parts.vertices, "links": parts.links}, speed, given, parts.notes)
 
 
 def _check_dialect(root: Element, file: str) -> None:
@@ -154,34 +150,34 @@ def _check_dialect(root: Element, file: str) -> None:
         raise TopologyError([Fault(file, root.line, 1, "version", f"found {version[:20]!r}, expected 1")])
 
 
-def _devices(parts: _Parts, parent: Element, vertex: str, file: str, host: str) -> None:
+def _devices(parts: _Parts, parent: Element, vertex: str, host: str) -> None:
     for element in parent.children:
         if element.name == "pci":
-            _pci(parts, element, vertex, file, host)
+            _pci(parts, element, vertex, host)
         elif element.name == "nic":
             for net in element.each("net"):
-                parts.nics.append(_Nic(host, net.line, _speed(parts, net, file), net.attributes.get("name", ""), 0.0))
+                parts.nics.append(_Nic(host, net.line, parts.speed(net), net.attributes.get("name", ""), 0.0))
 
 
-def _pci(parts: _Parts, element: Element, vertex: str, file: str, host: str) -> None:
+def _pci(parts: _Parts, element: Element, vertex: str, host: str) -> None:
     gpu, nics = next(iter(element.each("gpu")), None), element.each("nic")
     kind = element.attributes.get("class", "")
-    bandwidth = _pcie_bandwidth(parts, element, file)
+    bandwidth = _pcie_bandwidth(parts, element)
     if gpu is not None or kind.startswith("0x03"):
         name = f"gpu@{len(parts.gpus)}"
-        parts.gpus.append(_new_gpu(parts, name, element, gpu, file, vertex))
+        parts.gpus.append(_new_gpu(parts, name, element, gpu))
         parts.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
         for c2c in gpu.each("c2c") if gpu is not None else []:
-            megabytes = _number(parts, c2c, "bw", file) * _number(parts, c2c, "count", file)
+            megabytes = parts.number(c2c, "bw") * parts.number(c2c, "count")
             _to_host(parts, name, host, gb_per_s(megabytes / 1000))
         for nvlink in gpu.each("nvlink") if gpu is not None else []:
             if nvlink.attributes.get("tclass", "") == _CPU:
-                count, sm = int(_number(parts, nvlink, "count", file)), parts.gpus[-1].sm or 70
+                count, sm = int(parts.number(nvlink, "count")), parts.gpus[-1].sm or 70
                 _to_host(parts, name, host, gb_per_s(count * NVLINK_GB_PER_S.get(sm, 25.0)))
     elif nics or kind.startswith("0x02"):
         ports = [net for nic in nics for net in nic.each("net")]
         label = element.attributes.get("busid", "")
-        known = [(_speed(parts, net, file), net.attributes.get("name", ""), net.line) for net in ports]
+        known = [(parts.speed(net), net.attributes.get("name", ""), net.line) for net in ports]
         card = len(parts.nics) if len(ports) > 1 else None
         for speed, name, line in known or [(None, label, element.line)]:
             parts.nics.append(_Nic(vertex, line, speed, name, bandwidth, card))
@@ -189,10 +185,10 @@ def _pci(parts: _Parts, element: Element, vertex: str, file: str, host: str) -> 
         name = f"pcie{sum(k == 'pcie_switch' for k in parts.vertices.values())}"
         parts.vertices[name] = "pcie_switch"
         parts.links.append(link(name, vertex, "pcie", gb_per_s(bandwidth)))
-        _devices(parts, element, name, file, host)
+        _devices(parts, element, name, host)
     elif not kind:
         message = "is missing, so nothing says whether this device is a GPU, a NIC or a switch; complete the file"
-        parts.faults.append(Fault(file, element.line, 1, "class", message))
+        parts.fault(element.line, "class", message)
 
 
 def _to_host(parts: _Parts, gpu: str, host: str, bandwidth: str) -> None:
@@ -201,22 +197,21 @@ def _to_host(parts: _Parts, gpu: str, host: str, bandwidth: str) -> None:
     parts.links.append(link(gpu, host, "c2c", bandwidth))
 
 
-def _new_gpu(parts: _Parts, name: str, pci: Element, gpu: Element | None, file: str, vertex: str) -> _Gpu:
-    sm = rank = None
-    if gpu is not None:
-        sm = int(_number(parts, gpu, "sm", file)) if "sm" in gpu.attributes else None
-        rank = int(_number(parts, gpu, "rank", file)) if "rank" in gpu.attributes else None
+def _new_gpu(parts: _Parts, name: str, pci: Element, gpu: Element | None) -> _Gpu:
+    sm, rank = (
+        int(parts.number(gpu, text)) if gpu is not None and text in gpu.attributes else None for text in ("sm", "rank")
+    )
     sm = sm or _SM_OF_DEVICE.get(pci.attributes.get("device", ""))
-    return _Gpu(name, pci.attributes.get("busid", ""), pci.line, rank, sm, gpu, vertex)
+    return _Gpu(name, pci.attributes.get("busid", ""), pci.line, rank, sm, gpu)
 
 
-def _pcie_bandwidth(parts: _Parts, element: Element, file: str) -> float:
+def _pcie_bandwidth(parts: _Parts, element: Element) -> float:
     """GB/s of a device's PCIe link as NCCL counts it: lanes times speed over 80, third generation where unknown."""
     speed = element.attributes.get("link_speed", "")
-    text = speed.split(" ")[0]
+    text = speed.split(" ")[0].removesuffix(".0")
     width = element.attributes.get("link_width", "") or "16"
     if not width.isdecimal() or int(width) > 64:
-        parts.faults.append(Fault(file, element.line, 1, "link_width", f"found {width[:20]!r}, expected lanes"))
+        parts.fault(element.line, "link_width", f"found {width[:20]!r}, expected lanes")
         return 12.0
     if text not in _PCIE:
         parts.unknown_speeds.append((element.line, speed[:20]))
@@ -234,22 +229,6 @@ def _note_speeds(parts: _Parts) -> None:
         f"line {line}{more}: link_speed {value}, so 8 GT/s a lane is taken (third generation), as NCCL does; where the "
         "machine has faster PCIe, write its link_speed into the file"
     )
-
-
-def _number(parts: _Parts, element: Element, name: str, file: str) -> float:
-    text = element.attributes.get(name, "")
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not isfinite(value) or value < 0 or value > GIGA:
-        parts.faults.append(Fault(file, element.line, 1, name, f"found {text[:40]!r}, expected a number"))
-        return 0.0
-    return value
-
-
-def _speed(parts: _Parts, net: Element, file: str) -> float | None:
-    return (_number(parts, net, "speed", file) or 10_000.0) if "speed" in net.attributes else None
 
 
 # -- completing ---------------------------------
@@ -271,19 +250,19 @@ def _keep_ranked(parts: _Parts) -> None:
     parts.vertices = dict.fromkeys(names.values(), "gpu") | parts.vertices
 
 
-def _sm(parts: _Parts, given: Given, file: str) -> int:
+def _sm(parts: _Parts, given: Given) -> int:
     if given.sm:
         return given.sm
     known = {gpu.sm for gpu in parts.gpus if gpu.sm}
     if parts.gpus and not known:
         message = "the file does not say which GPUs these are; give --sm, such as --sm 90 for an H100"
-        parts.faults.append(Fault(file, parts.gpus[0].line, 1, "gpu", message))
+        parts.fault(parts.gpus[0].line, "gpu", message)
     if len(known) > 1:
         parts.notes.append(f"GPUs of several kinds (sm {', '.join(map(str, sorted(known)))}): the lowest is taken")
     return min(known, default=80)
 
 
-def _cpu(root: Element, parts: _Parts, given: Given, file: str) -> str:
+def _cpu(root: Element, parts: _Parts, given: Given) -> str:
     if given.cpu_vendor:
         return given.cpu_vendor
     cpu = next(iter(root.each("cpu")), None)
@@ -294,7 +273,7 @@ def _cpu(root: Element, parts: _Parts, given: Given, file: str) -> str:
         vendor = {"arm64": "arm", "ppc64": "ibm"}.get(cpu.attributes.get("arch", ""))
     if vendor is None and not parts.faults:
         message = "the file does not say the CPU's vendor; give --cpu-vendor intel, amd, arm or ibm"
-        parts.faults.append(Fault(file, cpu.line, 1, "vendor", message))
+        parts.fault(cpu.line, "vendor", message)
     return vendor or "intel"
 
 
@@ -308,7 +287,7 @@ def _model(root: Element, parts: _Parts) -> dict[str, str]:
     return {"model": model_text(*map(int, numbers[0]))}
 
 
-def _nics(parts: _Parts, given: Given, file: str) -> str | None:
+def _nics(parts: _Parts, given: Given) -> str | None:
     """Adds the NICs worth having and returns the bandwidth of one; None without NICs."""
     real = [nic for nic in parts.nics if not _VIRTUAL.match(nic.label)]
     on_pci = [nic for nic in real if nic.pcie]
@@ -325,7 +304,7 @@ def _nics(parts: _Parts, given: Given, file: str) -> str | None:
         message = (
             "the file does not say how fast the NICs are; give --nic-bandwidth, such as --nic-bandwidth '200 Gb/s'"
         )
-        parts.faults.append(Fault(file, kept[0].line, 1, "net", message))
+        parts.fault(kept[0].line, "net", message)
         return None
     cards: dict[int, str] = {}
     for i, nic in enumerate(kept):
@@ -341,14 +320,14 @@ def _nics(parts: _Parts, given: Given, file: str) -> str | None:
     return given.nic_bandwidth or f"{fastest / 1000:g} Gb/s"
 
 
-def _nvlink(parts: _Parts, given: Given, sm: int, file: str) -> None:
+def _nvlink(parts: _Parts, given: Given, sm: int) -> None:
     names = [gpu.name for gpu in parts.gpus]
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     to_switch: dict[str, int] = {}
     bus = {gpu.bus: gpu.name for gpu in parts.gpus}
     for gpu in parts.gpus:
         for element in gpu.element.each("nvlink") if gpu.element is not None else []:
-            count, target = int(_number(parts, element, "count", file)), element.attributes.get("target", "")
+            count, target = int(parts.number(element, "count")), element.attributes.get("target", "")
             if element.attributes.get("tclass", "").startswith(_NVSWITCH):
                 to_switch[gpu.name] = to_switch.get(gpu.name, 0) + count
             elif target == gpu.bus:
@@ -364,14 +343,14 @@ def _nvlink(parts: _Parts, given: Given, sm: int, file: str) -> None:
         return
     if not listed and len(names) > 1:
         message = "the file lists PCI devices only; give --nvlink-links, the NVLinks of one GPU (0 for none)"
-        parts.faults.append(Fault(file, parts.gpus[0].line, 1, "nvlink", message))
+        parts.fault(parts.gpus[0].line, "nvlink", message)
         return
     bandwidth = gb_per_s(NVLINK_GB_PER_S.get(sm, 25.0))
     for (a, b), (count, line) in counts.items():
         back = counts.get((b, a), (0, 0))[0]
         if back != count and ((b, a) not in counts or names.index(a) < names.index(b)):
             message = f"found {count} NVLinks from {a} to {b}, but {back} from {b} to {a}: a link is down"
-            parts.faults.append(Fault(file, line, 1, "nvlink", message))
+            parts.fault(line, "nvlink", message)
         if (b, a) not in counts or names.index(a) < names.index(b):
             parts.links.append(link(a, b, "nvlink", bandwidth, count))
     if to_switch:

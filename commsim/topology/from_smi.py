@@ -18,13 +18,11 @@ from commsim.topology.imported import (
     NVLINK_MOST,
     Given,
     Imported,
-    fabric_block,
     gb_per_s,
     generation_of,
-    gpu_block,
+    imported,
     link,
     nvlinks,
-    peer_note,
     socket_links,
 )
 
@@ -73,39 +71,28 @@ def read_topology_matrix(path: Path, given: Given | None = None) -> Imported:
         raise TopologyError([Fault(str(path), 0, 0, "", f"the file is larger than {_MOST_BYTES >> 20} MiB")])
     notes: list[str] = []
     matrix = _read(path.read_text(encoding="utf-8", errors="replace"), str(path), notes)
-    links = _nvlink_faults(matrix, str(path))
-    missing = []
-    if given.sm is None:
-        missing.append("--sm, the compute capability times ten (90 for an H100)")
-    if given.pcie_bandwidth is None:
-        missing.append("--pcie-bandwidth, of one GPU ('24 GB/s' for fourth generation x16)")
-    if given.cpu_vendor is None:
-        missing.append("--cpu-vendor intel, amd, arm or ibm")
-    nics = [name for name in matrix.columns if name not in matrix.gpus]
-    if nics and given.nic_bandwidth is None:
-        missing.append("--nic-bandwidth, of one NIC ('200 Gb/s')")
+    links = _nvlink_counts(matrix, str(path))
+    nics = len(matrix.columns) > len(matrix.gpus)
+    needed = (
+        (given.sm, "--sm, the compute capability times ten (90 for an H100)"),
+        (given.pcie_bandwidth, "--pcie-bandwidth, of one GPU ('24 GB/s' for fourth generation x16)"),
+        (given.cpu_vendor, "--cpu-vendor intel, amd, arm or ibm"),
+        (given.nic_bandwidth if nics else "", "--nic-bandwidth, of one NIC ('200 Gb/s')"),
+    )
+    missing = [flag for value, flag in needed if value is None]
     if missing:
         text = "topo -m says nothing of speeds; give " + "; ".join(missing)
         raise TopologyError([Fault(str(path), matrix.line, 1, "", text)])
     assert given.sm is not None
     assert given.cpu_vendor is not None
-    generation = generation_of(given.sm)
-    if generation is None:
+    if generation_of(given.sm) is None:
         raise TopologyError(f"{path}: --sm: found {given.sm}, expected 70 or more")
     vertices, wires = _tree(matrix, given)
     more, bundles = _nvlinks(matrix, links, given.sm)
-    node: dict[str, Any] = {"vertices": vertices | more, "links": wires + bundles}
+    node = {"vertices": vertices | more, "links": wires + bundles}
     arch = {"arm": "arm64", "ibm": "ppc64"}.get(given.cpu_vendor, "x86_64")
-    data: dict[str, Any] = {
-        "description": f"Imported from {path.name}",
-        "gpu": gpu_block(given.sm, generation, given),
-        "cpu": {"arch": arch, "vendor": given.cpu_vendor},
-        "node": node,
-    }
-    if nics:
-        node["nic"] = {"bandwidth": given.nic_bandwidth}
-        data["fabric"] = fabric_block(given.network or "infiniband", given.nic_bandwidth or "", notes)
-    return Imported(data, [*notes, *peer_note(given.sm, given)])
+    cpu = {"arch": arch, "vendor": given.cpu_vendor}
+    return imported(path, given.sm, cpu, node, given.nic_bandwidth if nics else None, given, notes)
 
 
 def _split(line: str) -> list[str]:
@@ -153,58 +140,49 @@ def _read(text: str, file: str, notes: list[str]) -> _Matrix:
     return matrix
 
 
-def _nvlink_faults(matrix: _Matrix, file: str) -> dict[tuple[str, str], int]:
-    links = {
-        (a, b): int(cell[2:]) for (a, b), cell in matrix.cells.items() if cell.startswith("NV") and a < b
-    }  # fmt: skip
+def _nvlink_counts(matrix: _Matrix, file: str) -> dict[tuple[str, str], int]:
+    """NVLinks of every pair of GPUs that has some; TopologyError where two cells of a pair differ."""
     for a, b in combinations(matrix.gpus, 2):
         one, other = matrix.cells.get((a, b)), matrix.cells.get((b, a))
         if one != other:
             message = f"found {one} from {a} to {b}, but {other} from {b} to {a}"
             raise TopologyError([Fault(file, matrix.line, 1, "", message)])
-    return links
+    return {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV") and pair[0] < pair[1]}
 
 
 def _nvlinks(
-    matrix: _Matrix, links: dict[tuple[str, str], int], sm: int
-) -> tuple[dict[str, str], list[dict[str, Any]]]:  # fmt: skip
-    names = {gpu: gpu.lower() for gpu in matrix.gpus}
-    if not links:
-        return {}, []
-    of_one = sum(n for pair, n in links.items() if matrix.gpus[0] in pair)
-    most = max(links.values())
-    if len(set(links.values())) == 1 and of_one > NVLINK_MOST.get(sm, 18):
-        return nvlinks(list(names.values()), sm, most, "switch")
+    matrix: _Matrix, counts: dict[tuple[str, str], int], sm: int
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """(vertices, links) of the NVLinks: to NVSwitches where a GPU would otherwise have more than there are."""
+    of_one = sum(n for pair, n in counts.items() if matrix.gpus[0] in pair)
+    if len(set(counts.values())) == 1 and of_one > NVLINK_MOST.get(sm, 18):
+        return nvlinks([gpu.lower() for gpu in matrix.gpus], sm, max(counts.values()), "switch")
     bandwidth = gb_per_s(NVLINK_GB_PER_S.get(sm, 25.0))
-    return {}, [link(names[a], names[b], "nvlink", bandwidth, n) for (a, b), n in links.items()]
+    return {}, [link(a.lower(), b.lower(), "nvlink", bandwidth, n) for (a, b), n in counts.items()]
 
 
 def _tree(matrix: _Matrix, given: Given) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Hosts, switches and devices: PIX meets in one switch, PXB in a switch above switches, PHB and NODE in a host."""
-    assert given.pcie_bandwidth is not None
-    assert given.cpu_vendor is not None
-    gpus = matrix.gpus
-    nic_names = {name: f"nic{i}" for i, name in enumerate(n for n in matrix.columns if n not in gpus)}
-    names = {gpu: gpu.lower() for gpu in gpus} | nic_names
-    vertices = {names[g]: "gpu" for g in gpus} | dict.fromkeys(nic_names.values(), "nic")
+    gpus, bandwidth = matrix.gpus, given.pcie_bandwidth or ""
+    nics = [name for name in matrix.columns if name not in gpus]
+    names = {gpu: gpu.lower() for gpu in gpus} | {name: f"nic{i}" for i, name in enumerate(nics)}
+    vertices = {name: "gpu" if device in gpus else "nic" for device, name in names.items()}
     wires: list[dict[str, Any]] = []
+
+    def switch(above: str) -> str:
+        name = f"pcie{list(vertices.values()).count('pcie_switch')}"
+        vertices[name] = "pcie_switch"
+        wires.append(link(name, above, "pcie", bandwidth))
+        return name
+
     under_one, under_many = matrix.joined(("PIX",)), matrix.joined(("PIX", "PXB"))
     hosts = matrix.joined(("PIX", "PXB", "PHB", "NODE"))
-    switches = 0
     for h, members in enumerate(hosts):
         vertices[f"cpu{h}"] = "host"
         for group in (g for g in under_many if g[0] in members):
             inner = [g for g in under_one if g[0] in group]
-            above = f"cpu{h}"
-            if len(inner) > 1:
-                above, switches = f"pcie{switches}", switches + 1
-                vertices[above] = "pcie_switch"
-                wires.append(link(above, f"cpu{h}", "pcie", given.pcie_bandwidth))
+            above = switch(f"cpu{h}") if len(inner) > 1 else f"cpu{h}"
             for one in inner:
-                parent = above
-                if len(one) > 1 or len(inner) > 1:
-                    parent, switches = f"pcie{switches}", switches + 1
-                    vertices[parent] = "pcie_switch"
-                    wires.append(link(parent, above, "pcie", given.pcie_bandwidth))
-                wires += [link(names[device], parent, "pcie", given.pcie_bandwidth) for device in one]
-    return vertices, wires + socket_links([f"cpu{h}" for h in range(len(hosts))], given.cpu_vendor)
+                parent = switch(above) if len(one) > 1 or len(inner) > 1 else above
+                wires += [link(names[device], parent, "pcie", bandwidth) for device in one]
+    return vertices, wires + socket_links([f"cpu{h}" for h in range(len(hosts))], given.cpu_vendor or "")

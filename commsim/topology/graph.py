@@ -17,6 +17,7 @@ from commsim.topology.bisection import fabric_bisection, node_bisection
 from commsim.topology.columns import NodeGroup, TopologyColumns
 from commsim.topology.kinds import Cpu, Gpu, Int32, LinkKind, PathType, RouteTable, VertexKind
 from commsim.topology.routing import route_table
+from commsim.topology.symmetry import link_image, smallest_period
 
 __all__ = ["Cpu", "Gpu", "LinkKind", "NodeGroup", "PathType", "RouteTable", "Topology", "VertexKind"]
 
@@ -70,9 +71,7 @@ class Topology(TopologyColumns):
         src, dst = self.rank_vertex[[self._checked(a), self._checked(b)]]
         inside = slice(*self.node_first_link[[self.node_of(a), self.node_of(a) + 1]])
         direct = (self.link_src[inside] == src) & (self.link_dst[inside] == dst)
-        direct &= self.link_kind[inside] == LinkKind.NVLINK
-        if self.link_failed is not None:
-            direct &= ~self.link_failed[inside]
+        direct &= (self.link_kind[inside] == LinkKind.NVLINK) & self.works[inside]
         return round(float(self.link_bandwidth[inside][direct].sum()) / group.nvlink_link_bandwidth)
 
     # -- figures ---------------------------------
@@ -131,14 +130,7 @@ class Topology(TopologyColumns):
         None where no shift by less than the world size does: an incomplete leaf group, a degraded link, static
         routes. Inside one node only links that routes between its ranks take are looked at.
         """
-        from commsim.topology.symmetry import smallest_period
-
         return smallest_period(self)
-
-    @property
-    def period_image(self) -> Int32 | None:
-        """`link_image` of one period, (L,); None without a period."""
-        return None if self.period_ranks is None else self.link_image(self.period_ranks)
 
     def link_image(self, shift: int) -> Int32:
         """The link that each link becomes when all ranks are shifted by `shift`, a multiple of the period, (L,).
@@ -148,8 +140,6 @@ class Topology(TopologyColumns):
         period = self.period_ranks
         if shift % self.world_size and (period is None or shift % period):
             raise TopologyError(f"{self.name}: a shift of {shift} ranks is no multiple of the period, {period}")
-        from commsim.topology.symmetry import link_image
-
         return link_image(self, shift)
 
     # -- other forms ---------------------------------
@@ -158,17 +148,11 @@ class Topology(TopologyColumns):
         """The same machine with every bandwidth and every latency multiplied by a factor."""
         if not (bandwidth > 0 and math.isfinite(bandwidth) and latency >= 0 and math.isfinite(latency)):
             raise TopologyError(f"found scale factors {bandwidth} and {latency}, expected finite and positive ones")
-        groups = [
-            replace(
-                g,
-                nic_bandwidth=g.nic_bandwidth * bandwidth,
-                nvlink_link_bandwidth=g.nvlink_link_bandwidth * bandwidth,
-            )
-            for g in self.groups
-        ]
+        rates = ("nic_bandwidth", "nvlink_link_bandwidth")
+        groups = tuple(replace(g, **{rate: getattr(g, rate) * bandwidth for rate in rates}) for g in self.groups)
         return replace(
             self,
-            groups=tuple(groups),
+            groups=groups,
             link_bandwidth=self.link_bandwidth * bandwidth,
             link_latency=self.link_latency * latency,
         )
@@ -181,14 +165,11 @@ class Topology(TopologyColumns):
         import networkx as nx
 
         graph: Any = nx.DiGraph(name=self.name)
-        keep = np.ones(len(self.vertex_name), dtype=bool)
-        if nodes is not None:
-            keep = np.isin(self.vertex_node, [*nodes, -1])
+        keep = np.isin(self.vertex_node, [*(range(self.nodes) if nodes is None else nodes), -1])
         for v in np.flatnonzero(keep):
             kind = VertexKind(int(self.vertex_kind[v]))
             graph.add_node(self.vertex_name[v], kind=kind, node=int(self.vertex_node[v]))
-        up = keep[self.link_src] & keep[self.link_dst]
-        for i in np.flatnonzero(up if self.link_failed is None else up & ~self.link_failed):
+        for i in np.flatnonzero(keep[self.link_src] & keep[self.link_dst] & self.works):
             graph.add_edge(
                 self.vertex_name[self.link_src[i]],
                 self.vertex_name[self.link_dst[i]],

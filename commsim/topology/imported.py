@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from commsim.errors import UnitError
 from commsim.topology.sockets import socket_gb_per_s
 from commsim.units import parse_bandwidth
 
-GENERATIONS = (
-    (70, 74, "volta"),
-    (75, 79, "turing"),
-    (80, 88, "ampere"),
-    (89, 89, "ada"),
-    (90, 99, "hopper"),
-    (100, 129, "blackwell"),
-)
-"""Compute capabilities, times ten, of each generation."""
+_GENERATIONS = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}
+_MOST_SM = 129
+"""Least compute capabilities, times ten, of each generation, and the most of the last."""
 
 NVLINK_GB_PER_S = {70: 25.0, 75: 25.0, 80: 25.0, 86: 14.0, 90: 25.0, 100: 50.0, 103: 50.0}
 """One NVLink in one direction, from the datasheets."""
@@ -68,22 +63,33 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
 
-def gpu_block(sm: int, generation: str, given: Given) -> dict[str, Any]:
-    """The `gpu` of a description."""
-    block: dict[str, Any] = {"model": MODEL_OF_SM.get(sm, f"sm{sm}"), "generation": generation, "sm": sm}
-    return block if given.peer_to_peer is None else block | {"peer_to_peer": given.peer_to_peer}
-
-
-def peer_note(sm: int, given: Given) -> list[str]:
-    """What the reader should know of GPUs that may be GeForce cards: a note, or none."""
-    if given.peer_to_peer is not None or sm not in _GEFORCE:
-        return []
-    return ["GPUs are taken to write to each other's memory over PCIe; GeForce cards do not: --no-peer-to-peer"]
+def imported(
+    path: Path,
+    sm: int,
+    cpu: dict[str, str],
+    node: dict[str, Any],
+    nic_bandwidth: str | None,
+    given: Given,
+    notes: list[str],
+) -> Imported:
+    """A description of GPUs of a known generation; `nic_bandwidth` is None for a node without NICs."""
+    gpu: dict[str, Any] = {"model": MODEL_OF_SM.get(sm, f"sm{sm}"), "generation": generation_of(sm), "sm": sm}
+    if given.peer_to_peer is not None:
+        gpu["peer_to_peer"] = given.peer_to_peer
+    machine = {"description": f"Imported from {path.name}", "gpu": gpu, "cpu": cpu, "node": node}
+    if nic_bandwidth is not None:
+        node["nic"] = {"bandwidth": nic_bandwidth}
+        machine["fabric"] = _fabric(given.network or "infiniband", nic_bandwidth, notes)
+    if given.peer_to_peer is None and sm in _GEFORCE:
+        notes.append(
+            "GPUs are taken to write to each other's memory over PCIe; GeForce cards do not: --no-peer-to-peer"
+        )
+    return Imported(machine, notes)
 
 
 def generation_of(sm: int) -> str | None:
     """The generation of a compute capability (times ten), None where commsim has none."""
-    return next((name for low, high, name in GENERATIONS if low <= sm <= high), None)
+    return next((name for least, name in _GENERATIONS.items() if least <= sm <= _MOST_SM), None)
 
 
 def gb_per_s(value: float) -> str:
@@ -102,7 +108,7 @@ NDR_BANDWIDTH = 50e9
 default (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing)."""
 
 
-def fabric_block(network: str, nic_bandwidth: str, notes: list[str]) -> dict[str, Any]:
+def _fabric(network: str, nic_bandwidth: str, notes: list[str]) -> dict[str, Any]:
     """The `fabric` of a description; what is assumed of its switches is added to `notes`."""
     block: dict[str, Any] = {"kind": "single_switch", "network": network}
     with suppress(UnitError):  # a flag that is no bandwidth is a fault of the description, found with all others

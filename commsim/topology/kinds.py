@@ -143,6 +143,14 @@ class NodeGraph:
             for other in self.wires.pop(name):
                 del self.wires[other][name]
 
+    def places(self) -> dict[str, int]:
+        """The number of each vertex."""
+        return {name: i for i, name in enumerate(self.kinds)}
+
+    def of_kind(self, kind: VertexKind) -> list[str]:
+        """The vertices of one kind, in the order they were added."""
+        return [name for name, its in self.kinds.items() if its == kind]
+
     def edges(self) -> Iterator[tuple[str, str, Wire]]:
         """(vertex, vertex, what joins them) of every pair, once."""
         seen: set[str] = set()

@@ -27,28 +27,14 @@ class LinkColumns:
     ) -> LinkColumns:
         """Links between a[i] and b[i], forth and back side by side."""
         ends = np.stack([np.asarray(a).ravel(), np.asarray(b).ravel()], axis=1).astype(np.int32)
-
-        def column(value: npt.ArrayLike) -> Float64:
-            return np.repeat(np.broadcast_to(np.asarray(value, dtype=np.float64), len(ends)), 2)
-
-        return LinkColumns(
-            ends.ravel(),
-            ends[:, ::-1].ravel(),
-            column(bandwidth),
-            column(latency),
-            np.full(2 * len(ends), kind, dtype=np.uint8),
-        )
+        rate, seconds = (np.repeat(np.broadcast_to(x, len(ends)), 2).astype(np.float64) for x in (bandwidth, latency))
+        return LinkColumns(ends.ravel(), ends[:, ::-1].ravel(), rate, seconds, np.full(ends.size, kind, np.uint8))
 
     @staticmethod
     def joined(parts: list[LinkColumns]) -> LinkColumns:
         """All links of the parts, in order."""
-        return LinkColumns(
-            np.concatenate([p.src for p in parts]),
-            np.concatenate([p.dst for p in parts]),
-            np.concatenate([p.bandwidth for p in parts]),
-            np.concatenate([p.latency for p in parts]),
-            np.concatenate([p.kind for p in parts]),
-        )
+        columns = ("src", "dst", "bandwidth", "latency", "kind")
+        return LinkColumns(*(np.concatenate([getattr(p, name) for p in parts]) for name in columns))
 
 
 @dataclass(frozen=True)
@@ -64,23 +50,20 @@ class Ports:
         """Number of nodes."""
         return int(self.vertex.shape[0])
 
-    def numbered(self, first_link: int) -> tuple[Int32, Int32]:
-        """(link up, link down) of each port, numbered from `first_link` in order of node and NIC; -1 without NIC."""
+    def cabled(
+        self, switch: Int64, first_vertex: int, first_link: int, switch_latency: float
+    ) -> tuple[tuple[Int32, Int32, Int32], LinkColumns]:
+        """((link up, link down, switch) of each port, -1 without NIC; the links) for switches given (nodes, NICs).
+
+        Links are numbered from `first_link` in order of node and NIC.
+        """
         here = self.vertex >= 0
         up = np.full(self.vertex.shape, -1, dtype=np.int32)
         up[here] = first_link + 2 * np.arange(here.sum())
-        return up, np.where(here, up + 1, -1).astype(np.int32)
-
-    def links(self, switch: Int64, switch_latency: float) -> LinkColumns:
-        """The port links, to the switch vertices given (nodes, NICs)."""
-        here = self.vertex >= 0
-        return LinkColumns.both_ways(
-            self.vertex[here],
-            switch[here],
-            self.bandwidth[here],
-            self.latency[here] + switch_latency / 2,
-            LinkKind.NETWORK,
-        )
+        down, leaf = (np.where(here, x, -1).astype(np.int32) for x in (up + 1, switch))
+        latency = self.latency[here] + switch_latency / 2
+        ends = self.vertex[here], first_vertex + switch[here]
+        return (up, down, leaf), LinkColumns.both_ways(*ends, self.bandwidth[here], latency, LinkKind.NETWORK)
 
 
 @dataclass(frozen=True)

@@ -67,29 +67,92 @@ def need(value: float | None, name: str, path: str) -> float:
 
 
 def _pattern(spec: NodeSpec, gpus: int, nics: int, spread: int, name: str) -> NodeGraph:
-    graph = NodeGraph()
+    node = _Pattern(spec, name)
     for g in range(gpus):
-        graph.add_vertex(f"gpu{g}", VertexKind.GPU)
-    _nvlink(graph, spec.nvlink or NvlinkSpec(), gpus, full_gpus(spec, name), name)
-    _pcie(graph, spec, gpus, name)
-    _nics(graph, spec, nics, spread, name)
-    return graph
+        node.graph.add_vertex(f"gpu{g}", VertexKind.GPU)
+    node.add_nvlink(gpus)
+    node.add_pcie(gpus)
+    node.add_nics(nics, spread)
+    return node.graph
 
 
-def _nvlink(graph: NodeGraph, spec: NvlinkSpec, gpus: int, full: int, name: str) -> None:
-    kind = spec.kind or "none"
-    if kind == "none" or not spec.links:
-        return
-    bandwidth = need(spec.bandwidth, name, "node.nvlink.bandwidth")
-    latency = NVLINK_LATENCY_S if spec.latency is None else spec.latency
-    if kind == "switch":
-        graph.add_vertex("nvswitch", VertexKind.NVSWITCH)
-        for g in range(gpus):
-            _link(graph, (f"gpu{g}", "nvswitch"), LinkKind.NVLINK, (bandwidth, latency), spec.links)
-        return
-    for (a, b), count in _nvlink_pairs(kind, spec.links, full, name).items():
-        if a < gpus and b < gpus:
-            _link(graph, (f"gpu{a}", f"gpu{b}"), LinkKind.NVLINK, (bandwidth, latency), count)
+class _Pattern:
+    """A node under construction: its graph, and where the slots of the whole node are."""
+
+    def __init__(self, spec: NodeSpec, name: str) -> None:
+        self.graph, self.spec, self.name = NodeGraph(), spec, name
+        self.pcie, self.full = spec.pcie or PcieSpec(), full_gpus(spec, name)
+        self.sockets, self.per_switch = self.pcie.sockets or 1, self.pcie.gpus_per_switch or 0
+        self.latency = PCIE_LATENCY_S if self.pcie.latency is None else self.pcie.latency
+        if self.sockets > self.full:
+            raise TopologyError(f"{name}: node.pcie.sockets: found {self.sockets} sockets for {self.full} GPUs")
+        if self.per_switch > self.full:
+            raise TopologyError(f"{name}: node.pcie.gpus_per_switch: found {self.per_switch} for {self.full} GPUs")
+
+    def add_nvlink(self, gpus: int) -> None:
+        nvlink = self.spec.nvlink or NvlinkSpec()
+        kind = nvlink.kind or "none"
+        if kind == "none" or not nvlink.links:
+            return
+        bandwidth = need(nvlink.bandwidth, self.name, "node.nvlink.bandwidth")
+        wire = bandwidth, NVLINK_LATENCY_S if nvlink.latency is None else nvlink.latency
+        if kind == "switch":
+            self.graph.add_vertex("nvswitch", VertexKind.NVSWITCH)
+            for g in range(gpus):
+                _link(self.graph, (f"gpu{g}", "nvswitch"), LinkKind.NVLINK, wire, nvlink.links)
+            return
+        for (a, b), count in _nvlink_pairs(kind, nvlink.links, self.full, self.name).items():
+            if a < gpus and b < gpus:
+                _link(self.graph, (f"gpu{a}", f"gpu{b}"), LinkKind.NVLINK, wire, count)
+
+    def add_pcie(self, gpus: int) -> None:
+        """Adds the hosts, what joins the GPUs to them, PCIe or C2C, and the links between the hosts."""
+        used = self._socket(gpus - 1) + 1 if self.pcie.linked_sockets else self.sockets
+        for s in range(used):
+            self.graph.add_vertex(f"cpu{s}", VertexKind.HOST)
+        if self.spec.c2c is not None:
+            bandwidth = need(self.spec.c2c.bandwidth, self.name, "node.c2c.bandwidth")
+            latency = NVLINK_LATENCY_S if self.spec.c2c.latency is None else self.spec.c2c.latency
+            for g in range(gpus):
+                _link(self.graph, (f"gpu{g}", f"cpu{self._socket(g)}"), LinkKind.C2C, (bandwidth, latency))
+        else:
+            bandwidth = need(self.pcie.bandwidth, self.name, "node.pcie.bandwidth")
+            for g in range(gpus):
+                _link(self.graph, (f"gpu{g}", self._parent(g)), LinkKind.PCIE, (bandwidth, self.latency))
+        board = self.pcie.linked_sockets or used
+        latency = SOCKET_LATENCY_S if self.pcie.socket_latency is None else self.pcie.socket_latency
+        for a in range(used):
+            for b in range(a + 1, min(used, a - a % board + board)):
+                bandwidth = need(self.pcie.socket_bandwidth, self.name, "node.pcie.socket_bandwidth")
+                _link(self.graph, (f"cpu{a}", f"cpu{b}"), LinkKind.HOST, (bandwidth, latency))
+
+    def add_nics(self, nics: int, spread: int) -> None:
+        """Adds NICs; NIC i stands beside GPU ``i * spread // nics``, so equal counts pair each GPU with a NIC."""
+        nic = self.spec.nic or NicSpec()
+        beside_gpu = nic.attach != "host" and self.spec.c2c is None
+        for i in range(nics):
+            gpu = i * spread // nics
+            bandwidth = need(nic.pcie_bandwidth or self.pcie.bandwidth, self.name, "node.nic.pcie_bandwidth")
+            self.graph.add_vertex(f"nic{i}", VertexKind.NIC)
+            parent = self._parent(gpu) if beside_gpu else f"cpu{self._socket(gpu)}"
+            if parent not in self.graph.kinds:
+                self.graph.add_vertex(parent, VertexKind.HOST)
+            _link(self.graph, (f"nic{i}", parent), LinkKind.PCIE, (bandwidth, self.latency))
+
+    def _socket(self, gpu: int) -> int:
+        return gpu * self.sockets // self.full
+
+    def _parent(self, gpu: int) -> str:
+        """The PCIe switch or host above a GPU's slot; the switch and its uplink appear when first asked for."""
+        if not self.per_switch:
+            return f"cpu{self._socket(gpu)}"
+        switch = f"pcie{gpu // self.per_switch}"
+        if switch not in self.graph.kinds:
+            uplink = need(self.pcie.switch_bandwidth or self.pcie.bandwidth, self.name, "node.pcie.bandwidth")
+            first = f"cpu{self._socket(gpu - gpu % self.per_switch)}"
+            self.graph.add_vertex(switch, VertexKind.PCIE_SWITCH)
+            _link(self.graph, (switch, first), LinkKind.PCIE, (uplink, self.latency))
+        return switch
 
 
 def _nvlink_pairs(kind: str, links: int, gpus: int, name: str) -> dict[tuple[int, int], int]:
@@ -110,85 +173,6 @@ def _nvlink_pairs(kind: str, links: int, gpus: int, name: str) -> dict[tuple[int
             f"{name}: node.nvlink: {links} links per GPU of a mesh cannot be shared evenly by {gpus - 1} peers"
         )
     return {(a, b): links // (gpus - 1) for a in range(gpus) for b in range(a + 1, gpus)}
-
-
-def _slots(spec: NodeSpec, name: str) -> tuple[int, int, int]:
-    """(GPUs of the whole node, sockets, GPUs per switch), checked against each other."""
-    pcie, full = spec.pcie or PcieSpec(), full_gpus(spec, name)
-    sockets, per_switch = pcie.sockets or 1, pcie.gpus_per_switch or 0
-    if sockets > full:
-        raise TopologyError(f"{name}: node.pcie.sockets: found {sockets} sockets for {full} GPUs")
-    if per_switch > full:
-        raise TopologyError(f"{name}: node.pcie.gpus_per_switch: found {per_switch} for {full} GPUs")
-    return full, sockets, per_switch
-
-
-def _socket(gpu: int, full: int, sockets: int) -> int:
-    return gpu * sockets // full
-
-
-def _pcie(graph: NodeGraph, spec: NodeSpec, gpus: int, name: str) -> None:
-    pcie = spec.pcie or PcieSpec()
-    full, sockets, _ = _slots(spec, name)
-    latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
-    used = _socket(gpus - 1, full, sockets) + 1 if pcie.linked_sockets else sockets
-    for s in range(used):
-        graph.add_vertex(f"cpu{s}", VertexKind.HOST)
-    if spec.c2c is not None:
-        bandwidth = need(spec.c2c.bandwidth, name, "node.c2c.bandwidth")
-        c2c_latency = NVLINK_LATENCY_S if spec.c2c.latency is None else spec.c2c.latency
-        for g in range(gpus):
-            host = f"cpu{_socket(g, full, sockets)}"
-            _link(graph, (f"gpu{g}", host), LinkKind.C2C, (bandwidth, c2c_latency))
-    else:
-        bandwidth = need(pcie.bandwidth, name, "node.pcie.bandwidth")
-        for g in range(gpus):
-            parent = _parent(graph, spec, g, name)
-            _link(graph, (f"gpu{g}", parent), LinkKind.PCIE, (bandwidth, latency))
-    _socket_links(graph, pcie, used, name)
-
-
-def _parent(graph: NodeGraph, spec: NodeSpec, gpu: int, name: str) -> str:
-    """The PCIe switch or host above a GPU's slot; the switch and its uplink appear when first asked for."""
-    full, sockets, per_switch = _slots(spec, name)
-    host = f"cpu{_socket(gpu, full, sockets)}"
-    if not per_switch:
-        return host
-    switch = f"pcie{gpu // per_switch}"
-    if switch not in graph.kinds:
-        pcie = spec.pcie or PcieSpec()
-        uplink = need(pcie.switch_bandwidth or pcie.bandwidth, name, "node.pcie.bandwidth")
-        first = f"cpu{_socket(gpu // per_switch * per_switch, full, sockets)}"
-        latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
-        graph.add_vertex(switch, VertexKind.PCIE_SWITCH)
-        _link(graph, (switch, first), LinkKind.PCIE, (uplink, latency))
-    return switch
-
-
-def _socket_links(graph: NodeGraph, pcie: PcieSpec, sockets: int, name: str) -> None:
-    board = pcie.linked_sockets or sockets
-    latency = SOCKET_LATENCY_S if pcie.socket_latency is None else pcie.socket_latency
-    for a in range(sockets):
-        for b in range(a + 1, min(sockets, a - a % board + board)):
-            bandwidth = need(pcie.socket_bandwidth, name, "node.pcie.socket_bandwidth")
-            _link(graph, (f"cpu{a}", f"cpu{b}"), LinkKind.HOST, (bandwidth, latency))
-
-
-def _nics(graph: NodeGraph, spec: NodeSpec, nics: int, spread: int, name: str) -> None:
-    """Adds NICs; NIC i stands beside GPU ``i * spread // nics``, so equal counts pair each GPU with a NIC."""
-    nic, pcie = spec.nic or NicSpec(), spec.pcie or PcieSpec()
-    latency = PCIE_LATENCY_S if pcie.latency is None else pcie.latency
-    full, sockets, _ = _slots(spec, name)
-    for i in range(nics):
-        gpu = i * spread // nics
-        bandwidth = need(nic.pcie_bandwidth or pcie.bandwidth, name, "node.nic.pcie_bandwidth")
-        graph.add_vertex(f"nic{i}", VertexKind.NIC)
-        host = f"cpu{_socket(gpu, full, sockets)}"
-        beside_gpu = (nic.attach or "switch") == "switch" and spec.c2c is None
-        parent = _parent(graph, spec, gpu, name) if beside_gpu else host
-        if parent not in graph.kinds:
-            graph.add_vertex(parent, VertexKind.HOST)
-        _link(graph, (f"nic{i}", parent), LinkKind.PCIE, (bandwidth, latency))
 
 
 # -- written out ---------------------------------

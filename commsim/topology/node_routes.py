@@ -10,7 +10,6 @@ NVLink, between the GPUs of a node.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +20,8 @@ from commsim.errors import TopologyError
 from commsim.topology.kinds import Int32, LinkKind, NodeGraph, PathType, UInt8, VertexKind
 
 Path = list[str]  # vertex names, both ends included
+TypedPath = tuple[Path, PathType]
+Paths = dict[tuple[str, str], TypedPath]
 
 _PCIE_TRANSIT = {VertexKind.PCIE_SWITCH, VertexKind.CARD, VertexKind.HOST}
 
@@ -43,64 +44,62 @@ class NodeRoutes:
     nearest_nic: Int32
 
 
-@dataclass(frozen=True)
 class _Reach:
-    """A node graph and its GPUs, and of each GPU: its breadth-first trees over NVLink and over all else, and the
-    bytes/s of its direct NVLinks to other GPUs."""
+    """What GPUs reach in a node graph: over NVLink and over all else by the fewest hops, and by direct NVLinks."""
 
-    graph: NodeGraph
-    gpus: Sequence[str]
-    nvlink: dict[str, dict[str, str]]
-    pcie: dict[str, dict[str, str]]
-    direct: dict[str, dict[str, float]]
-
-
-def _reach(graph: NodeGraph, gpus: Sequence[str]) -> _Reach:
-    among = set(gpus)
-    return _Reach(
-        graph,
-        gpus,
-        nvlink={a: _tree(graph, a, lambda k: k == LinkKind.NVLINK, {VertexKind.NVSWITCH}) for a in gpus},
-        pcie={a: _tree(graph, a, lambda k: k != LinkKind.NVLINK, _PCIE_TRANSIT) for a in gpus},
-        direct={
-            a: {c: w.bandwidth for c, w in graph.wires[a].items() if c in among and w.kind == LinkKind.NVLINK}
+    def __init__(self, graph: NodeGraph, gpus: Sequence[str]) -> None:
+        self.graph, self.gpus = graph, gpus
+        self._nvlink = {a: self._tree(a, True, {VertexKind.NVSWITCH}) for a in gpus}
+        self._pcie = {a: self._tree(a, False, _PCIE_TRANSIT) for a in gpus}
+        self._direct = {
+            a: {c: w.bandwidth for c, w in graph.wires[a].items() if c in self._nvlink and w.kind == LinkKind.NVLINK}
             for a in gpus
-        },
-    )
+        }
+
+    def _tree(self, source: str, nvlink: bool, transit: set[VertexKind]) -> dict[str, str]:
+        """Parent of every vertex reached from `source` in the fewest hops over NVLinks or all others, and transit."""
+        parent = {source: source}
+        for at in (queue := [source]):  # grows while it is read
+            if at != source and self.graph.kinds[at] not in transit:
+                continue
+            for nxt, wire in self.graph.wires[at].items():
+                if nxt not in parent and (wire.kind == LinkKind.NVLINK) == nvlink:
+                    parent[nxt] = at
+                    queue.append(nxt)
+        return parent
+
+    def between(self, a: str, b: str) -> TypedPath | None:
+        """The path between two GPUs: over NVLink, one other GPU, or PCIe."""
+        if direct := _path(self._nvlink[a], b):
+            return direct, PathType.NVL
+        shared = [(min(rate, self._direct[b][c]), c) for c, rate in self._direct[a].items() if c in self._direct[b]]
+        if shared:  # the widest, then the lowest
+            widest = max(rate for rate, _ in shared)
+            return [a, min((c for rate, c in shared if rate == widest), key=self.gpus.index), b], PathType.NVB
+        path = _path(self._pcie[a], b)
+        return (path, pcie_type(self.graph, path)) if path else None
+
+    def to_nic(self, nic: str, gpu_paths: Paths) -> dict[str, TypedPath | None]:
+        """From every GPU to one NIC; where PCIe does not lead there, over the first of the GPUs nearest to the NIC."""
+        direct = {a: path for a in self.gpus if (path := _path(self._pcie[a], nic))}
+        proxy = min(direct, key=lambda a: len(direct[a]), default=None)
+        out: dict[str, TypedPath | None] = {}
+        for a in self.gpus:
+            if a in direct:
+                out[a] = direct[a], pcie_type(self.graph, direct[a])
+            else:
+                out[a] = None if proxy is None else (gpu_paths[a, proxy][0] + direct[proxy][1:], PathType.PXN)
+        return out
 
 
-def _tree(
-    graph: NodeGraph, source: str, usable: Callable[[LinkKind], bool], transit: set[VertexKind]
-) -> dict[str, str]:
-    """Parent of every vertex reached from `source` in the fewest hops over usable links and transit."""
-    parent, queue = {source: source}, deque([source])
-    while queue:
-        at = queue.popleft()
-        if at != source and graph.kinds[at] not in transit:
-            continue
-        for nxt, wire in graph.wires[at].items():
-            if nxt not in parent and usable(wire.kind):
-                parent[nxt] = at
-                queue.append(nxt)
-    return parent
-
-
-def _path(parent: dict[str, str], target: str) -> Path | None:
+def _path(parent: dict[str, str], target: str) -> Path:
+    """Back from a vertex to the root; nothing where it is not reached."""
     if target not in parent:
-        return None
+        return []
     path = [target]
     while parent[path[-1]] != path[-1]:
         path.append(parent[path[-1]])
     return path[::-1]
-
-
-def _bridged(reach: _Reach, a: str, b: str) -> Path | None:
-    """The path over one other GPU with NVLinks to both; the widest, then the lowest index."""
-    shared = [(min(rate, reach.direct[b][c]), c) for c, rate in reach.direct[a].items() if c in reach.direct[b]]
-    if not shared:
-        return None
-    widest = max(rate for rate, _ in shared)
-    return [a, min((c for rate, c in shared if rate == widest), key=reach.gpus.index), b]
 
 
 def pcie_type(graph: NodeGraph, path: Path) -> PathType:
@@ -115,11 +114,6 @@ def pcie_type(graph: NodeGraph, path: Path) -> PathType:
             return PathType.C2C
         return PathType.P2C if c2c else PathType.PHB
     return PathType.PXB if through.count(VertexKind.PCIE_SWITCH) > 1 else PathType.PIX
-
-
-def vertices_of(graph: NodeGraph, kind: VertexKind) -> list[str]:
-    """The vertices of one kind, in the order they were added."""
-    return [v for v, its in graph.kinds.items() if its == kind]
 
 
 def node_routes(
@@ -138,21 +132,21 @@ def node_routes(
     the graph have no route.
     """
     number = _numbers(graph) if link_id is None else link_id
-    reach = _reach(graph, gpus)
-    gpu_paths: dict[tuple[str, str], tuple[Path, PathType]] = {}
+    reach = _Reach(graph, gpus)
+    gpu_paths: Paths = {}
     for i, a in enumerate(gpus):
         gpu_paths[a, a] = ([a], PathType.LOC)
         for b in gpus[i + 1 :]:
-            path = _gpu_path(reach, a, b)
+            path = reach.between(a, b)
             if path is None:
                 raise TopologyError(f"{name}: {a} and {b} of a node are not connected by NVLink, C2C or PCIe")
             gpu_paths[a, b] = path
             gpu_paths[b, a] = (path[0][::-1], path[1])
 
-    to_nic: dict[tuple[str, str], tuple[Path, PathType]] = {}
+    to_nic: Paths = {}
     alive = [n for n in nics if n in graph.kinds]
     for n in alive:
-        for a, path_to_nic in _nic_paths(reach, n, gpu_paths).items():
+        for a, path_to_nic in reach.to_nic(n, gpu_paths).items():
             if path_to_nic is None:
                 raise TopologyError(
                     f"{name}: {a} and {n} of a node are not connected; a NIC needs a PCIe path to a GPU"
@@ -164,15 +158,15 @@ def node_routes(
 
     def table(rows: Sequence[str], columns: Sequence[str], path_of: Callable[[str, str], Path]) -> Int32:
         paths = [[path_of(r, c) for c in columns] for r in rows]
-        hops = max((len(p) - 1 for row in paths for p in row), default=0)
-        out = np.full((len(rows), len(columns), max(hops, 0)), -1, dtype=np.int32)
+        hops = max((len(p) - 1 for row in paths for p in row if p), default=0)
+        out = np.full((len(rows), len(columns), hops), -1, dtype=np.int32)
         for i, row in enumerate(paths):
             for j, path in enumerate(row):
                 if path:
                     out[i, j, : len(path) - 1] = [number[e] for e in pairwise(path)]
         return out
 
-    none: tuple[Path, PathType] = ([], PathType.DIS)
+    none: TypedPath = ([], PathType.DIS)
     index = np.array([nics.index(n) for n in alive], dtype=np.int32)
     return NodeRoutes(
         links=len(number),
@@ -180,7 +174,9 @@ def node_routes(
         gpu_nic=table(gpus, nics, lambda a, n: to_nic.get((a, n), none)[0]),
         nic_gpu=table(nics, gpus, lambda n, a: to_nic.get((a, n), none)[0][::-1]),
         gpu_gpu_type=np.array([[gpu_paths[a, b][1] for b in gpus] for a in gpus], dtype=np.uint8),
-        gpu_nic_type=_matrix([[to_nic.get((a, n), none)[1] for n in nics] for a in gpus], len(gpus), len(nics)),
+        gpu_nic_type=np.array([to_nic.get((a, n), none)[1] for a in gpus for n in nics], np.uint8).reshape(
+            len(gpus), len(nics)
+        ),
         nearest_nic=index[nearest] if len(index) else nearest,
     )
 
@@ -193,12 +189,7 @@ def _numbers(graph: NodeGraph) -> dict[tuple[str, str], int]:
     return number
 
 
-def _rail_changes(
-    gpus: Sequence[str],
-    nics: Sequence[str],
-    gpu_paths: dict[tuple[str, str], tuple[Path, PathType]],
-    to_nic: dict[tuple[str, str], tuple[Path, PathType]],
-) -> dict[tuple[str, str], tuple[Path, PathType]]:
+def _rail_changes(gpus: Sequence[str], nics: Sequence[str], gpu_paths: Paths, to_nic: Paths) -> Paths:
     """Paths over NVLink and the first GPU that is nearest to the NIC, for GPUs that have a nearer NIC (PXN)."""
 
     def distance(a: str, n: str) -> tuple[int, int]:
@@ -215,36 +206,6 @@ def _rail_changes(
             if distance(a, n) > home[a] and kind == PathType.NVL:
                 out[a, n] = path + to_nic[proxy, n][0][1:], PathType.PXN
     return out
-
-
-def _gpu_path(reach: _Reach, a: str, b: str) -> tuple[Path, PathType] | None:
-    direct = _path(reach.nvlink[a], b)
-    if direct is not None:
-        return direct, PathType.NVL
-    bridged = _bridged(reach, a, b)
-    if bridged is not None:
-        return bridged, PathType.NVB
-    path = _path(reach.pcie[a], b)
-    return None if path is None else (path, pcie_type(reach.graph, path))
-
-
-def _nic_paths(
-    reach: _Reach, nic: str, gpu_paths: dict[tuple[str, str], tuple[Path, PathType]]
-) -> dict[str, tuple[Path, PathType] | None]:
-    """From every GPU to one NIC; where PCIe does not lead there, over the first of the GPUs nearest to the NIC."""
-    direct = {a: path for a in reach.gpus if (path := _path(reach.pcie[a], nic)) is not None}
-    proxy = min(direct, key=lambda a: len(direct[a]), default=None)
-    out: dict[str, tuple[Path, PathType] | None] = {}
-    for a in reach.gpus:
-        if a in direct:
-            out[a] = direct[a], pcie_type(reach.graph, direct[a])
-        else:
-            out[a] = None if proxy is None else (gpu_paths[a, proxy][0] + direct[proxy][1:], PathType.PXN)
-    return out
-
-
-def _matrix(rows: list[list[PathType]], height: int, width: int) -> UInt8:
-    return np.array(rows, dtype=np.uint8).reshape(height, width)
 
 
 def _nearest(gpus: Sequence[str], nics: Sequence[str], distance: dict[tuple[str, str], tuple[int, int]]) -> Int32:

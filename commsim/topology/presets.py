@@ -5,10 +5,11 @@ A description extends another field by field; the knobs of the scenario are appl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -17,9 +18,8 @@ from commsim.errors import Fault, TopologyError
 from commsim.resources import data_root
 from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of
 from commsim.topology.freeze import NodePart, freeze
-from commsim.topology.graph import Cpu, Gpu, Topology, VertexKind
+from commsim.topology.graph import Cpu, Gpu, Topology
 from commsim.topology.node import NIC_LATENCY_S, full_gpus, full_nics, node_graph
-from commsim.topology.node_routes import vertices_of
 from commsim.topology.spec import (
     CpuSpec,
     FabricSpec,
@@ -75,7 +75,7 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
         topology = _of_groups(spec, spec.groups, base_dir, name)
     else:
         described, machine = _described(spec, base_dir)
-        topology = build(machine, spec, described)
+        topology = _joined(described, [_part(machine, spec, described)], machine.fabric, spec)
     faults = [*((file and file.faults) or ()), *(spec.faults or ())]
     if not faults:
         return topology
@@ -99,27 +99,28 @@ def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Mac
     if spec.preset is not None:
         name, machine = spec.preset, _read_preset(spec.preset)
     elif spec.path is not None:
-        name, machine = _read_path(base_dir / spec.path)
+        file, machine = _read(base_dir / spec.path)
+        name = file.name or (base_dir / spec.path).stem
     else:
         name, machine = "topology", MachineSpec()
-    blocks = {k: v for k, v in spec if k in MachineSpec.model_fields and k in spec.model_fields_set}
-    return name, _merged(machine, MachineSpec.model_construct(set(blocks), **blocks))
+    return name, _merged(machine, _machine_of(spec))
 
 
 def load_preset(name: str, **knobs: object) -> Topology:
     """A shipped preset with knobs: ``load_preset("hgx-h100-ndr400", nodes=64, oversubscription=2.0)``."""
-    return load_topology(_spec(f"preset {name}", {"preset": name, **knobs}), Path())
+    return load_topology(topology_spec(f"preset {name}", {"preset": name, **knobs}), Path())
 
 
 def load_file(path: Path, **knobs: object) -> Topology:
     """The topology of a description file."""
-    return load_topology(_spec(str(path), {"path": str(path), **knobs}), Path())
+    return load_topology(topology_spec(str(path), {"path": str(path), **knobs}), Path())
 
 
-def _spec(origin: str, data: dict[str, object]) -> TopologySpec:
+def topology_spec(origin: str, described: dict[str, object]) -> TopologySpec:
+    """A description that stands in no file, so that its faults have no lines."""
     try:
-        return validate(TopologySpec, Document(file=origin, data=data, marks={}), error=TopologyError)
-    except TopologyError as error:  # there is no file, so there are no lines
+        return validate(TopologySpec, Document(file=origin, data=described, marks={}), error=TopologyError)
+    except TopologyError as error:
         raise TopologyError([replace(fault, line=0, column=0) for fault in error.faults]) from None
 
 
@@ -155,17 +156,9 @@ def described(path: Path) -> Preset:
 
 
 def _read_preset(name: str) -> MachineSpec:
-    names = preset_names()
-    if name not in names:
-        close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(names)}"
-        raise TopologyError(f"unknown preset {name[:80]!r}; {hint}")
+    if name not in preset_names():
+        raise TopologyError(_unknown_preset(name, f"the presets are {', '.join(preset_names())}"))
     return _read(_folder() / f"{name}.yaml")[1]
-
-
-def _read_path(path: Path) -> tuple[str, MachineSpec]:
-    file, machine = _read(path)
-    return file.name or path.stem, machine
 
 
 def _read(path: Path, seen: tuple[str, ...] = ()) -> tuple[TopologyFile, MachineSpec]:
@@ -174,8 +167,7 @@ def _read(path: Path, seen: tuple[str, ...] = ()) -> tuple[TopologyFile, Machine
     if len(documents) != 1:
         raise TopologyError([Fault(str(path), 0, 0, "", f"expected one topology, found {len(documents)} documents")])
     file = validate(TopologyFile, documents[0], error=TopologyError)
-    blocks = {k: v for k, v in file if k in MachineSpec.model_fields and k in file.model_fields_set}
-    own = MachineSpec.model_construct(set(blocks), **blocks)
+    own = _machine_of(file)
     if file.extends is None:
         return file, own
     line, column = documents[0].marks.get(("extends",), (0, 0))
@@ -189,43 +181,62 @@ def _read(path: Path, seen: tuple[str, ...] = ()) -> tuple[TopologyFile, Machine
 def _extends_fault(name: str, path: Path, seen: tuple[str, ...]) -> str | None:
     if name in seen or len(seen) >= _MOST_EXTENDS or (path.parent == _folder() and path.stem == name):
         return f"found a circle of topologies that extend each other: {' -> '.join((*seen, name))}"
-    names = preset_names()
-    if name in names:
-        return None
-    close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    return f"unknown preset {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else "see `topo list`")
+    return None if name in preset_names() else _unknown_preset(name, "see `topo list`")
+
+
+def _unknown_preset(name: str, otherwise: str) -> str:
+    close = get_close_matches(name.lower(), preset_names(), n=3, cutoff=0.5)
+    return f"unknown preset {name[:80]!r}; " + (f"did you mean {' or '.join(close)}?" if close else otherwise)
+
+
+def _machine_of(spec: MachineSpec) -> MachineSpec:
+    """The blocks of a machine that a description states, without all else that it holds."""
+    blocks = {k: v for k, v in spec if k in MachineSpec.model_fields and k in spec.model_fields_set}
+    return MachineSpec.model_construct(set(blocks), **blocks)
 
 
 def _merged(base: M, over: M) -> M:
     """`base` with every field that `over` states; blocks merge field by field."""
-    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.kind not in {None, base.kind}:
-        base = cast("M", applicable(base, over.kind))  # another kind of fabric keeps only what both have
-    if isinstance(over, FabricSpec) and over.ports is not None:
-        sizes = dict.fromkeys(("nodes_per_leaf", "spines", "leaves_per_pod", "cores"))
-        base = base.model_copy(update=sizes)  # switches of other ports: the base's numbers do not fit them
-    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec) and over.network is not None:
-        fits = PLUGIN_NETWORKS.get(base.plugin or "none", {over.network})
-        base = base if over.network in fits else base.model_copy(update={"plugin": None})
-        if over.network != "infiniband":
-            base = base.model_copy(update={"adaptive_routing": None})  # of the base's InfiniBand switches
+    if isinstance(over, NodeSpec) and over.vertices is not None:
+        return over
+    if isinstance(base, FabricSpec) and isinstance(over, FabricSpec):
+        base = cast("M", _fitting(base, over))
     update: dict[str, object] = {}
     for field in over.model_fields_set:
         new, old = getattr(over, field), getattr(base, field)
         both = isinstance(new, BaseModel) and isinstance(old, BaseModel)
         update[field] = _merged(old, new) if both else new
-    if isinstance(over, NodeSpec) and over.vertices is not None:
-        return over
     return base.model_copy(update=update)
+
+
+def _fitting(base: FabricSpec, over: FabricSpec) -> FabricSpec:
+    """The fields of a fabric that still fit where another description changes its kind, ports or network."""
+    gone: list[str] = []
+    if over.kind not in {None, base.kind}:
+        base = applicable(base, over.kind)
+    if over.ports is not None:
+        gone += ["nodes_per_leaf", "spines", "leaves_per_pod", "cores"]
+    if over.network not in {None, *PLUGIN_NETWORKS.get(base.plugin or "none", {over.network})}:
+        gone += ["plugin"]
+    if over.network not in {None, "infiniband"}:
+        gone += ["adaptive_routing"]
+    return base.model_copy(update=dict.fromkeys(gone))
 
 
 # -- building ---------------------------------
 
 
-def build(machine: MachineSpec, knobs: TopologySpec, name: str) -> Topology:
-    """The topology of a complete machine under the knobs of a scenario."""
-    part = _part(machine, knobs, name)
-    fabric = _fabric_spec(machine.fabric, knobs)
-    return freeze(name, [part], fabric_of(fabric, part.nodes, _nics_of(part), name))
+def _joined(name: str, parts: Sequence[NodePart], described: FabricSpec | None, knobs: TopologySpec) -> Topology:
+    """The topology of nodes in a fabric, with what the knobs of a scenario say of it."""
+    fields = ("oversubscription", "nodes_per_leaf")
+    update = {field: getattr(knobs, field) for field in fields if getattr(knobs, field) is not None}
+    spec = described or FabricSpec()
+    if spec.kind is None and update:
+        update["kind"] = "rail_fat_tree"
+    nodes, nics = sum(p.nodes for p in parts), max(len(p.nics) for p in parts)
+    fabric = fabric_of(spec.model_copy(update=update), nodes, nics, name)
+    _check_ranks(sum(p.nodes * p.ranks_per_node for p in parts), name)
+    return freeze(name, parts, fabric)
 
 
 def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path, title: str | None) -> Topology:
@@ -236,17 +247,8 @@ def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path, titl
         names.append(name)
         parts.append(_part(machine, group, f"groups.{i} ({name})"))
         first = machine.fabric if i == 0 else first
-    own = MachineSpec() if spec.fabric is None else MachineSpec.model_construct({"fabric"}, fabric=spec.fabric)
-    machine = _merged(MachineSpec() if first is None else MachineSpec(fabric=first), own)
-    name = title or "+".join(dict.fromkeys(names))[:64]
-    nodes = sum(p.nodes for p in parts)
-    fabric = fabric_of(_fabric_spec(machine.fabric, spec), nodes, max(map(_nics_of, parts)), name)
-    _check_ranks(sum(p.nodes * p.ranks_per_node for p in parts), name)
-    return freeze(name, parts, fabric)
-
-
-def _nics_of(part: NodePart) -> int:
-    return len(vertices_of(part.graph, VertexKind.NIC))
+    fabric = _merged(first, spec.fabric) if first and spec.fabric else spec.fabric or first
+    return _joined(title or "+".join(dict.fromkeys(names))[:64], parts, fabric, spec)
 
 
 def _check_ranks(ranks: int, name: str) -> None:
@@ -274,9 +276,10 @@ def _part(machine: MachineSpec, knobs: TopologySpec | GroupSpec, name: str) -> N
     if node.nvlink and node.nvlink.links and (node.nvlink.kind or "none") != "none":
         graph.nvlink = (node.nvlink.links, node.nvlink.bandwidth or 0.0)
     latency = node.nic.latency if node.nic else None
+    gpu, cpu = machine.gpu or GpuSpec(), machine.cpu or CpuSpec()
     return NodePart(
-        gpu=_gpu(machine.gpu, name),
-        cpu=_cpu(machine.cpu, name),
+        gpu=Gpu(**_stated(gpu, "gpu", ("model", "generation", "sm"), name), peer_to_peer=gpu.peer_to_peer is not False),
+        cpu=Cpu(**_stated(cpu, "cpu", ("arch", "vendor"), name), model=cpu.model or "", cores=cpu.cores or 0),
         graph=graph,
         ranks_per_node=gpus,
         nodes=knobs.nodes,
@@ -304,27 +307,9 @@ def _nic_count(node: NodeSpec, knobs: TopologySpec | GroupSpec, gpus: int, full:
     return described, full
 
 
-def _fabric_spec(described: FabricSpec | None, knobs: TopologySpec) -> FabricSpec:
-    given = {
-        "oversubscription": knobs.oversubscription,
-        "nodes_per_leaf": knobs.nodes_per_leaf,
-    }
-    spec = described or FabricSpec()
-    update: dict[str, object] = {k: v for k, v in given.items() if v is not None}
-    if spec.kind is None and update:
-        update["kind"] = "rail_fat_tree"
-    return spec.model_copy(update=update)
-
-
-def _gpu(spec: GpuSpec | None, name: str) -> Gpu:
-    if spec is None or spec.model is None or spec.generation is None or spec.sm is None:
-        missing = [f for f in ("model", "generation", "sm") if spec is None or getattr(spec, f) is None]
-        raise TopologyError(f"{name}: gpu: {', '.join(missing)} missing")
-    return Gpu(spec.model, spec.generation, spec.sm, spec.peer_to_peer is not False)
-
-
-def _cpu(spec: CpuSpec | None, name: str) -> Cpu:
-    if spec is None or spec.arch is None or spec.vendor is None:
-        missing = [f for f in ("arch", "vendor") if spec is None or getattr(spec, f) is None]
-        raise TopologyError(f"{name}: cpu: {', '.join(missing)} missing")
-    return Cpu(spec.arch, spec.vendor, spec.model or "", spec.cores or 0)
+def _stated(spec: GpuSpec | CpuSpec, block: str, fields: Sequence[str], name: str) -> dict[str, Any]:
+    """The figures of a block that must be stated."""
+    missing = [field for field in fields if getattr(spec, field) is None]
+    if missing:
+        raise TopologyError(f"{name}: {block}: {', '.join(missing)} missing")
+    return {field: getattr(spec, field) for field in fields}

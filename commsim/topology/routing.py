@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from commsim.errors import TopologyError
 from commsim.topology.columns import TopologyColumns
-from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.kinds import Bool, Int32, Int64, RouteTable
 
 if TYPE_CHECKING:
@@ -116,23 +115,12 @@ def _links(topology: TopologyColumns, src: Int64, dst: Int64, rail: Int64, same_
 
 def fabric_links(topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64) -> tuple[Int64, Int64, Int32]:
     """(NIC at the source, NIC at the destination, links between their switches) of pairs of nodes."""
-    fabric = topology.fabric_routes
-    assert fabric is not None  # pairs of different nodes
     to_rail = rail if topology.uniform else rail % topology.nics_of_nodes[to_node]
-    links = fabric.between(node, rail, to_node, to_rail)
-    bad = ~_works(topology, node, rail, to_node, to_rail, links)
+    links = topology.fabric.between(node, rail, to_node, to_rail)
+    up = topology.usable_nics
+    bad = ~(topology.passable(links) & up[node, rail] & up[to_node, to_rail])
     if not bad.any():
         return rail, to_rail, links
     from commsim.topology.detour import rerouted
 
     return rerouted(topology, node, to_node, rail, to_rail, links, bad)
-
-
-def _works(topology: TopologyColumns, node: Int64, rail: Int64, to_node: Int64, to_rail: Int64, links: Int32) -> Bool:
-    """Whether both NICs and all links of a path are up."""
-    joined = np.asarray(links[:, 0] != UNREACHABLE) if links.shape[1] else np.ones(len(links), dtype=bool)
-    if topology.link_failed is None:
-        return joined
-    up = topology.usable_nics
-    broken = (topology.link_failed[links] & (links >= 0)).any(axis=1)
-    return joined & up[node, rail] & up[to_node, to_rail] & ~broken

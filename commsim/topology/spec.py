@@ -36,7 +36,7 @@ much.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -46,12 +46,17 @@ from commsim.units import GIGA
 Text = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 Factor = Annotated[float, Field(strict=True, ge=1, le=1e6, allow_inf_nan=False)]
-
-
+Flag = Annotated[bool, Field(strict=True)]
+Index = Annotated[int, Field(strict=True, ge=0)]
 Nodes = Annotated[int, Field(strict=True, ge=1, le=65536)]
 Gpus = Annotated[int, Field(strict=True, ge=1, le=576)]
 Nics = Annotated[int, Field(strict=True, ge=0, le=576)]
 Links = Annotated[int, Field(strict=True, ge=0, le=64)]
+
+
+def optional(description: str) -> Any:
+    """A field that may be left out."""
+    return Field(default=None, description=description)
 
 
 class _Block(BaseModel):
@@ -61,17 +66,16 @@ class _Block(BaseModel):
 class GpuSpec(_Block):
     """The GPU of every rank; generation `cpu` for ranks that are processes without one, then `sm` is 0."""
 
-    model: Text | None = Field(default=None, description="as the vendor calls it")
-    generation: Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cpu"] | None = Field(
-        default=None, description="of its architecture; `cpu` for ranks that are processes without a GPU"
+    model: Text | None = optional("as the vendor calls it")
+    generation: Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cpu"] | None = optional(
+        "of its architecture; `cpu` for ranks that are processes without a GPU"
     )
-    sm: Annotated[int, Field(strict=True, ge=0, le=200)] | None = Field(
-        default=None, description="compute capability times ten, such as 90; 0 for `cpu`"
+    sm: Annotated[int, Field(strict=True, ge=0, le=200)] | None = optional(
+        "compute capability times ten, such as 90; 0 for `cpu`"
     )
-    peer_to_peer: bool | None = Field(
-        default=None,
-        description="whether GPUs may write to each other's memory over PCIe, which the driver of a GeForce denies; "
-        "left out: they may",
+    peer_to_peer: bool | None = optional(
+        "whether GPUs may write to each other's memory over PCIe, which the driver of a GeForce denies; "
+        "left out: they may"
     )
 
     @model_validator(mode="after")
@@ -84,82 +88,58 @@ class GpuSpec(_Block):
 class CpuSpec(_Block):
     """The host CPU; NCCL's tuner reads architecture and vendor, gloo's model the `cores` that a node's ranks share."""
 
-    arch: Literal["x86_64", "arm64", "ppc64"] | None = Field(default=None, description="NCCL's choice depends on it")
-    vendor: Literal["intel", "amd", "arm", "ibm", "zhaoxin"] | None = Field(
-        default=None, description="NCCL's choice depends on it"
-    )
-    model: Text | None = Field(default=None, description="NCCL's choice depends on it")
-    cores: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = Field(
-        default=None, description="those that the ranks of a node share, for gloo"
+    arch: Literal["x86_64", "arm64", "ppc64"] | None = optional("NCCL's choice depends on it")
+    vendor: Literal["intel", "amd", "arm", "ibm", "zhaoxin"] | None = optional("NCCL's choice depends on it")
+    model: Text | None = optional("NCCL's choice depends on it")
+    cores: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = optional(
+        "those that the ranks of a node share, for gloo"
     )
 
 
 class NvlinkSpec(_Block):
-    """NVLink inside a node.
+    """NVLink inside a node; its NVSwitches are drawn as one."""
 
-    `links` is per GPU; `bandwidth` and `latency` are of one link. `switch`: all links of a GPU go to
-    NVSwitches, drawn as one. `mesh`: the links are shared evenly by the other GPUs. `cube_mesh`: the DGX-1
-    wiring of 8 GPUs. `pairs`: bridges join GPUs 0-1, 2-3, ...
-    """
-
-    kind: Literal["switch", "mesh", "cube_mesh", "pairs", "none"] | None = Field(
-        default=None,
-        description=(
-            "how links are wired: to NVSwitches, shared evenly by the other GPUs, the DGX-1's, or bridges that "
-            "join 0-1, 2-3 ..."
-        ),
+    kind: Literal["switch", "mesh", "cube_mesh", "pairs", "none"] | None = optional(
+        "how links are wired: to NVSwitches, shared evenly by the other GPUs, the DGX-1's, or bridges that "
+        "join 0-1, 2-3 ..."
     )
-    links: Links | None = Field(default=None, description="per GPU")
-    bandwidth: Bandwidth | None = Field(default=None, description="of one link, one direction")
-    latency: Seconds | None = Field(default=None, description="of one link")
+    links: Links | None = optional("per GPU")
+    bandwidth: Bandwidth | None = optional("of one link, one direction")
+    latency: Seconds | None = optional("of one link")
 
 
 class PcieSpec(_Block):
-    """GPUs under PCIe switches (`gpus_per_switch`, 0 for none) under the host bridges of `sockets` CPUs.
+    """GPUs under PCIe switches under the host bridges of CPUs; boards of sockets are joined by NVLink only."""
 
-    `switch_bandwidth` is the uplink of a switch (default: `bandwidth`). Sockets are joined all to all inside
-    boards of `linked_sockets` (default: all of them); boards are joined by NVLink only.
-    """
-
-    bandwidth: Bandwidth | None = Field(default=None, description="of a GPU's link, one direction")
-    latency: Seconds | None = Field(default=None, description="of a link")
-    sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = Field(
-        default=None, description="CPUs, each a host bridge"
+    bandwidth: Bandwidth | None = optional("of a GPU's link, one direction")
+    latency: Seconds | None = optional("of a link")
+    sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = optional("CPUs, each a host bridge")
+    gpus_per_switch: Annotated[int, Field(strict=True, ge=0, le=64)] | None = optional(
+        "0 for GPUs right under the host bridge"
     )
-    gpus_per_switch: Annotated[int, Field(strict=True, ge=0, le=64)] | None = Field(
-        default=None, description="0 for GPUs right under the host bridge"
-    )
-    switch_bandwidth: Bandwidth | None = Field(default=None, description="uplink of a switch; left out: `bandwidth`")
-    socket_bandwidth: Bandwidth | None = Field(default=None, description="between two sockets")
-    socket_latency: Seconds | None = Field(default=None, description="between two sockets")
-    linked_sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = Field(
-        default=None, description="sockets joined all to all on one board; left out: all"
+    switch_bandwidth: Bandwidth | None = optional("uplink of a switch; left out: `bandwidth`")
+    socket_bandwidth: Bandwidth | None = optional("between two sockets")
+    socket_latency: Seconds | None = optional("between two sockets")
+    linked_sockets: Annotated[int, Field(strict=True, ge=1, le=288)] | None = optional(
+        "sockets joined all to all on one board; left out: all"
     )
 
 
 class C2cSpec(_Block):
     """NVLink-C2C from each GPU to its own CPU, instead of PCIe (superchips)."""
 
-    bandwidth: Bandwidth | None = Field(default=None, description="of a GPU to its own CPU, one direction")
-    latency: Seconds | None = Field(default=None, description="of that link")
+    bandwidth: Bandwidth | None = optional("of a GPU to its own CPU, one direction")
+    latency: Seconds | None = optional("of that link")
 
 
 class NicSpec(_Block):
-    """The NICs of a node, spread over its GPUs: beside a GPU under its PCIe switch, or under its host.
+    """The NICs of a node, spread over its GPUs."""
 
-    `latency` is that of one NIC and its cable to the leaf; `pcie_bandwidth` defaults to that of the PCIe
-    tree.
-    """
-
-    count: Nics | None = Field(default=None, description="per node")
-    bandwidth: Bandwidth | None = Field(default=None, description="of one card, one direction")
-    latency: Seconds | None = Field(default=None, description="of one card and its cable to the leaf")
-    attach: Literal["switch", "host"] | None = Field(
-        default=None, description="beside a GPU under its PCIe switch, or under its host"
-    )
-    pcie_bandwidth: Bandwidth | None = Field(
-        default=None, description="of the card's own PCIe link; left out: that of the PCIe tree"
-    )
+    count: Nics | None = optional("per node")
+    bandwidth: Bandwidth | None = optional("of one card, one direction")
+    latency: Seconds | None = optional("of one card and its cable to the leaf")
+    attach: Literal["switch", "host"] | None = optional("beside a GPU under its PCIe switch, or under its host")
+    pcie_bandwidth: Bandwidth | None = optional("of the card's own PCIe link; left out: that of the PCIe tree")
 
 
 class LinkSpec(_Block):
@@ -177,18 +157,18 @@ class LinkSpec(_Block):
 class NodeSpec(_Block):
     """One node: a pattern (`gpus`, `nvlink`, `pcie`, `c2c`), or `vertices` and `links`; and its NICs."""
 
-    gpus: Gpus | None = Field(default=None, description="how many")
-    nvlink: NvlinkSpec | None = Field(default=None, description="NVLink between them")
-    pcie: PcieSpec | None = Field(default=None, description="the PCIe tree")
-    c2c: C2cSpec | None = Field(default=None, description="NVLink-C2C to CPUs instead of PCIe (superchips)")
-    nic: NicSpec | None = Field(default=None, description="network cards")
+    gpus: Gpus | None = optional("how many")
+    nvlink: NvlinkSpec | None = optional("NVLink between them")
+    pcie: PcieSpec | None = optional("the PCIe tree")
+    c2c: C2cSpec | None = optional("NVLink-C2C to CPUs instead of PCIe (superchips)")
+    nic: NicSpec | None = optional("network cards")
     vertices: dict[Name, Literal["gpu", "nvswitch", "pcie_switch", "host", "nic", "card"]] | None = Field(
         default=None,
         max_length=2048,
         description="written out: name to kind of every part, with `links`; a card is a device whose ports are NICs",
     )
-    links: Annotated[list[LinkSpec], Field(max_length=8192)] | None = Field(
-        default=None, description="written out: every link, with `vertices`"
+    links: Annotated[list[LinkSpec], Field(max_length=8192)] | None = optional(
+        "written out: every link, with `vertices`"
     )
 
     @model_validator(mode="after")
@@ -213,7 +193,7 @@ class RouteSpec(_Block):
     via: Annotated[list[Vertex], Field(max_length=64)] = Field(
         default_factory=list, description="switches in order; and back"
     )
-    one_way: Annotated[bool, Field(strict=True)] = Field(default=False, description="not back")
+    one_way: Flag = Field(default=False, description="not back")
 
 
 class FabricSpec(_Block):
@@ -244,92 +224,68 @@ class FabricSpec(_Block):
     `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
     """
 
-    kind: FabricKind | None = Field(default=None, description="shape of the network")
-    network: Literal["infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet"] | None = Field(
-        default=None, description="what runs on it: NCCL's constants differ"
+    kind: FabricKind | None = optional("shape of the network")
+    network: Literal["infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet"] | None = optional(
+        "what runs on it: NCCL's constants differ"
     )
-    plugin: Literal["none", "aws-ofi-nccl", "gib", "tcpxo", "tcpx"] | None = Field(
-        default=None,
-        description="NCCL's network plugin; every job gets the variables that it sets, unless it sets them itself",
+    plugin: Literal["none", "aws-ofi-nccl", "gib", "tcpxo", "tcpx"] | None = optional(
+        "NCCL's network plugin; every job gets the variables that it sets, unless it sets them itself"
     )
-    in_network_reduction: Annotated[bool, Field(strict=True)] | None = Field(
-        default=None, description="InfiniBand switches add for the job (SHARP); not taken for granted"
+    in_network_reduction: Flag | None = optional("InfiniBand switches add for the job (SHARP); not taken for granted")
+    adaptive_routing: Flag | None = optional(
+        "InfiniBand switches route packets adaptively, as those of NDR and XDR do by default"
     )
-    adaptive_routing: Annotated[bool, Field(strict=True)] | None = Field(
-        default=None, description="InfiniBand switches route packets adaptively, as those of NDR and XDR do by default"
+    routing: Routing | None = optional(
+        "how equal paths are used: by place, by a hash, evenly, changing rails inside a node, or as `routes` say"
     )
-    routing: Routing | None = Field(
-        default=None,
-        description=(
-            "how equal paths are used: by place, by a hash, evenly, changing rails inside a node, or as `routes` say"
-        ),
+    hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = optional("of `ecmp`")
+    routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = optional("for `static`")
+    switch_latency: Seconds | None = optional("of a switch")
+    cable_latency: Seconds | None = optional("of a cable between switches")
+    nodes_per_leaf: Nodes | None = optional(
+        "nodes whose cards meet in one leaf switch (trees); nodes per switch (dragonfly)"
     )
-    hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = Field(default=None, description="of `ecmp`")
-    routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = Field(default=None, description="for `static`")
-    switch_latency: Seconds | None = Field(default=None, description="of a switch")
-    cable_latency: Seconds | None = Field(default=None, description="of a cable between switches")
-    nodes_per_leaf: Nodes | None = Field(
-        default=None, description="nodes whose cards meet in one leaf switch (trees); nodes per switch (dragonfly)"
+    oversubscription: Factor | None = optional("bandwidth towards the nodes over bandwidth towards the spines")
+    spines: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = optional(
+        "switches above the leaves; one stands for a group of them"
     )
-    oversubscription: Factor | None = Field(
-        default=None, description="bandwidth towards the nodes over bandwidth towards the spines"
+    levels: Literal[2, 3] | None = optional("of a tree")
+    leaves_per_pod: Count | None = optional("with three levels, per rail")
+    cores: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = optional("switches above the pods")
+    core_oversubscription: Factor | None = optional("bandwidth towards the leaves over bandwidth towards the cores")
+    ports: Annotated[int, Field(strict=True, ge=2, le=1024)] | None = optional(
+        "of every switch: sets the other numbers of a tree"
     )
-    spines: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
-        default=None, description="switches above the leaves; one stands for a group of them"
-    )
-    levels: Literal[2, 3] | None = Field(default=None, description="of a tree")
-    leaves_per_pod: Count | None = Field(default=None, description="with three levels, per rail")
-    cores: Annotated[int, Field(strict=True, ge=1, le=65536)] | None = Field(
-        default=None, description="switches above the pods"
-    )
-    core_oversubscription: Factor | None = Field(
-        default=None, description="bandwidth towards the leaves over bandwidth towards the cores"
-    )
-    ports: Annotated[int, Field(strict=True, ge=2, le=1024)] | None = Field(
-        default=None, description="of every switch: sets the other numbers of a tree"
-    )
-    rails: Count | None = Field(default=None, description="how many; left out: one per card")
-    planes: Count | None = Field(
-        default=None, description="copies of the tree that share the cards of a node and nothing else"
-    )
-    link_bandwidth: Bandwidth | None = Field(
-        default=None, description="of a link in a dragonfly's group or of a torus, one direction"
-    )
-    leaves_per_group: Count | None = Field(default=None, description="switches of a dragonfly's group")
-    global_links: Count | None = Field(default=None, description="per pair of groups")
-    global_bandwidth: Bandwidth | None = Field(default=None, description="of one of them")
-    global_latency: Seconds | None = Field(default=None, description="of one of them")
+    rails: Count | None = optional("how many; left out: one per card")
+    planes: Count | None = optional("copies of the tree that share the cards of a node and nothing else")
+    link_bandwidth: Bandwidth | None = optional("of a link in a dragonfly's group or of a torus, one direction")
+    leaves_per_group: Count | None = optional("switches of a dragonfly's group")
+    global_links: Count | None = optional("per pair of groups")
+    global_bandwidth: Bandwidth | None = optional("of one of them")
+    global_latency: Seconds | None = optional("of one of them")
     dimensions: (
         Annotated[int, Field(strict=True, ge=1, le=6)]
         | Annotated[list[Nodes], Field(min_length=1, max_length=6)]
         | None
-    ) = Field(default=None, description="of a torus: sizes, or how many for a shape near a cube")
+    ) = optional("of a torus: sizes, or how many for a shape near a cube")
 
 
 class FaultSpec(_Block):
-    """Something degraded or failed: one of `link`, `nic`, `node` and `switch`, and what is wrong with it.
+    """Something degraded or failed: one of `link`, `nic`, `node` and `switch`, and what is wrong with it."""
 
-    `link`: two neighbours by name (`[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`), both directions. `nic`:
-    [node, index], its port. `node`: all its NICs. `switch`: all its links. `bandwidth_factor` multiplies the
-    bandwidth, `latency_factor` the latency; `failed` takes the links away.
-    """
-
-    link: tuple[Vertex, Vertex] | None = Field(
-        default=None,
-        description="two neighbours by name, both directions: `[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`",
+    link: tuple[Vertex, Vertex] | None = optional(
+        "two neighbours by name, both directions: `[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`"
     )
-    nic: tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[int, Field(strict=True, ge=0)]] | None = Field(
-        default=None, description="`[node, index]`: its port"
+    nic: tuple[Index, Index] | None = optional("`[node, index]`: its port")
+    node: Index | None = optional("all its cards")
+    switch: Vertex | None = optional("all its links")
+    bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = optional(
+        "multiplies the bandwidth"
     )
-    node: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="all its cards")
-    switch: Vertex | None = Field(default=None, description="all its links")
-    bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = Field(
-        default=None, description="on the bandwidth"
+    latency_factor: Annotated[float, Field(strict=True, ge=1, le=GIGA, allow_inf_nan=False)] | None = optional(
+        "multiplies the latency"
     )
-    latency_factor: Annotated[float, Field(strict=True, ge=1, le=GIGA, allow_inf_nan=False)] | None = Field(
-        default=None, description="on the latency"
-    )
-    failed: Annotated[bool, Field(strict=True)] = Field(default=False, description="the links are gone")
+    failed: Flag = Field(default=False, description="the links are gone")
 
     @model_validator(mode="after")
     def _one_place_one_fault(self) -> FaultSpec:
@@ -345,28 +301,35 @@ class FaultSpec(_Block):
 class MachineSpec(_Block):
     """The four blocks that describe a machine, all optional so that one description can extend another."""
 
-    gpu: GpuSpec | None = Field(default=None, description="the GPU of every rank")
-    cpu: CpuSpec | None = Field(default=None, description="the host")
-    node: NodeSpec | None = Field(default=None, description="what a node holds")
-    fabric: FabricSpec | None = Field(default=None, description="the network between nodes")
+    gpu: GpuSpec | None = optional("the GPU of every rank")
+    cpu: CpuSpec | None = optional("the host")
+    node: NodeSpec | None = optional("what a node holds")
+    fabric: FabricSpec | None = optional("the network between nodes")
 
 
-class GroupSpec(MachineSpec):
-    """Some nodes of a cluster of different nodes: a preset, a path or a machine, and the knobs of its nodes."""
+class _NodesSpec(MachineSpec):
+    """Nodes that are alike: a preset, a path or a machine, and the knobs of its nodes."""
 
-    preset: Text | None = Field(default=None, description="a shipped machine")
-    path: Text | None = Field(default=None, description="a description of your own")
-    nodes: Nodes = Field(default=1, description="how many such nodes")
-    gpus_per_node: Gpus | None = Field(default=None, description="use fewer GPUs than a node has")
-    nics_per_node: Nics | None = Field(default=None, description="network cards of a node")
-    nic_bandwidth: Bandwidth | None = Field(default=None, description="of one card")
+    preset: Text | None = optional("a shipped machine: `commsim topo list` prints them")
+    path: Text | None = optional("a description of your own, relative to the scenario file")
+    nodes: Nodes = Field(default=1, description="how many")
+    gpus_per_node: Gpus | None = optional("use fewer GPUs than a node has")
+    nics_per_node: Nics | None = optional("network cards of a node; left out: as described")
+    nic_bandwidth: Bandwidth | None = optional("of one card; left out: as described")
 
-    @model_validator(mode="after")
-    def _one_source(self) -> GroupSpec:
+    def _check_source(self, *, needed: bool = True) -> None:
         if self.preset is not None and self.path is not None:
             raise ValueError("found preset and path, expected one of them")
-        if self.preset is None and self.path is None and self.node is None:
+        if needed and self.preset is None and self.path is None and self.node is None:
             raise ValueError("expected a preset, a path, or a machine (gpu, cpu, node)")
+
+
+class GroupSpec(_NodesSpec):
+    """Some nodes of a cluster of different nodes: a preset, a path or a machine, and the knobs of its nodes."""
+
+    @model_validator(mode="after")
+    def _no_fabric(self) -> GroupSpec:
+        self._check_source()
         if self.fabric is not None:
             raise ValueError("the fabric joins all groups; describe it beside groups, not inside one")
         return self
@@ -382,12 +345,12 @@ class TopologyFile(MachineSpec):
     Or a cluster: `groups` of nodes, and the `fabric` and `faults` of all.
     """
 
-    extends: Name | None = Field(default=None, description="a preset that this file changes")
-    name: Name | None = Field(default=None, description="of the machine")
-    description: Text | None = Field(default=None, description="one sentence")
-    source: Text | list[Text] | None = Field(default=None, description="where the figures come from")
-    groups: Groups | None = Field(default=None, description="nodes of different kinds")
-    faults: Faults | None = Field(default=None, description="degraded or failed parts")
+    extends: Name | None = optional("a preset that this file changes")
+    name: Name | None = optional("of the machine")
+    description: Text | None = optional("one sentence")
+    source: Text | list[Text] | None = optional("where the figures come from")
+    groups: Groups | None = optional("nodes of different kinds")
+    faults: Faults | None = optional("degraded or failed parts")
 
     @model_validator(mode="after")
     def _one_form(self) -> TopologyFile:
@@ -397,38 +360,21 @@ class TopologyFile(MachineSpec):
         return self
 
 
-class TopologySpec(MachineSpec):
+class TopologySpec(_NodesSpec):
     """What ``topology:`` in a scenario may hold: a preset, a path, a machine or `groups` of them, and the knobs."""
 
-    preset: Text | None = Field(default=None, description="a shipped machine: `commsim topo list` prints them")
-    path: Text | None = Field(default=None, description="a description of your own, relative to the scenario file")
-    nodes: Nodes = Field(default=1, description="how many")
-    gpus_per_node: Gpus | None = Field(default=None, description="use fewer GPUs than a node has")
-    nics_per_node: Nics | None = Field(default=None, description="network cards of a node; left out: as described")
-    nic_bandwidth: Bandwidth | None = Field(default=None, description="of one card; left out: as described")
-    oversubscription: Factor | None = Field(
-        default=None,
-        description="bandwidth towards the nodes over bandwidth towards the spines; left out: as described",
+    oversubscription: Factor | None = optional(
+        "bandwidth towards the nodes over bandwidth towards the spines; left out: as described"
     )
-    nodes_per_leaf: Nodes | None = Field(
-        default=None, description="nodes whose cards meet in one leaf switch; left out: as described"
-    )
-    groups: Groups | None = Field(default=None, description="nodes of different kinds, in place of `preset` or `path`")
-    faults: Faults | None = Field(default=None, description="degraded or failed parts")
+    nodes_per_leaf: Nodes | None = optional("nodes whose cards meet in one leaf switch; left out: as described")
+    groups: Groups | None = optional("nodes of different kinds, in place of `preset` or `path`")
+    faults: Faults | None = optional("degraded or failed parts")
 
     @model_validator(mode="after")
-    def _one_source(self) -> TopologySpec:
-        if self.preset is not None and self.path is not None:
-            raise ValueError("found preset and path, expected one of them")
-        if self.groups is not None:
-            return self._of_groups()
-        if self.preset is None and self.path is None and self.node is None:
-            raise ValueError("expected a preset, a path, or a machine (gpu, cpu, node)")
-        return self
-
-    def _of_groups(self) -> TopologySpec:
-        of_nodes = {"nodes", "gpus_per_node", "nics_per_node", "nic_bandwidth", "gpu", "cpu", "node", "path", "preset"}
+    def _one_form(self) -> TopologySpec:
+        self._check_source(needed=self.groups is None)
+        of_nodes = {*_NodesSpec.model_fields} - {"fabric"}
         beside = sorted(of_nodes & self.model_fields_set)
-        if beside:
+        if self.groups is not None and beside:
             raise ValueError(f"{', '.join(beside)} belong inside each of the groups")
         return self

@@ -24,11 +24,8 @@ def with_static_routes(
     """The routes of a fabric, with the user's before them; `names` are of all vertices, `links` all links."""
     base = built.routes
     vertex = {n: v for v, n in enumerate(names)}
-    link = {
-        (int(a), int(b)): first_fabric + i
-        for first_fabric in (len(links.src) - len(built.links.src),)
-        for i, (a, b) in enumerate(zip(built.links.src, built.links.dst, strict=True))
-    }
+    ends_of_links = zip(built.links.src.tolist(), built.links.dst.tolist(), strict=True)
+    link = {pair: i for i, pair in enumerate(ends_of_links, len(links.src) - len(built.links.src))}
     switches = len(built.switches)
     nodes, nics = np.nonzero(base.port_up >= 0)
     nic_at = links.src[base.port_up[nodes, nics]]
@@ -52,18 +49,8 @@ def with_static_routes(
     paths = np.full((len(keys), max(map(len, paths_of.values()))), -1, dtype=np.int32)
     for row, k in enumerate(keys.tolist()):
         paths[row, : len(paths_of[k])] = paths_of[k]
-    return StaticRoutes(
-        base.port_up,
-        base.port_down,
-        base.leaf,
-        base.nodes_per_leaf,
-        base,
-        switches,
-        keys,
-        paths,
-        up=base.up,
-        down=base.down,
-    )
+    ports = (base.port_up, base.port_down, base.leaf, base.nodes_per_leaf)
+    return StaticRoutes(*ports, base, switches, keys, paths)
 
 
 def _links(steps: list[int], link: dict[tuple[int, int], int], names: Sequence[str], place: str) -> list[int]:

@@ -20,8 +20,7 @@ def smallest_period(topology: TopologyColumns) -> int | None:
     t = topology
     if t.nodes == 1:
         return next((d for d in _divisors(t.ranks_per_node) if _image_inside(t, d) is not None), None)
-    assert t.fabric_routes is not None
-    step = t.fabric_routes.period_nodes
+    step = t.fabric.period_nodes
     if step is None or t.nodes % step:
         return None
     for nodes in (d for d in _divisors(t.nodes) if d % step == 0):
@@ -63,7 +62,6 @@ def _image_inside(t: TopologyColumns, shift: int) -> Int32 | None:
 
 def _image_between(t: TopologyColumns, shift: int) -> Int32 | None:
     """The image of all links when nodes shift cyclically."""
-    assert t.fabric_routes is not None
     if (t.node_group != np.roll(t.node_group, -shift)).any():
         return None
     vertex = _vertex_image(t, shift)
@@ -80,11 +78,10 @@ def _image_between(t: TopologyColumns, shift: int) -> Int32 | None:
 
 
 def _vertex_image(t: TopologyColumns, shift: int) -> Int64:
-    assert t.fabric_routes is not None
     first = int(t.node_first_vertex[-1])
     node = t.vertex_node[:first].astype(np.int64)
     inside = np.arange(first) - t.node_first_vertex[node] + t.node_first_vertex[(node + shift) % t.nodes]
-    return np.concatenate([inside, first + t.fabric_routes.switch_image(shift)])
+    return np.concatenate([inside, first + t.fabric.switch_image(shift)])
 
 
 def _fabric_image(t: TopologyColumns, vertex: Int64, first: int) -> Int64 | None:
@@ -102,7 +99,5 @@ def _fabric_image(t: TopologyColumns, vertex: Int64, first: int) -> Int64 | None
 
 def _alike(t: TopologyColumns, image: Int64 | Int32) -> bool:
     """Whether every link is of the same kind, bandwidth, latency and state as its image."""
-    columns: list[npt.NDArray[Any]] = [t.link_kind, t.link_bandwidth, t.link_latency]
-    if t.link_failed is not None:
-        columns.append(t.link_failed)
+    columns: list[npt.NDArray[Any]] = [t.link_kind, t.link_bandwidth, t.link_latency, t.works]
     return all(bool((c[image] == c).all()) for c in columns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class TorusRoutes(FabricRoutes):
     @property
     def orders(self) -> list[tuple[int, ...]]:
         """The orders of the dimensions that routes may take; the first is the order stated."""
-        return list(permutations(range(len(self.sizes))))[:_MOST_ORDERS]
+        return list(islice(permutations(range(len(self.sizes))), _MOST_ORDERS))
 
     @property
     def choices(self) -> int:
@@ -82,10 +82,9 @@ def torus(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) -> B
     """A router per node and the links between neighbours."""
     sizes, nodes = fabric.dimensions, ports.nodes
     leaf = np.broadcast_to(np.arange(nodes)[:, None], ports.vertex.shape)
-    port_up, port_down = ports.numbered(first_link)
-    at = first_link + 2 * int((ports.vertex >= 0).sum())
+    of_ports, port_links = ports.cabled(leaf, first_vertex, first_link, fabric.switch_latency)
+    links, at = [port_links], first_link + len(port_links.src)
     step = np.full((nodes, len(sizes), 2), -1, dtype=np.int32)
-    links = [ports.links(first_vertex + leaf, fabric.switch_latency)]
     width = fabric.link_bandwidth or float(ports.bandwidth.max())
     for d, n in enumerate(sizes):
         stride = math.prod(sizes[d + 1 :])
@@ -99,20 +98,9 @@ def torus(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) -> B
         step[router, d, 0], step[after, d, 1] = number, number + 1
         if n == 2:
             step[after, d, 0], step[router, d, 1] = number + 1, number
-        links.append(
-            LinkColumns.both_ways(
-                first_vertex + router, first_vertex + after, width, fabric.hop_latency, LinkKind.FABRIC
-            )
-        )
+        ends = first_vertex + router, first_vertex + after
+        links.append(LinkColumns.both_ways(*ends, width, fabric.hop_latency, LinkKind.FABRIC))
         at += 2 * len(router)
-    routes = TorusRoutes(
-        port_up,
-        port_down,
-        np.where(ports.vertex >= 0, leaf, -1).astype(np.int32),
-        1,
-        sizes,
-        fabric.choice(math.prod(sizes[1:]), nodes),
-        step,
-    )
+    routes = TorusRoutes(*of_ports, 1, sizes, fabric.choice(math.prod(sizes[1:]), nodes), step)
     names = ["router" + ".".join(str(c) for c in np.unravel_index(i, sizes)) for i in range(nodes)]
     return BuiltFabric(names, LinkColumns.joined(links), routes)

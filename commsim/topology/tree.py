@@ -44,16 +44,22 @@ class TreeShape:
         """Switches in all."""
         return self.leaves + self.all_spines + self.planes * self.spines * self.cores_per_spine
 
+    def place(self, leaf: Int64) -> tuple[Int64, Int64]:
+        """(pod, plane) of leaves."""
+        return leaf // self.lanes // self.groups_per_pod, leaf % self.lanes % self.planes
+
 
 @dataclass(frozen=True, eq=False)
 class TreeRoutes(FabricRoutes):
     """Up to the lowest common level and down again; which spine and core is a matter of `choose`.
 
-    ``core_up``, ``core_down``: (pods, planes, spines, cores per spine) link ids.
+    ``up``, ``down`` (leaves, spines), ``core_up``, ``core_down`` (pods, planes, spines, cores per spine) are link ids.
     """
 
     shape: TreeShape
     choose: PathChoice
+    up: Int32
+    down: Int32
     core_up: Int32
     core_down: Int32
 
@@ -103,20 +109,18 @@ class TreeRoutes(FabricRoutes):
         if not k.size:
             return out
         leaf, to, src, dst = leaf[k], to[k], src[k], dst[k]
-        group, to_group = leaf // s.lanes, to // s.lanes
         places = src % self.nodes_per_leaf + dst % self.nodes_per_leaf
         number = self.choose.number(src, dst, src_nic[k], places)
         spine = (number + attempt) % s.spines
         out[k, 0], out[k, -1] = self.up[leaf, spine], self.down[to, spine]
         if s.pods == 1:
             return out
-        pod, to_pod = group // s.groups_per_pod, to_group // s.groups_per_pod
+        (pod, plane), (to_pod, _) = s.place(leaf), s.place(to)
         over = pod != to_pod
         higher = number // s.spines
         if not self.choose.hashed:
-            higher = higher + group % s.groups_per_pod + to_group % s.groups_per_pod
+            higher = higher + leaf // s.lanes % s.groups_per_pod + to // s.lanes % s.groups_per_pod
         core = (higher + attempt // s.spines) % s.cores_per_spine
-        plane = leaf % s.lanes % s.planes
         out[k[over], 1] = self.core_up[pod, plane, spine, core][over]
         out[k[over], 2] = self.core_down[to_pod, plane, spine, core][over]
         return out
@@ -127,12 +131,12 @@ def tree(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) -> Bu
     s = _shape(fabric, ports)
     nics = np.arange(ports.vertex.shape[1])
     leaf = (np.arange(ports.nodes) // fabric.nodes_per_leaf)[:, None] * s.lanes + (nics % s.lanes)[None, :]
-    port_up, port_down = ports.numbered(first_link)
-    at = first_link + 2 * int((ports.vertex >= 0).sum())
+    of_ports, port_links = ports.cabled(leaf, first_vertex, first_link, fabric.switch_latency)
+    at = first_link + len(port_links.src)
 
     up_bytes = _uplinks(fabric, ports, leaf, s)
     a, spine = np.divmod(np.arange(s.leaves * s.spines), max(s.spines, 1))
-    pod, plane = a // s.lanes // s.groups_per_pod, a % s.lanes % s.planes
+    pod, plane = s.place(a)
     spine_at = s.leaves + (pod * s.planes + plane) * s.spines + spine
     to_spine = LinkColumns.both_ways(
         first_vertex + a,
@@ -147,8 +151,7 @@ def tree(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) -> Bu
     form = (s.pods, s.planes, s.spines, s.cores_per_spine)
     p, pl, sp, c = (x.ravel() for x in np.indices(form))
     core_bytes = np.zeros((s.pods, s.planes))
-    lane_leaf = np.arange(s.leaves)
-    np.maximum.at(core_bytes, (lane_leaf // s.lanes // s.groups_per_pod, lane_leaf % s.lanes % s.planes), up_bytes)
+    np.maximum.at(core_bytes, s.place(np.arange(s.leaves)), up_bytes)
     core_bytes *= s.groups_per_pod * (s.lanes // s.planes) / fabric.core_oversubscription
     to_core = LinkColumns.both_ways(
         first_vertex + s.leaves + (p * s.planes + pl) * s.spines + sp,
@@ -158,20 +161,9 @@ def tree(fabric: Fabric, ports: Ports, first_vertex: int, first_link: int) -> Bu
         LinkKind.FABRIC,
     )
     core_up = (at + 2 * np.arange(p.size)).reshape(form).astype(np.int32)
-    routes = TreeRoutes(
-        port_up,
-        port_down,
-        np.where(ports.vertex >= 0, leaf, -1).astype(np.int32),
-        fabric.nodes_per_leaf,
-        s,
-        fabric.choice(fabric.nodes_per_leaf * (s.groups_per_pod if s.pods > 1 else 1), ports.nodes),
-        core_up,
-        core_up + 1,
-        up=up,
-        down=up + 1,
-    )
-    links = LinkColumns.joined([ports.links(first_vertex + leaf, fabric.switch_latency), to_spine, to_core])
-    return BuiltFabric(_names(fabric, s), links, routes)
+    choose = fabric.choice(fabric.nodes_per_leaf * (s.groups_per_pod if s.pods > 1 else 1), ports.nodes)
+    routes = TreeRoutes(*of_ports, fabric.nodes_per_leaf, s, choose, up, up + 1, core_up, core_up + 1)
+    return BuiltFabric(_names(fabric, s), LinkColumns.joined([port_links, to_spine, to_core]), routes)
 
 
 def _shape(fabric: Fabric, ports: Ports) -> TreeShape:

@@ -6,29 +6,27 @@ NIC that works; between switches the way of the fewest surviving links. The way 
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.errors import TopologyError
 from commsim.topology.kinds import VertexKind
+from commsim.topology.link_search import LinkSearch
 from commsim.topology.routing import fabric_links
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
-_TRANSIT = frozenset({VertexKind.NVSWITCH, VertexKind.PCIE_SWITCH, VertexKind.CARD, VertexKind.HOST})
-
 
 class WayFinder:
-    """Finds ways on one topology, and keeps the adjacency of the nodes it has looked at."""
+    """Finds ways on one topology, and keeps what it has searched in a node."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._first_switch = int(topology.node_first_vertex[-1])
         self._rank_of = {int(v): rank for rank, v in enumerate(topology.rank_vertex)}
-        self._onward: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        self._searches: dict[int, LinkSearch] = {}
 
     def links(self, a: int, b: int) -> list[int]:
         """Link ids from vertex `a` to vertex `b`, one of which is a rank's GPU or both of which are switches."""
@@ -40,85 +38,58 @@ class WayFinder:
             return self._between(a, b)
         if node == to_node:
             return self._inside(node, a, b)
-        return self._up(a, b) if to_node < 0 else self._across(a, b)
+        rank = self._rank_of[a]
+        return self._up(rank, b) if to_node < 0 else self._across(rank, b)
 
     def leaf(self, rank: int) -> int:
         """The vertex of the switch at which a rank enters the fabric."""
-        node, nic = self._nic(rank)
-        fabric = self._topology.fabric_routes
-        assert fabric is not None
-        return self._first_switch + int(fabric.leaf[node, nic])
+        return self._first_switch + int(self._topology.fabric.leaf[self._topology.node_of(rank), self._nic(rank)])
 
-    def _nic(self, rank: int) -> tuple[int, int]:
+    def _nic(self, rank: int) -> int:
         t, node = self._topology, self._topology.node_of(rank)
         usable = t.usable_nics[node]
         nearest = t.nearest_nic(rank)
         usable_nic = next((nic for k in range(usable.size) if usable[nic := (nearest + k) % usable.size]), None)
         if usable_nic is None:
             raise TopologyError(f"{t.name}: node{node} has no NIC that works")
-        return node, usable_nic
+        return int(usable_nic)
 
     def _to_port(self, rank: int, nic: int) -> list[int]:
         t, node = self._topology, self._topology.node_of(rank)
         local = rank - int(t.node_first_rank[node])
         template = t.group_of(rank).node_routes.gpu_nic[local, nic]
-        assert t.fabric_routes is not None
         inside = (template[template >= 0] + t.node_first_link[node]).tolist()
-        return [*inside, int(t.fabric_routes.port_up[node, nic])]
+        return [*inside, int(t.fabric.port_up[node, nic])]
 
-    def _up(self, a: int, switch: int) -> list[int]:
-        rank = self._rank_of[a]
-        _, nic = self._nic(rank)
-        return self._to_port(rank, nic) + self._between(self.leaf(rank), switch)
+    def _up(self, rank: int, switch: int) -> list[int]:
+        return self._to_port(rank, self._nic(rank)) + self._between(self.leaf(rank), switch)
 
     def _between(self, a: int, b: int) -> list[int]:
         path = self._topology.switch_search.path(a - self._first_switch, b - self._first_switch)
+        return self._checked(path, a, b)
+
+    def _checked(self, path: list[int] | None, a: int, b: int) -> list[int]:
         if path is None:
             names = self._topology.vertex_name
             raise TopologyError(f"{self._topology.name}: no way from {names[a]} to {names[b]}")
         return path
 
-    def _across(self, a: int, b: int) -> list[int]:
+    def _across(self, rank: int, b: int) -> list[int]:
         """From a rank to a vertex inside another node, entered on the rail on which the rank's own node is left."""
-        t, rank, to_node = self._topology, self._rank_of[a], int(self._topology.vertex_node[b])
-        node, nic = self._nic(rank)
-        out, into, middle = (
-            x[0] for x in fabric_links(t, *(np.array([v], dtype=np.int64) for v in (node, to_node, nic)))
-        )
-        assert t.fabric_routes is not None
-        down = int(t.fabric_routes.port_down[to_node, int(into)])
-        arrive = int(t.link_dst[down])
-        return [
-            *self._to_port(rank, int(out)),
-            *middle[middle >= 0].tolist(),
-            down,
-            *self._inside(to_node, arrive, b),
-        ]
+        t, to_node = self._topology, int(self._topology.vertex_node[b])
+        one_pair = np.array([[t.node_of(rank)], [to_node], [self._nic(rank)]], dtype=np.int64)
+        out, into, middle = (x[0] for x in fabric_links(t, *one_pair))
+        down = int(t.fabric.port_down[to_node, int(into)])
+        onward = self._inside(to_node, int(t.link_dst[down]), b)
+        return [*self._to_port(rank, int(out)), *middle[middle >= 0].tolist(), down, *onward]
 
     def _inside(self, node: int, a: int, b: int) -> list[int]:
-        t, onward = self._topology, self._neighbours(node)
-        before, queue = {a: (a, -1)}, deque([a])
-        while queue and b not in before:
-            at = queue.popleft()
-            if at != a and t.vertex_kind[at] not in _TRANSIT:
-                continue
-            for head, link in onward.get(at, []):
-                if head not in before:
-                    before[head] = (at, link)
-                    queue.append(head)
-        if b not in before:
-            raise TopologyError(f"{t.name}: no way from {t.vertex_name[a]} to {t.vertex_name[b]}")
-        path, at = list[int](), b
-        while at != a:
-            at, link = before[at]
-            path.append(link)
-        return path[::-1]
-
-    def _neighbours(self, node: int) -> dict[int, list[tuple[int, int]]]:
-        if node not in self._onward:
-            t, onward = self._topology, dict[int, list[tuple[int, int]]]()
-            for i in range(int(t.node_first_link[node]), int(t.node_first_link[node + 1])):
-                if t.link_failed is None or not t.link_failed[i]:
-                    onward.setdefault(int(t.link_src[i]), []).append((int(t.link_dst[i]), i))
-            self._onward[node] = onward
-        return self._onward[node]
+        if node not in self._searches:
+            t = self._topology
+            first, last = t.node_first_vertex[[node, node + 1]].tolist()
+            kinds = t.vertex_kind[first:last]
+            ends = first + np.flatnonzero((kinds == VertexKind.GPU) | (kinds == VertexKind.NIC))
+            links = np.arange(*t.node_first_link[[node, node + 1]])
+            links = links[t.works[links]]
+            self._searches[node] = LinkSearch(links, t.link_src[links], t.link_dst[links], ends=set(ends.tolist()))
+        return self._checked(self._searches[node].path(a, b), a, b)

@@ -17,11 +17,12 @@ from commsim.topology.check import check
 from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.presets import load_preset, load_topology
 from commsim.topology.spec import TopologySpec
+from commsim.topology.tree import TreeRoutes
 
 
 def uplinks(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Bytes/s of all links that leave each leaf for a spine."""
-    assert topology.fabric_routes is not None
+    assert isinstance(topology.fabric_routes, TreeRoutes)
     return np.asarray(topology.link_bandwidth[topology.fabric_routes.up].sum(axis=1))
 
 

@@ -51,11 +51,11 @@ def test_one_gpu_per_node_below_one_switch_repeats_every_rank() -> None:
 def test_a_shift_that_is_no_multiple_is_refused() -> None:
     topology = small(4, kind="rail_fat_tree", nodes_per_leaf=2)
     assert topology.link_image(0).tolist() == list(range(len(topology.link_src)))
-    assert topology.period_image is not None
+    assert topology.period_ranks == 4
     with pytest.raises(TopologyError, match="2 ranks is no multiple of the period, 4"):
         topology.link_image(2)
     odd = small(3, kind="rail_fat_tree", nodes_per_leaf=2)
-    assert odd.period_image is None
+    assert odd.period_ranks is None
     with pytest.raises(TopologyError, match="no multiple of the period, None"):
         odd.link_image(4)
 
