@@ -41,9 +41,9 @@ def failing(*checks: tuple[object, KeyPath, str]) -> KeyFaults:
     return [(path, message) for wrong, path, message in checks if wrong]
 
 
-def refuse(faults: KeyFaults) -> None:
-    """For a validator: raises `located` with the faults, if there are any."""
-    if faults:
+def refuse(*checks: tuple[object, KeyPath, str]) -> None:
+    """For a validator: raises `located` with those of `failing`, if there are any."""
+    if faults := failing(*checks):
         raise located(*faults)
 
 
