@@ -185,11 +185,11 @@ def exposed_s(communication: tuple[Float64, Float64], computation: tuple[Float64
     """
     # |A minus B| = |A or B| - |B|.
     both = tuple(np.append(a, b) for a, b in zip(communication, computation, strict=True))
-    return _covered(*both) - _covered(*computation)
+    return covered(*both) - covered(*computation)
 
 
-def _covered(start: Float64, end: Float64) -> float:
-    """The length of the union of intervals."""
+def covered(start: Float64, end: Float64) -> float:
+    """The length of the union of intervals, from their starts and ends."""
     if not start.size:
         return 0.0
     order = np.argsort(start, kind="stable")

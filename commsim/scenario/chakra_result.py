@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.chakra.simulate import TraceRun, critical_path
+from commsim.engine.usage import covered
 from commsim.scenario.answer import Answer
 from commsim.units import microseconds
 
@@ -159,22 +160,20 @@ class TraceItem(Answer):
 
     def _rank(self, rank: int) -> RankRow:
         run, mine = self.run, self.run.program.operation[rank]
-        spans: tuple[list[tuple[float, float]], ...] = ([], [], [])
-        for index in mine:
-            operation = run.program.operations[index]
-            if operation.kind != "none":
-                spans[_PART[operation.kind]].append(run.span(index))
-        compute, communication, other = (_merged(part) for part in spans)
-        busy = _length(_merged([*compute, *communication]))
-        everything = _length(_merged([*compute, *communication, *other]))
+        operations = run.program.operations
+        spans = [(*run.span(i), _PART[operations[i].kind]) for i in mine if operations[i].kind != "none"]
+        start, end, part = np.array(spans, dtype=float).reshape(-1, 3).T
+        compute, communication, busy, everything = (
+            covered(start[held], end[held]) for held in (part == 0, part == 1, part < 2, part < 3)
+        )
         path = [0.0, 0.0, 0.0]
         for index in critical_path(run, rank):
-            path[_PART[run.program.operations[index].kind]] += float(run.end_s[index] - run.start_s[index])
+            path[_PART[operations[index].kind]] += float(run.end_s[index] - run.start_s[index])
         return RankRow(
             rank=rank,
-            compute=_length(compute),
-            communication=_length(communication),
-            exposed=busy - _length(compute),
+            compute=compute,
+            communication=communication,
+            exposed=busy - compute,
             other=everything - busy,
             idle=run.seconds - everything,
             end=max((float(run.end_s[index]) for index in mine), default=0.0),
@@ -210,18 +209,3 @@ class TraceItem(Answer):
             "calls": [row.record() for row in self.calls],
             "per_rank": [row.record() for row in self.ranks],
         }
-
-
-def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans that neither touch nor overlap, in order."""
-    found: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
-
-
-def _length(spans: list[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in spans)

@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from commsim.collectives.semantics import ITEM_BYTES, NcclTestsName
+from commsim.collectives.semantics import ITEM_BYTES, ROOTED, NcclTestsName
+from commsim.document import failing
+from commsim.document.types import KeyFaults, show, suggest
 from commsim.errors import UnitError
 from commsim.nccl.operation import Operation
 from commsim.scenario.strict import Strict
@@ -120,6 +122,19 @@ Sizes = Annotated[
     BeforeValidator(parse_size_list, json_schema_input_type=str | list[str]),
     PlainSerializer(lambda sizes: [f"{s} B" for s in sizes], return_type=list[str]),
 ]
+
+
+def algorithm_faults(algorithm: str | None, known: list[str]) -> KeyFaults:
+    """An algorithm that is none of those known."""
+    if algorithm is None or algorithm in known:
+        return []
+    return [(("algorithm",), f"found the unknown algorithm {show(algorithm)}, {suggest(algorithm, known)}")]
+
+
+def root_faults(root: int | None, collective: str) -> KeyFaults:
+    """A root where the collective has none."""
+    text = f"found a root for {collective}, expected it only for broadcast, reduce, gather and scatter"
+    return failing((root is not None and collective not in ROOTED, ("root",), text))
 
 
 class CollectiveSpec(Strict):

@@ -294,14 +294,14 @@ def _rlhf(case: ClaimCase) -> tasks.TaskCost:
     step = case.step
     critic_spec = case.spec.model_copy(update={"model": case.word("critic", "opt-350m")})
     critic = step_of(critic_spec, case.topology, case.setting.base_dir)
-    learners = [tasks.Learner(one.model, _step_seconds(one)) for one in (step, critic)]
+    actor, judge = (tasks.Learner(one.model, _step_seconds(one)) for one in (step, critic))
     prompt, answer = case.whole("prompt", 256), case.whole("answer", 256)
     gpus, each = case.topology.world_size, 1
     while step.model.parameters() * 2.0 > 0.7 * step.accelerator.memory_bytes * each and each < gpus:
         each *= 2
     rollout = tasks.Rollout(step.global_batch_size, prompt, answer, each)
     steps = case.number("queries") / step.global_batch_size
-    return tasks.ppo(steps, *learners, step.accelerator, gpus, rollout)
+    return tasks.ppo(steps, actor, judge, step.accelerator, gpus, rollout)
 
 
 def rlhf_hours(case: ClaimCase) -> Finding:
