@@ -111,17 +111,17 @@ class TraceItem(Answer):
     @cached_property
     def calls(self) -> tuple[CallRow, ...]:
         """Kinds of calls, those that take longest in all first."""
-        found: dict[tuple[str, int, int], list[float]] = {}
+        seconds_of: dict[tuple[str, int, int], list[float]] = {}
         run = self.run
         for i, operation in enumerate(run.program.operations):
             if operation.kind in ("collective", "send"):
                 key = run.program.keys[operation.line]
                 assert key is not None
-                seconds = found.setdefault((operation.name, len(key[1]), operation.nbytes), [])
+                seconds = seconds_of.setdefault((operation.name, len(key[1]), operation.nbytes), [])
                 seconds.append(float(run.end_s[i] - run.start_s[i]))
         rows = (
-            CallRow(*what, len(seconds), float(np.mean(seconds)), max(seconds), sum(seconds))
-            for what, seconds in found.items()
+            CallRow(*kind, len(seconds), float(np.mean(seconds)), max(seconds), sum(seconds))
+            for kind, seconds in seconds_of.items()
         )
         return tuple(sorted(rows, key=lambda row: (-row.total, row.call, row.nbytes)))
 
@@ -133,17 +133,17 @@ class TraceItem(Answer):
     @cached_property
     def path(self) -> tuple[tuple[str, float, int], ...]:
         """The critical path to the end by what it is made of: (what, seconds, operations), the longest first."""
-        found: dict[str, tuple[float, int]] = {}
+        parts: dict[str, tuple[float, int]] = {}
         operations = self.run.program.operations
         for i in critical_path(self.run, self.longest):
             operation = operations[i]
-            what = operation.name
+            name = operation.name
             if operation.kind == "collective":
                 key = self.run.program.keys[operation.line]
-                what = f"{operation.name} over {len(key[1]) if key else 0} ranks"
-            seconds, count = found.get(what, (0.0, 0))
-            found[what] = (seconds + float(self.run.end_s[i] - self.run.start_s[i]), count + 1)
-        rows = ((what, seconds, count) for what, (seconds, count) in found.items() if seconds > 0)
+                name = f"{operation.name} over {len(key[1]) if key else 0} ranks"
+            seconds, count = parts.get(name, (0.0, 0))
+            parts[name] = (seconds + float(self.run.end_s[i] - self.run.start_s[i]), count + 1)
+        rows = ((name, seconds, count) for name, (seconds, count) in parts.items() if seconds > 0)
         return tuple(sorted(rows, key=lambda row: -row[1]))
 
     @property
@@ -151,8 +151,8 @@ class TraceItem(Answer):
         """What the critical path is longest in, with its share."""
         if not self.path or not self.seconds:
             return "nothing"
-        what, seconds, _ = self.path[0]
-        return f"{what} ({seconds / self.seconds:.0%} of the critical path)"
+        name, seconds, _ = self.path[0]
+        return f"{name} ({seconds / self.seconds:.0%} of the critical path)"
 
     def mean(self, part: str) -> float:
         """The mean over ranks of a column of `RankRow`."""
@@ -204,7 +204,7 @@ class TraceItem(Answer):
             **self.record(),
             "contention": self.run.contended,
             "critical_path": [
-                {"what": what, "us": microseconds(seconds), "count": count} for what, seconds, count in self.path
+                {"what": name, "us": microseconds(seconds), "count": count} for name, seconds, count in self.path
             ],
             "calls": [row.record() for row in self.calls],
             "per_rank": [row.record() for row in self.ranks],

@@ -80,9 +80,9 @@ class Item(Answer):
 
     def curve(self) -> Curve:
         """The predicted rows as a curve, with the band where every row has one."""
-        low, high = (
-            np.array([np.nan if v is None else v for v in column])
-            for column in ([r.low_s for r in self.rows], [r.high_s for r in self.rows])
+        low, high, bound = (
+            np.array([getattr(row, name) for row in self.rows], float)  # None: not a number
+            for name in ("low_s", "high_s", "lower_bound_s")
         )
         banded = bool(self.rows) and not np.isnan(low).any()
         return Curve(
@@ -94,7 +94,7 @@ class Item(Answer):
             kind="predicted",
             size_bytes=np.array([r.size_bytes for r in self.rows], np.int64),
             time_s=np.array([r.time_s for r in self.rows]),
-            lower_bound_s=np.array([np.nan if r.lower_bound_s is None else r.lower_bound_s for r in self.rows]),
+            lower_bound_s=bound,
             dtype=self.rows[0].dtype if self.rows else "",
             redop=self.rows[0].redop if self.rows else "",
         )

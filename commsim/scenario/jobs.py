@@ -54,8 +54,8 @@ class FlowSpec(Strict):
     @model_validator(mode="after")
     def _one_amount(self) -> FlowSpec:
         if (self.size is None) == (self.rate is None):
-            found = "neither" if self.size is None else "both"
-            raise ValueError(f"found {found} of size and rate, expected one: bytes once, or bytes a second")
+            given = "neither" if self.size is None else "both"
+            raise ValueError(f"found {given} of size and rate, expected one: bytes once, or bytes a second")
         if self.src == self.dst:
             raise located((("dst",), f"found rank {self.dst} as source and destination, expected two ranks"))
         return self

@@ -84,7 +84,7 @@ def _expects(scenario: Scenario) -> dict[str, object]:
     expected: dict[str, object] = {"ranks": topology.world_size}
     if topology.gpu.sm:
         expected |= {"gpu": topology.gpu.model, "sm": topology.gpu.sm}
-    if scenario.library.name == "nccl" and "version" in scenario.library.model_fields_set:
+    if scenario.library.name == "nccl" and scenario.library.named_version:
         expected["nccl"] = scenario.library.version
     return expected
 
@@ -136,7 +136,7 @@ def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, b
     """The item as steps of a dense model under one parallelism over all ranks."""
 
     def refuse(key: str, text: str) -> ScenarioError:
-        return ScenarioError([scenario.document.fault(("workload", i, "training", key), text)])
+        return scenario.document.error(("workload", i, "training", key), text)
 
     m, model = spec.mesh, model_of(spec, scenario.base_dir)
     cut = {name: size for name, size in (("tp", m.tp), ("pp", m.pp), ("cp", m.cp), ("ep", m.ep)) if size > 1}

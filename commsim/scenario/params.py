@@ -130,11 +130,11 @@ def _with_file(scenario: Setting, shipped: M, library: str) -> tuple[M, tuple[fl
 
 def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
     """The shipped parameters with the values of a file; every unknown name or wrong unit is a fault of the file."""
-    data: dict[str, Any] = shipped.model_dump(mode="json")
+    values: dict[str, Any] = shipped.model_dump(mode="json")
     faults = []
     document = read_documents(path)[0]
     for name, fitted in file.values.items():
-        at = data
+        at = values
         *groups, last = name.split(".")
         for group in groups:
             at = at.get(group) if isinstance(at, dict) else None  # type: ignore[assignment]
@@ -143,9 +143,9 @@ def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
             faults.append(document.fault(("values", name), f"found the unknown parameter {name[:60]!r}{now}"))
         else:
             at[last] = fitted.value
-    data["provenance"] = file.provenance
+    values["provenance"] = file.provenance
     try:
-        made = validate(type(shipped), Document(file=str(path), data=data, marks={}))
+        made = validate(type(shipped), Document(file=str(path), data=values, marks={}))
     except ScenarioError as error:
         faults += [document.fault(("values", fault.path, "value"), fault.message) for fault in error.faults]
     if faults:

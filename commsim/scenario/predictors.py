@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
-from commsim.nccl.version import parse_version
 from commsim.scenario.item import Row
 from commsim.scenario.rows import Pace, RowPredictor
 from commsim.scenario.setting import build_topology
@@ -71,12 +70,11 @@ class NcclRows(RowPredictor):
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
         super().__init__(work, topology, in_network=topology.has_nvswitch and topology.gpu.sm >= 90)
         library = scenario.library
-        stated = "version" in library.model_fields_set
         parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(
             topology,
             Options(
-                version=parse_version(library.version) if stated else None,
+                version=library.named_version,
                 env=scenario.nccl_env(work),
                 launch=library.launch_mode,
                 mode=scenario.mode,

@@ -249,7 +249,6 @@ def _refusals(call: Any, value: Any, path: KeyPath) -> list[tuple[bool, KeyPath,
     return []
 
 
-_IN_MESH = {"tp", "pp", "cp", "dp", "ep", "expert_tp"}
 _RENAMED = {"schedule": "pipeline_schedule"}
 
 
@@ -306,7 +305,7 @@ def _placed(text: str) -> tuple[KeyPath, str]:
     """A fault of `Step` at the key that it begins with."""
     match = re.match(r"([a-z_]+)", text)
     name = _RENAMED.get(match[1], match[1]) if match else ""
-    if name in _IN_MESH:
+    if name in MeshSpec.model_fields:
         return ("mesh",), text
     return ((name,), text) if name in TrainingSpec.model_fields else ((), text)
 
@@ -395,9 +394,7 @@ def accelerator_of(topology: Topology) -> Accelerator:
     try:
         return accelerator(_PARTS.get(name, name.split(" ")[0]))
     except CommsimError:
-        text = f"accelerator = none, expected a datasheet such as H100: there is none of the machine's {name}"
+        expected = f"a datasheet such as H100: there is none of the machine's {name}"
         if topology.gpu.generation == "cpu":
-            text = (
-                "accelerator = none, expected the file that `commsim rates --device cpu` writes for ranks without a GPU"
-            )
-        raise ScenarioError(text) from None
+            expected = "the file that `commsim rates --device cpu` writes for ranks without a GPU"
+        raise ScenarioError(f"accelerator = none, expected {expected}") from None
