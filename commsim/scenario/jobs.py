@@ -108,7 +108,7 @@ class JobsSpec(Strict):
 
 
 def _job_faults(job: JobSpec) -> KeyFaults:
-    known = [a for c, a in registry.names() if c == job.collective]
+    known = [name for _, name in registry.names(job.collective)]
     faults = algorithm_faults(job.algorithm, known) + root_faults(job.root, job.collective)
     return faults + (_count_faults(job, len(job.ranks)) if job.ranks is not None else [])
 

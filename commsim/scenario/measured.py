@@ -132,6 +132,10 @@ def _task(scenario: Scenario, i: int, work: object, schedule: str) -> Task:
     return Task(work.collective, work.sizes, work.dtype, work.redop, work.root or 0, named)
 
 
+_SHAPE = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp")
+"""Fields that a model and its `TrainingTask` have in common."""
+
+
 def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, backend: Backend) -> TrainingTask:
     """The item as steps of a dense model under one parallelism over all ranks."""
 
@@ -163,19 +167,13 @@ def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, b
         name=f"{Path(spec.model).stem} {scheme}",
         scheme=scheme,
         ranks=world_size,
-        layers=model.layers,
-        hidden=model.hidden,
-        ffn_hidden=model.ffn_hidden,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        vocab=model.vocab,
         seq_len=spec.seq_len or model.seq_len,
-        gated_mlp=model.gated_mlp,
         micro_batch_size=spec.micro_batch_size,
         micro_batches=spec.global_batch_size // each,
         bucket_bytes=int(spec.bucket_size or TrainingTask.bucket_bytes),
         over_gloo=backend == "gloo",
         precision=formats.name,
+        **{name: getattr(model, name) for name in _SHAPE},
     )
 
 

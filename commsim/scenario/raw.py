@@ -131,7 +131,7 @@ class RawRows(RowPredictor):
     """Rows of schedules on a topology, timed by the engine that the scenario asks for."""
 
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec) -> None:
-        names = [a for c, a in registry.names() if c == work.collective]
+        names = [name for _, name in registry.names(work.collective)]
         chosen = work.algorithm or names[0]
         adds = {a for a in names if registry.entry(work.collective, a).adds_in}
         super().__init__(work, topology, in_network=chosen in adds)

@@ -73,7 +73,7 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
 def _job(site: WorkSite, work: JobsSpec, i: int) -> Job:
     topology, spec = site.topology, work.jobs[i]
     ranks = np.arange(topology.world_size) if spec.ranks is None else np.array(spec.ranks, np.int64)
-    algorithm = spec.algorithm or next(a for c, a in registry.names() if c == spec.collective)
+    algorithm = spec.algorithm or registry.names(spec.collective)[0][1]
     try:
         schedule = raw_schedule(
             spec.collective,

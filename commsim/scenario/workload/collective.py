@@ -41,7 +41,7 @@ class CollectiveWork(CollectiveSpec, WorkItem):
         if setting.library.name == "none":
             from commsim.collectives import registry
 
-            known = ["auto", *(a for c, a in registry.names() if c == self.collective)]
+            known = ["auto", *(name for _, name in registry.names(self.collective))]
             text = f"found protocol {self.protocol} with library none, expected it only with library nccl"
             protocol = failing((self.protocol is not None, ("protocol",), text))
             return faults + algorithm_faults(self.algorithm, known) + protocol
