@@ -47,18 +47,18 @@ def _with(
     document: Document, values: Sequence[tuple[str, str, Any]], faults: list[Fault], error: FaultyError
 ) -> Document:
     """The document with each (text of the override, key.path, value) set; raises ``error`` with all faults."""
-    data = copy.deepcopy(document.data)
+    tree = copy.deepcopy(document.data)
     applied = dict(document.overrides)
     for text, name, value in values:
         try:
-            path = _set(data, name.split("."), value)
+            path = _set(tree, name.split("."), value)
         except _PathError as exc:
             faults.append(Fault(f"override {shorten(text, 80)!r}", 0, 0, shorten(name, 120), str(exc)))
         else:
             applied = {p: t for p, t in applied.items() if p[: len(path)] != path} | {path: text}
     if faults:
         raise_faults(faults, error)
-    return Document(document.file, data, document.marks, document.key_marks, applied)
+    return Document(document.file, tree, document.marks, document.key_marks, applied)
 
 
 def _value(text: str, place: str, name: str) -> tuple[Any, list[Fault]]:
@@ -71,10 +71,10 @@ def _value(text: str, place: str, name: str) -> tuple[Any, list[Fault]]:
     return (documents[0].data if documents else None), located
 
 
-def _set(data: Any, keys: Sequence[str], value: Any) -> KeyPath:
+def _set(tree: Any, keys: Sequence[str], value: Any) -> KeyPath:
     """Set the value in place; its path."""
     path: KeyPath = ()
-    here = data
+    here = tree
     for i, key in enumerate(keys):
         last = i == len(keys) - 1
         if isinstance(here, dict):

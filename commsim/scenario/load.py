@@ -62,12 +62,12 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
 
 def _other_kind(document: Document) -> Fault | None:
     """The fault of a file that is evidently meant for another command."""
-    data = document.data if isinstance(document.data, dict) else {}
+    plain = document.data if isinstance(document.data, dict) else {}
     for key in ("plan", "sweep"):
-        if key in data:
+        if key in plain:
             message = f"found a {key}, expected a scenario; commsim {key} FILE takes it"
             return document.fault((key,), message, at_key=True)
-    if "topology" not in data and {"gpu", "node", "extends"} & set(data) and "workload" not in data:
+    if "topology" not in plain and {"gpu", "node", "extends"} & set(plain) and "workload" not in plain:
         return document.fault((), "found a topology, expected a scenario, which names it as topology: {path: FILE}")
     return None
 
@@ -150,23 +150,23 @@ def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
 
 def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, Any]:
     """The scenario's plain values, the files that it reads named by ``name``."""
-    data = scenario.model_dump(mode="json", exclude_none=True)
-    data["compare"] = [name(scenario.base_dir / file) for file in scenario.compare]
+    plain = scenario.model_dump(mode="json", exclude_none=True)
+    plain["compare"] = [name(scenario.base_dir / file) for file in scenario.compare]
     if (params := scenario.params_path()) is not None:
-        data["params"] = name(params)
+        plain["params"] = name(params)
     if (graph := scenario.graph_path()) is not None:
-        data["library"]["graph"] = name(graph)
-    topology = data.get("topology")
+        plain["library"]["graph"] = name(graph)
+    topology = plain.get("topology")
     if isinstance(topology, dict) and isinstance(topology.get("path"), str):
         topology["path"] = name(scenario.base_dir / topology["path"])
-    for work, item in zip(scenario.workload, data["workload"], strict=True):
+    for work, item in zip(scenario.workload, plain["workload"], strict=True):
         work.name_files(item, lambda file: name(scenario.base_dir / file))
-    return data
+    return plain
 
 
-def plain_yaml(data: Any) -> str:
+def plain_yaml(plain: Any) -> str:
     """Plain values as YAML text that our reader takes."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 class _Dumper(yaml.SafeDumper):
