@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -17,11 +17,12 @@ from commsim.errors import Fault
 
 def faults_of(errors: Sequence[ErrorDetails], model: type[BaseModel], document: Document, at: KeyPath) -> list[Fault]:
     """The faults of the document's value at ``at``, which is no ``model``."""
-    data = document.data
-    for key in at:
-        data = data[key]
-    items = [item for error in errors for item in _items(error, data)]
-    return [_fault(item, model, document, at) for item in _meant(items, data, model, 0)]
+    items = [item for error in errors for item in _items(error, document.value(at))]
+    return [_fault(item, model, document, at) for item in _meant(items, 0)]
+
+
+_Tags: TypeAlias = tuple[tuple[int, str], ...]
+"""Union branches, each with the length of the path before it."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class _Item:
 
     kind: str
     path: KeyPath
-    tags: tuple[tuple[int, str], ...]  # (length of the path before the tag, tag)
+    tags: _Tags
     value: Any
     context: dict[str, Any]
     text: str
 
 
-def _items(error: ErrorDetails, data: Any) -> list[_Item]:
+def _items(error: ErrorDetails, checked: Any) -> list[_Item]:
     context: dict[str, Any] = dict(error.get("ctx", {}))
-    path, tags = _walk(tuple(error["loc"]), data, error["type"], error["input"])
+    path, tags = _walk(tuple(error["loc"]), checked, error["type"], error["input"])
     item = _Item(error["type"], path, tags, error["input"], context, error["msg"])
     if item.kind == "too_short" and len(item.value) >= context["min_length"]:
         return []  # pydantic counts only the valid items of a list; the others are faults of their own
@@ -49,38 +50,36 @@ def _items(error: ErrorDetails, data: Any) -> list[_Item]:
     ]
 
 
-def _walk(loc: KeyPath, data: Any, kind: str, found: Any) -> tuple[KeyPath, tuple[tuple[int, str], ...]]:
-    """Split a pydantic location into the path through the data and the union tags between.
+def _walk(loc: KeyPath, checked: Any, kind: str, refused: Any) -> tuple[KeyPath, _Tags]:
+    """Split a pydantic location into the path through the value checked and the union tags between.
 
     A tag may look like a key (``preset``), so both readings are tried; best is the one that ends at the
-    value found, then at the last name, then the longer one.
+    value refused, then at the last name, then the longer one.
     """
-    best: tuple[tuple[bool, bool, int], KeyPath, tuple[tuple[int, str], ...]] = ((False, False, -1), (), ())
 
-    def visit(i: int, here: Any, path: KeyPath, tags: tuple[tuple[int, str], ...], ended: bool) -> None:
-        nonlocal best
+    def readings(i: int, here: Any, path: KeyPath, tags: _Tags, ended: bool) -> Iterator[tuple[Any, KeyPath, _Tags]]:
         if i == len(loc):
-            same = kind != "missing" and here == found
-            best = max(best, ((same, ended or not loc, len(path)), path, tags), key=lambda b: b[0])
+            same = kind != "missing" and here == refused
+            yield (same, ended or not loc, len(path)), path, tags
             return
         key, last = loc[i], i == len(loc) - 1
         in_list = isinstance(here, list) and isinstance(key, int) and key < len(here)
         if in_list or (isinstance(here, dict) and key in here):
-            below: Any = here[key]
-            visit(i + 1, below, (*path, key), tags, last)
+            yield from readings(i + 1, here[key], (*path, key), tags, last)
         elif last and kind == "missing" and isinstance(here, dict):
-            visit(i + 1, None, (*path, key), tags, True)
+            yield from readings(i + 1, None, (*path, key), tags, True)
         if len(tags) < 4:
-            visit(i + 1, here, path, (*tags, (len(path), str(key))), False)
+            yield from readings(i + 1, here, path, (*tags, (len(path), str(key))), False)
 
-    visit(0, data, (), (), False)
-    return best[1], best[2]
+    first = readings(0, checked, (), (), False)
+    _, path, tags = max(first, key=lambda reading: reading[0], default=(None, (), ()))
+    return path, tags
 
 
 _WRONG_KIND = re.compile(r".*_type|literal_error|enum|.*_parsing|is_instance_of|none_required")
 
 
-def _meant(items: Sequence[_Item], data: Any, model: type[BaseModel], depth: int) -> list[_Item]:
+def _meant(items: Sequence[_Item], depth: int) -> list[_Item]:
     """The errors left when, at each union, only the branch that the writer evidently meant is reported."""
     plain = [i for i in items if len(i.tags) <= depth]
     unions: dict[KeyPath, dict[str, list[_Item]]] = {}
@@ -90,12 +89,11 @@ def _meant(items: Sequence[_Item], data: Any, model: type[BaseModel], depth: int
             unions.setdefault(item.path[:length], {}).setdefault(tag, []).append(item)
     for prefix, branches in unions.items():
         scores = {tag: _distance(prefix, branch) for tag, branch in branches.items()}
-        nearest = min(scores.values())
-        chosen = next(tag for tag, score in scores.items() if score == nearest)
-        if nearest >= 1000 and len(branches) > 1:
+        chosen = min(scores, key=scores.__getitem__)
+        if scores[chosen] >= 1000 and len(branches) > 1:
             plain.append(_none_fits(prefix, branches))
         else:
-            plain.extend(_meant(branches[chosen], data, model, depth + 1))
+            plain.extend(_meant(branches[chosen], depth + 1))
     return plain
 
 
@@ -169,6 +167,11 @@ def _wanted(item: _Item, slots: Sequence[Slot]) -> str:
 
 
 _KINDS = {
+    "int_type": "a whole number{bounds}",
+    "int_parsing": "a whole number{bounds}",
+    "int_from_float": "a whole number{bounds}",
+    "float_type": "a number{bounds}",
+    "float_parsing": "a number{bounds}",
     "string_type": "text",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
@@ -195,20 +198,12 @@ _KINDS = {
     "string_pattern_mismatch": "a text of the form {pattern}",
     "commsim_union": "{expected}",
 }
-_NUMBERS: dict[str, Callable[[Sequence[Slot]], str]] = {
-    "int_type": lambda slots: "a whole number" + bounds(slots),
-    "int_parsing": lambda slots: "a whole number" + bounds(slots),
-    "int_from_float": lambda slots: "a whole number" + bounds(slots),
-    "float_type": lambda slots: "a number" + bounds(slots),
-    "float_parsing": lambda slots: "a number" + bounds(slots),
-}
 
 
 def _expected(item: _Item, slots: Sequence[Slot]) -> str:
-    if item.kind in _NUMBERS:
-        return _NUMBERS[item.kind](slots)
     if item.kind in _KINDS:
         whole = isinstance(item.value, int) and all(s.kind is not float for s in slots)
-        return _KINDS[item.kind].format(number="a whole number" if whole else "a number", **item.context)
+        number = "a whole number" if whole else "a number"
+        return _KINDS[item.kind].format(number=number, bounds=bounds(slots), **item.context)
     text = re.sub(r"^Input should be (?:a valid |an? )?", "", item.text)
     return text[:1].lower() + text[1:]

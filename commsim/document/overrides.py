@@ -21,62 +21,60 @@ def apply_overrides(document: Document, overrides: Sequence[str], *, error: Faul
 
     A key that is new is added; `validate` refuses it, at the override, where the model does not know it.
     """
-    data = copy.deepcopy(document.data)
-    applied = dict(document.overrides)
     faults: list[Fault] = []
+    values: list[tuple[str, str, Any]] = []
     for text in overrides:
-        name, equals, value_text = text.partition("=")
+        name, equals, value_text = (part.strip() for part in text.partition("="))
         place = f"override {shorten(text, 80)!r}"
-        keys = name.strip().split(".")
-        if not equals or not all(keys):
+        if not equals or not all(name.split(".")):
             message = f"found {show(text)}, expected key.path=value, such as topology.nodes=4"
             faults.append(Fault(place, 0, 0, "", message))
             continue
-        value, value_faults = _value(value_text, place, shorten(name.strip(), 120))
+        value, value_faults = _value(value_text, place, shorten(name, 120))
         faults.extend(value_faults)
-        try:
-            path = _set(data, keys, value)
-        except _PathError as exc:
-            faults.append(Fault(place, 0, 0, shorten(name.strip(), 120), str(exc)))
-        else:
-            applied = {p: t for p, t in applied.items() if p[: len(path)] != path} | {path: text}
-    if faults:
-        raise_faults(faults, error)
-    return Document(document.file, data, document.marks, document.key_marks, applied)
+        values.append((text, name, value))
+    return _with(document, values, faults, error)
 
 
 def with_values(document: Document, values: Mapping[str, Any], *, error: FaultyError = ScenarioError) -> Document:
     """As `apply_overrides`, with values that are already read: ``{"topology.nodes": 4}``."""
-    data = copy.deepcopy(document.data)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    named = [(f"{name}={texts[name]}", name, copy.deepcopy(value)) for name, value in values.items()]
+    return _with(document, named, [], error)
+
+
+def _with(
+    document: Document, values: Sequence[tuple[str, str, Any]], faults: list[Fault], error: FaultyError
+) -> Document:
+    """The document with each (text of the override, key.path, value) set; raises ``error`` with all faults."""
+    tree = copy.deepcopy(document.data)
     applied = dict(document.overrides)
-    faults: list[Fault] = []
-    for name, value in values.items():
-        text = f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+    for text, name, value in values:
         try:
-            path = _set(data, name.split("."), copy.deepcopy(value))
+            path = _set(tree, name.split("."), value)
         except _PathError as exc:
             faults.append(Fault(f"override {shorten(text, 80)!r}", 0, 0, shorten(name, 120), str(exc)))
         else:
             applied = {p: t for p, t in applied.items() if p[: len(path)] != path} | {path: text}
     if faults:
         raise_faults(faults, error)
-    return Document(document.file, data, document.marks, document.key_marks, applied)
+    return Document(document.file, tree, document.marks, document.key_marks, applied)
 
 
 def _value(text: str, place: str, name: str) -> tuple[Any, list[Fault]]:
-    if not text.strip():
+    if not text:
         return None, []
-    documents, faults = compose_documents(text.strip(), place)
+    documents, faults = compose_documents(text, place)
     if not faults and len(documents) != 1:
         return None, [Fault(place, 0, 0, name, "found several documents, expected one value")]
     located = [Fault(place, 0, 0, ".".join(p for p in (name, f.path) if p), f.message) for f in faults]
     return (documents[0].data if documents else None), located
 
 
-def _set(data: Any, keys: Sequence[str], value: Any) -> KeyPath:
+def _set(tree: Any, keys: Sequence[str], value: Any) -> KeyPath:
     """Set the value in place; its path."""
     path: KeyPath = ()
-    here = data
+    here = tree
     for i, key in enumerate(keys):
         last = i == len(keys) - 1
         if isinstance(here, dict):

@@ -12,7 +12,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -54,25 +54,28 @@ def parse_documents(text: str, file: str, *, error: FaultyError = ScenarioError)
 
 def read_text(path: Path, *, error: FaultyError = ScenarioError, limit: int = MAX_BYTES) -> str:
     """The text of a UTF-8 file of at most `limit` bytes, 1 MiB; larger files are refused without being read."""
+
+    def refuse(message: str, name: str = str(path)) -> NoReturn:
+        raise_faults([Fault(name, 0, 0, "", message)], error)
+
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise_faults([Fault(str(path), 0, 0, "", "found a folder, expected a file")], error)
+            refuse("found a folder, expected a file")
         if not stat.S_ISREG(status.st_mode):
-            raise_faults([Fault(str(path), 0, 0, "", "found a device or pipe, expected a file")], error)
+            refuse("found a device or pipe, expected a file")
         raw = b""
         if status.st_size <= limit:
             with path.open("rb") as stream:
                 raw = stream.read(limit + 1)
         if max(status.st_size, len(raw)) > limit:
             size = f"found {max(status.st_size, len(raw)):,} bytes"
-            message = f"{size}, expected a text file of at most {limit // 2**20} MiB"
-            raise_faults([Fault(str(path), 0, 0, "", message)], error)
+            refuse(f"{size}, expected a text file of at most {limit // 2**20} MiB")
     except FileNotFoundError:
-        raise_faults([Fault(str(path), 0, 0, "", f"found no such file{_near_file(path)}")], error)
+        refuse(f"found no such file{_near_file(path)}")
     except (OSError, ValueError) as exc:  # ValueError: a NUL in the name
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise_faults([Fault(printable(str(path)), 0, 0, "", f"cannot be read: {reason}")], error)
+        refuse(f"cannot be read: {reason}", printable(str(path)))
     return _decode(raw, str(path), error)
 
 
@@ -287,24 +290,15 @@ class _Builder:
 
 # What libyaml and PyYAML say, and what a person can do about it. First match counts.
 _PLAIN_WORDS = (
-    (
-        "mapping values are not allowed",
-        "found ': ' inside a value, expected one 'key: value' a line; quote such text",
-    ),
+    ("mapping values are not allowed", "found ': ' inside a value, expected one 'key: value' a line; quote such text"),
     ("could not find expected ':'", "found a line without ':', expected 'key: value'"),
     ("expected ',' or ']'", "found the end of a value, expected ',' or ']' to close the list"),
     ("expected ',' or '}'", "found the end of a value, expected ',' or '}' to close the mapping"),
     ("expected key", "found other text, expected a key with the indentation of its neighbours"),
     ("expected <block end>", "found other indentation, expected that of the neighbouring lines"),
-    (
-        "expected '-' indicator",
-        "found other text, expected another '- item' with the indentation of its neighbours",
-    ),
+    ("expected '-' indicator", "found other text, expected another '- item' with the indentation of its neighbours"),
     ("unexpected end of stream", "found the end of the file inside quotes, expected the closing quote"),
-    (
-        "block sequence entries are not allowed",
-        "found '- ' inside a value, expected the list on its own lines",
-    ),
+    ("block sequence entries are not allowed", "found '- ' inside a value, expected the list on its own lines"),
     ("expected <document start>", "found text after the document, expected '---' or nothing"),
     ("did not find expected node content", "found no value, expected one; is a bracket left open?"),
     ("expected the node content", "found no value, expected one; is a bracket left open?"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NoReturn, TypeAlias
 
 from commsim.errors import Fault, LogFormatError, ScenarioError, TopologyError
 
 KeyPath: TypeAlias = tuple[str | int, ...]
+KeyFaults: TypeAlias = list[tuple[KeyPath, str]]
 Mark: TypeAlias = tuple[int, int]
 FaultyError: TypeAlias = type[ScenarioError] | type[TopologyError] | type[LogFormatError]
 
@@ -37,6 +39,10 @@ class Document:
     key_marks: dict[KeyPath, Mark] = field(default_factory=dict)
     overrides: dict[KeyPath, str] = field(default_factory=dict)
 
+    def value(self, path: KeyPath) -> Any:
+        """The value at ``path``."""
+        return reduce(lambda value, key: value[key], path, self.data)
+
     def fault(self, path: KeyPath, message: str, *, at_key: bool = False) -> Fault:
         """A fault at ``path``: in the override that set it, else at its place or its nearest parent's."""
         text = self._override(path)
@@ -45,13 +51,15 @@ class Document:
         line, column = self._mark(path, at_key)
         return Fault(self.file, line, column, show_path(path), printable(message))
 
+    def error(self, path: KeyPath, message: str) -> ScenarioError:
+        """The exception of one `fault`."""
+        return ScenarioError([self.fault(path, message)])
+
     def _mark(self, path: KeyPath, at_key: bool) -> Mark:
         if at_key and path in self.key_marks:
             return self.key_marks[path]
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.marks:
-                return self.marks[path[:length]]
-        return (1, 1)
+        parents = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.marks[parent] for parent in parents if parent in self.marks), (1, 1))
 
     def _override(self, path: KeyPath) -> str | None:
         nearest = [o for o in self.overrides if path[: len(o)] == o]
@@ -109,9 +117,8 @@ def _key(key: str | int) -> str:
 def suggest(name: str, names: Sequence[str]) -> str:
     """``did you mean 'ring'?`` for a near name, else the names expected."""
     lower = {n.lower(): n for n in reversed(names)}
-    parts = sorted(
-        (n for n in names if len(name) > 2 and name.lower() in n.lower()), key=len
-    )  # h100: hgx-h100, not h800
+    parts = sorted((n for n in names if name.lower() in n.lower()), key=len) if len(name) > 2 else []
+    # h100: hgx-h100, not h800
     if parts and name.lower() not in lower:
         return f"did you mean {' or '.join(repr(n) for n in parts[:3])}?"
     close = difflib.get_close_matches(name[:80].lower(), list(lower), n=1, cutoff=0.6)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
-from commsim.document.types import LOCATED, Document, FaultyError, KeyPath, raise_faults
+from commsim.document.types import LOCATED, Document, FaultyError, KeyFaults, KeyPath, raise_faults
 from commsim.errors import Fault, ScenarioError
 
 M = TypeVar("M", bound=BaseModel)
@@ -28,15 +28,23 @@ def validate(model: type[M], document: Document, *, at: KeyPath = (), error: Fau
 
 def try_validate(model: type[M], document: Document, *, at: KeyPath = ()) -> tuple[M | None, list[Fault]]:
     """The model and no faults, or None and at least one fault."""
-    data = document.data
-    for key in at:
-        data = data[key]
     try:
-        return model.model_validate_json(json.dumps(data), strict=True), []
+        return model.model_validate_json(json.dumps(document.value(at)), strict=True), []
     except ValidationError as exc:
         from commsim.document.faults import faults_of
 
         return None, faults_of(exc.errors(include_url=False), model, document, at)
+
+
+def failing(*checks: tuple[object, KeyPath, str]) -> KeyFaults:
+    """The path and message of each (whether it is a fault, path, message) that is one."""
+    return [(path, message) for wrong, path, message in checks if wrong]
+
+
+def refuse(*checks: tuple[object, KeyPath, str]) -> None:
+    """For a validator: raises `located` with those of `failing`, if there are any."""
+    if faults := failing(*checks):
+        raise located(*faults)
 
 
 def located(*faults: tuple[KeyPath, str]) -> PydanticCustomError:

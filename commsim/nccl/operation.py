@@ -17,7 +17,7 @@ from commsim.nccl.version import Version, format_version
 if TYPE_CHECKING:
     from commsim.nccl.system import System
 
-_DTYPES = {
+OTHER_DTYPE_NAMES = {
     "char": "int8",
     "int": "int32",
     "half": "float16",
@@ -61,7 +61,7 @@ class Operation:
         >>> Operation.named("half", "avg")
         Operation(dtype='float16', redop='avg')
         """
-        word = _DTYPES.get(dtype.lower(), dtype.lower())
+        word = OTHER_DTYPE_NAMES.get(dtype.lower(), dtype.lower())
         known = word in (*_INTEGERS, *_SUM_TYPES, *FP8)
         return cls(word if known else cls.dtype, redop if redop in ("prod", "max", "min", *_SCALING) else cls.redop)
 

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from commsim.units import microseconds
+
+
+def plain_row(row: object) -> dict[str, Any]:
+    """The fields of a row as plain values, those in seconds (``..._s``) as microseconds (``..._us``)."""
+    fields = vars(row)
+    in_us = {k: None if v is None else microseconds(v) for k, v in fields.items() if k.endswith("_s")}
+    return {f"{k[:-1]}us" if k in in_us else k: in_us.get(k, v) for k, v in fields.items()}
+
 
 class Answer:
     """The answer to one item of a workload."""

@@ -62,11 +62,11 @@ class TraceSpec(Strict):
 
     @model_validator(mode="after")
     def _names_exist(self) -> TraceSpec:
-        if self.accelerator is not None:
-            try:
+        try:
+            if self.accelerator is not None:
                 accelerator(self.accelerator).peak(self.precision)
-            except CommsimError as error:
-                raise located((("accelerator",), str(error))) from None
+        except CommsimError as error:
+            raise located((("accelerator",), str(error))) from None
         return self
 
     def places(self, world_size: int) -> tuple[int, ...]:
@@ -91,24 +91,22 @@ class TraceFiles:
         missing = [rank for rank in range(count) if rank not in files]
         if missing and spec.others == "refuse":
             raise ScenarioError(_missing_words(missing, files, count))
-        found: dict[int, Trace] = {}
-        faults = []
+        read: dict[int, Trace] = {}
+        faults: list[str] = []
         for rank, file in files.items():
             try:
-                found[rank] = read_trace(file)
+                read[rank] = read_trace(file)
             except ScenarioError as error:
-                faults.append(error)
+                faults.append(str(error))
                 if len(faults) == MOST_FILES_AT_FAULT:
                     break
         if faults:
-            raise ScenarioError("\n".join(str(error) for error in faults))
-        known = sorted(found)
-        self.traces: list[Trace | None] = []
-        self.moved: list[int] = []
-        for rank in range(count):
-            source = rank if rank in found else known[rank % len(known)] if spec.others == "repeat" else None
-            self.traces.append(None if source is None else found[source])
-            self.moved.append(0 if source is None else rank - source)
+            raise ScenarioError("\n".join(faults))
+        known = sorted(read)
+        others = [known[rank % len(known)] if spec.others == "repeat" else None for rank in range(count)]
+        sources = [rank if rank in read else others[rank] for rank in range(count)]
+        self.traces = [None if source is None else read[source] for source in sources]
+        self.moved = [0 if source is None else rank - source for rank, source in enumerate(sources)]
         self.listed = read_groups(base_dir / spec.groups, count) if spec.groups is not None else {}
 
 

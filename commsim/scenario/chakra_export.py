@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import commsim
 from commsim.chakra.export import StepTraces
 from commsim.chakra.writing import trace_bytes
-from commsim.errors import ScenarioError
 from commsim.files import write_atomically
 from commsim.scenario.chakra import TraceSpec
 from commsim.scenario.load import resolved_yaml
@@ -29,7 +28,7 @@ def export_traces(prepared: Prepared, folder: Path) -> list[str]:
     scenario, topology = prepared.scenario, prepared.topology
     if not scenario.trainings:
         text = "found no training item, expected one to export as Chakra traces"
-        raise ScenarioError([scenario.document.fault(("workload",), text)])
+        raise scenario.document.error(("workload",), text)
     spec = scenario.trainings[0].training
     program = training_program(scenario, topology, spec, comm_times(scenario, topology))
     traces = StepTraces(program, simulate(program.order, program.works, program.machine))
@@ -40,19 +39,11 @@ def export_traces(prepared: Prepared, folder: Path) -> list[str]:
         write_atomically(folder / f"{scenario.slug}.{rank}.et", trace_bytes(made, **about))
         ranks, nodes = ranks + 1, nodes + len(made)
     write_atomically(folder / "groups.json", json.dumps(traces.groups) + "\n")
-    replay = scenario.model_copy(
-        update={
-            "name": f"{scenario.name[:180]}, replayed",
-            "workload": (TraceWork(trace=_replayed(stem, folder, contention=spec.contention)),),
-            "compare": (),
-        }
-    )
+    groups = str((folder / "groups.json").resolve())
+    replayed = TraceSpec(path=str(stem.resolve()), groups=groups, contention=spec.contention)
+    name, work = f"{scenario.name[:180]}, replayed", TraceWork(trace=replayed)
+    replay = scenario.model_copy(update={"name": name, "workload": (work,), "compare": ()})
     write_atomically(folder / "replay.yaml", resolved_yaml(replay, folder))
     return [
         f"# wrote {nodes:,} nodes of {ranks:,} ranks as {stem}.*.et; replay them with commsim run {folder}/replay.yaml"
     ]
-
-
-def _replayed(stem: Path, folder: Path, *, contention: bool) -> TraceSpec:
-    files = {"path": str(stem.resolve()), "groups": str((folder / "groups.json").resolve())}
-    return TraceSpec(**files, contention=contention)  # type: ignore[arg-type]

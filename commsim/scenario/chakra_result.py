@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.chakra.simulate import TraceRun, critical_path
+from commsim.engine.usage import covered_s
 from commsim.scenario.answer import Answer
 from commsim.units import microseconds
 
@@ -110,17 +111,17 @@ class TraceItem(Answer):
     @cached_property
     def calls(self) -> tuple[CallRow, ...]:
         """Kinds of calls, those that take longest in all first."""
-        found: dict[tuple[str, int, int], list[float]] = {}
+        seconds_of: dict[tuple[str, int, int], list[float]] = {}
         run = self.run
         for i, operation in enumerate(run.program.operations):
             if operation.kind in ("collective", "send"):
                 key = run.program.keys[operation.line]
                 assert key is not None
-                seconds = found.setdefault((operation.name, len(key[1]), operation.nbytes), [])
+                seconds = seconds_of.setdefault((operation.name, len(key[1]), operation.nbytes), [])
                 seconds.append(float(run.end_s[i] - run.start_s[i]))
         rows = (
-            CallRow(*what, len(seconds), float(np.mean(seconds)), max(seconds), sum(seconds))
-            for what, seconds in found.items()
+            CallRow(*kind, len(seconds), float(np.mean(seconds)), max(seconds), sum(seconds))
+            for kind, seconds in seconds_of.items()
         )
         return tuple(sorted(rows, key=lambda row: (-row.total, row.call, row.nbytes)))
 
@@ -132,17 +133,17 @@ class TraceItem(Answer):
     @cached_property
     def path(self) -> tuple[tuple[str, float, int], ...]:
         """The critical path to the end by what it is made of: (what, seconds, operations), the longest first."""
-        found: dict[str, tuple[float, int]] = {}
+        parts: dict[str, tuple[float, int]] = {}
         operations = self.run.program.operations
         for i in critical_path(self.run, self.longest):
             operation = operations[i]
-            what = operation.name
+            name = operation.name
             if operation.kind == "collective":
                 key = self.run.program.keys[operation.line]
-                what = f"{operation.name} over {len(key[1]) if key else 0} ranks"
-            seconds, count = found.get(what, (0.0, 0))
-            found[what] = (seconds + float(self.run.end_s[i] - self.run.start_s[i]), count + 1)
-        rows = ((what, seconds, count) for what, (seconds, count) in found.items() if seconds > 0)
+                name = f"{operation.name} over {len(key[1]) if key else 0} ranks"
+            seconds, count = parts.get(name, (0.0, 0))
+            parts[name] = (seconds + float(self.run.end_s[i] - self.run.start_s[i]), count + 1)
+        rows = ((name, seconds, count) for name, (seconds, count) in parts.items() if seconds > 0)
         return tuple(sorted(rows, key=lambda row: -row[1]))
 
     @property
@@ -150,8 +151,8 @@ class TraceItem(Answer):
         """What the critical path is longest in, with its share."""
         if not self.path or not self.seconds:
             return "nothing"
-        what, seconds, _ = self.path[0]
-        return f"{what} ({seconds / self.seconds:.0%} of the critical path)"
+        name, seconds, _ = self.path[0]
+        return f"{name} ({seconds / self.seconds:.0%} of the critical path)"
 
     def mean(self, part: str) -> float:
         """The mean over ranks of a column of `RankRow`."""
@@ -159,22 +160,20 @@ class TraceItem(Answer):
 
     def _rank(self, rank: int) -> RankRow:
         run, mine = self.run, self.run.program.operation[rank]
-        spans: tuple[list[tuple[float, float]], ...] = ([], [], [])
-        for index in mine:
-            operation = run.program.operations[index]
-            if operation.kind != "none":
-                spans[_PART[operation.kind]].append(run.span(index))
-        compute, communication, other = (_merged(part) for part in spans)
-        busy = _length(_merged([*compute, *communication]))
-        everything = _length(_merged([*compute, *communication, *other]))
+        operations = run.program.operations
+        spans = [(*run.span(i), _PART[operations[i].kind]) for i in mine if operations[i].kind != "none"]
+        start, end, part = np.array(spans, dtype=float).reshape(-1, 3).T
+        compute, communication, busy, everything = (
+            covered_s(start[held], end[held]) for held in (part == 0, part == 1, part < 2, part < 3)
+        )
         path = [0.0, 0.0, 0.0]
         for index in critical_path(run, rank):
-            path[_PART[run.program.operations[index].kind]] += float(run.end_s[index] - run.start_s[index])
+            path[_PART[operations[index].kind]] += float(run.end_s[index] - run.start_s[index])
         return RankRow(
             rank=rank,
-            compute=_length(compute),
-            communication=_length(communication),
-            exposed=busy - _length(compute),
+            compute=compute,
+            communication=communication,
+            exposed=busy - compute,
             other=everything - busy,
             idle=run.seconds - everything,
             end=max((float(run.end_s[index]) for index in mine), default=0.0),
@@ -205,23 +204,8 @@ class TraceItem(Answer):
             **self.record(),
             "contention": self.run.contended,
             "critical_path": [
-                {"what": what, "us": microseconds(seconds), "count": count} for what, seconds, count in self.path
+                {"what": name, "us": microseconds(seconds), "count": count} for name, seconds, count in self.path
             ],
             "calls": [row.record() for row in self.calls],
             "per_rank": [row.record() for row in self.ranks],
         }
-
-
-def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans that neither touch nor overlap, in order."""
-    found: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
-
-
-def _length(spans: list[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in spans)

@@ -59,13 +59,10 @@ def run_trace(site: WorkSite, spec: TraceSpec, files: TraceFiles) -> tuple[Trace
     comm, compute = comm_times(scenario, topology), ComputeSeconds(spec, topology)
     try:
         program = build(files.traces, groups, comm, places, compute)
-    except ScenarioError as error:
-        raise ScenarioError([site.fault(("trace", "path"), str(error))]) from None
-    shared = SharedLinks(program, topology, places) if spec.contention else None
-    try:
+        shared = SharedLinks(program, topology, places) if spec.contention else None
         run = simulate(program, shared)
     except ScenarioError as error:
-        raise ScenarioError([site.fault(("trace", "path"), str(error))]) from None
+        raise site.error(("trace", "path"), str(error)) from None
     warnings = list(comm.warnings)
     if groups.guessed:
         names = ", ".join(sorted(groups.guessed)[:4]) + (", ..." if len(groups.guessed) > 4 else "")

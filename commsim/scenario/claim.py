@@ -6,35 +6,11 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from commsim.document import located
-from commsim.document.types import KeyPath, show, suggest
+from commsim.document import refuse
+from commsim.document.types import show, suggest
+from commsim.scenario.quantities import FUNCTIONS
 from commsim.scenario.strict import Strict
 from commsim.scenario.training import TrainingSpec
-
-QUANTITIES = (
-    "activation_growth",
-    "bubble",
-    "bytes_per_parameter",
-    "ddp_bytes_per_rank",
-    "finetune_gigabytes",
-    "lora_saving",
-    "model_states",
-    "optimizer_share",
-    "order_ratio",
-    "recompute_cost",
-    "ring_time_ratio",
-    "ring_traffic_ratio",
-    "rlhf_hours",
-    "rlhf_usd",
-    "server_ratio",
-    "single_gpu_days",
-    "split_width",
-    "training_days",
-    "zero_gigabytes",
-    "zero_saving",
-    "zero_traffic",
-)
-"""What can be computed; each has a function of its name in `commsim.scenario.quantities`."""
 
 
 class ClaimSpec(Strict):
@@ -61,12 +37,10 @@ class ClaimSpec(Strict):
 
     @model_validator(mode="after")
     def _quantity_exists(self) -> ClaimSpec:
-        faults: list[tuple[KeyPath, str]] = []
-        if self.quantity not in QUANTITIES:
-            text = f"found the unknown quantity {show(self.quantity)}, {suggest(self.quantity, QUANTITIES)}"
-            faults.append((("quantity",), text))
-        if sorted(self.printed) != list(self.printed):
-            faults.append((("printed",), "found a range whose first end is above its last"))
-        if faults:
-            raise located(*faults)
+        unknown = f"found the unknown quantity {show(self.quantity)}, {suggest(self.quantity, list(FUNCTIONS))}"
+        turned = "found a range whose first end is above its last"
+        refuse(
+            (self.quantity not in FUNCTIONS, ("quantity",), unknown),
+            (sorted(self.printed) != list(self.printed), ("printed",), turned),
+        )
         return self

@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from commsim.collectives.semantics import ITEM_BYTES, NcclTestsName
+from commsim.collectives.semantics import ITEM_BYTES, ROOTED, NcclTestsName
+from commsim.document import failing
+from commsim.document.types import KeyFaults, show, suggest
 from commsim.errors import UnitError
-from commsim.nccl.operation import Operation
+from commsim.nccl.operation import OTHER_DTYPE_NAMES, Operation
 from commsim.scenario.strict import Strict
 from commsim.units import format_bytes, parse_bytes
 
@@ -71,30 +73,15 @@ def parse_size_list(value: object) -> tuple[int, ...]:
     if len(value) > MAX_SIZES:
         raise UnitError(f"found a list of {len(value):,} sizes, expected at most {MAX_SIZES:,}")
     sizes = tuple(parse_bytes(item) for item in value)
-    repeated = next((s for i, s in enumerate(sizes) if s in sizes[:i]), None)
-    if repeated is not None:
+    for repeated in (size for i, size in enumerate(sizes) if size in sizes[:i]):
         raise UnitError(f"found the size {format_bytes(repeated)} twice, expected each size once")
     return sizes
 
 
-_OTHER_DTYPE_NAMES = {
-    "float": "float32",
-    "half": "float16",
-    "double": "float64",
-    "fp32": "float32",
-    "fp16": "float16",
-    "fp64": "float64",
-    "bf16": "bfloat16",
-    "int": "int32",
-    "f8e4m3": "float8_e4m3",
-    "f8e5m2": "float8_e5m2",
-}
-
-
 def _dtype(value: Any) -> Any:
     """Names of nccl-tests and others; the nearest of our names would mislead (``float`` is not float16)."""
-    if isinstance(value, str) and value in _OTHER_DTYPE_NAMES:
-        raise ValueError(f"found {value!r}, did you mean {_OTHER_DTYPE_NAMES[value]!r}?")
+    if isinstance(value, str) and value in OTHER_DTYPE_NAMES:
+        raise ValueError(f"found {value!r}, did you mean {OTHER_DTYPE_NAMES[value]!r}?")
     return value
 
 
@@ -120,6 +107,19 @@ Sizes = Annotated[
     BeforeValidator(parse_size_list, json_schema_input_type=str | list[str]),
     PlainSerializer(lambda sizes: [f"{s} B" for s in sizes], return_type=list[str]),
 ]
+
+
+def algorithm_faults(algorithm: str | None, known: list[str]) -> KeyFaults:
+    """An algorithm that is none of those known."""
+    if algorithm is None or algorithm in known:
+        return []
+    return [(("algorithm",), f"found the unknown algorithm {show(algorithm)}, {suggest(algorithm, known)}")]
+
+
+def root_faults(root: int | None, collective: str) -> KeyFaults:
+    """A root where the collective has none."""
+    text = f"found a root for {collective}, expected it only for broadcast, reduce, gather and scatter"
+    return failing((root is not None and collective not in ROOTED, ("root",), text))
 
 
 class CollectiveSpec(Strict):

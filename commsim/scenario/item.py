@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from commsim.measure.records import Curve
-from commsim.scenario.answer import Answer
+from commsim.scenario.answer import Answer, plain_row
 from commsim.units import gb_per_s, microseconds
 
 if TYPE_CHECKING:
@@ -42,14 +42,22 @@ class Row:
     kernel_s: float = 0.0
     level: str = ""
     p99_s: float | None = None  # of repeated runs, whose median is `time_s`
-    runner_up: str = ""  # with `algorithm: auto`: the next best, and every algorithm with its seconds, quickest first
-    runner_up_s: float | None = None
-    candidates: tuple[tuple[str, float], ...] = ()
     busiest_link: str = ""  # with library none the link held longest, else what is; and the share of the time
     busiest_share: float | None = None
     fifo_s: float | None = None  # where both views of contention were simulated
     fair_s: float | None = None
+    runner_up: str = ""  # with `algorithm: auto`: the next best, and every algorithm with its seconds, quickest first
+    runner_up_s: float | None = None
+    candidates: tuple[tuple[str, float], ...] = ()
     left_out: tuple[tuple[str, float], ...] = ()  # not simulated: the seconds that each takes at least are too many
+
+    def record(self) -> dict[str, Any]:
+        """Plain values with units in the names, without those of other algorithms."""
+        record = plain_row(self)
+        del record["candidates"], record["left_out"]
+        rates = {"algbw": "algbw_GBps", "busbw": "busbw_GBps"}
+        named = {rates.get(k, k): gb_per_s(v) if k in rates else v for k, v in record.items()}
+        return named | {"not_simulated": len(self.left_out)}
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,9 @@ class Item(Answer):
 
     def curve(self) -> Curve:
         """The predicted rows as a curve, with the band where every row has one."""
-        low, high = (
-            np.array([np.nan if v is None else v for v in column])
-            for column in ([r.low_s for r in self.rows], [r.high_s for r in self.rows])
+        low, high, bound = (
+            np.array([getattr(row, name) for row in self.rows], float)  # None: not a number
+            for name in ("low_s", "high_s", "lower_bound_s")
         )
         banded = bool(self.rows) and not np.isnan(low).any()
         return Curve(
@@ -86,7 +94,7 @@ class Item(Answer):
             kind="predicted",
             size_bytes=np.array([r.size_bytes for r in self.rows], np.int64),
             time_s=np.array([r.time_s for r in self.rows]),
-            lower_bound_s=np.array([np.nan if r.lower_bound_s is None else r.lower_bound_s for r in self.rows]),
+            lower_bound_s=bound,
             dtype=self.rows[0].dtype if self.rows else "",
             redop=self.rows[0].redop if self.rows else "",
         )
@@ -125,39 +133,7 @@ class Item(Answer):
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as plain values with units in the names: what CSV, JSON and data frames hold."""
-        return [
-            {
-                "collective": self.collective,
-                "n_ranks": self.n_ranks,
-                "size_bytes": r.size_bytes,
-                "count": r.count,
-                "dtype": r.dtype,
-                "redop": r.redop,
-                "root": r.root,
-                "time_us": microseconds(r.time_s),
-                "algbw_GBps": gb_per_s(r.algbw),
-                "busbw_GBps": gb_per_s(r.busbw),
-                "algorithm": r.algorithm,
-                "protocol": r.protocol,
-                "channels": r.channels,
-                "bottleneck": r.bottleneck,
-                "lower_bound_us": None if r.lower_bound_s is None else microseconds(r.lower_bound_s),
-                "low_us": None if r.low_s is None else microseconds(r.low_s),
-                "high_us": None if r.high_s is None else microseconds(r.high_s),
-                "launch_us": microseconds(r.launch_s),
-                "kernel_us": microseconds(r.kernel_s),
-                "level": r.level,
-                "p99_us": None if r.p99_s is None else microseconds(r.p99_s),
-                "busiest_link": r.busiest_link,
-                "busiest_share": r.busiest_share,
-                "fifo_us": None if r.fifo_s is None else microseconds(r.fifo_s),
-                "fair_us": None if r.fair_s is None else microseconds(r.fair_s),
-                "runner_up": r.runner_up,
-                "runner_up_us": None if r.runner_up_s is None else microseconds(r.runner_up_s),
-                "not_simulated": len(r.left_out),
-            }
-            for r in self.rows
-        ]
+        return [{"collective": self.collective, "n_ranks": self.n_ranks, **row.record()} for row in self.rows]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""

@@ -7,10 +7,11 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from commsim.collectives import registry
-from commsim.collectives.semantics import ROOTED, NcclTestsName
+from commsim.collectives.semantics import NcclTestsName
 from commsim.document import located
-from commsim.document.types import KeyPath, show, suggest
+from commsim.document.types import KeyFaults, show
 from commsim.fields import Bandwidth, Bytes, Seconds
+from commsim.scenario.collective import algorithm_faults, root_faults
 from commsim.scenario.strict import Ranks, Strict
 
 Rank = Annotated[int, Field(strict=True, ge=0)]
@@ -53,8 +54,8 @@ class FlowSpec(Strict):
     @model_validator(mode="after")
     def _one_amount(self) -> FlowSpec:
         if (self.size is None) == (self.rate is None):
-            found = "neither" if self.size is None else "both"
-            raise ValueError(f"found {found} of size and rate, expected one: bytes once, or bytes a second")
+            given = "neither" if self.size is None else "both"
+            raise ValueError(f"found {given} of size and rate, expected one: bytes once, or bytes a second")
         if self.src == self.dst:
             raise located((("dst",), f"found rank {self.dst} as source and destination, expected two ranks"))
         return self
@@ -76,27 +77,25 @@ class JobsSpec(Strict):
 
     @model_validator(mode="after")
     def _jobs_fit(self) -> JobsSpec:
-        faults: list[tuple[KeyPath, str]] = []
+        faults: KeyFaults = []
         names: dict[str, int] = {}
         for i, job in enumerate(self.jobs):
-            at: KeyPath = ("jobs", i)
             name = self.job_name(i)
-            if name in names:
-                faults.append(((*at, "name"), f"found the name {show(name)} again (first at job {names[name]})"))
-            names.setdefault(name, i + 1)
-            faults += [((*at, *path), text) for path, text in _job_faults(job)]
+            first = names.setdefault(name, i + 1)
+            if first <= i:
+                faults.append((("jobs", i, "name"), f"found the name {show(name)} again (first at job {first})"))
+            faults += [(("jobs", i, *path), text) for path, text in _job_faults(job)]
         if faults:
             raise located(*faults)
         return self
 
-    def rank_faults(self, world_size: int) -> list[tuple[KeyPath, str]]:
+    def rank_faults(self, world_size: int) -> KeyFaults:
         """What is not on a machine of as many ranks."""
-        faults: list[tuple[KeyPath, str]] = []
+        faults: KeyFaults = []
         there = f"expected one of the {world_size} ranks 0..{world_size - 1}"
         for i, job in enumerate(self.jobs):
-            wrong = next((r for r in job.ranks or () if r >= world_size), None)
-            if wrong is not None:
-                faults.append((("jobs", i, "ranks"), f"found rank {wrong}, {there}"))
+            wrong = [rank for rank in job.ranks or () if rank >= world_size]
+            faults += [(("jobs", i, "ranks"), f"found rank {rank}, {there}") for rank in wrong[:1]]
             if job.ranks is None:
                 faults += [(("jobs", i, *path), text) for path, text in _count_faults(job, world_size)]
         for i, flow in enumerate(self.background):
@@ -108,22 +107,13 @@ class JobsSpec(Strict):
         return faults
 
 
-def _job_faults(job: JobSpec) -> list[tuple[KeyPath, str]]:
-    faults: list[tuple[KeyPath, str]] = []
-    known = [a for c, a in registry.names() if c == job.collective]
-    if job.algorithm is not None and job.algorithm not in known:
-        faults.append(
-            (("algorithm",), f"found the unknown algorithm {show(job.algorithm)}, {suggest(job.algorithm, known)}")
-        )
-    if job.root is not None and job.collective not in ROOTED:
-        text = f"found a root for {job.collective}, expected it only for broadcast, reduce, gather and scatter"
-        faults.append((("root",), text))
-    if job.ranks is not None:
-        faults += _count_faults(job, len(job.ranks))
-    return faults
+def _job_faults(job: JobSpec) -> KeyFaults:
+    known = [name for _, name in registry.names(job.collective)]
+    faults = algorithm_faults(job.algorithm, known) + root_faults(job.root, job.collective)
+    return faults + (_count_faults(job, len(job.ranks)) if job.ranks is not None else [])
 
 
-def _count_faults(job: JobSpec, count: int) -> list[tuple[KeyPath, str]]:
+def _count_faults(job: JobSpec, count: int) -> KeyFaults:
     if count < 2:
         return [(("ranks",), f"found {count} rank for a collective, expected at least 2")]
     if job.root is not None and job.root >= count:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from commsim.scenario.answer import Answer
-from commsim.units import microseconds
+from commsim.scenario.answer import Answer, plain_row
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,7 @@ class JobRow:
 
     def record(self) -> dict[str, Any]:
         """Plain values with units in the names."""
-        return {
-            "job": self.job,
-            "collective": self.collective,
-            "algorithm": self.algorithm,
-            "n_ranks": self.n_ranks,
-            "size_bytes": self.size_bytes,
-            "start_us": microseconds(self.start_s),
-            "alone_us": microseconds(self.alone_s),
-            "together_us": microseconds(self.together_s),
-            "slowdown": self.slowdown,
-            "p99_us": None if self.p99_s is None else microseconds(self.p99_s),
-            "shared_links": self.shared_links,
-            "meets_on": self.meets_on,
-        }
+        return plain_row(self)
 
 
 @dataclass(frozen=True)

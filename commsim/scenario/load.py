@@ -46,8 +46,8 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
         except ScenarioError as exc:
             faults += exc.faults
             continue
-        scenario, found = check_document(document, path.parent)
-        faults += [f for f in found if not any(_echoes(f, refused) for refused in unread)]
+        scenario, its_faults = check_document(document, path.parent)
+        faults += [f for f in its_faults if not any(_echoes(f, refused) for refused in unread)]
         if scenario is None:
             continue
         line = names.setdefault(scenario.slug, document.marks.get(("name",), (0, 0))[0])
@@ -62,12 +62,12 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
 
 def _other_kind(document: Document) -> Fault | None:
     """The fault of a file that is evidently meant for another command."""
-    data = document.data if isinstance(document.data, dict) else {}
+    plain = document.data if isinstance(document.data, dict) else {}
     for key in ("plan", "sweep"):
-        if key in data:
+        if key in plain:
             message = f"found a {key}, expected a scenario; commsim {key} FILE takes it"
             return document.fault((key,), message, at_key=True)
-    if "topology" not in data and {"gpu", "node", "extends"} & set(data) and "workload" not in data:
+    if "topology" not in plain and {"gpu", "node", "extends"} & set(plain) and "workload" not in plain:
         return document.fault((), "found a topology, expected a scenario, which names it as topology: {path: FILE}")
     return None
 
@@ -82,31 +82,39 @@ def check_document(document: Document, base_dir: Path) -> tuple[Scenario | None,
 
 def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
     """A fault for each file or preset named that is not there; from raw data, so it shows with all others."""
-    data: Any = document.data if isinstance(document.data, dict) else {}
-    compare, topology = data.get("compare"), data.get("topology")
-    files: list[tuple[KeyPath, Any, str]] = [
+
+    def block(value: Any) -> dict[str, Any]:
+        return value if isinstance(value, dict) else {}
+
+    def absent(name: Any, folder: Path) -> bool:
+        return isinstance(name, str) and not _exists(folder / name)
+
+    scenario = block(document.data)
+    topology, compare = block(scenario.get("topology")), scenario.get("compare")
+    beside: list[tuple[KeyPath, Any, str]] = [
         (("compare", i), name, "a measured table or log")
         for i, name in enumerate(compare if isinstance(compare, list) else [])
     ]
-    faults = []
-    library = data.get("library")
-    graph = library.get("graph") if isinstance(library, dict) else None
-    anywhere: list[tuple[KeyPath, Any, str]] = [
-        (("params",), data.get("params"), "parameters that `commsim calibrate` wrote"),
+    beside.append((("topology", "path"), topology.get("path"), "a topology file"))
+    graph = block(scenario.get("library")).get("graph")
+    anywhere: list[tuple[KeyPath, Any, str]] = [  # as an override from where the program runs
+        (("params",), scenario.get("params"), "parameters that `commsim calibrate` wrote"),
         (("library", "graph"), graph, "one of NCCL_GRAPH_DUMP_FILE or a log of NCCL_DEBUG=INFO"),
     ]
-    for path, name, what in anywhere:  # as an override from where the program runs
-        if isinstance(name, str) and not _exists((Path() if path in document.overrides else base_dir) / name):
-            faults.append(document.fault(path, f"found no file {show(name)}, expected {what}"))
-    if isinstance(topology, dict):
-        files.append((("topology", "path"), topology.get("path"), "a topology file"))
-        preset = topology.get("preset")
-        if isinstance(preset, str) and preset not in preset_names():
-            message = f"found the unknown preset {show(preset)}, {suggest(preset, preset_names())}"
-            faults.append(document.fault(("topology", "preset"), message))
-    for path, name, what in files:
-        if isinstance(name, str) and not _exists(base_dir / name):
-            faults.append(document.fault(path, f"found no file {show(name)} beside the scenario, expected {what}"))
+    faults = [
+        document.fault(path, f"found no file {show(name)}, expected {kind}")
+        for path, name, kind in anywhere
+        if absent(name, Path() if path in document.overrides else base_dir)
+    ]
+    faults += [
+        document.fault(path, f"found no file {show(name)} beside the scenario, expected {kind}")
+        for path, name, kind in beside
+        if absent(name, base_dir)
+    ]
+    preset = topology.get("preset")
+    if isinstance(preset, str) and preset not in preset_names():
+        message = f"found the unknown preset {show(preset)}, {suggest(preset, preset_names())}"
+        faults.append(document.fault(("topology", "preset"), message))
     return faults
 
 
@@ -142,23 +150,23 @@ def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
 
 def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, Any]:
     """The scenario's plain values, the files that it reads named by ``name``."""
-    data = scenario.model_dump(mode="json", exclude_none=True)
-    data["compare"] = [name(scenario.base_dir / file) for file in scenario.compare]
+    plain = scenario.model_dump(mode="json", exclude_none=True)
+    plain["compare"] = [name(scenario.base_dir / file) for file in scenario.compare]
     if (params := scenario.params_path()) is not None:
-        data["params"] = name(params)
+        plain["params"] = name(params)
     if (graph := scenario.graph_path()) is not None:
-        data["library"]["graph"] = name(graph)
-    topology = data.get("topology")
+        plain["library"]["graph"] = name(graph)
+    topology = plain.get("topology")
     if isinstance(topology, dict) and isinstance(topology.get("path"), str):
         topology["path"] = name(scenario.base_dir / topology["path"])
-    for work, item in zip(scenario.workload, data["workload"], strict=True):
+    for work, item in zip(scenario.workload, plain["workload"], strict=True):
         work.name_files(item, lambda file: name(scenario.base_dir / file))
-    return data
+    return plain
 
 
-def plain_yaml(data: Any) -> str:
+def plain_yaml(plain: Any) -> str:
     """Plain values as YAML text that our reader takes."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 class _Dumper(yaml.SafeDumper):

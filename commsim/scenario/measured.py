@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 from commsim.errors import ScenarioError
 from commsim.measure.run import STEP_PRECISIONS, Backend, Run, Runner, Task, TrainingTask, check_run
@@ -46,14 +46,18 @@ ANSWER_S = {"gloo": 15.0, "nccl": 600.0}
 call is queued, so that all calls of a row that stand in the queue must be through (torch's own limit is 600 s too)."""
 
 
-def run_of(scenario: Scenario, wish: RunOptions) -> Run:
+_OWN_OPTIONS = {"backend", "world_size", "runner", "schedule", "timeout_s"}
+"""Those that are no fields of the `Run` as they are."""
+
+
+def run_of(scenario: Scenario, options: RunOptions) -> Run:
     """The run of one scenario; every fault is a CommsimError, before any rank is started."""
-    backend = backend_of(wish.backend, scenario)
-    world_size = wish.world_size or build_topology(scenario).world_size
-    items = list(enumerate(scenario.workload))
+    backend = backend_of(options.backend, scenario)
+    world_size = options.world_size or build_topology(scenario).world_size
+    items, schedule = list(enumerate(scenario.workload)), options.schedule
     run = Run(
         name=scenario.name,
-        tasks=tuple(_task(scenario, i, work, wish.schedule) for i, work in items if not isinstance(work, TrainingWork)),
+        tasks=tuple(_task(scenario, i, work, schedule) for i, work in items if not isinstance(work, TrainingWork)),
         training=tuple(
             _training(scenario, i, work.training, world_size, backend)
             for i, work in items
@@ -61,22 +65,13 @@ def run_of(scenario: Scenario, wish: RunOptions) -> Run:
         ),
         backend=backend,
         world_size=world_size,
-        runner=_runner(wish.runner, backend),
-        graph=wish.graph,
-        register=wish.register,
-        split=wish.split,
-        iterations=wish.iterations,
-        warmup=wish.warmup,
-        repeats=wish.repeats,
-        check=wish.check,
+        runner=_runner(options.runner, backend),
         mode=scenario.mode,
-        arrival_s=wish.arrival_s,
-        timeout_s=ANSWER_S[backend] if wish.timeout_s is None else wish.timeout_s,
-        ranks_per_gpu=wish.ranks_per_gpu,
-        capture_choices=wish.capture_choices,
+        timeout_s=ANSWER_S[backend] if options.timeout_s is None else options.timeout_s,
         scenario_hash=scenario_hash(scenario),
         env=dict(scenario.library.env) if backend == "nccl" else {},
         expects=_expects(scenario) if backend == "nccl" else {},
+        **{name: value for name, value in vars(options).items() if name not in _OWN_OPTIONS},
     )
     check_run(run)
     _check_schedules(run)
@@ -86,12 +81,12 @@ def run_of(scenario: Scenario, wish: RunOptions) -> Run:
 def _expects(scenario: Scenario) -> dict[str, object]:
     """What the prediction takes the machine for; a version only where the scenario names one."""
     topology = build_topology(scenario)
-    said: dict[str, object] = {"ranks": topology.world_size}
+    expected: dict[str, object] = {"ranks": topology.world_size}
     if topology.gpu.sm:
-        said |= {"gpu": topology.gpu.model, "sm": topology.gpu.sm}
-    if scenario.library.name == "nccl" and "version" in scenario.library.model_fields_set:
-        said["nccl"] = scenario.library.version
-    return said
+        expected |= {"gpu": topology.gpu.model, "sm": topology.gpu.sm}
+    if scenario.library.name == "nccl" and scenario.library.named_version:
+        expected["nccl"] = scenario.library.version
+    return expected
 
 
 def _check_schedules(run: Run) -> None:
@@ -126,22 +121,26 @@ def testbed_topology(scenario: Scenario, named: str, world_size: int | None) -> 
 
 def _task(scenario: Scenario, i: int, work: object, schedule: str) -> Task:
     if not isinstance(work, CollectiveWork):
-        fault = "found jobs, expected a collective: ranks measure one at a time"
-        raise ScenarioError([scenario.document.fault(("workload", i), fault)])
+        text = "found jobs, expected a collective: ranks measure one at a time"
+        raise scenario.document.error(("workload", i), text)
     if work.sizes is None:
-        fault = "found no key 'sizes', expected it for a measurement, such as '8 B .. 64 MiB x2'"
-        raise ScenarioError([scenario.document.fault(("workload", i), fault)])
+        text = "found no key 'sizes', expected it for a measurement, such as '8 B .. 64 MiB x2'"
+        raise scenario.document.error(("workload", i), text)
     named = schedule or (_own_schedule(work) if scenario.library.name == "none" else "")
     if named and (Path(named).suffix.lower() in (".xml", ".json")):
         named = str(Path(named).absolute())
     return Task(work.collective, work.sizes, work.dtype, work.redop, work.root or 0, named)
 
 
+_SHAPE = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp")
+"""Fields that a model and its `TrainingTask` have in common."""
+
+
 def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, backend: Backend) -> TrainingTask:
     """The item as steps of a dense model under one parallelism over all ranks."""
 
     def refuse(key: str, text: str) -> ScenarioError:
-        return ScenarioError([scenario.document.fault(("workload", i, "training", key), text)])
+        return scenario.document.error(("workload", i, "training", key), text)
 
     m, model = spec.mesh, model_of(spec, scenario.base_dir)
     cut = {name: size for name, size in (("tp", m.tp), ("pp", m.pp), ("cp", m.cp), ("ep", m.ep)) if size > 1}
@@ -168,19 +167,13 @@ def _training(scenario: Scenario, i: int, spec: TrainingSpec, world_size: int, b
         name=f"{Path(spec.model).stem} {scheme}",
         scheme=scheme,
         ranks=world_size,
-        layers=model.layers,
-        hidden=model.hidden,
-        ffn_hidden=model.ffn_hidden,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        vocab=model.vocab,
         seq_len=spec.seq_len or model.seq_len,
-        gated_mlp=model.gated_mlp,
         micro_batch_size=spec.micro_batch_size,
         micro_batches=spec.global_batch_size // each,
         bucket_bytes=int(spec.bucket_size or TrainingTask.bucket_bytes),
         over_gloo=backend == "gloo",
         precision=formats.name,
+        **{name: getattr(model, name) for name in _SHAPE},
     )
 
 
@@ -196,25 +189,17 @@ def _own_schedule(work: CollectiveWork) -> str:
 def backend_of(wanted: str, scenario: Scenario) -> Backend:
     """The backend that a name of the command line means for a scenario; ``auto``: nccl where there is a GPU."""
     if wanted == "auto":
-        if scenario.library.name == "gloo" or not _has_gpu():
-            return "gloo"
-        return "nccl"
-    if wanted == "nccl":
-        return "nccl"
-    if wanted == "gloo":
-        return "gloo"
+        return "gloo" if scenario.library.name == "gloo" or not _has_gpu() else "nccl"
+    if wanted in get_args(Backend):
+        return cast("Backend", wanted)
     raise ScenarioError(f"found --backend {wanted!r}, expected nccl, gloo or auto")
 
 
 def _runner(wanted: str, backend: Backend) -> Runner:
     if wanted == "auto":
         return "libnccl" if backend == "nccl" else "torch"
-    if wanted == "libnccl":
-        return "libnccl"
-    if wanted == "torch":
-        return "torch"
-    if wanted == "nccl-tests":
-        return "nccl-tests"
+    if wanted in get_args(Runner):
+        return cast("Runner", wanted)
     raise ScenarioError(f"found --runner {wanted!r}, expected libnccl, torch, nccl-tests or auto")
 
 

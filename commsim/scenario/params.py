@@ -17,10 +17,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from commsim.document import Document, read_documents, validate
 from commsim.errors import Fault, ScenarioError
+from commsim.scenario.strict import Strict
 
 if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
@@ -40,18 +41,14 @@ RENAMED = {
 """Names that files written before may hold, and what the same thing is called now (CHANGELOG.md)."""
 
 
-class _ParamsBlock(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class Band(_ParamsBlock):
+class Band(Strict):
     """Factors on a predicted time that held eight of ten held-out measurements."""
 
     low: float = Field(gt=0, le=1)
     high: float = Field(ge=1)
 
 
-class Fitted(_ParamsBlock):
+class Fitted(Strict):
     """One fitted value with its 95 % confidence interval, as text with units."""
 
     value: str | float
@@ -59,7 +56,7 @@ class Fitted(_ParamsBlock):
     high: str | float | None = None
 
 
-class ParamsFile(_ParamsBlock):
+class ParamsFile(Strict):
     """The whole file."""
 
     library: Literal["nccl", "gloo"]
@@ -99,7 +96,7 @@ def nccl_parameters(scenario: Setting, topology: Topology) -> tuple[Parameters |
     its_network = fitted.get("network", network)
     if topology.nodes > 1 and fitted.get("nodes", 1) != 1 and its_network != network:
         message = f"{path} was fitted to calls over {its_network}, but this job's go over {network}"
-        raise ScenarioError([scenario.document.fault(("params",), message)])
+        raise scenario.document.error(("params",), message)
     return _with_file(scenario, load_parameters(topology.gpu.generation, network), "nccl")
 
 
@@ -115,7 +112,7 @@ def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:
 
     graphs = read_graph_file(path)
     if misfit := graphs.misfit(topology.ranks_per_node, topology.nodes):
-        raise ScenarioError([scenario.document.fault(("library", "graph"), misfit)])
+        raise scenario.document.error(("library", "graph"), misfit)
     return graphs
 
 
@@ -126,18 +123,18 @@ def _with_file(scenario: Setting, shipped: M, library: str) -> tuple[M, tuple[fl
     file = read_params(path)
     if file.library != library:
         message = f"{path} holds parameters of {file.library}, but the library is {library}"
-        raise ScenarioError([scenario.document.fault(("params",), message)])
+        raise scenario.document.error(("params",), message)
     band = (file.band.low, file.band.high) if file.band else None
     return with_values(shipped, file, path), band
 
 
 def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
     """The shipped parameters with the values of a file; every unknown name or wrong unit is a fault of the file."""
-    data: dict[str, Any] = shipped.model_dump(mode="json")
+    values: dict[str, Any] = shipped.model_dump(mode="json")
     faults = []
     document = read_documents(path)[0]
     for name, fitted in file.values.items():
-        at = data
+        at = values
         *groups, last = name.split(".")
         for group in groups:
             at = at.get(group) if isinstance(at, dict) else None  # type: ignore[assignment]
@@ -146,9 +143,9 @@ def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
             faults.append(document.fault(("values", name), f"found the unknown parameter {name[:60]!r}{now}"))
         else:
             at[last] = fitted.value
-    data["provenance"] = file.provenance
+    values["provenance"] = file.provenance
     try:
-        made = validate(type(shipped), Document(file=str(path), data=data, marks={}))
+        made = validate(type(shipped), Document(file=str(path), data=values, marks={}))
     except ScenarioError as error:
         faults += [document.fault(("values", fault.path, "value"), fault.message) for fault in error.faults]
     if faults:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from commsim.errors import ScenarioError
 from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
-from commsim.nccl.version import parse_version
 from commsim.scenario.item import Row
 from commsim.scenario.rows import Pace, RowPredictor
 from commsim.scenario.setting import build_topology
@@ -56,11 +55,11 @@ def check_alike(scenario: Setting, topology: Topology) -> None:
     """A ScenarioError for nodes that differ: the model of NCCL searches one node and takes all others to be like it."""
     if topology.uniform:
         return
-    text = (
+    raise scenario.document.error(
+        ("topology",),
         f"found nodes of {len(topology.groups)} kinds (different machines, or a fault inside some) with library nccl, "
-        "whose model takes all nodes to be alike; expected library none, or nodes that are alike"
+        "whose model takes all nodes to be alike; expected library none, or nodes that are alike",
     )
-    raise ScenarioError([scenario.document.fault(("topology",), text)])
 
 
 class NcclRows(RowPredictor):
@@ -71,12 +70,11 @@ class NcclRows(RowPredictor):
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
         super().__init__(work, topology, in_network=topology.has_nvswitch and topology.gpu.sm >= 90)
         library = scenario.library
-        stated = "version" in library.model_fields_set
         parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(
             topology,
             Options(
-                version=parse_version(library.version) if stated else None,
+                version=library.named_version,
                 env=scenario.nccl_env(work),
                 launch=library.launch_mode,
                 mode=scenario.mode,
@@ -113,9 +111,9 @@ class NcclRows(RowPredictor):
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size)
-        row = self.row(
-            size,
-            time_s=p.time_s,
+        share = p.busy_s / p.time_s if p.time_s else 0.0
+        return replace(
+            self.row(size, p.time_s, self._band(size)),
             kernel_s=p.kernel_s,
             launch_s=p.launch_s,
             algorithm=p.algorithm,
@@ -123,18 +121,20 @@ class NcclRows(RowPredictor):
             channels=p.channels,
             bottleneck=p.bottleneck,
             level=p.level,
+            busiest_link=p.limit,
+            busiest_share=min(share, 1.0) if p.limit else None,
         )
-        share = p.busy_s / p.time_s if p.time_s else 0.0
-        row = replace(row, busiest_link=p.limit, busiest_share=min(share, 1.0) if p.limit else None)
-        if self._own is not None:
-            return replace(row, low_s=p.time_s * self._own[0], high_s=p.time_s * self._own[1])
-        topology = self.topology
-        band = spread(topology.gpu.generation, self._link, size, topology.nodes) if self._measured else None
+
+    def _band(self, size: int) -> tuple[float, float] | None:
+        """Factors on the time: those of the fit, else of published curves; None where there are none."""
+        if self._own is not None or not self._measured:
+            return self._own
+        band = spread(self.topology.gpu.generation, self._link, size, self.topology.nodes)
         if band is None:
-            return row
+            return None
         if band.warning and band.warning not in self.warnings:
             self.warnings.append(band.warning)
-        return replace(row, low_s=p.time_s * band.low, high_s=p.time_s * band.high)
+        return band.low, band.high
 
 
 class GlooRows(RowPredictor):
@@ -143,56 +143,43 @@ class GlooRows(RowPredictor):
         from commsim.scenario.params import gloo_parameters
 
         super().__init__(work, topology)
-        parameters, band = gloo_parameters(scenario)
-        self._one_host, self._mode = scenario.library.one_host, scenario.mode
-        self.model = GlooPredictor(topology, parameters, one_host=self._one_host, mode=self._mode)
-        self.provenance = self.model.parameters.provenance
-        self._band = band
+        parameters, self._band = gloo_parameters(scenario)
+        self._build = partial(GlooPredictor, one_host=scenario.library.one_host, mode=scenario.mode)
+        self.model = self._build(topology, parameters)
+        self.provenance = parameters.provenance
         if topology.cpu.cores == 0:
             self.warnings.append("the topology does not say how many cores a node has; taken as enough for all ranks")
 
     def at_pace(self, pace: Pace) -> None:
         """Scales what messages and calls cost, and the latencies of links."""
-        from commsim.gloo.predict import GlooPredictor
-
         super().at_pace(pace)
-        parameters = self.model.parameters.scaled(pace.latency, pace.launch)
-        self.model = GlooPredictor(self.topology, parameters, one_host=self._one_host, mode=self._mode)
+        self.model = self._build(self.topology, self.model.parameters.scaled(pace.latency, pace.launch))
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size, root=self.work.root or 0, itemsize=self.work.item_bytes)
-        row = self.row(
-            size,
-            time_s=p.time_s,
-            kernel_s=p.time_s,
-            launch_s=0.0,
+        return replace(
+            self.row(size, p.time_s, self._band),
             algorithm=p.algorithm,
-            protocol="",
-            channels=0,
             bottleneck=p.bottleneck,
             level="event",
+            busiest_link=p.limit,
+            busiest_share=p.share if p.limit else None,
         )
-        row = replace(row, busiest_link=p.limit, busiest_share=p.share if p.limit else None)
-        if self._band is None:
-            return row
-        return replace(row, low_s=p.time_s * self._band[0], high_s=p.time_s * self._band[1])
 
 
 def row_predictor(
     scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache, pace: Pace | None = None
 ) -> RowPredictor:
     """What predicts the rows of one workload item on a topology, at another pace than the machine's if one is given."""
-    predictor = _predictor(scenario, topology, work, cache)
+    predictor: RowPredictor
+    if scenario.library.name == "nccl":
+        predictor = NcclRows(scenario, topology, work, cache)
+    elif scenario.library.name == "gloo":
+        predictor = GlooRows(scenario, topology, work)
+    else:
+        from commsim.scenario.raw import RawRows
+
+        predictor = RawRows(scenario, topology, work)
     if pace is not None:
         predictor.at_pace(pace)
     return predictor
-
-
-def _predictor(scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> RowPredictor:
-    if scenario.library.name == "nccl":
-        return NcclRows(scenario, topology, work, cache)
-    if scenario.library.name == "gloo":
-        return GlooRows(scenario, topology, work)
-    from commsim.scenario.raw import RawRows
-
-    return RawRows(scenario, topology, work)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from commsim.topology.aggregation import SwitchTree
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from commsim.collectives.registry import BuildOptions
     from commsim.engine.evaluate import Contention
     from commsim.engine.family import Totals
     from commsim.engine.program import Int64
@@ -76,7 +77,6 @@ class Timed:
     level: str
     p99_s: float | None = None
     outcome: Outcome | Totals | None = None  # of the typical run
-    both: BothWays | None = None
 
 
 def raw_schedule(
@@ -84,32 +84,18 @@ def raw_schedule(
     algorithm: str,
     size: int,
     ranks: int,
-    *,
-    ranks_per_node: int,
-    channels: int = 1,
-    itemsize: int = 1,
     root: int = 0,
-    pieces: int | None = None,
-    switches: SwitchTree | None = None,
+    **options: Unpack[BuildOptions],
 ) -> Schedule:
     """The schedule of an algorithm, pipelined where it gains from it; InfeasibleError if it would not fit in memory.
 
-    ``pieces`` per channel are a matter of the size unless given.
+    ``chunks`` of the options are a matter of the size unless given.
     """
-    if pieces is None:
-        wanted = -(-size // (channels * PIECE_BYTES)) if algorithm in _PIPELINED else 1
-        pieces = max(1, min(MOST_PIECES, wanted))
-    build = partial(
-        registry.build,
-        collective,
-        algorithm,
-        channels=channels,
-        chunks=pieces,
-        itemsize=itemsize,
-        ranks_per_node=ranks_per_node,
-        switches=switches,
-    )
+    wanted = -(-size // (options.get("channels", 1) * PIECE_BYTES)) if algorithm in _PIPELINED else 1
+    options.setdefault("chunks", max(1, min(MOST_PIECES, wanted)))
+    build = partial(registry.build, collective, algorithm, **options)
     if ranks >= _LARGE:
+        ranks_per_node = options.get("ranks_per_node") or 1
         with suppress(ScheduleError):  # the algorithm need not fit the smaller machines
             few, more = (ranks // part // ranks_per_node * ranks_per_node for part in (32, 16))
             small, large = (build(n, size // ranks * n).rows for n in (few, more))
@@ -145,7 +131,7 @@ class RawRows(RowPredictor):
     """Rows of schedules on a topology, timed by the engine that the scenario asks for."""
 
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec) -> None:
-        names = [a for c, a in registry.names() if c == work.collective]
+        names = [name for _, name in registry.names(work.collective)]
         chosen = work.algorithm or names[0]
         adds = {a for a in names if registry.entry(work.collective, a).adds_in}
         super().__init__(work, topology, in_network=chosen in adds)
@@ -158,7 +144,7 @@ class RawRows(RowPredictor):
         self._tree: SwitchTree | None = None
         self._candidates = [_Candidate(chosen, 0, None)]
         if chosen == "auto":
-            self._candidates = [found for name in names if (found := self._candidate(name)) is not None]
+            self._candidates = [fit for name in names if (fit := self._candidate(name)) is not None]
             if not self._candidates:
                 raise InfeasibleError(f"no algorithm of {work.collective} can run on {topology.name}")
             self._in_network = any(c.name in adds for c in self._candidates)
@@ -171,21 +157,19 @@ class RawRows(RowPredictor):
             self._tree = SwitchTree(self.topology)
         return self._tree
 
-    def schedule(self, algorithm: str, size: int, pieces: int | None = None) -> Schedule:
+    def schedule(self, algorithm: str, size: int, chunks: int = 0) -> Schedule:
         """The schedule of one algorithm for one size; ScheduleError if the topology has not what it needs."""
+        work, ranks = self.work, self.topology.world_size
+        options: BuildOptions = {
+            "ranks_per_node": self._per_node,
+            "channels": self._channels,
+            "itemsize": work.item_bytes,
+        }
+        if chunks:
+            options["chunks"] = chunks
         try:
-            return raw_schedule(
-                self.work.collective,
-                algorithm,
-                size,
-                self.topology.world_size,
-                ranks_per_node=self._per_node,
-                channels=self._channels,
-                itemsize=self.work.item_bytes,
-                root=self.work.root or 0,
-                pieces=pieces,
-                switches=self._switches(algorithm),
-            )
+            options["switches"] = self._switches(algorithm)
+            return raw_schedule(work.collective, algorithm, size, ranks, root=work.root or 0, **options)
         except TopologyError as reason:
             raise ScheduleError(f"{algorithm} {self.work.collective} is not applicable, because {reason}") from None
 
@@ -194,7 +178,7 @@ class RawRows(RowPredictor):
         n, item = self.topology.world_size, self.work.item_bytes
         size = item * n * n << 24  # far more than there are chunks, in whole blocks
         try:
-            whole = self.schedule(name, size, pieces=1)
+            whole = self.schedule(name, size, chunks=1)
             place(whole, self.topology)
             messages = whole.rows * (MOST_PIECES if name in _PIPELINED else 1)
             if messages > MOST_MESSAGES:
@@ -281,38 +265,28 @@ class RawRows(RowPredictor):
         """The prediction for one size in bytes: the quickest algorithm's, with the one that comes next."""
         timed, left_out, best = self._race(size)
         both = self._both_ways(best, size)
-        row = self.row(
-            size,
-            time_s=best.seconds,
-            kernel_s=best.seconds,
-            launch_s=0.0,
-            algorithm=best.algorithm,
-            protocol="",
-            channels=self._channels,
-            bottleneck=best.bottleneck,
-            level=best.level,
-        )
         assert best.outcome is not None
         link, share = limiting_link(best.outcome, self.topology)
         row = replace(
-            row,
+            self.row(size, best.seconds),
+            algorithm=best.algorithm,
+            channels=self._channels,
+            bottleneck=best.bottleneck,
+            level=best.level,
             p99_s=best.p99_s,
             busiest_link=link_name(self.topology, link) if link >= 0 else "",
             busiest_share=share if link >= 0 else None,
-            fifo_s=None if both is None else both.fifo_s,
-            fair_s=None if both is None else both.fair_s,
+            fifo_s=both.fifo_s if both else None,
+            fair_s=both.fair_s if both else None,
         )
         if size == max(self.work.sizes or (), default=-1):
             self.use = network_use(best.outcome, self.topology)
         if len(timed) == 1:
             return row
-        others = tuple((t.algorithm, t.seconds) for t in timed)
+        candidates = tuple((t.algorithm, t.seconds) for t in timed)
+        runner_up, runner_up_s = candidates[1]
         return replace(
-            row,
-            runner_up=timed[1].algorithm,
-            runner_up_s=timed[1].seconds,
-            candidates=others,
-            left_out=tuple(left_out),
+            row, runner_up=runner_up, runner_up_s=runner_up_s, candidates=candidates, left_out=tuple(left_out)
         )
 
     def _race(self, size: int) -> tuple[list[Timed], list[tuple[str, float]], Timed]:
@@ -335,10 +309,10 @@ class RawRows(RowPredictor):
             if may_lose and bound > sorted(t.seconds for t in timed)[1] * (1 + 1e-3):
                 left_out.append((candidate.name, bound))
                 continue
-            found = self.time(candidate.name, size)
-            if best is None or rank(found) < rank(best):
-                best = found
-            timed.append(replace(found, outcome=None))  # millions of messages each
+            candidate_time = self.time(candidate.name, size)
+            if best is None or rank(candidate_time) < rank(best):
+                best = candidate_time
+            timed.append(replace(candidate_time, outcome=None))  # millions of messages each
         assert best is not None  # there is an algorithm
         return sorted(timed, key=rank), left_out, best
 

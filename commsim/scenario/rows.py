@@ -40,20 +40,8 @@ class RowPredictor:
         """From now on hops and launches take as much longer."""
         self.topology = replace(self.topology, link_latency=pace.latency * self.topology.link_latency)
 
-    def row(
-        self,
-        size: int,
-        *,
-        time_s: float,
-        kernel_s: float,
-        launch_s: float,
-        algorithm: str,
-        protocol: str,
-        channels: int,
-        bottleneck: str,
-        level: str,
-    ) -> Row:
-        """A Row of this item's type, with its lower bound."""
+    def row(self, size: int, time_s: float, band: tuple[float, float] | None = None) -> Row:
+        """A Row of this item's type with its lower bound; the band's ends are factors on the time."""
         work = self.work
         return Row(
             size_bytes=size,
@@ -64,14 +52,10 @@ class RowPredictor:
             time_s=time_s,
             algbw=size / time_s if time_s else 0.0,
             busbw=(size / time_s if time_s else 0.0) * busbw_factor(work.collective, self.topology.world_size),
-            algorithm=algorithm,
-            protocol=protocol,
-            channels=channels,
-            bottleneck=bottleneck,
             lower_bound_s=self._bound(work.collective, size, self.topology, in_network=self._in_network).seconds,
-            launch_s=launch_s,
-            kernel_s=kernel_s,
-            level=level,
+            low_s=band and time_s * band[0],
+            high_s=band and time_s * band[1],
+            kernel_s=time_s,
         )
 
     def choose(self, size: int) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import commsim
-from commsim.document import KeyPath, raise_faults
+from commsim.document import raise_faults
+from commsim.document.types import KeyFaults
 from commsim.errors import CommsimError, Fault, ScenarioError
 from commsim.measure.records import Curve
 from commsim.scenario.load import resolved_yaml, scenario_hash, scenario_warnings
@@ -83,7 +84,7 @@ def traced(ready: Prepared) -> Traced:
 
 def _check_places(scenario: Scenario, topology: Topology) -> None:
     """A ScenarioError for ranks that the topology does not have."""
-    parts: list[tuple[KeyPath, str]] = [
+    parts: KeyFaults = [
         (("workload", i, *path), text)
         for i, work in enumerate(scenario.workload)
         for path, text in work.place_faults(topology, scenario.base_dir)
@@ -91,7 +92,7 @@ def _check_places(scenario: Scenario, topology: Topology) -> None:
     if scenario.variation is not None:
         parts += [(("variation", *path), text) for path, text in scenario.variation.place_faults(topology.world_size)]
     if parts:
-        raise_faults([scenario.document.fault(path, text) for path, text in parts])
+        raise_faults(scenario.document.fault(path, text) for path, text in parts)
 
 
 def _measured(scenario: Scenario, topology: Topology) -> list[Curve]:

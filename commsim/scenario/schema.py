@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from pydantic import Field, model_validator
 
-from commsim.document import located
-from commsim.document.types import KeyPath
+from commsim.document import refuse
 from commsim.scenario.setting import Setting
 from commsim.scenario.workload.registry import AnyWork
 
@@ -40,33 +39,23 @@ class Scenario(Setting):
 
     @model_validator(mode="after")
     def _items_fit(self) -> Scenario:
-        library = self.library.name
-        faults: list[tuple[KeyPath, str]] = [
-            (("workload", i, *path), text) for i, work in enumerate(self.workload) for path, text in work.faults(self)
-        ]
-        if self.compare and not any(work.compared for work in self.workload):
-            faults.append((("compare",), "found measured files without a collective, expected one as well"))
-        if self.variation is not None and library != "none":
-            faults.append(
-                (("variation",), f"found variation with library {library}, expected it only with library none")
-            )
-        events = next((work.noun for work in self.workload if work.by_events), None)
-        if (self.variation is not None or events) and self.engine not in ("auto", "event"):
-            what = "variation" if self.variation is not None else events
-            faults.append((("engine",), f"found engine {self.engine} with {what}, expected auto or event"))
-        if self.library.graph is not None and not all(work.whole_nodes for work in self.workload):
-            text = "found a graph of whole nodes beside work that runs on parts of them, expected collectives only"
-            faults.append((("library", "graph"), text))
-        if library == "none" and self.params is not None:
-            faults.append((("params",), "found params with library none, which has no parameters but its links"))
-        if library == "gloo" and self.engine not in ("auto", "event"):
-            text = f"found engine {self.engine} with library gloo, expected auto or event"
-            faults.append((("engine",), text))
-        elif library != "none":
-            for key, value in (("engine", "fold"), ("contention", "fair")):
-                if getattr(self, key) == value:
-                    text = f"found {key} {value} with library {library}, expected it only with library none"
-                    faults.append(((key,), text))
-        if faults:
-            raise located(*faults)
+        library, engine, works = self.library.name, self.engine, self.workload
+        varies, other_engine = self.variation is not None, engine not in ("auto", "event")
+        by_events = "variation" if varies else next((work.noun for work in works if work.by_events), "")
+        only_raw = f"with library {library}, expected it only with library none"
+        no_collective = "found measured files without a collective, expected one as well"
+        no_parts = "found a graph of whole nodes beside work that runs on parts of them, expected collectives only"
+        no_params = "found params with library none, which has no parameters but its links"
+        events = f"found engine {engine} with {{}}, expected auto or event"
+        refuse(
+            *((True, ("workload", i, *path), text) for i, work in enumerate(works) for path, text in work.faults(self)),
+            (self.compare and not any(work.compared for work in works), ("compare",), no_collective),
+            (varies and library != "none", ("variation",), f"found variation {only_raw}"),
+            (by_events and other_engine, ("engine",), events.format(by_events)),
+            (self.library.graph and not all(work.whole_nodes for work in works), ("library", "graph"), no_parts),
+            (self.params and library == "none", ("params",), no_params),
+            (library == "gloo" and other_engine, ("engine",), events.format("library gloo")),
+            (library == "nccl" and engine == "fold", ("engine",), f"found engine fold {only_raw}"),
+            (library != "none" and self.contention == "fair", ("contention",), f"found contention fair {only_raw}"),
+        )
         return self

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from commsim.document import Document, located, raise_faults
-from commsim.document.types import KeyPath, show
+from commsim.document.types import KeyFaults, KeyPath, show
 from commsim.errors import Fault, TopologyError
 from commsim.files import slug
+from commsim.nccl.version import Version, parse_version
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.strict import Strict
@@ -76,6 +77,11 @@ class Library(Strict):
         description="with gloo: all nodes share the `cpu.cores` of one computer, as network namespaces do",
     )
 
+    @property
+    def named_version(self) -> Version | None:
+        """NCCL's version where the scenario names one."""
+        return parse_version(self.version) if "version" in self.model_fields_set else None
+
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
@@ -83,7 +89,7 @@ class Library(Strict):
 
     @model_validator(mode="after")
     def _env_makes_sense(self) -> Library:
-        faults: list[tuple[KeyPath, str]] = [(("env", k), m) for k, m in value_faults(self.env).items()]
+        faults: KeyFaults = [(("env", k), m) for k, m in value_faults(self.env).items()]
         needs = {"version": "nccl", "env": "nccl", "graph": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
         faults += [
             ((key,), f"found {key} with library {self.name}, expected it only with library {library}")

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.collectives import registry
+from commsim.engine.evaluate import BothWays
 from commsim.engine.jobs import BackgroundFlow, Job, JobTimes, run_together
 from commsim.engine.usage import kind_name, link_name
-from commsim.engine.variation import RepeatedTimes, Variation
-from commsim.errors import ScenarioError, ScheduleError
+from commsim.engine.variation import RepeatedTimes
+from commsim.errors import ScheduleError
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.scenario.raw import MOST_COMPARED, even_node, raw_schedule
+from commsim.units import format_bandwidth
 
 if TYPE_CHECKING:
-    from commsim.engine.evaluate import Contention
     from commsim.scenario.jobs import JobsSpec
-    from commsim.scenario.setting import Setting
     from commsim.scenario.work import WorkSite
-    from commsim.topology.graph import Topology
-
-DIFFERENCE = 0.1
-"""Where FIFO links and fair sharing differ by more than this share, a warning gives both."""
 
 
 def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
@@ -33,11 +30,12 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
         BackgroundFlow(f.src, f.dst, f.size, _paced(site, work, i), f.start) for i, f in enumerate(work.background)
     ]
     variation = None if scenario.variation is None else scenario.variation.variation
-    runs = _runs(jobs, flows, topology, scenario.contention, variation)
-    alone = [RepeatedTimes(np.array([run.alone_s[i] for run in runs])) for i in range(len(jobs))]
-    together = [RepeatedTimes(np.array([run.together_s[i] for run in runs])) for i in range(len(jobs))]
+    together = partial(run_together, jobs, flows, topology, variation=variation)
+    runs = [together(scenario.contention, run=run) for run in range(variation.repeats if variation else 1)]
     rows = []
     for i, (spec, job) in enumerate(zip(work.jobs, jobs, strict=True)):
+        alone_s = RepeatedTimes(np.array([run.alone_s[i] for run in runs]))
+        together_s = RepeatedTimes(np.array([run.together_s[i] for run in runs]))
         meeting = runs[0].meetings[i]
         place = f"{link_name(topology, meeting.link)} ({kind_name(topology, meeting.link)})" if meeting.links else ""
         rows.append(
@@ -48,11 +46,11 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
                 n_ranks=job.ranks.size,
                 size_bytes=spec.size,
                 start_s=spec.start,
-                alone_s=alone[i].median_s,
-                together_s=together[i].median_s,
+                alone_s=alone_s.median_s,
+                together_s=together_s.median_s,
                 # Of runs that vary: the median ratio, not the ratio of medians of different runs.
                 slowdown=float(np.median([run.slowdown[i] for run in runs])),
-                p99_s=together[i].p99_s if len(runs) > 1 else None,
+                p99_s=together_s.p99_s if len(runs) > 1 else None,
                 shared_links=meeting.links,
                 meets_on=place,
             )
@@ -65,25 +63,17 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
         repeats=len(runs),
         rows=tuple(rows),
     )
-    return item, _both_ways(scenario, topology, jobs, flows, runs[0], variation)
-
-
-def _runs(
-    jobs: list[Job],
-    flows: list[BackgroundFlow],
-    topology: Topology,
-    contention: Contention,
-    variation: Variation | None,
-) -> list[JobTimes]:
-    repeats = 1 if variation is None else variation.repeats
-    return [run_together(jobs, flows, topology, contention, variation=variation, run=run) for run in range(repeats)]
+    if runs[0].messages > MOST_COMPARED:
+        return item, []
+    if scenario.contention == "fair":
+        return item, _differences(jobs, together("fifo"), runs[0])
+    return item, _differences(jobs, runs[0], together("fair", quantum=1e-3))
 
 
 def _job(site: WorkSite, work: JobsSpec, i: int) -> Job:
-    topology = site.topology
-    spec = work.jobs[i]
+    topology, spec = site.topology, work.jobs[i]
     ranks = np.arange(topology.world_size) if spec.ranks is None else np.array(spec.ranks, np.int64)
-    algorithm = spec.algorithm or next(a for c, a in registry.names() if c == spec.collective)
+    algorithm = spec.algorithm or registry.names(spec.collective)[0][1]
     try:
         schedule = raw_schedule(
             spec.collective,
@@ -95,49 +85,34 @@ def _job(site: WorkSite, work: JobsSpec, i: int) -> Job:
             root=spec.root or 0,
         )
     except ScheduleError as error:
-        raise ScenarioError([site.fault(("jobs", i), str(error))]) from None
+        raise site.error(("jobs", i), str(error)) from None
     if schedule.endpoints > ranks.size:
         message = f"{algorithm} reduces in switches, which have no route here; expected another algorithm"
-        raise ScenarioError([site.fault(("jobs", i, "algorithm"), message)])
+        raise site.error(("jobs", i, "algorithm"), message)
     return Job(work.job_name(i), schedule, ranks, spec.start)
 
 
 def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
     """The rate of a flow; a fault if its narrowest link carries less."""
-    topology = site.topology
-    flow = work.background[i]
+    topology, flow = site.topology, work.background[i]
     if flow.rate is None:
         return None
     route = topology.route(flow.src, flow.dst)
     narrowest = int(route[np.argmin(topology.link_bandwidth[route])])
     if flow.rate > topology.link_bandwidth[narrowest]:
-        from commsim.units import format_bandwidth
-
         message = (
             f"found {format_bandwidth(flow.rate)}, expected at most what the narrowest link of the way carries, "
             f"{format_bandwidth(float(topology.link_bandwidth[narrowest]))} ({link_name(topology, narrowest)})"
         )
-        raise ScenarioError([site.fault(("background", i, "rate"), message)])
+        raise site.error(("background", i, "rate"), message)
     return flow.rate
 
 
-def _both_ways(
-    scenario: Setting,
-    topology: Topology,
-    jobs: list[Job],
-    flows: list[BackgroundFlow],
-    found: JobTimes,
-    variation: Variation | None,
-) -> list[str]:
+def _differences(jobs: list[Job], fifo: JobTimes, fair: JobTimes) -> list[str]:
     """A line for each job whose time together differs by more than a tenth between the two views of contention."""
-    if found.messages > MOST_COMPARED:
-        return []
-    other: Contention = "fair" if scenario.contention == "fifo" else "fifo"
-    second = run_together(jobs, flows, topology, other, variation=variation, quantum=1e-3)
-    fifo, fair = (found, second) if other == "fair" else (second, found)
     return [
         f"{job.name}: {1e6 * a:.6g} us with FIFO links and {1e6 * b:.6g} us with fair sharing, "
         f"{max(a, b) / min(a, b) - 1:.0%} apart; slowdown {x:.3g} and {y:.3g}"
         for job, a, b, x, y in zip(jobs, fifo.together_s, fair.together_s, fifo.slowdown, fair.slowdown, strict=True)
-        if max(a, b) > min(a, b) * (1 + DIFFERENCE)
+        if BothWays(a, b).differs
     ]

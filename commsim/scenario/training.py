@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from commsim.document import located
-from commsim.document.types import KeyPath
+from commsim.document import failing, refuse
+from commsim.document.types import KeyFaults, KeyPath
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Bytes
 from commsim.scenario.strict import Strict
@@ -63,12 +63,11 @@ class TaskSpec(Strict):
 
     @model_validator(mode="after")
     def _has_an_end(self) -> TaskSpec:
-        if not self.tokens and self.steps is None:
-            raise located(((), "found neither tokens nor steps, expected one of them"))
-        if self.critic is not None:
-            faults = _refusals(model, self.critic, ("critic",))
-            if faults:
-                raise located(*faults)
+        endless = not self.tokens and self.steps is None
+        refuse(
+            (endless, (), "found neither tokens nor steps, expected one of them"),
+            *_refusals(model, self.critic, ("critic",)),
+        )
         return self
 
 
@@ -208,103 +207,89 @@ class TrainingSpec(Strict):
 
     @model_validator(mode="after")
     def _names_exist(self) -> TrainingSpec:
-        faults: list[tuple[KeyPath, str]] = []
-        faults += _refusals(precision, self.precision, ("precision",))
-        if self.accelerator is not None and not is_processor_file(self.accelerator):
-            faults += _refusals(accelerator, self.accelerator, ("accelerator",))
-        if not self.model.endswith(".json"):
-            faults += _refusals(model, self.model, ("model",))
-        if self.pipeline_schedule not in SCHEDULES:
-            text = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
-            faults.append((("pipeline_schedule",), text))
-        if self.offload is not None and self.offload.parameters and self.zero_stage < 3:
-            text = "found offloaded parameters without zero_stage 3, which cuts them"
-            faults.append((("offload", "parameters"), text))
-        mesh = self.mesh
-        if self.gradients == "parameter_server" and (self.zero_stage or mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1):
-            text = "found parameter_server, expected all_reduce: a server is for zero_stage 0 and a mesh of dp only"
-            faults.append((("gradients",), text))
-        if self.finetune is not None and mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1:
-            faults.append((("finetune",), "found a mesh with tp, pp, cp or ep, expected dp only"))
-        if self.finetune is not None and self.zero_stage in (1, 2):
-            faults.append((("finetune",), f"found zero_stage {self.zero_stage}, expected 0, or 3, which cuts the base"))
-        if self.finetune is not None and self.offload is not None:
-            faults.append((("finetune",), "found offload as well, expected one of them"))
-        refused = refuse_sharded_gradients(self.zero_stage, mesh.pp, self.framework)
-        if refused:
-            faults.append((("zero_stage",), refused))
-        if sorted(self.mesh.order) != sorted(ORDER):
-            faults.append(
-                (("mesh", "order"), f"found {', '.join(self.mesh.order)}, expected {', '.join(ORDER)} in some order")
-            )
-        if self.stage_layers is not None and min(self.stage_layers, default=-1) < 0:
-            faults.append((("stage_layers",), "found no layers or a negative number, expected one number per chunk"))
-        if faults:
-            raise located(*faults)
+        mesh, zero = self.mesh, self.zero_stage
+        cuts_model, tuned = mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1, self.finetune is not None
+        served, offload = self.gradients == "parameter_server", self.offload
+        known = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
+        server = "found parameter_server, expected all_reduce: a server is for zero_stage 0 and a mesh of dp only"
+        uncut = "found offloaded parameters without zero_stage 3, which cuts them"
+        sharded = refuse_sharded_gradients(zero, mesh.pp, self.framework)
+        order = f"found {', '.join(mesh.order)}, expected {', '.join(ORDER)} in some order"
+        layers = "found no layers or a negative number, expected one number per chunk"
+        refuse(
+            *_refusals(precision, self.precision, ("precision",)),
+            *_refusals(
+                accelerator, None if is_processor_file(self.accelerator) else self.accelerator, ("accelerator",)
+            ),
+            *_refusals(model, None if self.model.endswith(".json") else self.model, ("model",)),
+            (self.pipeline_schedule not in SCHEDULES, ("pipeline_schedule",), known),
+            (offload and offload.parameters and zero < 3, ("offload", "parameters"), uncut),
+            (served and (zero or cuts_model), ("gradients",), server),
+            (tuned and cuts_model, ("finetune",), "found a mesh with tp, pp, cp or ep, expected dp only"),
+            (
+                tuned and zero in (1, 2),
+                ("finetune",),
+                f"found zero_stage {zero}, expected 0, or 3, which cuts the base",
+            ),
+            (tuned and offload, ("finetune",), "found offload as well, expected one of them"),
+            (sharded, ("zero_stage",), sharded or ""),
+            (sorted(mesh.order) != sorted(ORDER), ("mesh", "order"), order),
+            (self.stage_layers is not None and min(self.stage_layers, default=-1) < 0, ("stage_layers",), layers),
+        )
         return self
 
 
-def _refusals(call: Any, value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
+def _refusals(call: Any, value: Any, path: KeyPath) -> list[tuple[bool, KeyPath, str]]:
+    """The fault of a value that ``call`` refuses, if there is one; None is none."""
     try:
-        call(value)
+        if value is not None:
+            call(value)
     except CommsimError as error:
-        return [(path, str(error))]
+        return [(True, path, str(error))]
     return []
 
 
-_IN_MESH = {"tp", "pp", "cp", "dp", "ep", "expert_tp"}
 _RENAMED = {"schedule": "pipeline_schedule"}
 
 
-def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
+def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> KeyFaults:
     """What does not go with the machine, each at its key."""
     if not topology.uniform:
         return [((), "found nodes of different kinds, expected nodes that are alike")]
-    sizes = spec.mesh
-    dp = _dp(spec, topology)
     try:
-        mesh = Mesh(dp or 1, sizes.pp, sizes.cp, sizes.tp, sizes.ep, sizes.expert_tp, sizes.order)
+        mesh = mesh_of_spec(spec, topology)
     except CommsimError as error:
         return [(("mesh",), str(error))]
     unread = _refusals(partial(model_of, spec), base_dir, ("model",))
     wrong = mesh.misfit(topology.world_size, 0 if unread else model_of(spec, base_dir).heads)
-    if wrong:
-        return [(("mesh",), wrong), *unread]
-    if unread:
-        return unread
+    if wrong or unread:
+        return failing((wrong, ("mesh",), wrong or ""), *unread)
     try:
         step = step_of(spec, topology, base_dir)
     except CommsimError as error:
         return [_placed(text) for text in str(error).split("; ")]
-    faults: list[tuple[KeyPath, str]] = []
-    if spec.params is not None:
-        faults += _refusals(partial(values_of, spec), base_dir, ("params",))
-    faults += _bucket_faults(spec, step)
     late = misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages)
-    if late:
-        faults.append((("pipeline_schedule",), late))
-    if spec.stage_layers is not None:
-        faults += _refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",))
     heads = step.model.heads // step.tp
-    if spec.context_parallel == "ulysses" and heads % step.cp:
-        faults.append((("context_parallel",), f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"))
-    wrong_stage = next((s for s in spec.stragglers if not 0 <= s < step.pp), None)
-    if wrong_stage is not None:
-        faults.append((("stragglers",), f"found stage {wrong_stage}, expected 0 to {step.pp - 1}"))
-    return faults
+    uneven = f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"
+    beyond = [stage for stage in spec.stragglers if not 0 <= stage < step.pp]
+    return failing(
+        *_refusals(partial(values_of, spec), base_dir, ("params",)),
+        *_refusals(partial(_check_buckets, step), spec.bucket_size, ("bucket_size",)),
+        (late, ("pipeline_schedule",), late or ""),
+        *_refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",)),
+        (spec.context_parallel == "ulysses" and heads % step.cp, ("context_parallel",), uneven),
+        *((True, ("stragglers",), f"found stage {stage}, expected 0 to {step.pp - 1}") for stage in beyond[:1]),
+    )
 
 
-def _bucket_faults(spec: TrainingSpec, step: Step) -> list[tuple[KeyPath, str]]:
-    """Buckets so small that a simulation of each would never end."""
-    if spec.bucket_size is None:
-        return []
+def _check_buckets(step: Step, bucket_bytes: float) -> None:
+    """ScenarioError for buckets so small that a simulation of each would never end."""
     held = [chunk_weights(step, chunk) for chunk in chunks_of(step)]
     gradients = max(max(w.dense, w.expert) for w in held) * step.precision.gradient_bytes
     least = math.ceil(gradients / MOST_BUCKETS / 1e3) * 1000
-    if spec.bucket_size >= least:
-        return []
-    text = f"found {format_bytes(int(spec.bucket_size))}, which makes over {MOST_BUCKETS:,} buckets of gradients"
-    return [(("bucket_size",), f"{text}; expected at least {least // 1000} kB here")]
+    if bucket_bytes < least:
+        text = f"found {format_bytes(int(bucket_bytes))}, which makes over {MOST_BUCKETS:,} buckets of gradients"
+        raise ScenarioError(f"{text}; expected at least {least // 1000} kB here")
 
 
 MOST_BUCKETS = 10_000
@@ -320,22 +305,16 @@ def _placed(text: str) -> tuple[KeyPath, str]:
     """A fault of `Step` at the key that it begins with."""
     match = re.match(r"([a-z_]+)", text)
     name = _RENAMED.get(match[1], match[1]) if match else ""
-    if name in _IN_MESH:
+    if name in MeshSpec.model_fields:
         return ("mesh",), text
     return ((name,), text) if name in TrainingSpec.model_fields else ((), text)
-
-
-def _dp(spec: TrainingSpec, topology: Topology) -> int | None:
-    if spec.mesh.dp is not None:
-        return spec.mesh.dp
-    rest = topology.world_size // (spec.mesh.tp * spec.mesh.pp * spec.mesh.cp)
-    return rest or None
 
 
 def mesh_of_spec(spec: TrainingSpec, topology: Topology) -> Mesh:
     """The mesh on the machine's GPUs."""
     m = spec.mesh
-    return Mesh(_dp(spec, topology) or 1, m.pp, m.cp, m.tp, m.ep, m.expert_tp, m.order)
+    dp = m.dp or max(topology.world_size // (m.tp * m.pp * m.cp), 1)
+    return Mesh(dp, m.pp, m.cp, m.tp, m.ep, m.expert_tp, m.order)
 
 
 def model_of(spec: TrainingSpec, base_dir: Path) -> Model:
@@ -415,9 +394,7 @@ def accelerator_of(topology: Topology) -> Accelerator:
     try:
         return accelerator(_PARTS.get(name, name.split(" ")[0]))
     except CommsimError:
-        text = f"accelerator = none, expected a datasheet such as H100: there is none of the machine's {name}"
+        expected = f"a datasheet such as H100: there is none of the machine's {name}"
         if topology.gpu.generation == "cpu":
-            text = (
-                "accelerator = none, expected the file that `commsim rates --device cpu` writes for ranks without a GPU"
-            )
-        raise ScenarioError(text) from None
+            expected = "the file that `commsim rates --device cpu` writes for ranks without a GPU"
+        raise ScenarioError(f"accelerator = none, expected {expected}") from None

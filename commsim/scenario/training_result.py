@@ -103,27 +103,20 @@ class TrainingItem(Answer):
             "item": self.name,
             "model": step.model.name,
             "gpus": step.world_size,
-            "tp": step.tp,
-            "pp": step.pp,
-            "cp": step.cp,
-            "dp": step.dp,
-            "ep": step.ep,
-            "virtual_stages": step.virtual_stages,
+            **{name: getattr(step, name) for name in ("tp", "pp", "cp", "dp", "ep", "virtual_stages")},
             "pipeline_schedule": self.schedule,
             "micro_batches": step.num_microbatches,
             "step_s": self.step_s,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "tflops_per_gpu": self.flop_per_s_per_gpu / 1e12,
-            "mfu": self.mfu,
-            "mfu_causal": self.mfu_causal,
-            "hfu": self.hfu,
+            **{name: getattr(self, name) for name in ("mfu", "mfu_causal", "hfu")},
         }
         row |= {f"{cause}_s": self.causes.get(cause, 0.0) for cause in CAUSES}
         row |= {f"{axis}_sent_bytes": self.sent_bytes.get(axis, 0.0) for axis in AXES}
         row |= {"peak_memory_GiB": self.memory.peak / GIB, "fits": self.memory.fits}
         if self.task is not None:
-            row |= {"task": self.task.name, "task_tokens": self.task.tokens, "days": self.task.days}
-            row |= {"gpu_hours": self.task.gpu_hours}
+            task = self.task
+            row |= {"task": task.name, "task_tokens": task.tokens, "days": task.days, "gpu_hours": task.gpu_hours}
             if self.gpu_hour_usd is not None:
                 row["usd"] = self.task.usd(self.gpu_hour_usd)
         return row

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from commsim.nccl.plugins import for_groups
-from commsim.nccl.version import ASSUMED, parse_version
+from commsim.nccl.version import ASSUMED
 from commsim.scenario.params import gloo_parameters
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
@@ -73,34 +73,24 @@ def run_training(
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
-        notes=(*_server_notes(step, plan), *_tune_notes(step, tune)),
+        notes=tuple(_notes(step, plan, tune)),
     )
     return item, warnings
 
 
 def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     """What is trained beside a frozen base; None where everything is."""
-    method = spec.finetune
-    if method is None:
-        return None
-    return fine_tune(
-        step, method.kind, rank=method.rank, targets=method.targets, bottleneck=method.bottleneck, length=method.length
-    )
+    return None if spec.finetune is None else fine_tune(step, **dict(spec.finetune))
 
 
-def _tune_notes(step: Step, tune: FineTune | None) -> tuple[str, ...]:
-    if tune is None:
-        return ()
-    share = tune.trainable / step.model.parameters()
-    return (f"{tune.trainable:,.0f} parameters are trained, {100 * share:.2g} % of the base's",)
-
-
-def _server_notes(step: Step, plan: StepPlan) -> tuple[str, ...]:
-    if not plan.parameter_server:
-        return ()
-    each = step.model.parameters() * step.precision.gradient_bytes
-    received, sent = server_bytes(each, each, step.dp)
-    return (f"the parameter server receives {received / GIGA:.3f} GB and sends {sent / GIGA:.3f} GB per step",)
+def _notes(step: Step, plan: StepPlan, tune: FineTune | None) -> Iterator[str]:
+    if plan.parameter_server:
+        each = step.model.parameters() * step.precision.gradient_bytes
+        received, sent = server_bytes(each, each, step.dp)
+        yield f"the parameter server receives {received / GIGA:.3f} GB and sends {sent / GIGA:.3f} GB per step"
+    if tune is not None:
+        share = tune.trainable / step.model.parameters()
+        yield f"{tune.trainable:,.0f} parameters are trained, {100 * share:.2g} % of the base's"
 
 
 def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: CommTime) -> StepProgram:
@@ -144,7 +134,7 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
     if library.name == "gloo":
         parameters = gloo_parameters(scenario)[0].scaled(latency)
         return gloo_times(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
-    version = _version(scenario)
+    version = library.named_version
     env, text = for_groups(topology, version or ASSUMED, library.env)
     times = nccl_times(topology.ranks_per_node, parts, version, env, latency)
     times.warnings += [text] if text else []
@@ -159,10 +149,6 @@ def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
     each = topology.ranks_per_node
     nvme = (offload.nvme_bandwidth or 0.0) / each
     return Offload(offload.optimizer, offload.parameters, offload.host_memory_bandwidth / each, nvme)
-
-
-def _version(scenario: Setting) -> tuple[int, int, int] | None:
-    return parse_version(scenario.library.version) if "version" in scenario.library.model_fields_set else None
 
 
 def parts_of(spec: TopologySpec, base_dir: Path, topology: Topology) -> Callable[[int, int], Topology]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from commsim.document import located
-from commsim.document.types import KeyPath
+from commsim.document import refuse
+from commsim.document.types import KeyFaults
 from commsim.fields import Seconds
 from commsim.scenario.strict import Ranks, Strict
 
@@ -31,10 +31,11 @@ class JitterSpec(Strict):
 
     @model_validator(mode="after")
     def _sigma_of_lognormal(self) -> JitterSpec:
-        if self.mean <= 0:
-            raise located((("mean",), "found 0 s, expected a mean above zero"))
-        if self.sigma is not None and self.distribution != "lognormal":
-            raise located((("sigma",), f"found sigma with {self.distribution}, expected it only with lognormal"))
+        lone = f"found sigma with {self.distribution}, expected it only with lognormal"
+        refuse(
+            (self.mean <= 0, ("mean",), "found 0 s, expected a mean above zero"),
+            (self.sigma is not None and self.distribution != "lognormal", ("sigma",), lone),
+        )
         return self
 
 
@@ -68,29 +69,29 @@ class VariationSpec(Strict):
 
     @model_validator(mode="after")
     def _something_varies(self) -> VariationSpec:
-        faults: list[tuple[KeyPath, str]] = []
-        if self.jitter is None and not self.stragglers:
-            faults.append(((), "found neither jitter nor stragglers, expected one of them or both"))
-        if self.jitter is None and (self.repeats or 1) > 1:
-            faults.append((("repeats",), f"found {self.repeats} repeats without jitter, which would be equal"))
-        seen: dict[int, int] = {}
+        equal = f"found {self.repeats} repeats without jitter, which would be equal"
+        first: dict[int, int] = {}
+        twice: KeyFaults = []
         for i, straggler in enumerate(self.stragglers):
-            again = next((rank for rank in straggler.ranks if rank in seen), None)
+            again = next((rank for rank in straggler.ranks if rank in first), None)
             if again is not None:
-                text = f"found rank {again} again (first at straggler {seen[again]}), expected each rank once"
-                faults.append((("stragglers", i, "ranks"), text))
-            seen |= dict.fromkeys(straggler.ranks, i + 1)
-        if faults:
-            raise located(*faults)
+                text = f"found rank {again} again (first at straggler {first[again]}), expected each rank once"
+                twice.append((("stragglers", i, "ranks"), text))
+            first |= dict.fromkeys(straggler.ranks, i + 1)
+        none = self.jitter is None
+        refuse(
+            (none and not self.stragglers, (), "found neither jitter nor stragglers, expected one of them or both"),
+            (none and (self.repeats or 1) > 1, ("repeats",), equal),
+            *((True, path, text) for path, text in twice),
+        )
         return self
 
-    def place_faults(self, world_size: int) -> list[tuple[KeyPath, str]]:
+    def place_faults(self, world_size: int) -> KeyFaults:
         """Stragglers that are not on a machine of as many ranks."""
         return [
             (("stragglers", i, "ranks"), f"found rank {wrong}, expected one of the ranks 0..{world_size - 1}")
             for i, straggler in enumerate(self.stragglers)
-            for wrong in [next((r for r in straggler.ranks if r >= world_size), None)]
-            if wrong is not None
+            for wrong in [r for r in straggler.ranks if r >= world_size][:1]
         ]
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.document.types import KeyPath
+from commsim.document.types import KeyFaults, KeyPath
 from commsim.errors import Fault, ScenarioError
 from commsim.scenario.setting import Setting
 from commsim.scenario.strict import Strict
@@ -39,6 +39,10 @@ class WorkSite:
         """A fault at a key of the item."""
         return self.setting.document.fault(("workload", self.place, *path), text)
 
+    def error(self, path: KeyPath, text: str) -> ScenarioError:
+        """The exception of one `fault`."""
+        return ScenarioError([self.fault(path, text)])
+
 
 @dataclass(frozen=True, eq=False)
 class Traced:
@@ -67,7 +71,7 @@ class WorkItem(Strict):
         """The key of the file that tells this kind from others."""
         return next(iter(cls.model_fields))
 
-    def faults(self, setting: Setting) -> list[tuple[KeyPath, str]]:
+    def faults(self, setting: Setting) -> KeyFaults:
         """What does not go with the rest of the scenario, each at its key."""
         name = setting.library.name
         if name in self.libraries:
@@ -75,7 +79,7 @@ class WorkItem(Strict):
         text = f"found {self.noun} with library {name}, expected library {' or '.join(self.libraries)}"
         return [((self.key(),), text)]
 
-    def place_faults(self, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
+    def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
         """What does not go with the machine, each at its key."""
         return []
 
@@ -92,8 +96,8 @@ class WorkItem(Strict):
 
     def traced(self, site: WorkSite) -> Traced:
         """What it does over time; a ScenarioError where that is not simulated."""
-        document, name = site.setting.document, site.setting.library.name
+        name = site.setting.library.name
         if name != "none":
             text = f"found the library {name}, expected none for a trace of moves (library=none)"
-            raise ScenarioError([document.fault(("library",), text)])
-        raise ScenarioError([site.fault((), f"found {self.noun}, expected a collective to trace")])
+            raise site.setting.document.error(("library",), text)
+        raise site.error((), f"found {self.noun}, expected a collective to trace")

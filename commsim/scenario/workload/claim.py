@@ -9,6 +9,7 @@ from pydantic import Field
 
 from commsim.scenario.answer import Answer
 from commsim.scenario.claim import ClaimSpec
+from commsim.scenario.quantities import FUNCTIONS, ClaimCase
 from commsim.scenario.work import WorkItem, WorkSite
 
 
@@ -58,10 +59,9 @@ class ClaimWork(WorkItem):
 
     def run(self, site: WorkSite) -> tuple[ClaimItem, list[str]]:
         """The claim's quantity, compared within its tolerance."""
-        from commsim.scenario.quantities import FUNCTIONS
-
         claim = self.claim
-        finding = FUNCTIONS[claim.quantity](claim, site.setting, site.topology)
+        asked = claim.quantity, claim.inputs, claim.training, claim.printed[-1], claim.unit
+        finding = FUNCTIONS[claim.quantity](ClaimCase(*asked, site.setting, site.topology))
         low, high = claim.printed[0] * (1 - claim.tolerance), claim.printed[-1] * (1 + claim.tolerance)
         if low <= finding.value <= high:
             verdict = f"holds under the assumption that {finding.assumption}" if finding.assumption else "reproduced"

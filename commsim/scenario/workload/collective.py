@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commsim.collectives.semantics import ROOTED
-from commsim.document.types import KeyPath, show, suggest
+from commsim.document import failing
+from commsim.document.types import KeyFaults
 from commsim.measure.records import Curve
 from commsim.nccl.operation import unknown_to
 from commsim.nccl.version import parse_version
-from commsim.scenario.collective import CollectiveSpec
+from commsim.scenario.collective import CollectiveSpec, algorithm_faults, root_faults
 from commsim.scenario.setting import Setting
 from commsim.scenario.work import Traced, WorkItem, WorkSite
 from commsim.units import format_bytes
@@ -30,38 +30,28 @@ class CollectiveWork(CollectiveSpec, WorkItem):
     compared: ClassVar[bool] = True
     whole_nodes: ClassVar[bool] = True
 
-    def faults(self, setting: Setting) -> list[tuple[KeyPath, str]]:
+    def faults(self, setting: Setting) -> KeyFaults:
         """What does not go with the library and the rest of the scenario, each at its key."""
-        faults: list[tuple[KeyPath, str]] = []
-        if self.sizes is None and not setting.compare:
-            faults.append(
-                ((), "found no key 'sizes', expected it, such as '8 B .. 8 GiB x2', unless compare has files")
-            )
-        broken = next((s for s in self.sizes or () if s % self.item_bytes), None)
-        if broken is not None:
+        no_sizes = "found no key 'sizes', expected it, such as '8 B .. 8 GiB x2', unless compare has files"
+        faults = failing((self.sizes is None and not setting.compare, (), no_sizes))
+        for broken in [size for size in self.sizes or () if size % self.item_bytes][:1]:
             text = f"found {format_bytes(broken)}, expected a multiple of {self.item_bytes} B, one {self.dtype}"
             faults.append((("sizes",), text))
-        if self.root is not None and self.collective not in ROOTED:
-            text = f"found a root for {self.collective}, expected it only for broadcast, reduce, gather and scatter"
-            faults.append((("root",), text))
+        faults += root_faults(self.root, self.collective)
         if setting.library.name == "none":
             from commsim.collectives import registry
 
-            known = ["auto", *(a for c, a in registry.names() if c == self.collective)]
-            if self.algorithm is not None and self.algorithm not in known:
-                text = f"found the unknown algorithm {show(self.algorithm)}, {suggest(self.algorithm, known)}"
-                faults.append((("algorithm",), text))
-            if self.protocol is not None:
-                text = f"found protocol {self.protocol} with library none, expected it only with library nccl"
-                faults.append((("protocol",), text))
-            return faults
+            known = ["auto", *(name for _, name in registry.names(self.collective))]
+            text = f"found protocol {self.protocol} with library none, expected it only with library nccl"
+            protocol = failing((self.protocol is not None, ("protocol",), text))
+            return faults + algorithm_faults(self.algorithm, known) + protocol
         if setting.library.name == "gloo":
-            faults += [
-                ((key,), f"found {key} with library gloo, which chooses itself")
-                for key in ("algorithm", "protocol", "channels")
-                if getattr(self, key) is not None
-            ]
-            return faults
+            own = [key for key in ("algorithm", "protocol", "channels") if getattr(self, key) is not None]
+            return faults + [((key,), f"found {key} with library gloo, which chooses itself") for key in own]
+        return faults + self._nccl_faults(setting)
+
+    def _nccl_faults(self, setting: Setting) -> KeyFaults:
+        faults: KeyFaults = []
         if reason := unknown_to(parse_version(setting.library.version), None, self.collective, self.operation):
             key = "redop" if f"no {self.redop}," in reason else "dtype"
             faults.append(((key,), f"found {getattr(self, key)}, but {reason}"))
@@ -128,11 +118,25 @@ class CollectiveWork(CollectiveSpec, WorkItem):
 
     def traced(self, site: WorkSite) -> Traced:
         """The moves of the largest size, simulated by events; of several runs the first."""
-        if site.setting.library.name != "none":
+        setting, topology = site.setting, site.topology
+        if setting.library.name != "none":
             return super().traced(site)
-        from commsim.scenario.trace import traced
+        from commsim.engine.evaluate import evaluate
+        from commsim.engine.timeline import timeline
+        from commsim.engine.variation import repeated
+        from commsim.scenario.raw import RawRows
 
-        return traced(site, self)
+        if not self.sizes:
+            raise site.error((), "found no sizes, expected some to trace the largest")
+        rows, size = RawRows(setting, topology, self), max(self.sizes)
+        algorithm = rows(size).algorithm
+        schedule = rows.schedule(algorithm, size)
+        if setting.variation is None:
+            outcome = evaluate(schedule, topology, "event", contention=setting.contention)
+        else:
+            (outcome,) = repeated(schedule, topology, setting.variation.variation, setting.contention, [0])
+        title = f"{setting.name}: {algorithm} {self.collective} of {format_bytes(size)} on {topology.world_size} ranks"
+        return Traced(timeline(schedule, outcome), title, world_size=topology.world_size)
 
 
 def _sizes_of(curves: Iterable[Curve]) -> tuple[int, ...]:

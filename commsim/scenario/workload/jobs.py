@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from commsim.document.types import KeyPath
+from commsim.document.types import KeyFaults
 from commsim.scenario.jobs import JobsSpec
 from commsim.scenario.setting import Setting
 from commsim.scenario.work import WorkItem, WorkSite
@@ -23,7 +23,7 @@ class JobsWork(JobsSpec, WorkItem):
     libraries: ClassVar[tuple[str, ...]] = ("none",)
     by_events: ClassVar[bool] = True
 
-    def faults(self, setting: Setting) -> list[tuple[KeyPath, str]]:
+    def faults(self, setting: Setting) -> KeyFaults:
         """Libraries, whose times are not those of links."""
         name = setting.library.name
         if name == "none":
@@ -31,7 +31,7 @@ class JobsWork(JobsSpec, WorkItem):
         text = f"found jobs with library {name}, whose times are not those of links; expected library none"
         return [(("jobs",), text)]
 
-    def place_faults(self, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
+    def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
         """Ranks that are not on the machine."""
         return self.rank_faults(topology.world_size)
 

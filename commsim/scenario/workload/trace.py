@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from commsim.document.types import KeyPath
+from commsim.document.types import KeyFaults
 from commsim.errors import CommsimError, ScenarioError
 from commsim.scenario.chakra import TraceFiles, TraceSpec
 from commsim.scenario.work import Traced, WorkItem, WorkSite
@@ -28,19 +28,17 @@ class TraceWork(WorkItem):
 
     trace: TraceSpec = Field(description="execution traces of all ranks")
 
-    def place_faults(self, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
+    def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
         """What is not on a machine of as many ranks."""
-        spec, at, world_size = self.trace, ("trace",), topology.world_size
-        faults: list[tuple[KeyPath, str]] = []
-        wrong = next((r for r in spec.ranks or () if r >= world_size), None)
-        if wrong is not None:
-            text = f"found rank {wrong}, expected one of the {world_size} ranks 0..{world_size - 1}"
-            faults.append(((*at, "ranks"), text))
+        spec, world_size = self.trace, topology.world_size
+        there = f"expected one of the {world_size} ranks 0..{world_size - 1}"
+        wrong = [rank for rank in spec.ranks or () if rank >= world_size]
+        faults: KeyFaults = [(("trace", "ranks"), f"found rank {rank}, {there}") for rank in wrong[:1]]
         count = len(spec.places(world_size))
         if spec.dims is not None and math.prod(spec.dims) != count:
             shown = " * ".join(map(str, spec.dims))
             text = f"found {shown} = {math.prod(spec.dims)}, expected a product of {count}, the ranks of the trace"
-            faults.append(((*at, "dims"), text))
+            faults.append((("trace", "dims"), text))
         return faults
 
     def name_files(self, item: dict[str, Any], name: Callable[[str], str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from commsim.document.types import KeyPath
+from commsim.document.types import KeyFaults
 from commsim.scenario.training import TrainingSpec, is_processor_file, machine_faults
 from commsim.scenario.work import Traced, WorkItem, WorkSite
 
@@ -26,7 +26,7 @@ class TrainingWork(WorkItem):
 
     training: TrainingSpec = Field(description="one training step")
 
-    def place_faults(self, topology: Topology, base_dir: Path) -> list[tuple[KeyPath, str]]:
+    def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
         """What does not go with the machine, each at its key."""
         return [(("training", *path), text) for path, text in machine_faults(self.training, topology, base_dir)]
 
