@@ -7,11 +7,10 @@ from pathlib import Path
 
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.environment import PATHS
-from commsim.nccl.system import Graph
+from commsim.nccl.system import PATTERNS, Graph
 from commsim.xml_tree import Element, read_xml
 
 _NAMES = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
-_PATTERNS = {1: "BALANCED_TREE", 2: "SPLIT_TREE", 3: "TREE", 4: "RING", 5: "NVLS", 6: "COLLNET_DIRECT"}
 
 
 def read_graphs(path: Path) -> dict[str, Graph]:
@@ -81,7 +80,7 @@ class _Reader:
         return text
 
     def graph(self) -> Graph:
-        pattern = _PATTERNS.get(self.whole("pattern", 1))
+        pattern = PATTERNS.get(self.whole("pattern", 1))
         if pattern is None:
             self.fault("pattern", "expected 1 to 6")
         return Graph(

@@ -9,6 +9,9 @@ from commsim.nccl.version import Version
 NVLS_CHUNK = 128 * 1024
 """Bytes of a chunk of NVLS unless NCCL_NVLS_CHUNKSIZE says otherwise (src/transport/nvls.cc)."""
 
+PATTERNS = {1: "BALANCED_TREE", 2: "SPLIT_TREE", 3: "TREE", 4: "RING", 5: "NVLS", 6: "COLLNET_DIRECT"}
+"""Patterns of graphs by NCCL's numbers (src/include/graph.h)."""
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -17,7 +20,7 @@ class Graph:
     channels: int
     intra_gbps: float
     inter_gbps: float
-    pattern: str  # RING, TREE, BALANCED_TREE, SPLIT_TREE, NVLS, COLLNET_DIRECT
+    pattern: str  # of `PATTERNS`
     intra_type: str
     inter_type: str
     same_channels: bool = True  # every channel visits the GPUs in the same order
