@@ -130,19 +130,19 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     cross = 2 if crossing is None else crossing
 
     def graph(pattern: str, least: int, most: int) -> Graph | None:
-        found = search(view, pattern, version, least=least, most=most, cross_nic=cross)
-        if not found.channels:
+        solution = search(view, pattern, version, least=least, most=most, cross_nic=cross)
+        if not solution.channels:
             return None
         return Graph(
-            channels=found.channels,
-            intra_gbps=found.intra,
-            inter_gbps=found.inter,
-            pattern=found.pattern,
-            intra_type=PATHS[found.type_intra],
-            inter_type=PATHS[found.type_inter],
-            same_channels=found.same,
-            cross_nic=found.cross_nic,
-            orders=tuple(map(tuple, found.orders)),
+            channels=solution.channels,
+            intra_gbps=solution.intra,
+            inter_gbps=solution.inter,
+            pattern=solution.pattern,
+            intra_type=PATHS[solution.type_intra],
+            inter_type=PATHS[solution.type_inter],
+            same_channels=solution.same,
+            cross_nic=solution.cross_nic,
+            orders=tuple(map(tuple, solution.orders)),
         )
 
     limit = max_channels(version)

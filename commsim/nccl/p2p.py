@@ -103,12 +103,12 @@ def busiest_rail(topology: Topology, version: Version, env: dict[str, str]) -> f
     if off or topology.nodes == 1:
         return 1.0
     view = view_of(topology, version, env)
-    own, carried = view.local_net(0, 0), Counter[int | None]()
-    for gpu in range(view.gpus):
-        nic = view.local_net(gpu, 0)
+    nics = [next(iter(view.local_nets(gpu)), None) for gpu in range(view.gpus)]
+    carried = Counter[int | None]()
+    for gpu, nic in enumerate(nics):
         path = None if nic is None else view.gpu_net[gpu][nic]
         reached = path is not None and path.type in (PIX, PXB, P2C) and view.gpu_gpu[0][gpu].type <= NVL
-        carried[nic if reached else own] += 1
+        carried[nic if reached else nics[0]] += 1
     return max(carried.values()) / view.gpus
 
 

@@ -15,8 +15,6 @@ import numpy as np
 from commsim.nccl.environment import THROUGH_HOST, path_level, whole
 from commsim.nccl.paths import (
     C2C,
-    DIS,
-    LOC,
     LOCAL_GBPS,
     NET,
     NO_PATH,
@@ -39,13 +37,8 @@ from commsim.units import GIGA, gb_per_s
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
-__all__ = ["C2C", "LOC", "NVL", "P2C", "PHB", "PIX", "PXB", "PXN", "SYS", "NodeView", "Path", "view_of"]
-
 _NEW_INTEL_SINCE: Version = (2, 26, 0)
 """Up to 2.25 NCCL tells only Skylake from older models (src/graph/topo.cc, ncclTopoAddCpu)."""
-
-_MOST_CHANNELS = 64
-"""MAXCHANNELS: as many channels are asked for the NIC of a GPU."""
 
 _TYPES_SINCE: dict[int, Version] = {C2C: (2, 25, 0), P2C: (2, 27, 0)}
 """Path types that earlier versions do not know (src/graph/topo.h; not in 2.24.3, not in 2.26.6)."""
@@ -93,14 +86,6 @@ class NodeView:
     max_gbps: float = 0.0
     total_gbps: float = 0.0
 
-    def worst_gpu_type(self) -> int:
-        """The farthest type among the paths between two GPUs; LOC for one GPU."""
-        return max((p.type for a, row in enumerate(self.gpu_gpu) for b, p in enumerate(row) if a != b), default=LOC)
-
-    def nearest_gpu_type(self) -> int:
-        """The nearest type among the paths between two GPUs; LOC for one GPU."""
-        return min((p.type for a, row in enumerate(self.gpu_gpu) for b, p in enumerate(row) if a != b), default=LOC)
-
     def split_nvlink(self) -> bool:
         """Whether NVLink joins the GPUs into two groups of more than one (src/graph/paths.cc, ncclTopoSplitNvLink)."""
         group = list(range(self.gpus))
@@ -115,27 +100,23 @@ class NodeView:
         best = min(((-p.gbps, p.type) for p in paths if p.gbps > 0), default=None)
         return [n for n, p in enumerate(paths) if (-p.gbps, p.type) == best]
 
-    def local_net(self, gpu: int, channel: int) -> int | None:
-        """The NIC that NCCL gives a GPU for a channel: neighbours start at different NICs."""
+    def local_nets(self, gpu: int) -> list[int]:
+        """The NICs that NCCL gives a GPU for its channels, in turn: neighbours start at different NICs."""
         nets = self.nearest(self.gpu_net[gpu])
         if not nets:
-            return None
+            return []
         first = gpu
         if len(nets) & (len(nets) - 1) == 0:
             bits = len(nets).bit_length() - 1
             first = int(f"{gpu % len(nets):0{bits}b}"[::-1], 2) if bits else 0
         sharing = max(1, len(self.nearest(self.net_gpu[nets[0]])))
-        return nets[(first + channel % -(-len(nets) // sharing)) % len(nets)]
+        return [nets[(first + turn) % len(nets)] for turn in range(-(-len(nets) // sharing))]
 
     def local_gpu(self, net: int) -> int | None:
         """The GPU that is given a NIC first; None where it is nobody's own (src/graph/topo.cc, ncclTopoGetLocalGpu)."""
-        near = self.nearest(self.net_gpu[net])
-        turns = {g: len(self.nearest(self.gpu_net[g])) for g in near}
-        for channel in range(min(_MOST_CHANNELS, max(turns.values(), default=0))):
-            for gpu in near:
-                if self.local_net(gpu, channel) == net:
-                    return gpu
-        return None
+        turns = {gpu: self.local_nets(gpu) for gpu in self.nearest(self.net_gpu[net])}
+        given = [gpu for gpu, nets in turns.items() if net in nets]
+        return min(given, key=lambda gpu: turns[gpu].index(net), default=None)
 
 
 def view_of(topology: Topology, version: Version, env: dict[str, str]) -> NodeView:
@@ -317,13 +298,3 @@ class _Builder:
         if path.type == PXN and (other := view.local_gpu(n)) is not None:
             path = view.gpu_net[other][n]
         return path.type <= level or path.type == P2C
-
-
-def farthest(paths: list[list[Path]]) -> int:
-    """The farthest type of some paths, LOC for none."""
-    return max((p.type for row in paths for p in row), default=LOC)
-
-
-def nearest(paths: list[list[Path]]) -> int:
-    """The nearest type of some paths, DIS for none."""
-    return min((p.type for row in paths for p in row), default=DIS)
