@@ -95,8 +95,6 @@ class Laying:
         self._channel()
         return self._time[0]
 
-    # -- links ---------------------------------
-
     def _take(self, path: Path, gbps: float, *, to_gpu: bool = False) -> bool:
         """Takes bandwidth of every link of a path, or of none; `to_gpu`: of one that begins at a NIC or a switch."""
         left, costs = self._left, self._costs(path, gbps, to_gpu)
@@ -130,8 +128,6 @@ class Laying:
     def _fits(self, path: Path, back: Path | None, limit: int) -> bool:
         """Whether a path, and of a tree the way back too, is no farther than a type."""
         return path.type <= limit and (back is None or "TREE" not in self.now.pattern or back.type <= limit)
-
-    # -- channels ---------------------------------
 
     def _channel(self) -> None:
         """Lays one more channel in every way, and so on below it."""
@@ -230,8 +226,6 @@ class Laying:
         alike = (now.pattern, now.cross_nic) == (best.pattern, best.cross_nic)
         return ours > theirs or (ours == theirs and alike and now.hops < best.hops)
 
-    # -- next GPU ---------------------------------
-
     def _next(self, gpu: int, step: int, way: _Way) -> list[int]:
         """The GPUs to go on to, most promising first."""
         now = self.now
@@ -273,8 +267,6 @@ class Laying:
         tried = {"RING": (before, after), "TREE": (after,)}.get(self.now.pattern, (after, before))
         free = (there for there in dict.fromkeys(tried) if there != gpu and not self._used[there] & flag)
         return [there for there in free if self.view.gpu_gpu[gpu][there].links]
-
-    # -- NICs ---------------------------------
 
     def _nets(self, gpu: int) -> list[int]:
         """The NICs to try, nearest first; `gpu` -1 looks from all GPUs."""
@@ -377,8 +369,6 @@ class Laying:
                 now.nets[now.channels] = (entered, net)
                 self._at(gpu, step, way._replace(to_net=1 if balanced and step == 0 else -1))
                 self._return(path, gbps)
-
-    # -- reductions in switches ---------------------------------
 
     def _through_switch(self, head: int, way: _Way) -> None:
         """NVLS: every GPU sends its share to the switch and gets it back; the head twice."""

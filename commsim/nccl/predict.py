@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError, TopologyError
-from commsim.nccl import timing
+from commsim.nccl import p2p, timing
+from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 from commsim.nccl.channels import Call, Split, nvls_channels, split
+from commsim.nccl.collnet import collnet_time
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, POINT_TO_POINT, THROUGH_HOST, path_level, unmodelled, whole
 from commsim.nccl.graph import discover
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import NO_ORDERING, Machine, nic_efficiency, survey
 from commsim.nccl.messages import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, MESSAGES, ordering, spread_s
+from commsim.nccl.nvls import nvls_time
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
+from commsim.nccl.pat import pat_time
 from commsim.nccl.paths import peer_level
 from commsim.nccl.plugins import said, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
@@ -43,13 +46,13 @@ _OVERLAP_ORDER = 6.0
 _GDR = "NCCL_NET_GDR_LEVEL"
 
 _CLOSED = {
-    "nvls": "nvls",
-    "nvls_tree": "nvls",
-    "pat": "pat",
-    "collnet_direct": "collnet",
-    "collnet_chain": "collnet",
+    "nvls": nvls_time,
+    "nvls_tree": nvls_time,
+    "pat": pat_time,
+    "collnet_direct": collnet_time,
+    "collnet_chain": collnet_time,
 }
-"""Algorithms with a closed form of their own: X_time of `commsim.nccl.X`, imported when it is asked for."""
+"""Algorithms with a closed form of their own."""
 
 NCCL_TESTS_ITERATIONS = 20
 """Calls that nccl-tests times together unless told otherwise (-n)."""
@@ -91,6 +94,15 @@ class Prediction:
     busy_s: float = 0.0
 
 
+class _Kernel(NamedTuple):
+    """Seconds of a kernel, those of them in which its busiest part is busy, that part, and the engine level."""
+
+    seconds: float
+    busy: float
+    limit: str
+    level: str = "closed_form"
+
+
 class Predictor:
     """Predicts calls of one communicator on one topology.
 
@@ -123,7 +135,6 @@ class Predictor:
             ordering(topology, self.version, self.options.env),
             staged=self._far_nics(),
         )
-        self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
         self._check()
 
     def _check(self) -> None:
@@ -225,91 +236,77 @@ class Predictor:
             return replace(self.predict("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
-            return self._joined(nbytes, copy, self._launch(), "copy", "-", 0, copy, "GPU memory", "closed_form")
+            return self._joined(nbytes, _Kernel(copy, copy, "GPU memory"), self._launch(), "copy", "-", 0)
         if collective in POINT_TO_POINT:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
         protocol = PROTOCOLS[name]
         limit = self.options.channels or self.system.coll_channels
-        call = Call(
-            collective,
-            nbytes,
-            algorithm,
-            protocol,
-            self._split(limit, nbytes, collective, algorithm, protocol),
-            self._buffer_bytes(),
-            self.options.exact,
-        )
+        parts = self._split(limit, nbytes, collective, algorithm, protocol)
+        call = Call(collective, nbytes, algorithm, protocol, parts, self._buffer_bytes(), self.options.exact)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
             )
-        kernel, busy, limit_name, level = self._chain(call)
-        if limit_name == MESSAGES and name != "LL" and self._assumed_adaptive:
+        kernel = self._chain(call)
+        if kernel.limit == MESSAGES and name != "LL" and self._assumed_adaptive:
             self._warn(
                 "the fabric is said to route adaptively (fabric.adaptive_routing), so that messages of a ring wait for "
                 f"each other ({ADAPTIVE}: 0 in library.env says otherwise)"
             )
-        kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
-        by_nvls = algorithm.startswith("nvls")  # never takes channels away, so that its latency holds them all
-        launch = self._launch(1 if by_nvls else call.split.channels)
-        if not by_nvls:
-            kernel += self.parameters.base.of(name)
-            kernel += self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
-            kernel += spread_s(self.system, self.machine, self.parameters.network, call, limit)
-        return self._joined(nbytes, kernel, launch, algorithm, name, call.split.channels, busy, limit_name, level)
+        kernel = self._across(collective, nbytes, kernel)
+        channels = call.split.channels
+        if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
+            return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
+        start = kernel.seconds + self.parameters.base.of(name)
+        start += self.parameters.channel_cost_of(self.version) * (channels - 1)
+        start += spread_s(self.system, self.machine, self.parameters.network, call, limit)
+        kernel = kernel._replace(seconds=start)
+        return self._joined(nbytes, kernel, self._launch(channels), algorithm, name, channels)
 
     def _joined(
-        self,
-        nbytes: int,
-        kernel: float,
-        launch: float,
-        algorithm: str,
-        protocol: str,
-        channels: int,
-        busy: float,
-        limit: str,
-        level: str,
+        self, nbytes: int, kernel: _Kernel, launch: float, algorithm: str, protocol: str, channels: int
     ) -> Prediction:
+        """Kernel and launch together, by the mode of the job."""
+        seconds, busy, limit, level = kernel
         if self.options.mode == "single":
-            time = launch + kernel
+            time = launch + seconds
         else:
-            time = (launch**_OVERLAP_ORDER + kernel**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
+            time = (launch**_OVERLAP_ORDER + seconds**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
             if self.options.iterations is not None:
-                time += (launch + kernel - time) / self.options.iterations  # nothing hides the launch of the first call
-        bottleneck = "launch" if launch > kernel else limit if busy >= 0.5 * kernel else "latency"
-        return Prediction(nbytes, time, kernel, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
+                time += (
+                    launch + seconds - time
+                ) / self.options.iterations  # nothing hides the launch of the first call
+        bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
+        return Prediction(nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
 
     @cached_property
     def _busiest_rail(self) -> float:
-        from commsim.nccl import p2p
-
         return p2p.busiest_rail(self.topology, self.version, self.options.env)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
-        from commsim.nccl import p2p
-
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
         rail = self._busiest_rail if collective == "scatter" else 1.0
-        kernel, busy, limit, channels = p2p.p2p_time(
+        seconds, busy, limit, channels = p2p.p2p_time(
             self.system, self.machine, self.parameters, collective, nbytes, self.version, rail
         )
-        kernel, busy, limit = self._across(collective, nbytes, kernel, busy, limit)
+        kernel = self._across(collective, nbytes, _Kernel(seconds, busy, limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
-        return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels, busy, limit, "closed_form")
+        return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels)
 
-    def _across(self, collective: str, nbytes: int, kernel: float, busy: float, limit: str) -> tuple[float, float, str]:
-        """Kernel seconds, the bandwidth part of them and what limits it, where all must pass the machine's cut."""
+    def _across(self, collective: str, nbytes: int, kernel: _Kernel) -> _Kernel:
+        """The kernel where all must pass the machine's cut."""
         machine, parameters = self.machine, self.parameters
         if machine.cut == inf:
-            return kernel, busy, limit
+            return kernel
         alone = self.system.nodes == 1
         share = parameters.efficiency.nvlink_direct if alone else nic_efficiency(machine, parameters)
         least = crossing_bytes(collective, self.topology, nbytes) / (machine.cut * share)
-        if least <= busy:
-            return kernel, busy, limit
-        return kernel - busy + least, least, "NVLink" if alone else "fabric"
+        if least <= kernel.busy:
+            return kernel
+        seconds = kernel.seconds - kernel.busy + least
+        return kernel._replace(seconds=seconds, busy=least, limit="NVLink" if alone else "fabric")
 
     def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:
         if algorithm.startswith("nvls"):
@@ -327,8 +324,6 @@ class Predictor:
         Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
         node waits for its last rank.
         """
-        from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
-
         machine = self.system, self.machine, self.parameters
         if self.options.mode == "single":
             return chain_time(*machine, call, fill=True)
@@ -340,12 +335,11 @@ class Predictor:
             kernel += shown * (chain_time(*machine, call, fill=True)[0] - kernel) / self.options.iterations
         return kernel, busy, limit
 
-    def _tree_timer(self) -> TreeTimer:
-        if self._tree is None:
-            from commsim.nccl.tree import TreeTimer
+    @cached_property
+    def _tree(self) -> TreeTimer:
+        from commsim.nccl.tree import TreeTimer  # brings the event engine with it
 
-            self._tree = TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
-        return self._tree
+        return TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
 
     def _launch(self, channels: int = 1, *, grouped: bool = False) -> float:
         further = channels - 1 if self.version >= ONE_QUEUE_SINCE else 0
@@ -358,40 +352,37 @@ class Predictor:
         least = STEPS * PROTOCOLS["Simple"].grain_bytes
         return max(least, whole(self.options.env, "NCCL_BUFFSIZE") or DEFAULT_BUFFER_BYTES)
 
-    def _chain(self, call: Call) -> tuple[float, float, str, str]:
-        """Seconds of the fullest channel, the bandwidth part of it, the limiting resource, the engine level."""
+    def _chain(self, call: Call) -> _Kernel:
+        """The time of the fullest channel."""
         engine = self.options.engine
         machine = self.system, self.machine, self.parameters
         closed = _CLOSED.get(call.algorithm)
         if call.algorithm == "nvls" and self.system.nodes > 1:
-            closed = "collnet"  # of several nodes it reduces in the network
+            closed = collnet_time  # of several nodes it reduces in the network
         if closed is not None or call.collective in CHAINED:
             if engine not in ("auto", "closed_form"):
                 raise ScenarioError(
                     f"engine {engine} cannot time {call.collective} by {ALGORITHM_NAMES[call.algorithm]}; "
                     "expected auto or closed_form"
                 )
-            if closed is not None:
-                time = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
-                return (*time(*machine, call), "closed_form")
-            return (*self._chain_of_a_root(call), "closed_form")
+            return _Kernel(*(closed(*machine, call) if closed is not None else self._chain_of_a_root(call)))
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return self._tree_timer().time(self.parameters, call)
+            return _Kernel(*self._tree.time(self.parameters, call))
         plan = lower_ring(*machine, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring
 
-            return (*time_ring(plan), plan.limit, "event")
+            return _Kernel(*time_ring(plan), plan.limit, "event")
         uniform = timing.is_uniform(plan)
         if engine == "closed_form" and not uniform:
             raise ScenarioError(
                 "engine closed_form needs a ring whose hops are all alike (one node); expected auto, wavefront or event"
             )
         if uniform and engine != "wavefront":
-            return (*timing.ring_closed_form(plan), plan.limit, "closed_form")
-        return (*timing.ring_wavefront(plan), plan.limit, "wavefront")
+            return _Kernel(*timing.ring_closed_form(plan), plan.limit)
+        return _Kernel(*timing.ring_wavefront(plan), plan.limit, "wavefront")
 
 
 def _within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
