@@ -12,17 +12,14 @@ done when its socket has taken the last byte, and may begin its next call while 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.engine.program import Program
-
-if TYPE_CHECKING:
-    from commsim.gloo.parameters import GlooParameters
-    from commsim.topology.graph import Topology
+from commsim.gloo.parameters import GlooParameters
+from commsim.topology.graph import Topology
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +23,9 @@ from commsim.nccl.channels import Call
 from commsim.nccl.lower import shares
 from commsim.nccl.machine import Machine, known, nic_rates
 from commsim.nccl.messages import message_turn, network_hop
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
-
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
+from commsim.nccl.system import System
 
 _LATENCY_OF_PASS = 0.5
 """Part of the time of a full block's pass of LL that a pass of fewer threads takes too: a thread takes its next 8 bytes

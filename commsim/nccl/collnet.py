@@ -6,16 +6,11 @@ node its GPUs scatter and gather the parts of the heads (direct), pass them alon
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from commsim.nccl.machine import inside_name, intra_bandwidth, node_rate
+from commsim.nccl.channels import Call
+from commsim.nccl.machine import Machine, inside_name, intra_bandwidth, node_rate
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import Part, chunk_bytes, loops
-
-if TYPE_CHECKING:
-    from commsim.nccl.channels import Call
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
+from commsim.nccl.system import System
 
 _NETWORK_S = {"collnet_direct": 31e-6, "collnet_chain": 30e-6, "nvls": 18e-6}
 """Up to the switch that reduces and down again, with the plugin (NCCL 2.30.7 src/graph/tuning.cc, hwLat NET)."""

@@ -13,10 +13,10 @@ from commsim.errors import TopologyError
 from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.system import NVLS_CHUNK, Graph, System
 from commsim.nccl.version import Version
+from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
-    from commsim.topology.graph import Topology
 
 
 def max_channels(version: Version) -> int:
@@ -36,7 +36,7 @@ def discover(
     nodes, sm = topology.nodes, topology.gpu.sm
     if nodes > 1 and topology.nics_per_node == 0:
         raise TopologyError(f"{topology.name} has {nodes} nodes but no NIC; expected nics_per_node of at least 1")
-    found: dict[str, Graph | None] = {}
+    graphs: dict[str, Graph | None] = {}
     channels = None
     names = _names(topology, env)
     if given is not None:
@@ -44,14 +44,14 @@ def discover(
             raise TopologyError(misfit)
         # NCCL looks for graphs of CollNet and NVLS before it knows whether the job may use them.
         no_nvls = _without_nvls(topology, version, env)
-        found = {k: None if k == "nvls" and no_nvls else v for k, v in given.found if k in names}
+        graphs = {k: None if k == "nvls" and no_nvls else v for k, v in given.graphs if k in names}
         channels = given.coll_channels
-    if not names <= found.keys():
-        found = {**_graphs(topology, version, env), **found}
-    ring, tree = found["ring"], found["tree"]
+    if not names <= graphs.keys():
+        graphs = {**_graphs(topology, version, env), **graphs}
+    ring, tree = graphs["ring"], graphs["tree"]
     assert ring is not None
     assert tree is not None
-    collnet = found.get("collnet_chain") is not None
+    collnet = graphs.get("collnet_chain") is not None
     return System(
         ranks=topology.world_size,
         nodes=nodes,
@@ -63,12 +63,12 @@ def discover(
         nic_latency_us=_PLUGIN_LATENCY_US.get(topology.network, 0.0) if nodes > 1 else 0.0,
         ring=ring,
         tree=tree,
-        nvls=found.get("nvls"),
-        coll_channels=_coll_channels(found, channels, topology, version, env),
+        nvls=graphs.get("nvls"),
+        coll_channels=_coll_channels(graphs, channels, topology, version, env),
         nvls_chunk=whole(env, "NCCL_NVLS_CHUNKSIZE") or NVLS_CHUNK,
         nvls_tree_chunk=whole(env, "NCCL_NVLSTREE_MAX_CHUNKSIZE") or None,
-        collnet_direct=found.get("collnet_direct"),
-        collnet_chain=found.get("collnet_chain"),
+        collnet_direct=graphs.get("collnet_direct"),
+        collnet_chain=graphs.get("collnet_chain"),
         collnet=collnet,
         nvswitch=topology.has_nvswitch,
     )
@@ -152,13 +152,13 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     assert tree is not None  # the same
     searched = ring.channels
     # Where no tree of as many channels fits, one channel is left, of the ring too (src/init.cc, initTransportsRank).
-    found: dict[str, Graph | None] = {"ring": ring.first(tree.channels), "tree": tree.first(searched)}
+    graphs: dict[str, Graph | None] = {"ring": ring.first(tree.channels), "tree": tree.first(searched)}
     reduces = view.gpus > 2 and not _without_nvls(topology, version, env)
-    found["nvls"] = graph("NVLS", 1, limit) if reduces else None
+    graphs["nvls"] = graph("NVLS", 1, limit) if reduces else None
     if "collnet_chain" in _names(topology, env):
-        found["collnet_chain"] = graph("TREE", 1, searched)
-        found["collnet_direct"] = graph("COLLNET_DIRECT", 1, limit)
-    return found
+        graphs["collnet_chain"] = graph("TREE", 1, searched)
+        graphs["collnet_direct"] = graph("COLLNET_DIRECT", 1, limit)
+    return graphs
 
 
 def _names(topology: Topology, env: dict[str, str]) -> set[str]:
@@ -175,14 +175,14 @@ def _without_nvls(topology: Topology, version: Version, env: dict[str, str]) -> 
 
 
 def _coll_channels(
-    found: dict[str, Graph | None], logged: int | None, topology: Topology, version: Version, env: dict[str, str]
+    graphs: dict[str, Graph | None], logged: int | None, topology: Topology, version: Version, env: dict[str, str]
 ) -> int:
     """The number of collective channels (src/graph/connect.cc, ncclTopoPostset); what a log says of them holds.
 
     This job's variables bound it either way.
     """
     limit = max_channels(version)
-    channels = logged or _channels_of(found, topology, version)
+    channels = logged or _channels_of(graphs, topology, version)
     most = whole(env, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
     least = whole(env, "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
     if most:
@@ -201,9 +201,9 @@ _NEWER_THAN_HOPPER_SINCE: Version = (2, 25, 0)
 _UNPACKED_SINCE: Version = (2, 22, 0)
 
 
-def _channels_of(found: dict[str, Graph | None], topology: Topology, version: Version) -> int:
+def _channels_of(graphs: dict[str, Graph | None], topology: Topology, version: Version) -> int:
     """Twice those searched, half as many again for SHARP, and twice those for Hopper and for GPUDirect-TCPX."""
-    ring, chain = found["ring"], found.get("collnet_chain")
+    ring, chain = graphs["ring"], graphs.get("collnet_chain")
     assert ring is not None
     limit, sm, several = max_channels(version), topology.gpu.sm, topology.nodes > 1
     channels = min(limit, 2 * ring.channels)

@@ -51,8 +51,8 @@ class _Reader:
         self._element, self._file, self._faults = element, file, faults
 
     def fault(self, name: str, expected: str) -> None:
-        found = self._element.attributes.get(name)
-        text = f"found {found[:40]!r}, {expected}" if found is not None else f"is missing; {expected}"
+        value = self._element.attributes.get(name)
+        text = f"found {value[:40]!r}, {expected}" if value is not None else f"is missing; {expected}"
         self._faults.append(Fault(self._file, self._element.line, 1, name, text))
 
     def whole(self, name: str, least: int) -> int:
@@ -101,7 +101,7 @@ class _Reader:
             try:
                 order.append(int(gpu.attributes.get("dev", ""), 16))
             except ValueError:
-                found = gpu.attributes.get("dev", "nothing")[:40]
-                message = f"found {found!r}, expected a hexadecimal number"
+                value = gpu.attributes.get("dev", "nothing")[:40]
+                message = f"found {value!r}, expected a hexadecimal number"
                 self._faults.append(Fault(self._file, gpu.line, 1, "dev", message))
         return tuple(order)

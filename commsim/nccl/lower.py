@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, gcd, inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +22,9 @@ import numpy.typing as npt
 from commsim.nccl.channels import Call
 from commsim.nccl.machine import Machine, inside_name, intra_efficiency, nic_rates, node_rate
 from commsim.nccl.messages import MESSAGES, Crossing, Turn, network_crossing
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol, step_bytes
 from commsim.nccl.system import System
-
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
 
 Float64 = npt.NDArray[np.float64]
 

@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, cycle, islice, pairwise, permutations
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from commsim.nccl.environment import PATHS, THROUGH_HOST
+from commsim.nccl.parameters import Parameters
+from commsim.nccl.protocols import Protocol
+from commsim.nccl.system import Graph, System
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 from commsim.units import gb_per_s
-
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.protocols import Protocol
-    from commsim.nccl.system import Graph, System
-    from commsim.topology.graph import Topology
 
 Pair = tuple[int, int]
 

@@ -21,22 +21,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, log2
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.semantics import CHAINED
+from commsim.nccl.channels import Call
 from commsim.nccl.environment import whole
 from commsim.nccl.machine import NO_ORDERING, Machine, Ordering, nic_rates
-
-if TYPE_CHECKING:
-    from commsim.nccl.channels import Call
-    from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
-    from commsim.nccl.protocols import Protocol
-    from commsim.nccl.system import System
-    from commsim.nccl.version import Version
-    from commsim.topology.graph import Topology
+from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
+from commsim.nccl.protocols import Protocol
+from commsim.nccl.system import System
+from commsim.nccl.version import Version
+from commsim.topology.graph import Topology
 
 ADAPTIVE = "NCCL_IB_ADAPTIVE_ROUTING"
 
@@ -183,8 +180,8 @@ def spread_s(system: System, machine: Machine, network: NetworkParameters, call:
     if call.nbytes == 0 or system.nodes == 1 or call.collective in CHAINED:
         return 0.0
     most = min(system.ranks_per_node, max(1, machine.nics))
-    stated = 1 if call.protocol.name == "LL" else min(most, limit)
-    return float(network.spread) * log2(min(call.split.channels, most) / stated)
+    fitted = 1 if call.protocol.name == "LL" else min(most, limit)
+    return float(network.spread) * log2(min(call.split.channels, most) / fitted)
 
 
 def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:

@@ -10,18 +10,12 @@ eight H100 take 4.4, 3.9 and 3.6 ps/B by chunks of 32, 64 and 128 KiB, and 3.6 b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from commsim.nccl.machine import node_rate
+from commsim.nccl.channels import Call
+from commsim.nccl.machine import Machine, node_rate
 from commsim.nccl.messages import MESSAGES
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import Part, chunk_bytes, heads, loops
-from commsim.nccl.system import NVLS_CHUNK
-
-if TYPE_CHECKING:
-    from commsim.nccl.channels import Call
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
+from commsim.nccl.system import NVLS_CHUNK, System
 
 NODE_TRAFFIC = {2: 1.0, 3: 1.5}
 """Bytes that the busiest node sends (and receives) per byte of the call over the double tree (src/graph/trees.cc): over

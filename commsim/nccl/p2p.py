@@ -10,21 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
-from commsim.nccl.machine import inside_name, nic_efficiency, nic_rates
+from commsim.nccl.machine import Machine, inside_name, nic_efficiency, nic_rates
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
+from commsim.nccl.system import System
+from commsim.nccl.version import Version
 from commsim.nccl.view import view_of
+from commsim.topology.graph import Topology
 from commsim.units import GIGA
-
-if TYPE_CHECKING:
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
-    from commsim.nccl.version import Version
-    from commsim.topology.graph import Topology
 
 _PART_BEFORE_2_22 = 2 << 20
 _CHUNK_ONE_NODE = 512 << 10

@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from commsim.document import read_documents, validate
 from commsim.errors import TopologyError
 from commsim.fields import Bandwidth, Bytes, Seconds
-
-if TYPE_CHECKING:
-    from commsim.nccl.protocols import Protocol
-    from commsim.topology.graph import Topology
+from commsim.nccl.protocols import Protocol
+from commsim.topology.graph import Topology
 
 GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 NETWORKS = ("infiniband", "roce", "slingshot", "slingshot_software", "efa", "efa_v1", "tcpx", "ethernet")
@@ -231,17 +229,17 @@ def network_of(topology: Topology, env: Mapping[str, str]) -> str:
         return NETWORKS[0]
     if topology.network != "slingshot":
         return topology.network
-    said = env.get(MATCH_MODE, "").strip().lower()
-    by_nic = said == "hardware" or (said != "software" and topology.nodes <= MATCHED_BY_NIC)
+    mode = env.get(MATCH_MODE, "").strip().lower()
+    by_nic = mode == "hardware" or (mode != "software" and topology.nodes <= MATCHED_BY_NIC)
     return "slingshot" if by_nic else "slingshot_software"
 
 
 @lru_cache(maxsize=64)
 def load_parameters(generation: str, network: str = "infiniband") -> Parameters:
     """The shipped parameters of a GPU generation (`GENERATIONS`) on a kind of network (`NETWORKS`)."""
-    for value, known, what in ((generation, GENERATIONS, "GPU generation"), (network, NETWORKS, "network")):
+    for value, known, kind in ((generation, GENERATIONS, "GPU generation"), (network, NETWORKS, "network")):
         if value not in known:
-            raise TopologyError(f"found the {what} {value!r}, expected one of {', '.join(known)}")
+            raise TopologyError(f"found the {kind} {value!r}, expected one of {', '.join(known)}")
     gpu, fabric = (
         read_documents(_FOLDER / folder / f"{name}.yaml", error=TopologyError)[0]
         for folder, name in (("generations", generation), ("networks", network))

@@ -16,14 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from datetime import date
-from typing import TYPE_CHECKING
 
 from commsim.nccl.parameters import MATCH_MODE, network_of
 from commsim.nccl.tuner_ofi import why_not
 from commsim.nccl.version import NEWEST, Version
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 PLUGINS = {
     "aws-ofi-nccl": "aws-ofi-nccl",
@@ -76,10 +73,10 @@ def of_machine(topology: Topology, version: Version = NEWEST) -> dict[str, str]:
     """What the plugin of a machine (its ``fabric.plugin``) sets for NCCL of a version; its tuner where it has a say."""
     if topology.plugin not in PLUGINS or not topology.uniform:
         return {}
-    found = variables(topology.plugin, topology.gpu.model, topology.nodes)
-    if version < _TUNERS_SINCE or why_not(topology, found):
-        return {name: value for name, value in found.items() if name not in _TUNER}
-    return found
+    env = variables(topology.plugin, topology.gpu.model, topology.nodes)
+    if version < _TUNERS_SINCE or why_not(topology, env):
+        return {name: value for name, value in env.items() if name not in _TUNER}
+    return env
 
 
 def with_plugin(topology: Topology, version: Version, env: Mapping[str, str]) -> dict[str, str]:
@@ -88,16 +85,16 @@ def with_plugin(topology: Topology, version: Version, env: Mapping[str, str]) ->
 
 
 def for_groups(topology: Topology, version: Version, env: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
-    """The same for groups of a job's ranks, also those inside a node, and `said`; each group asks its own tuner."""
+    """The same for groups of a job's ranks, also those inside a node, and `plugin_note`; each asks its own tuner."""
     others = {**_TUNER, **env}  # named here, so that it does not count as set by the machine
     set_by = {name: value for name, value in of_machine(topology, version).items() if name not in others}
     if topology.network == "slingshot":  # who matches messages is a matter of the whole job
         by_nic = network_of(topology, env) == "slingshot"
         others[MATCH_MODE] = set_by[MATCH_MODE] = "hardware" if by_nic else "software"
-    return dict(env) | set_by, said(topology, version, others)
+    return dict(env) | set_by, plugin_note(topology, version, others)
 
 
-def said(topology: Topology, version: Version = NEWEST, env: Container[str] = ()) -> str | None:
+def plugin_note(topology: Topology, version: Version = NEWEST, env: Container[str] = ()) -> str | None:
     """A line on what the machine's plugin sets besides the job's own variables; None where it sets nothing."""
     added = [f"{name}={value}" for name, value in of_machine(topology, version).items() if name not in env]
     if not added:

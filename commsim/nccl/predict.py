@@ -9,50 +9,56 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError, TopologyError
-from commsim.nccl import p2p, timing
-from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
+from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
-from commsim.nccl.collnet import collnet_time
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, POINT_TO_POINT, THROUGH_HOST, path_level, unmodelled, whole
+from commsim.nccl.environment import (
+    ALGORITHM_NAMES,
+    PATHS,
+    POINT_TO_POINT,
+    THROUGH_HOST,
+    Allowed,
+    path_level,
+    unmodelled,
+    whole,
+)
 from commsim.nccl.graph import discover
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import NO_ORDERING, Machine, nic_efficiency, survey
 from commsim.nccl.messages import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, MESSAGES, ordering, spread_s
-from commsim.nccl.nvls import nvls_time
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
-from commsim.nccl.pat import pat_time
 from commsim.nccl.paths import peer_level
-from commsim.nccl.plugins import said, with_plugin
+from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.system import System
-from commsim.nccl.tuner import Candidate, Rules, candidates, left_out, max_threads
+from commsim.nccl.tuner import Candidate, candidates, left_out, max_threads
 from commsim.nccl.tuner_ofi import own_choice, why_not
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.network.bounds import crossing_bytes
+from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.tree import TreeTimer
-    from commsim.topology.graph import Topology
 
 _OVERLAP_ORDER = 6.0
 _GDR = "NCCL_NET_GDR_LEVEL"
 
 _CLOSED = {
-    "nvls": nvls_time,
-    "nvls_tree": nvls_time,
-    "pat": pat_time,
-    "collnet_direct": collnet_time,
-    "collnet_chain": collnet_time,
+    "nvls": "nvls",
+    "nvls_tree": "nvls",
+    "pat": "pat",
+    "collnet_direct": "collnet",
+    "collnet_chain": "collnet",
 }
-"""Algorithms with a closed form of their own."""
+"""Algorithms with a closed form of their own: X_time of `commsim.nccl.X`, imported when it is asked for."""
 
 NCCL_TESTS_ITERATIONS = 20
 """Calls that nccl-tests times together unless told otherwise (-n)."""
@@ -115,7 +121,7 @@ class Predictor:
         self.version = options.version or ASSUMED
         self.options = replace(options, env=with_plugin(topology, self.version, options.env))
         self.warnings: list[str] = []
-        if text := said(topology, self.version, options.env):
+        if text := plugin_note(topology, self.version, options.env):
             self._warn(text)
         if topology.network == "slingshot" and topology.nodes > MATCHED_BY_NIC and not options.env.get(MATCH_MODE):
             self._warn(
@@ -201,7 +207,7 @@ class Predictor:
     def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
         """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice."""
         options = self.options
-        rules = Rules.from_env(options.env, collective)
+        rules = Allowed.from_env(options.env, collective)
         table = self.candidates(collective, nbytes)
         if options.algorithm is not None:
             env = {k: v for k, v in options.env.items() if k != "NCCL_ALGO"} | {"NCCL_ALGO": options.algorithm}
@@ -282,9 +288,13 @@ class Predictor:
 
     @cached_property
     def _busiest_rail(self) -> float:
+        from commsim.nccl import p2p
+
         return p2p.busiest_rail(self.topology, self.version, self.options.env)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
+        from commsim.nccl import p2p
+
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
         rail = self._busiest_rail if collective == "scatter" else 1.0
@@ -316,24 +326,26 @@ class Predictor:
         factor = 2 if collective == "all_reduce" else 1
         threads = max_threads(self.system, algorithm, protocol.name, self.options.env) or None
         ranks, version = self.system.ranks, self.version
-        return split(limit, nbytes, algorithm, protocol, ranks, version, factor, max_threads=threads)
+        return split(limit, nbytes, algorithm, protocol, ranks, version, (factor, nbytes), max_threads=threads)
 
-    def _chain_of_a_root(self, call: Call) -> tuple[float, float, str]:
+    def _chain_of_a_root(self, call: Call) -> _Kernel:
         """Of calls in a row only the first waits for the chain.
 
         Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
         node waits for its last rank.
         """
+        from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
+
         machine = self.system, self.machine, self.parameters
         if self.options.mode == "single":
-            return chain_time(*machine, call, fill=True)
+            return _Kernel(*chain_time(*machine, call, fill=True))
         kernel, busy, limit = chain_time(*machine, call, fill=False)
         kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)  # all of it is added to every kernel
         if self.options.iterations is not None:
             nodes = self.system.nodes
             shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5
             kernel += shown * (chain_time(*machine, call, fill=True)[0] - kernel) / self.options.iterations
-        return kernel, busy, limit
+        return _Kernel(kernel, busy, limit)
 
     @cached_property
     def _tree(self) -> TreeTimer:
@@ -358,14 +370,16 @@ class Predictor:
         machine = self.system, self.machine, self.parameters
         closed = _CLOSED.get(call.algorithm)
         if call.algorithm == "nvls" and self.system.nodes > 1:
-            closed = collnet_time  # of several nodes it reduces in the network
+            closed = "collnet"  # of several nodes it reduces in the network
         if closed is not None or call.collective in CHAINED:
             if engine not in ("auto", "closed_form"):
                 raise ScenarioError(
                     f"engine {engine} cannot time {call.collective} by {ALGORITHM_NAMES[call.algorithm]}; "
                     "expected auto or closed_form"
                 )
-            return _Kernel(*(closed(*machine, call) if closed is not None else self._chain_of_a_root(call)))
+            if closed is None:
+                return self._chain_of_a_root(call)
+            return _Kernel(*getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")(*machine, call))
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")

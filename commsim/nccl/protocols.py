@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor, log2
-from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import CHAINED
-
-if TYPE_CHECKING:
-    from commsim.nccl.system import System
+from commsim.nccl.system import System
 
 WARP = 32
 """Threads that run together."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import MOST_NVLS_HEADS
 from commsim.nccl.laying import GLOBAL_BUDGET, Laying, Solution, crossing
@@ -22,9 +21,6 @@ from commsim.nccl.paths import DIS, LOC, NVL, PIX, PXN, SYS, Path
 from commsim.nccl.system import speeds
 from commsim.nccl.version import Version
 from commsim.nccl.view import NodeView
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SLOWEST = 0.49
 """Of the best one's speed: slower channels are not tried once there are some."""

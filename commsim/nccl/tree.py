@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +27,11 @@ from commsim.nccl.channels import Call
 from commsim.nccl.lower import tree_share
 from commsim.nccl.machine import Machine, intra_bandwidth, nic_efficiency, node_rate
 from commsim.nccl.messages import message_turn, network_hop
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import WARP, Part, chunk_bytes, step_bytes
 from commsim.nccl.system import System
+from commsim.topology.graph import RouteTable, Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind
-
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
-    from commsim.topology.graph import RouteTable, Topology
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

@@ -17,12 +17,9 @@ from collections.abc import Container, Mapping
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from commsim.nccl.tuner import Candidate, choose
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 Point = tuple[float, float]  # bytes of a call and ranks
 Region = tuple[str, str, tuple[Point, ...]]  # algorithm, protocol, vertices as logarithms

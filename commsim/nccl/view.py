@@ -8,7 +8,6 @@ A NIC and its port on the network are two devices, with a link of the port's rat
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,12 +29,9 @@ from commsim.nccl.paths import (
     peer_level,
 )
 from commsim.nccl.version import Version
-from commsim.topology.graph import LinkKind, VertexKind
+from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.sockets import SKYLAKE, socket_gb_per_s
 from commsim.units import GIGA, gb_per_s
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
 
 _NEW_INTEL_SINCE: Version = (2, 26, 0)
 """Up to 2.25 NCCL tells only Skylake from older models (src/graph/topo.cc, ncclTopoAddCpu)."""
@@ -171,7 +167,7 @@ class _Builder:
         self.to_host = {v: w.paths_to(v) for v in self.hosts}
         to_gpu, to_net = [w.paths_to(v) for v in self.gpus], [w.paths_to(v) for v in self.nets]
         switches = [v for v, kind in w.kind.items() if kind is VertexKind.NVSWITCH and self.peer_level >= NVL]
-        switches = [v for v in switches if all(v in found for found in to_gpu)]  # faults may cut GPUs off
+        switches = [v for v in switches if all(v in paths for paths in to_gpu)]  # faults may cut GPUs off
         old = t.gpu.sm < 80
         view = NodeView(
             gpus=len(self.gpus),
@@ -188,12 +184,12 @@ class _Builder:
             gpu_ports=[self._port(v) for v in self.gpus],
         )
         view.gpu_gpu = [[self._peer(to_gpu[b], a, b) for b in range(view.gpus)] for a in range(view.gpus)]
-        view.gpu_net = [[found.get(v, NO_PATH) for found in to_net] for v in self.gpus]
-        view.net_gpu = [[found.get(v, NO_PATH) for found in to_gpu] for v in self.nets]
+        view.gpu_net = [[paths.get(v, NO_PATH) for paths in to_net] for v in self.gpus]
+        view.net_gpu = [[paths.get(v, NO_PATH) for paths in to_gpu] for v in self.nets]
         if switches:
             to = w.paths_to(switches[0])
             view.gpu_switch = [to[v] for v in self.gpus]
-            view.switch_gpu = [found[switches[0]] for found in to_gpu]
+            view.switch_gpu = [paths[switches[0]] for paths in to_gpu]
         self._reach_nics(view)
         for rows in (view.gpu_gpu, view.gpu_net):
             for row in rows:

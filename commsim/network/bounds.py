@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.semantics import DIVIDED, RING_PASSES, ROOTED, TO_ROOT
 from commsim.errors import ScheduleError
-from commsim.topology.graph import LinkKind
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import LinkKind, Topology
 
 Float64 = npt.NDArray[np.float64]
 

@@ -97,12 +97,11 @@ def differing_choices(log: DebugLog, system: System, version: Version, default: 
         whole = logged.nbytes * (system.ranks if collective in ("all_gather", "reduce_scatter") else 1)
         best = choose(candidates(system, collective, whole, version))
         assert best is not None
-        factor, held = traffic(collective, whole, system.ranks)
         threads = max_threads(system, best.algorithm, best.protocol)
         protocol = PROTOCOLS[best.protocol]
         used = split(
-            system.coll_channels, whole, best.algorithm, protocol, system.ranks, version, factor, held,
-            max_threads=threads,
+            system.coll_channels, whole, best.algorithm, protocol, system.ranks, version,
+            traffic(collective, whole, system.ranks), max_threads=threads,
         ).channels  # fmt: skip
         same_time = logged.time_us is None or abs(best.time_us - logged.time_us) <= 1e-4 * logged.time_us
         if (

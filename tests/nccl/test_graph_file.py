@@ -111,7 +111,7 @@ def test_channels_of_a_log_without_graphs_hold_and_their_speeds_are_searched(
     path = tmp_path / "rings.log"
     path.write_text(RINGS + more)
     given = read_graph_file(path)
-    assert (given.found, given.coll_channels, given.gpus, given.several_nodes) == ((), channels, 8, True)
+    assert (given.graphs, given.coll_channels, given.gpus, given.several_nodes) == ((), channels, 8, True)
     topology = load_preset("hgx-h100-ndr400", nodes=2)
     system, searched = discover(topology, VERSION, {}, given), discover(topology, VERSION)
     assert (system.coll_channels, searched.coll_channels) == (channels, 16)
@@ -132,7 +132,7 @@ def test_published_logs_that_print_channels_are_taken() -> None:
         )
     ]
     assert len(with_channels) >= 12
-    assert all(read_graph_file(path).coll_channels or read_graph_file(path).found for path in with_channels)
+    assert all(read_graph_file(path).coll_channels or read_graph_file(path).graphs for path in with_channels)
 
 
 @pytest.mark.parametrize(
