@@ -195,11 +195,6 @@ def _coll_channels(
 _FEW_CHANNELS = 16
 """Fewer than so many are doubled on Hopper and for networks that unpack on the GPU."""
 
-_DOUBLED_SINCE: Version = (2, 18, 0)
-_FEW_ONLY_SINCE: Version = (2, 20, 0)
-_NEWER_THAN_HOPPER_SINCE: Version = (2, 25, 0)
-_UNPACKED_SINCE: Version = (2, 22, 0)
-
 
 def _channels_of(graphs: dict[str, Graph | None], topology: Topology, version: Version) -> int:
     """Twice those searched, half as many again for SHARP, and twice those for Hopper and for GPUDirect-TCPX."""
@@ -209,10 +204,10 @@ def _channels_of(graphs: dict[str, Graph | None], topology: Topology, version: V
     channels = min(limit, 2 * ring.channels)
     if chain is not None and chain.intra_gbps > chain.inter_gbps and topology.ranks_per_node > 1:
         channels = min(limit, channels + channels // 2)
-    hopper = sm == 90 or (sm > 90 and version >= _NEWER_THAN_HOPPER_SINCE)
-    if several and hopper and version >= _DOUBLED_SINCE and ring.intra_gbps > 45.0:
-        few = channels < _FEW_CHANNELS if version >= _FEW_ONLY_SINCE else 2 * channels <= limit
+    hopper = sm == 90 or (sm > 90 and version >= (2, 25, 0))
+    if several and hopper and version >= (2, 18, 0) and ring.intra_gbps > 45.0:
+        few = channels < _FEW_CHANNELS if version >= (2, 20, 0) else 2 * channels <= limit
         channels *= 2 if few else 1
-    if several and topology.network == "tcpx" and version >= _UNPACKED_SINCE and channels < _FEW_CHANNELS:
+    if several and topology.network == "tcpx" and version >= (2, 22, 0) and channels < _FEW_CHANNELS:
         channels *= 2
     return channels

@@ -108,7 +108,8 @@ def survey(
     every = [*permutations(range(topology.ranks_per_node), 2)]
     pairs = shared(topology, every, peer_level) if kind in ("pcie", "host") else None
     mesh = kind == "nvlink_direct"
-    ring, tree = (ring_ways(system, topology), tree_ways(system, topology)) if mesh else (None, None)
+    ring = _ways(topology, system.ring, _closed if system.nodes == 1 else pairwise) if mesh else None
+    tree = _ways(topology, system.tree, _up_and_down) if mesh else None
     links = 0
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
@@ -212,23 +213,7 @@ def inside_name(machine: Machine) -> str:
 
 def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
     """Bytes/s on the wires out of one GPU towards the others of its node, as all channels together reach it."""
-    return machine.intra_bandwidth * intra_efficiency(machine, parameters, protocol)
-
-
-def intra_efficiency(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
-    """Share of the nominal rate that bytes on the wires inside a node reach."""
-    return parameters.efficiency.inside(machine.intra_kind, protocol)
-
-
-def ring_ways(system: System, topology: Topology) -> Ways | None:
-    """The ways of rings in a node without NVSwitches; None where no order of the GPUs is known."""
-    closed = system.nodes == 1  # else the network joins the ends
-    return _ways(topology, system.ring, lambda order: pairwise((*order, order[0]) if closed else order))
-
-
-def tree_ways(system: System, topology: Topology) -> Ways | None:
-    """The ways of the trees' chains, up and down: a GPU between the ends of a chain sends to both neighbours."""
-    return _ways(topology, system.tree, lambda order: chain(pairwise(reversed(order)), pairwise(order)))
+    return machine.intra_bandwidth * parameters.efficiency.inside(machine.intra_kind, protocol)
 
 
 def known(graph: Graph, gpus: int) -> bool:
@@ -236,7 +221,18 @@ def known(graph: Graph, gpus: int) -> bool:
     return bool(graph.orders) and all(sorted(order) == list(range(gpus)) for order in graph.orders)
 
 
+def _closed(order: Sequence[int]) -> Iterable[Pair]:
+    """Hops of a ring in one node; of several the network joins its ends."""
+    return pairwise((*order, order[0]))
+
+
+def _up_and_down(order: Sequence[int]) -> Iterable[Pair]:
+    """Hops of a tree's chain: a GPU between its ends sends to both neighbours."""
+    return chain(pairwise(reversed(order)), pairwise(order))
+
+
 def _ways(topology: Topology, graph: Graph, hops: Callable[[Sequence[int]], Iterable[Pair]]) -> Ways | None:
+    """The links that the channels of a graph pass in a node without NVSwitches; None where no order is known."""
     if not known(graph, topology.ranks_per_node):
         return None
 

@@ -130,11 +130,6 @@ MESSAGES = "messages of the NIC"
 """The limit where the network takes longer from one message of a connection to the next than their bytes take."""
 
 
-def channels_per_nic(machine: Machine, channels: int) -> int:
-    """Channels of a call that share one NIC and its proxy."""
-    return max(1, ceil(channels / max(1, machine.nics)))
-
-
 def network_hop(network: NetworkParameters, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
     """Seconds from a complete message at the sender to data that the receiver may use."""
     return hop.of(protocol.name) + message_wait(network, protocol).seconds(message_bytes)
@@ -148,7 +143,8 @@ def message_wait(network: NetworkParameters, protocol: Protocol) -> Wait:
 
 def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     """How the messages of a call take turns."""
-    turns, name, network = channels_per_nic(machine, call.split.channels), call.protocol.name, parameters.network
+    turns = max(1, ceil(call.split.channels / max(1, machine.nics)))  # channels of one NIC and its proxy
+    name, network = call.protocol.name, parameters.network
     check = turns / parameters.flag_rate if name == "LL" else 0.0
     return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
 
@@ -184,12 +180,7 @@ def spread_s(system: System, machine: Machine, network: NetworkParameters, call:
     return float(network.spread) * log2(min(call.split.channels, most) / fitted)
 
 
-def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
-    """What the hops marked by `at` have in common as hops between nodes."""
-    network = parameters.network
-    return Crossing(
-        at=at,
-        turn=ordered_turn(machine, parameters, call),
-        whole=not call.protocol.is_simple,
-        wait=message_wait(network, call.protocol),
-    )
+def crossing_of(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
+    """What the hops of a ring marked by `at` have as hops between nodes."""
+    wait = message_wait(parameters.network, call.protocol)
+    return Crossing(at, ordered_turn(machine, parameters, call), not call.protocol.is_simple, wait)

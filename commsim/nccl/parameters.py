@@ -44,42 +44,42 @@ _FOLDER = Path(__file__).parent
 B = TypeVar("B", bound=BaseModel)
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """Figures of a file, every one of them known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class PerProtocol(_Frozen):
+class _OfProtocols(Frozen):
+    def of(self, protocol: str) -> float:
+        """The value for a protocol name."""
+        return float(getattr(self, protocol))
+
+
+class PerProtocol(_OfProtocols):
     """One time per protocol."""
 
     LL: Seconds
     LL128: Seconds
     Simple: Seconds
 
-    def of(self, protocol: str) -> float:
-        """The time in seconds for a protocol name."""
-        return float(getattr(self, protocol))
 
-
-class Rates(_Frozen):
+class Rates(_OfProtocols):
     """Payload bytes per second that one thread block moves, per protocol."""
 
     LL: Bandwidth
     LL128: Bandwidth
     Simple: Bandwidth
 
-    def of(self, protocol: str) -> float:
-        """The rate in bytes per second for a protocol name."""
-        return float(getattr(self, protocol))
 
-
-class HopTimes(_Frozen):
+class HopTimes(Frozen):
     """Time from "slice sent" to "receiver may use it" beyond the slice's own transmission, per kind of path."""
 
     nvlink: PerProtocol
     pcie: PerProtocol
 
 
-class Efficiency(_Frozen):
+class Efficiency(Frozen):
     """Share of a link's nominal rate that payload plus protocol flags reach (packet headers, flow control)."""
 
     nvlink_direct: float
@@ -95,7 +95,7 @@ class Efficiency(_Frozen):
         return float(getattr(self, kind)) * lines
 
 
-class Launch(_Frozen):
+class Launch(Frozen):
     """Time the host needs per call, hidden behind the previous kernel in back-to-back runs."""
 
     one_process: Seconds  # for each GPU that the process drives
@@ -112,7 +112,7 @@ class Launch(_Frozen):
         return float(each * gpus if one_process else each)
 
 
-class Nvls(_Frozen):
+class Nvls(Frozen):
     """Reduction in the NVSwitch: the way of one round through the switch, and what every further round adds."""
 
     latency: Seconds
@@ -121,14 +121,14 @@ class Nvls(_Frozen):
     tree_round: Seconds
 
 
-class PointToPoint(_Frozen):
+class PointToPoint(Frozen):
     """Sends and receives: start of the kernel, and the rate of one channel of a peer."""
 
     base: Seconds
     channel_rate: Bandwidth
 
 
-class NetworkParameters(_Frozen):
+class NetworkParameters(Frozen):
     """What a kind of network costs, whatever GPU sits at its ends."""
 
     name: str
@@ -152,7 +152,7 @@ class NetworkParameters(_Frozen):
     copy_rate: Bandwidth | None = None  # of the proxy of one GPU, sent and received together, where a processor copies
 
 
-class Parameters(_Frozen):
+class Parameters(Frozen):
     """All parameters of one GPU generation, and those of the network between its nodes."""
 
     generation: str

@@ -31,10 +31,6 @@ _MOST_HEADS = {"NVLS": MOST_NVLS_HEADS, "COLLNET_DIRECT": 8}
 SIMPLE_ORDER_GBPS = 0.1
 """What NCCL counts for the simple order of the GPUs, which it takes where a search ends with nothing."""
 
-_BOUNDED_SINCE: Version = (2, 25, 0)
-_UNBOUNDED_SINCE: Version = (2, 29, 0)
-_SPLIT_SINCE: Version = (2, 26, 0)
-
 
 def search(
     view: NodeView, pattern: str, version: Version, *, least: int, most: int, cross_nic: int = 2
@@ -53,7 +49,7 @@ def search(
         pattern = "TREE"
     if pattern == "NVLS" and not view.nets:
         least = most
-    if pattern == "RING" and version >= _SPLIT_SINCE and view.split_nvlink() and most >= 2:
+    if pattern == "RING" and version >= (2, 26, 0) and view.split_nvlink() and most >= 2:
         least = max(least, 2)  # the tree between two groups of GPUs needs two channels, and has as many as the ring
     with _deep_enough(view, most):
         best = _Search(view, version, pattern, least, most, cross).run()
@@ -314,12 +310,12 @@ def _types(view: NodeView, version: Version) -> tuple[tuple[int, int], tuple[int
     From 2.25 on those of the paths there are, of GPUs to NICs only, up to 2.28 on every GPU. So a tree that comes
     back from a NIC through the host, where PXN leads there, is not found (NVIDIA/nccl issue 1876).
     """
-    if version < _BOUNDED_SINCE:
+    if version < (2, 25, 0):
         return (LOC if view.gpus == 1 else NVL, PIX), (SYS, SYS)
     between = [p.type for a, row in enumerate(view.gpu_gpu) for b, p in enumerate(row) if a != b]
     nearest, farthest = (min(between), max(between)) if between else (LOC, SYS)
     if not view.nets:
         return (nearest, PIX), (farthest, SYS)
     to_nets = [p.type for row in view.gpu_net for p in row]
-    bounded = version < _UNBOUNDED_SINCE or view.sm >= 90
+    bounded = version < (2, 29, 0) or view.sm >= 90
     return (nearest, min(SYS, *to_nets)), (farthest, max(to_nets) if bounded else SYS)

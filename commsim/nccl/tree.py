@@ -59,15 +59,6 @@ class _Shape:
     route_link: Int32
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One simulation: seconds, how long the busiest link was held, and what that link is."""
-
-    seconds: float
-    busy: float
-    limit: str
-
-
 class TreeTimer:
     """Times tree all_reduce calls of one communicator; rows and routes of equal cuts are made once.
 
@@ -88,21 +79,21 @@ class TreeTimer:
         piece, nbytes = piece_bytes(call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
         if pieces <= 3 * self._coarse:
-            run = self._run(parameters, call, nbytes, pieces)
-            return run.seconds, run.busy, run.limit, "event"
-        first, second = (self._run(parameters, call, nbytes, n) for n in (self._coarse, 2 * self._coarse))
+            return (*self._run(parameters, call, nbytes, pieces), "event")
+        first, _, _ = self._run(parameters, call, nbytes, self._coarse)
+        second, busy, limit = self._run(parameters, call, nbytes, 2 * self._coarse)
         # A + F * piece, carried on from cuts into `coarse` and 2 `coarse` pieces to one into `pieces`.
-        seconds = second.seconds - (first.seconds - second.seconds) * (1 - 2 * self._coarse / pieces)
-        return seconds, second.busy, second.limit, "event, two cuts"
+        return second - (first - second) * (1 - 2 * self._coarse / pieces), busy, limit, "event, two cuts"
 
-    def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> _Run:
+    def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
+        """Seconds of one simulation, how long the busiest link was held, and what that link is."""
         # Children of one node finish at different times, so that the order of the rows is not that on the links.
         outcome = simulate(self.program(parameters, call, nbytes, pieces), in_order=False)
         busiest = int(np.argmax(outcome.link_busy_s))
         limit = "host memory" if self.machine.intra_kind == "host" else "thread block"
         if busiest >= self._blocks:
             limit = LINK_NAMES[LinkKind(self.topology.link_kind[busiest - self._blocks])]
-        return _Run(float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit)
+        return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit
 
     def program(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> Program:
         """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
@@ -115,7 +106,9 @@ class TreeTimer:
         if machine.intra_kind == "host":  # which the routes do not pass; a rank sends up and down its chain
             share = intra_bandwidth(machine, parameters, call.protocol) / (2 * call.split.channels)
             block = min(block, share / call.protocol.wire_factor)
-        message = self._message_bytes(call, nbytes)
+        # Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has.
+        chunk = chunk_bytes(self.system, "all_reduce", "tree", call.protocol, Part(nbytes), call.buffer_bytes)
+        message = max(1, min(chunk, nbytes))
         # As in a ring, a block waits beside the bytes of what it handles at once, here a chunk of any protocol; the
         # first chunk's wait lies in the base.
         block = nbytes / (nbytes / block + (nbytes / message - 1) * parameters.pause.of(name))
@@ -171,11 +164,6 @@ class TreeTimer:
             route_ptr=route_ptr,
             route_link=route_link,
         )
-
-    def _message_bytes(self, call: Call, nbytes: int) -> int:
-        """Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has."""
-        chunk = chunk_bytes(self.system, "all_reduce", "tree", call.protocol, Part(nbytes), call.buffer_bytes)
-        return max(1, min(chunk, nbytes))
 
     def _network_hop(self, parameters: Parameters, call: Call, message: int, piece: float) -> float:
         """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from commsim.collectives.semantics import CHAINED
 from commsim.nccl import tuner_tables as tables
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, PROTOCOL_NAMES, Allowed, ring_always, ring_backup, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, PROTOCOL_NAMES, Allowed, whole
 from commsim.nccl.operation import SUM, Operation, passed_over, ring_factor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import System
@@ -59,7 +59,8 @@ def table(
             ):
                 entry = TuningEntry(entry.latency_us, 0.0)
             entries[algorithm, name] = entry
-    if ring_always(version) and not any(e.algbw_gbps for e in entries.values()):
+    # Before 2.24 a ring stays when the environment leaves a collective without any algorithm.
+    if version < (2, 24, 0) and not any(e.algbw_gbps for e in entries.values()):
         entries |= _backup(system, collective, version, rules)
     return entries
 
@@ -103,7 +104,7 @@ def candidates(
         for c in expected(system, collective, nbytes, version, env)
         if not passed_over(system, collective, c.algorithm, version, operation)
     ]
-    if not compared and ring_backup(version):
+    if not compared and (2, 19, 0) <= version < (2, 24, 0):  # a ring stays whatever the type
         rules = Allowed.from_env(env or {}, collective)
         compared = _timed(system, collective, nbytes, version, _backup(system, collective, version, rules))
     factor = ring_factor(system, collective, version, operation)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from commsim.document import read_documents, validate
 from commsim.nccl.machine import Machine
+from commsim.nccl.parameters import Frozen
 from commsim.nccl.system import System
 
 RESIDUALS = Path(__file__).parent / "residuals.yaml"
@@ -37,10 +38,8 @@ def of_sort(link: str) -> str:
     return INSIDE if link.startswith("nvlink") or link in ("pcie", "none") else BETWEEN
 
 
-class Quantiles(BaseModel):
+class Quantiles(Frozen):
     """Measured / predicted: the lower and the upper quantile over `n` sizes of some systems."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     low: float = Field(gt=0)
     high: float = Field(gt=0)
@@ -48,10 +47,8 @@ class Quantiles(BaseModel):
     systems: int = Field(ge=1)
 
 
-class MeasuredKind(BaseModel):
+class MeasuredKind(Frozen):
     """What was measured of a generation (or of all: `ANY`) on a kind of link, and the quantiles by size band."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     generation: str
     link: str
@@ -61,10 +58,8 @@ class MeasuredKind(BaseModel):
     bands: dict[str, Quantiles]
 
 
-class Residuals(BaseModel):
+class Residuals(Frozen):
     """All kinds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     kinds: list[MeasuredKind]
 
