@@ -134,13 +134,8 @@ class Predictor:
         self.topology, level, unheeded = _within_reach(topology, self.version, self.options.env)
         if unheeded:
             self._warn(unheeded)
-        self.machine: Machine = survey(
-            self.system,
-            topology,
-            level,
-            ordering(topology, self.version, self.options.env),
-            staged=self._far_nics(),
-        )
+        order = ordering(topology, self.version, self.options.env)
+        self.machine: Machine = survey(self.system, topology, level, order, staged=self._far_nics())
         self._check()
 
     def _check(self) -> None:
@@ -216,21 +211,17 @@ class Predictor:
             table = [c for c in table if c.protocol == options.protocol]
         best = own_choice(self.topology, options.env, collective, nbytes, table)
         if best is None:
-            asked = options.algorithm or ", ".join(
-                sorted(rules.algorithms & {c.algorithm for c in table} or rules.algorithms)
-            )
+            open_to = rules.algorithms & {c.algorithm for c in table} or rules.algorithms
+            asked = options.algorithm or ", ".join(sorted(open_to))
             protocol = options.protocol or ", ".join(sorted(rules.protocols))
             missing = left_out(self.system, collective, self.version, options.env, options.operation)
+            possible = [f"{c.algorithm}/{c.protocol}" for c in self._candidates(collective, 1 << 20, {})]
             why = "".join(f" ({ALGORITHM_NAMES[name]}: {text})" for name, text in missing.items())
             raise ScenarioError(
                 f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on "
-                f"{self.topology.name}{why}; expected one of {', '.join(self._possible(collective))}"
+                f"{self.topology.name}{why}; expected one of {', '.join(possible)}"
             )
         return best.algorithm, best.protocol
-
-    def _possible(self, collective: str) -> list[str]:
-        table = self._candidates(collective, 1 << 20, {})
-        return [f"{c.algorithm}/{c.protocol}" for c in table]
 
     def predict(self, collective: str, nbytes: int) -> Prediction:
         """The predicted time of one call of `nbytes` (the nccl-tests size).

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
-from commsim.engine.program import Program
+from commsim.engine.program import Program, places_along
 from commsim.engine.simulate import simulate
 from commsim.nccl.channels import Call
 from commsim.nccl.lower import tree_share
@@ -202,13 +202,7 @@ class TreeTimer:
 
 def _with_block(block: Int64, table: RouteTable, pair: Int64, blocks: int) -> tuple[Int64, Int32]:
     """Routes in CSR form: the service link `block`, then the topology's links of `pair`, numbered after the blocks."""
-    first = table.ptr[table.index[pair]]
-    length = table.ptr[table.index[pair] + 1] - first
-    ptr = np.concatenate([[0], np.cumsum(length + 1)])
-    links = np.empty(int(ptr[-1]), np.int32)
-    links[ptr[:-1]] = block
-    inner = np.ones(links.size, bool)
-    inner[ptr[:-1]] = False
-    at = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length) + np.repeat(first, length)
-    links[inner] = table.link[at] + blocks
-    return ptr, links
+    route = table.index[pair]
+    length = np.diff(table.ptr)[route]
+    links = table.link[places_along(table.ptr, route)] + blocks
+    return np.concatenate([[0], np.cumsum(length + 1)]), np.insert(links, np.cumsum(length) - length, block)
