@@ -136,6 +136,9 @@ class _Builder:
         for nic, net in zip(nics, self.nets, strict=True):
             self.wiring.join(self._device(nic), net, NET, gb_per_s(t.nic_bandwidth))
         self.wiring.sort()
+        self.to_host = {v: self.wiring.paths_to(v) for v in self.hosts}
+        self.to_gpu = [self.wiring.paths_to(v) for v in self.gpus]
+        self.to_net = [self.wiring.paths_to(v) for v in self.nets]
 
     def _join(self) -> None:
         t = self.topology
@@ -164,8 +167,7 @@ class _Builder:
 
     def view(self) -> NodeView:
         t, w = self.topology, self.wiring
-        self.to_host = {v: w.paths_to(v) for v in self.hosts}
-        to_gpu, to_net = [w.paths_to(v) for v in self.gpus], [w.paths_to(v) for v in self.nets]
+        to_gpu, to_net = self.to_gpu, self.to_net
         switches = [v for v, kind in w.kind.items() if kind is VertexKind.NVSWITCH and self.peer_level >= NVL]
         switches = [v for v in switches if all(v in paths for paths in to_gpu)]  # faults may cut GPUs off
         old = t.gpu.sm < 80
@@ -183,7 +185,7 @@ class _Builder:
             into_old_gpu=[old and w.kind[d] is VertexKind.GPU for d in w.dst],
             gpu_ports=[self._port(v) for v in self.gpus],
         )
-        view.gpu_gpu = [[self._peer(to_gpu[b], a, b) for b in range(view.gpus)] for a in range(view.gpus)]
+        view.gpu_gpu = [[self._peer(a, b) for b in range(view.gpus)] for a in range(view.gpus)]
         view.gpu_net = [[paths.get(v, NO_PATH) for paths in to_net] for v in self.gpus]
         view.net_gpu = [[paths.get(v, NO_PATH) for paths in to_gpu] for v in self.nets]
         if switches:
@@ -191,9 +193,9 @@ class _Builder:
             view.gpu_switch = [to[v] for v in self.gpus]
             view.switch_gpu = [paths[switches[0]] for paths in to_gpu]
         self._reach_nics(view)
-        for rows in (view.gpu_gpu, view.gpu_net):
-            for row in rows:
-                row[:] = [replace(p, through_intel=p.type == PHB and self._intel()) for p in row]
+        intel = t.cpu.vendor == "intel" and t.cpu.arch == "x86_64"
+        for row in [*view.gpu_gpu, *view.gpu_net]:
+            row[:] = [replace(p, through_intel=intel and p.type == PHB) for p in row]
         if t.network in THROUGH_HOST:  # a plugin that reaches GPUs, but hands over by the host, counts as far
             for row in [*view.gpu_net, *view.net_gpu]:
                 row[:] = [replace(p, type=max(p.type, PHB)) for p in row]
@@ -220,17 +222,10 @@ class _Builder:
         link = next((i for i in self.wiring.out.get(gpu, []) if self.wiring.type[i] == PIX), None)
         return () if link is None else (link, self.wiring.reverse[link])
 
-    def _intel(self) -> bool:
-        return self.topology.cpu.vendor == "intel" and self.topology.cpu.arch == "x86_64"
-
-    # -- diversions ---------------------------------
-
     def _local_host(self, gpu: int) -> int | None:
         """The host in fewest links of a GPU; None without one."""
-        hops = [
-            (len(self.to_host[h][self.gpus[gpu]].links), h) for h in self.hosts if self.gpus[gpu] in self.to_host[h]
-        ]
-        return min(hops, key=lambda pair: pair[0])[1] if hops else None
+        hops = {h: len(paths[self.gpus[gpu]].links) for h, paths in self.to_host.items() if self.gpus[gpu] in paths}
+        return min(hops, key=hops.__getitem__, default=None)
 
     def _merged(self, first: Path, then: Path) -> Path:
         """One path after another."""
@@ -239,18 +234,20 @@ class _Builder:
             kind = P2C  # a NIC at the host that a superchip's GPU reaches over C2C
         return Path(first.links + then.links, kind, min(first.gbps, then.gbps))
 
-    def _peer(self, to_b: dict[int, Path], a: int, b: int) -> Path:
+    def _peer(self, a: int, b: int) -> Path:
         """From one GPU to another: through host memory where they may not write to each other."""
-        path = to_b.get(self.gpus[a], NO_PATH)
-        host = self._local_host(b) if path.type > self.peer_level and a != b else None
-        if host is None or host not in to_b:
+        path = self.to_gpu[b].get(self.gpus[a], NO_PATH)
+        if path.type <= self.peer_level or a == b:
             return path
-        return (
-            self._merged(self.to_host[host][self.gpus[a]], to_b[host]) if self.gpus[a] in self.to_host[host] else path
-        )
+        return self._by_host(self.gpus[a], self._local_host(b), self.to_gpu[b]) or path
+
+    def _by_host(self, device: int, host: int | None, onward: dict[int, Path]) -> Path | None:
+        """From a device through a host to where the paths `onward` end; None where there is no such way."""
+        if host is None or host not in onward or device not in self.to_host[host]:
+            return None
+        return self._merged(self.to_host[host][device], onward[host])
 
     def _reach_nics(self, view: NodeView) -> None:
-        w = self.wiring
         self._over_c2c(view)
         pxn = whole(self.env, "NCCL_PXN_DISABLE") != 1 and self.version >= (2, 12, 0)
         beside = PXN if self.version >= (2, 27, 0) else PXB  # a path no farther gains by PXN only if that is wider
@@ -264,13 +261,12 @@ class _Builder:
                     if joined and (near.gbps > own.gbps or own.type > beside):
                         via = self._merged(view.gpu_gpu[g][other], near)
                         view.gpu_net[g][n] = replace(via, type=PXN)
-                host = self._local_host(g)
-                if host is None or view.gpu_net[g][n].type >= PHB or self._direct(view, g, n):
+                if view.gpu_net[g][n].type >= PHB or self._direct(view, g, n):
                     continue
-                to_gpu, to_net = w.paths_to(gpu), w.paths_to(net)
-                if net in self.to_host[host] and gpu in self.to_host[host] and host in to_gpu and host in to_net:
-                    view.net_gpu[n][g] = self._merged(self.to_host[host][net], to_gpu[host])
-                    view.gpu_net[g][n] = self._merged(self.to_host[host][gpu], to_net[host])
+                host = self._local_host(g)
+                inward, outward = self._by_host(net, host, self.to_gpu[g]), self._by_host(gpu, host, self.to_net[n])
+                if inward is not None and outward is not None:
+                    view.net_gpu[n][g], view.gpu_net[g][n] = inward, outward
 
     def _over_c2c(self, view: NodeView) -> None:
         """From 2.27 on a superchip's GPU reads and writes the NICs of its host over C2C."""
