@@ -121,11 +121,8 @@ class RingPlan:
 
 
 _ELEMENTWISE = {"reduce_scatter": 0.24, "all_gather": 0.43}
-"""Share of a block's rate where buffers are not aligned alike to the 16 bytes that a thread of Simple moves at once.
-
-The block then moves single elements of 4 bytes (src/device/common_kernel.h, reduceCopy). Measured on 12 V100 of a DGX-2
-with NCCL 2.5: reduce_scatter 48 and 60 GB/s with 3/4 and 1/2 of its chunks so, all_gather 72, all_reduce 124.
-"""
+"""Share of a block's rate where buffers are not aligned alike to the 16 bytes that a thread of Simple moves at once: it
+then moves single elements of 4 bytes (src/device/common_kernel.h, reduceCopy; measured on 12 V100 of a DGX-2)."""
 
 
 def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:

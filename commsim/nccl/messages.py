@@ -7,13 +7,9 @@ next large message of a queue pair leaves when the one before is acknowledged. N
 message over many paths (EFA, GPUDirect-TCPX and -TCPXO) are measured to do the same.
 
 The topology says which fabric does (`FabricSpec.adaptive_routing`): by default those of NDR and later, as the subnet
-manager has it (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing). Measured rings show it on three of
-five fabrics of NDR and on one of eight of HDR.
-
-Only rings are charged, whose ranks send a message every step; curves of trees speak for and against it alike. Channels
-of a NIC over InfiniBand send side by side and wait together, which leaves 0.8 of the NIC's rate to messages of 1 MiB
-(four fabrics with H100 and B200), 0.97 with two queue pairs or one GPU a node. On other networks the bytes of one
-channel hide the waiting of another. RoCE on Google's machines, where nothing is split, shows none of it.
+manager has it (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing). Only rings are charged, whose ranks
+send a message every step. Channels of a NIC over InfiniBand send side by side and wait together; on other networks the
+bytes of one channel hide the waiting of another (validation/evidence.md, "Ordered messages").
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, sends: Sen
     """The links inside a node, which have no ends.
 
     Over PCIe each link carries what all pairs of an all_to_all send by it (`commsim.nccl.machine.shared`), at the share
-    of its rate that a port reaches through the memory of a host: two RTX 2080 Ti below a switch send 8 of 12 GB/s.
+    of its rate that a port reaches through the memory of a host.
     """
     if not sends.local:
         return

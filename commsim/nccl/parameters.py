@@ -32,12 +32,8 @@ had a queue, whose slot the host waited for (getNextOp)."""
 MATCH_MODE = "FI_CXI_RX_MATCH_MODE"
 
 MATCHED_BY_NIC = 8
-"""Nodes up to which a NIC of Slingshot is taken to match messages where nothing says so.
-
-Left to it, all_gather and all_to_all of Polaris take 0.3 to 0.7 of the processor's time over 2 and 8 nodes of 4 GPUs
-(over 8 not at every size), and as long over 256; its all_reduces over 256 are still 1.5 to 1.9 times as quick up to
-16 KiB, which is lost.
-"""
+"""Nodes up to which a NIC of Slingshot is taken to match messages where nothing says so: left to it, all_gather and
+all_to_all of Polaris take 0.3 to 0.7 of the processor's time over 2 and 8 nodes, and as long over 256."""
 
 _FOLDER = Path(__file__).parent
 
