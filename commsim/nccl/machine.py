@@ -200,10 +200,9 @@ def nic_rates(
     return tuple((kind, *rates(kind, bandwidth, count)) for kind, bandwidth, count in machine.nic_path)
 
 
-def node_rate(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> tuple[float, str]:
+def node_rate(machine: Machine, parameters: Parameters) -> tuple[float, str]:
     """Payload bytes/s out of a node through all its NICs, and the kind of link that limits it."""
-    rates = nic_rates(machine, parameters, all_to_all=all_to_all)
-    return min((together, kind) for kind, _, together in rates)
+    return min((together, kind) for kind, _, together in nic_rates(machine, parameters))
 
 
 def inside_name(machine: Machine) -> str:

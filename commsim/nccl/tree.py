@@ -13,7 +13,7 @@ hop has the share that the busiest of these links leaves a channel (`commsim.ncc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -47,16 +47,11 @@ def piece_bytes(call: Call) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """What does not depend on the size: the rows of one pair of trees in a number of pieces, and their routes."""
+    """The rows of one pair of trees in a number of pieces: all of a Program but sizes, delays and rates."""
 
-    schedule: Schedule
-    succ_ptr: Int64
-    succ_idx: Int32
-    indeg: Int32
-    across: npt.NDArray[np.bool_]
-    route: Int32
-    route_ptr: Int64
-    route_link: Int32
+    program: Program
+    piece: npt.NDArray[np.integer]  # of each row
+    across: npt.NDArray[np.bool_]  # to another node
 
 
 class TreeTimer:
@@ -114,22 +109,12 @@ class TreeTimer:
         block = nbytes / (nbytes / block + (nbytes / message - 1) * parameters.pause.of(name))
         network = self._network_hop(parameters, call, message, nbytes / pieces)
         small, larger = divmod(nbytes, pieces)
-        return Program(
-            nbytes=small + (shape.schedule.src_chunk % pieces < larger),
-            route=shape.route,
+        links = self._link_bandwidth(parameters, call, nbytes, message)
+        return replace(
+            shape.program,
+            nbytes=small + (shape.piece < larger),
             delay_s=np.where(shape.across, network, inside),
-            succ_ptr=shape.succ_ptr,
-            succ_idx=shape.succ_idx,
-            indeg=shape.indeg,
-            route_ptr=shape.route_ptr,
-            route_link=shape.route_link,
-            link_bandwidth=np.concatenate(
-                [
-                    np.full(self._blocks, block),
-                    self._link_bandwidth(parameters, call, nbytes, message),
-                ]
-            ),
-            link_latency=np.zeros(self._blocks + self.topology.link_bandwidth.size),
+            link_bandwidth=np.concatenate([np.full(self._blocks, block), links]),
         )
 
     def schedule(self, pieces: int) -> Schedule:
@@ -154,16 +139,20 @@ class TreeTimer:
         table = self.topology.routes(pairs // n, pairs % n, 0 if self.system.nodes > 1 else None)
         routes, route = np.unique(block * pairs.size + pair, return_inverse=True)
         route_ptr, route_link = _with_block(routes // pairs.size, table, routes % pairs.size, self._blocks)
-        return _Shape(
-            schedule=schedule,
+        links = self._blocks + self.topology.link_bandwidth.size
+        program = Program(
+            nbytes=np.zeros(schedule.rows, np.int64),
+            route=route.astype(np.int32),
+            delay_s=np.zeros(schedule.rows),
             succ_ptr=succ_ptr,
             succ_idx=succ_idx,
             indeg=np.bincount(succ_idx, minlength=schedule.rows).astype(np.int32),
-            across=src // ppn != dst // ppn,
-            route=route.astype(np.int32),
             route_ptr=route_ptr,
             route_link=route_link,
+            link_bandwidth=np.ones(links),
+            link_latency=np.zeros(links),
         )
+        return _Shape(program, schedule.src_chunk % pieces, src // ppn != dst // ppn)
 
     def _network_hop(self, parameters: Parameters, call: Call, message: int, piece: float) -> float:
         """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""
