@@ -13,15 +13,20 @@ from itertools import chain, compress, cycle, islice, pairwise, permutations
 from math import ceil, inf
 from typing import Any
 
-from commsim.nccl.environment import PATHS, THROUGH_HOST
+from commsim.errors import TopologyError
+from commsim.nccl.environment import PATHS, THROUGH_HOST, path_level, whole
 from commsim.nccl.parameters import Parameters
+from commsim.nccl.paths import peer_level
 from commsim.nccl.protocols import Protocol
 from commsim.nccl.system import Graph, System
+from commsim.nccl.version import Version
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 from commsim.units import gb_per_s
 
 Pair = tuple[int, int]
+
+GDR = "NCCL_NET_GDR_LEVEL"
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,28 @@ class Machine:
     ordering: Ordering = NO_ORDERING
     ring_ways: Ways | None = None  # of the channels on a mesh of GPUs, where known
     tree_ways: Ways | None = None
+
+
+def within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
+    """The machine without NVLink where `peer_level` is below it; that level; the variable without effect, if one is."""
+    level = peer_level(topology, version, env)
+    if level >= PATHS.index("NVL") or not any(group.nvlink_links for group in topology.groups):
+        return topology, level, ""
+    from commsim.topology.faults import without_nvlink
+
+    try:
+        return without_nvlink(topology), level, ""
+    except TopologyError:
+        name = "NCCL_P2P_DISABLE=1" if whole(env, "NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
+        return topology, PATHS.index("SYS"), f"{name} has no effect on the rates: only NVLink joins all GPUs of a node"
+
+
+def far_nics(topology: Topology, env: Mapping[str, str]) -> bool:
+    """Whether the job's variables forbid GPUDirect RDMA that the machine has."""
+    if GDR not in env or topology.nodes == 1 or topology.network in THROUGH_HOST:
+        return False
+    near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
+    return path_level(env, GDR, "PXB") < near <= PATHS.index("P2C")
 
 
 def survey(

@@ -78,14 +78,6 @@ def _chunk(system: System, machine: Machine) -> int:
     return _CHUNK_ONE_NODE if system.nodes == 1 and machine.intra_kind.startswith("nvlink") else _CHUNK
 
 
-def _net_chunk(each: float) -> int:
-    """Bytes that a send of `each` hands to the network at once (src/enqueue.cc, addP2pToPlan).
-
-    From 1 MiB on they are 128 KiB in NCCL; what 16 A100 lose to the first ones does not grow there.
-    """
-    return _CHUNK // 4 if each < _CHUNK else _CHUNK // 2
-
-
 def busiest_rail(topology: Topology, version: Version, env: dict[str, str]) -> float:
     """The share of what the first GPU of a node sends to all ranks of another that the busiest NIC carries.
 
@@ -148,7 +140,9 @@ def p2p_time(
     sends = _sends(system, machine, collective, nbytes, version, rail)
     first = 0.0
     if sends.together > 1:  # what a block hands over first takes it as long for all its peers, at both ends
-        first = sends.together * min(sends.part, _net_chunk(sends.each)) / parameters.point_to_point.channel_rate
+        # From 1 MiB on NCCL hands over 128 KiB; what 16 A100 lose to the first ones does not grow there.
+        chunk = _CHUNK // 4 if sends.each < _CHUNK else _CHUNK // 2  # src/enqueue.cc, addP2pToPlan
+        first = sends.together * min(sends.part, chunk) / parameters.point_to_point.channel_rate
     stretches = [
         *_blocks(parameters, sends, version, first),
         *_inside(system, machine, parameters, sends),

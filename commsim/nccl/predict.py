@@ -14,26 +14,16 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from commsim.collectives.semantics import CHAINED
-from commsim.errors import ScenarioError, TopologyError
+from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
-from commsim.nccl.environment import (
-    ALGORITHM_NAMES,
-    PATHS,
-    POINT_TO_POINT,
-    THROUGH_HOST,
-    Allowed,
-    path_level,
-    unmodelled,
-    whole,
-)
+from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, unmodelled, whole
 from commsim.nccl.graph import discover
 from commsim.nccl.lower import lower_ring, misaligned
-from commsim.nccl.machine import NO_ORDERING, Machine, nic_efficiency, survey
+from commsim.nccl.machine import GDR, NO_ORDERING, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, MESSAGES, ordering, spread_s
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
-from commsim.nccl.paths import peer_level
 from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
@@ -49,7 +39,6 @@ if TYPE_CHECKING:
     from commsim.nccl.tree import TreeTimer
 
 _OVERLAP_ORDER = 6.0
-_GDR = "NCCL_NET_GDR_LEVEL"
 
 _CLOSED = {
     "nvls": "nvls",
@@ -131,11 +120,14 @@ class Predictor:
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
         self.system: System = discover(topology, self.version, self.options.env, options.graphs)
-        self.topology, level, unheeded = _within_reach(topology, self.version, self.options.env)
+        self.topology, level, unheeded = within_reach(topology, self.version, self.options.env)
         if unheeded:
             self._warn(unheeded)
-        order = ordering(topology, self.version, self.options.env)
-        self.machine: Machine = survey(self.system, topology, level, order, staged=self._far_nics())
+        order, self._staged = (
+            ordering(topology, self.version, self.options.env),
+            far_nics(self.topology, self.options.env),
+        )
+        self.machine: Machine = survey(self.system, topology, level, order, staged=self._staged)
         self._check()
 
     def _check(self) -> None:
@@ -163,41 +155,32 @@ class Predictor:
                 f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "
                 "for pattern 1) and has one channel, rings too; another version may find them"
             )
-        if self._far_nics():
+        if self._staged:
             self._warn(
-                f"{_GDR}={self.options.env[_GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
+                f"{GDR}={self.options.env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
                 "through the host's memory, whose own rate is not in the times"
             )
         if self.topology.nodes > 1 and self.topology.network not in IB_TRANSPORT:
             for name in sorted({*IB_VARIABLES} & self.options.env.keys()):
                 self._warn(f"{name} has no effect over {self.topology.network}: it is for {' and '.join(IB_TRANSPORT)}")
 
-    def _far_nics(self) -> bool:
-        """Whether the job's variables forbid GPUDirect RDMA that the machine has."""
-        topology = self.topology
-        if _GDR not in self.options.env or topology.nodes == 1 or topology.network in THROUGH_HOST:
-            return False
-        near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
-        return path_level(self.options.env, _GDR, "PXB") < near <= PATHS.index("P2C")
-
-    @property
     def _assumed_adaptive(self) -> bool:
-        taken = self.topology.network == "infiniband" and self.machine.ordering != NO_ORDERING
-        return taken and whole(self.options.env, ADAPTIVE) is None
+        """Whether messages are ordered though no variable says so."""
+        ordered = self.topology.network == "infiniband" and self.machine.ordering != NO_ORDERING
+        return ordered and whole(self.options.env, ADAPTIVE) is None
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
 
-    def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
-        """NCCL's own table for one call, after the environment."""
-        return self._candidates(collective, nbytes, self.options.env)
-
-    def _candidates(self, collective: str, nbytes: int, env: dict[str, str]) -> list[Candidate]:
+    def candidates(self, collective: str, nbytes: int, env: dict[str, str] | None = None) -> list[Candidate]:
+        """NCCL's own table for one call, after the environment: the job's, or another."""
         operation = self.options.operation
         if reason := unknown_to(self.version, self.system.sm, collective, operation):
             raise ScenarioError(f"{collective} ({operation}): {reason}")
-        return candidates(self.system, collective, nbytes, self.version, env, operation=operation)
+        return candidates(
+            self.system, collective, nbytes, self.version, self.options.env if env is None else env, operation=operation
+        )
 
     def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
         """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice."""
@@ -206,7 +189,7 @@ class Predictor:
         table = self.candidates(collective, nbytes)
         if options.algorithm is not None:
             env = {k: v for k, v in options.env.items() if k != "NCCL_ALGO"} | {"NCCL_ALGO": options.algorithm}
-            table = self._candidates(collective, nbytes, env)
+            table = self.candidates(collective, nbytes, env)
         if options.protocol is not None:
             table = [c for c in table if c.protocol == options.protocol]
         best = own_choice(self.topology, options.env, collective, nbytes, table)
@@ -215,7 +198,7 @@ class Predictor:
             asked = options.algorithm or ", ".join(sorted(open_to))
             protocol = options.protocol or ", ".join(sorted(rules.protocols))
             missing = left_out(self.system, collective, self.version, options.env, options.operation)
-            possible = [f"{c.algorithm}/{c.protocol}" for c in self._candidates(collective, 1 << 20, {})]
+            possible = [f"{c.algorithm}/{c.protocol}" for c in self.candidates(collective, 1 << 20, {})]
             why = "".join(f" ({ALGORITHM_NAMES[name]}: {text})" for name, text in missing.items())
             raise ScenarioError(
                 f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on "
@@ -246,7 +229,7 @@ class Predictor:
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
             )
         kernel = self._chain(call)
-        if kernel.limit == MESSAGES and name != "LL" and self._assumed_adaptive:
+        if kernel.limit == MESSAGES and name != "LL" and self._assumed_adaptive():
             self._warn(
                 "the fabric is said to route adaptively (fabric.adaptive_routing), so that messages of a ring wait for "
                 f"each other ({ADAPTIVE}: 0 in library.env says otherwise)"
@@ -270,10 +253,8 @@ class Predictor:
             time = launch + seconds
         else:
             time = (launch**_OVERLAP_ORDER + seconds**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
-            if self.options.iterations is not None:
-                time += (
-                    launch + seconds - time
-                ) / self.options.iterations  # nothing hides the launch of the first call
+            if self.options.iterations is not None:  # nothing hides the launch of the first call
+                time += (launch + seconds - time) / self.options.iterations
         bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
         return Prediction(nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
 
@@ -388,17 +369,3 @@ class Predictor:
         if uniform and engine != "wavefront":
             return _Kernel(*timing.ring_closed_form(plan), plan.limit)
         return _Kernel(*timing.ring_wavefront(plan), plan.limit, "wavefront")
-
-
-def _within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
-    """The machine without NVLink where `peer_level` is below it; that level; the variable without effect, if one is."""
-    level = peer_level(topology, version, env)
-    if level >= PATHS.index("NVL") or not any(group.nvlink_links for group in topology.groups):
-        return topology, level, ""
-    from commsim.topology.faults import without_nvlink
-
-    try:
-        return without_nvlink(topology), level, ""
-    except TopologyError:
-        name = "NCCL_P2P_DISABLE=1" if whole(env, "NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
-        return topology, PATHS.index("SYS"), f"{name} has no effect on the rates: only NVLink joins all GPUs of a node"
