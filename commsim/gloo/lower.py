@@ -126,9 +126,8 @@ class _Ops:
         return ids
 
     def order(self, before: Int64, after: Int64) -> None:
-        """Each op of `after` waits for that of `before`; pairs with a negative number are left out."""
-        pair = np.stack(np.broadcast_arrays(before, after), axis=-1).reshape(-1, 2)
-        self.edges.append(pair[(pair >= 0).all(axis=1)])
+        """Each op of `after` waits for that of `before`."""
+        self.edges.append(np.stack([before, after], axis=-1))
 
 
 def lower(
@@ -152,19 +151,16 @@ def _routes(schedule: Schedule, topology: Topology, links: ProcessLinks) -> tupl
     """Routes in CSR form, and the number of that of each row: behind a rank's worker (its number) and I/O thread."""
     # Cores come first: behind a slower link they would be held for as long as it takes.
     ways = [
-        [int(link) for link in pair if link >= 0]
-        for own in (links.worker, links.thread)
-        for pair in zip(links.cores, own, strict=True)
+        [int(link) for link in (cores, own) if link >= 0]
+        for kind in (links.worker, links.thread)
+        for cores, own in zip(links.cores, kind, strict=True)
     ]
-    pairs: dict[tuple[int, int], int] = {}
-    wire = np.empty(schedule.rows, np.int64)
-    for k, (src, dst) in enumerate(zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True)):
-        if (src, dst) not in pairs:
-            pairs[src, dst] = len(ways)
-            ways.append(list(map(int, topology.route(src, dst))) if src != dst else [])
-        wire[k] = pairs[src, dst]
+    pairs, pair = np.unique(schedule.src.astype(np.int64) * topology.world_size + schedule.dst, return_inverse=True)
+    first = len(ways)
+    for src, dst in (divmod(int(ends), topology.world_size) for ends in pairs):
+        ways.append(topology.route(src, dst).tolist() if src != dst else [])
     ptr = np.concatenate([[0], np.cumsum([len(way) for way in ways])]).astype(np.int64)
-    return ptr, np.array([link for way in ways for link in way], np.int32), wire
+    return ptr, np.array([link for way in ways for link in way], np.int32), first + pair
 
 
 def _call(ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies, before: Int64 | None) -> Int64:
