@@ -13,7 +13,7 @@ from commsim.errors import CommsimError
 from commsim.measure.records import Curve
 from commsim.nccl.machine import NO_ORDERING
 from commsim.nccl.messages import IB_TRANSPORT, ordering
-from commsim.nccl.plugins import PLUGINS, said
+from commsim.nccl.plugins import PLUGINS, plugin_note
 from commsim.nccl.version import parse_version
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
         for cause, env in options
         if not env.keys() & set_already
     ]
-    if said(topology, env=set_already):
+    if plugin_note(topology, env=set_already):
         cause = f"{PLUGINS[topology.plugin]} does not set its variables (fabric.plugin=none)"
         causes.append(WhatIf(cause, "topology.fabric.plugin", "none"))
     return causes

@@ -12,17 +12,14 @@ done when its socket has taken the last byte, and may begin its next call while 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.engine.program import Program
-
-if TYPE_CHECKING:
-    from commsim.gloo.parameters import GlooParameters
-    from commsim.topology.graph import Topology
+from commsim.gloo.parameters import GlooParameters
+from commsim.topology.graph import Topology
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -63,19 +60,14 @@ def torch_copies(collective: str, nbytes: int, world_size: int) -> Copies:
     copies all of it to the outputs; gather does so at the root; all_to_all copies the own block.
     """
     block = nbytes // world_size
-    if collective == "reduce_scatter":
-        return Copies(nbytes, block)
-    if collective == "all_gather":
-        return Copies(block, nbytes)
-    if collective == "gather":
-        return Copies(block, nbytes, at_root=True)
-    if collective == "all_to_all_v":
-        return Copies(block // world_size, 0)
-    if collective == "all_to_all":
-        return Copies(block, 0)
-    if collective == "scatter":
-        return Copies(block, 0, at_root=True)
-    return Copies()
+    return {
+        "reduce_scatter": Copies(nbytes, block),
+        "all_gather": Copies(block, nbytes),
+        "gather": Copies(block, nbytes, at_root=True),
+        "all_to_all_v": Copies(block // world_size),
+        "all_to_all": Copies(block),
+        "scatter": Copies(block, at_root=True),
+    }.get(collective, Copies())
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,20 +115,19 @@ class _Ops:
         self.edges: list[Int64] = []
         self.count = 0
 
-    def add(self, nbytes: npt.ArrayLike, route: npt.ArrayLike, delay: float = 0.0) -> Int64:
+    def add(self, nbytes: npt.ArrayLike, route: npt.ArrayLike, delay: npt.ArrayLike = 0.0) -> Int64:
         """Ops of one kind; their numbers, in the order given."""
         size, way = np.broadcast_arrays(np.asarray(nbytes, np.int64), np.asarray(route, np.int64))
         ids = np.arange(size.size) + self.count
         self.nbytes.append(size.reshape(-1))
         self.route.append(way.reshape(-1))
-        self.delay.append(np.full(size.size, delay))
+        self.delay.append(np.broadcast_to(np.asarray(delay, float), size.size))
         self.count += size.size
         return ids
 
     def order(self, before: Int64, after: Int64) -> None:
-        """Each op of `after` waits for that of `before`; pairs with a negative number are left out."""
-        pair = np.stack(np.broadcast_arrays(before, after), axis=-1).reshape(-1, 2)
-        self.edges.append(pair[(pair >= 0).all(axis=1)])
+        """Each op of `after` waits for that of `before`."""
+        self.edges.append(np.stack([before, after], axis=-1))
 
 
 def lower(
@@ -148,104 +139,67 @@ def lower(
     calls: int = 1,
 ) -> Program:
     """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended."""
-    ptr, route_link, route = _routes(schedule, topology, links)
+    ptr, route_link, wire = _routes(schedule, topology, links)
     ops = _Ops()
     end: Int64 | None = None
     for _ in range(calls):
-        end = _call(ops, schedule, parameters, route, copies, end)
+        end = _call(ops, schedule, parameters, wire, copies, end)
     return _program(ops, ptr, route_link, links)
 
 
-@dataclass(frozen=True, eq=False)
-class _RouteIds:
-    """Numbers of routes: a rank's worker, its I/O thread, and the topology's links that a row takes."""
-
-    worker: Int64  # (ranks,)
-    thread: Int64  # (ranks,)
-    wire: Int64  # (rows,)
-
-
-def _routes(
-    schedule: Schedule, topology: Topology, links: ProcessLinks
-) -> tuple[Int64, npt.NDArray[np.int32], _RouteIds]:
-    n = schedule.world_size
+def _routes(schedule: Schedule, topology: Topology, links: ProcessLinks) -> tuple[Int64, npt.NDArray[np.int32], Int64]:
+    """Routes in CSR form, and the number of that of each row: behind a rank's worker (its number) and I/O thread."""
     # Cores come first: behind a slower link they would be held for as long as it takes.
-    ways: list[list[int]] = [_kept(links.cores[r], links.worker[r]) for r in range(n)]
-    ways += [_kept(links.cores[r], links.thread[r]) for r in range(n)]
-    pairs: dict[tuple[int, int], int] = {}
-    wire = np.empty(schedule.rows, np.int64)
-    for k, (src, dst) in enumerate(zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True)):
-        if (src, dst) not in pairs:
-            pairs[src, dst] = len(ways)
-            ways.append(list(map(int, topology.route(src, dst))) if src != dst else [])
-        wire[k] = pairs[src, dst]
+    ways = [
+        [int(link) for link in (cores, own) if link >= 0]
+        for kind in (links.worker, links.thread)
+        for cores, own in zip(links.cores, kind, strict=True)
+    ]
+    pairs, pair = np.unique(schedule.src.astype(np.int64) * topology.world_size + schedule.dst, return_inverse=True)
+    first = len(ways)
+    for src, dst in (divmod(int(ends), topology.world_size) for ends in pairs):
+        ways.append(topology.route(src, dst).tolist() if src != dst else [])
     ptr = np.concatenate([[0], np.cumsum([len(way) for way in ways])]).astype(np.int64)
-    link = np.array([link for way in ways for link in way], np.int32)
-    return ptr, link, _RouteIds(np.arange(n), n + np.arange(n), wire)
+    return ptr, np.array([link for way in ways for link in way], np.int32), first + pair
 
 
-def _kept(*links: np.int64) -> list[int]:
-    return [int(link) for link in links if link >= 0]
-
-
-def _call(
-    ops: _Ops,
-    s: Schedule,
-    p: GlooParameters,
-    route: _RouteIds,
-    copies: Copies,
-    before: Int64 | None,
-) -> Int64:
+def _call(ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies, before: Int64 | None) -> Int64:
     """The ops of one call; the last op of each rank."""
     rate = p.copy_rate
     rank = np.arange(s.world_size)
     copying = (rank == s.root) if copies.at_root else np.ones(s.world_size, bool)
     work = p.call * rate / 2 + copying * copies.before * (rate / p.memory_rate)
-    start = ops.add(np.round(work), route.worker[rank])
+    start = ops.add(np.round(work), rank)
     if before is not None:
         ops.order(before, start)
     payload, src, dst = s.payload_bytes(), s.src.astype(np.int64), s.dst.astype(np.int64)
     moves = (payload > 0) & (src != dst)
     cost = np.where(moves, p.message * rate, 0.0)
-    send = ops.add(np.round(cost), route.worker[src])
+    send = ops.add(np.round(cost), src)
     ops.order(start[src], send)
     ops.order(start[dst], send)  # data goes out when the receiver has said that it waits for it
     reduces = (s.op == Op.REDUCE) | (s.dst_buffer == Buffer.SCRATCH)
     added = np.where(reduces & moves, payload * (rate / p.reduce_rate), 0.0)
-    sent, arrived = _pieces(ops, send, payload, moves, route, src, dst)
-    received = _received(ops, cost + added, moves, route.worker[dst], p.wake)
+    sent, arrived = _pieces(ops, s, send, np.where(moves, payload, 0), wire)
+    received = ops.add(np.round(cost + added), dst, np.where(moves, p.wake, 0.0))
     ops.order(arrived, received)
-    first, following = _edges(s)
-    ops.order(received[first], send[following])
+    ptr, following = s.dependencies()
+    ops.order(np.repeat(received, np.diff(ptr)), send[following])
     work = p.call * rate / 2 + copying * copies.after * (rate / p.memory_rate)
-    end = ops.add(np.round(work), route.worker[rank])
+    end = ops.add(np.round(work), rank)
     ops.order(start, end)
     ops.order(received, end[dst])
     ops.order(sent, end[src])
     return end
 
 
-def _received(ops: _Ops, cost: Float64, moves: npt.NDArray[np.bool_], route: Int64, wake: float) -> Int64:
-    ids = ops.add(np.round(cost), route)
-    ops.delay[-1] = np.where(moves, wake, 0.0)
-    return ids
-
-
-def _pieces(
-    ops: _Ops,
-    send: Int64,
-    payload: Int64,
-    moves: npt.NDArray[np.bool_],
-    route: _RouteIds,
-    src: Int64,
-    dst: Int64,
-) -> tuple[Int64, Int64]:
+def _pieces(ops: _Ops, s: Schedule, send: Int64, payload: Int64, wire: Int64) -> tuple[Int64, Int64]:
     """The data of every row, piece after piece.
 
     The op with which the last byte of a row is in the sender's socket (all but SOCKET_BYTES have crossed the network),
     and the one with which it has been received.
     """
-    count = np.where(moves, np.clip(-(-payload // PIECE_BYTES), 1, MAX_PIECES), 0)
+    count = np.minimum(-(-payload // PIECE_BYTES), MAX_PIECES)
     held = np.minimum(SOCKET_BYTES * count // np.maximum(payload, 1), count)  # whole pieces that wait in the socket
     sent, arrived = send.copy(), send.copy()
     left, before = payload.copy(), send.copy()
@@ -253,22 +207,17 @@ def _pieces(
         rows = np.flatnonzero(count > k)
         size = -(-left[rows] // (count[rows] - k))
         left[rows] -= size
-        out = ops.add(size, route.thread[src[rows]])
-        wire = ops.add(size, route.wire[rows])
-        into = ops.add(size, route.thread[dst[rows]])
+        out = ops.add(size, s.world_size + s.src[rows])
+        across = ops.add(size, wire[rows])
+        into = ops.add(size, s.world_size + s.dst[rows])
         ops.order(before[rows], out)
-        ops.order(out, wire)
-        ops.order(wire, into)
+        ops.order(out, across)
+        ops.order(across, into)
         ops.order(arrived[rows], into)
         before[rows], arrived[rows] = out, into
         last = count[rows] - held[rows] - 1 == k
-        sent[rows[last]] = wire[last]
+        sent[rows[last]] = across[last]
     return np.where(held < count, sent, before), arrived
-
-
-def _edges(s: Schedule) -> tuple[Int64, Int64]:
-    ptr, idx = s.dependencies()
-    return np.repeat(np.arange(s.rows), np.diff(ptr)), idx.astype(np.int64)
 
 
 def _program(ops: _Ops, ptr: Int64, link: npt.NDArray[np.int32], links: ProcessLinks) -> Program:

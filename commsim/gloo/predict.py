@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from commsim.collectives.semantics import DIVIDED
 from commsim.engine.memory import require_memory
@@ -12,10 +12,8 @@ from commsim.engine.usage import kind_name, limiting_link
 from commsim.gloo.lower import BYTES_PER_OP, links_of, lower, ops_of_call, torch_copies
 from commsim.gloo.parameters import GlooParameters, shipped_parameters
 from commsim.gloo.schedules import gloo_schedule, messages
+from commsim.topology.graph import Topology
 from commsim.units import format_bytes
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
 
 
 class CallsInARow(NamedTuple):

@@ -1,21 +1,17 @@
 """Broadcast and reduce: a pipelined chain of ranks, the ring that NCCL cuts open at the root (src/device/broadcast.h).
 
 A chunk of 512 KiB (Simple) or a warp's line (LL, LL128) follows another down the chain. In back-to-back runs the calls
-follow each other down the chain too, so that its fill is paid once and not per call: 32 nodes broadcast 4 bytes in the
-time of one. A call that somebody waits for pays it.
+follow each other too, so that the fill is paid once; a call that somebody waits for pays it.
 
-Several channels that visit the GPUs in different orders hold each other back. A GPU begins a call when all its channels
-have ended the one before; one that is early in one order and late in another waits for the data of the late one, and
-all behind it in the early one wait for it. Between nodes the last GPU of one order is where all data of another leave
-the first node, so that each call takes half of the chain (128 V100: 512 KiB over one channel 210 us, twice as much over
-two 541 us, where their bytes alone would take 210 again).
+Channels that visit the GPUs in different orders hold each other back: a GPU begins a call when all its channels have
+ended the one before, so one that is early in one order and late in another waits, and all behind it in the early one
+wait for it. Between nodes each call then takes half of the chain (validation/evidence.md, "Broadcast and reduce").
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,27 +20,17 @@ from commsim.nccl.channels import Call
 from commsim.nccl.lower import shares
 from commsim.nccl.machine import Machine, known, nic_rates
 from commsim.nccl.messages import message_turn, network_hop
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
-
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
+from commsim.nccl.system import System
 
 _LATENCY_OF_PASS = 0.5
 """Part of the time of a full block's pass of LL that a pass of fewer threads takes too: a thread takes its next 8 bytes
-when it has handed on those before.
-
-NCCL takes threads away below 8 bytes per thread and rank, and a chain carries all bytes through them: 64, 128, 256 and
-512 threads were measured to move 0.5, 0.9, 1.5 and 2.4 GB/s of V100 (on 8, 32 and 128 ranks alike), 0.8, 1.5, 2.6 and
-3.1 of A100.
-"""
+when it has handed on those before (measured with 64 to 512 threads of V100 and A100, validation/evidence.md)."""
 
 BASE_NOT_IN_A_ROW = 0.25
-"""Part of a call's base that calls in a row do not take: a rank of a chain waits for no other to begin.
-
-Broadcasts of a few bytes by 4 to 128 V100 take 5 us each, of 8 to 64 A100 8 us, less than launch and base of their
-all_reduce.
-"""
+"""Part of a call's base that calls in a row do not take: a rank of a chain waits for no other to begin. Broadcasts of a
+few bytes take 5 us each of V100, 8 us of A100, less than launch and base of their all_reduce."""
 
 _CALLS = 24
 """Calls in a row after the half of which the time from one to the next is taken as that of all."""

@@ -8,16 +8,16 @@ from math import ceil
 from commsim.collectives.semantics import RING_PASSES
 from commsim.nccl.environment import whole
 from commsim.nccl.protocols import LL, Protocol
-from commsim.nccl.version import Version
+from commsim.nccl.version import Version, newest
 
 CONTINUOUS_SINCE: Version = (2, 22, 0)
-"""From 2.22 channels are cut at byte cells and carry at least so much traffic each (`_least_traffic`)."""
+"""From 2.22 channels are cut at byte cells and carry at least so much traffic each (`_LEAST_TRAFFIC`)."""
 
 MOST_NVLS_HEADS = 32
 """NCCL_MAX_NVLS_ARITY of src/include/device.h (8 before 2.21, when no NVLink domain had more GPUs)."""
 
-_LEAST_TRAFFIC = (((2, 29, 0), 32 << 10), ((2, 25, 0), 16 << 10), (CONTINUOUS_SINCE, 512))
-"""Bytes by the version since when (MinTrafficPerChannel).
+_LEAST_TRAFFIC = (((2, 25, 0), 16 << 10), ((2, 29, 0), 32 << 10))
+"""Bytes of traffic under which no channel falls, by the version since when (MinTrafficPerChannel); first 512.
 
 2.23 and 2.24 were not read and are taken as 2.22; 2.29 is placed by 2.29.7, which prints one channel for a broadcast of
 32 KiB.
@@ -28,11 +28,6 @@ _CELLS_SINCE: Version = (2, 25, 0)
 
 _LL_COUNTS_SINCE: Version = (2, 26, 0)
 """From then on a byte of LL counts as four."""
-
-
-def _least_traffic(version: Version) -> int:
-    """Bytes of traffic under which no channel of a call falls, for versions that cut at cells."""
-    return next(least for since, least in _LEAST_TRAFFIC if version >= since)
 
 
 @dataclass(frozen=True)
@@ -75,24 +70,23 @@ def split(
     protocol: Protocol,
     ranks: int,
     version: Version,
-    traffic_factor: int = 2,
-    held_bytes: int | None = None,
+    moved: tuple[int, int] | None = None,
     *,
     max_threads: int | None = None,
 ) -> Split:
     """How `nbytes` are spread over at most `channels` channels.
 
-    `traffic_factor` is NCCL's bytes moved per byte that one rank holds: 2 for all_reduce, the number of ranks for
-    all_gather and reduce_scatter, else 1. `held_bytes` is what one rank holds, where that is not all of `nbytes`.
+    `moved` is what `traffic` says of the call; None: 2 bytes per byte, of which a rank holds `nbytes`.
     """
     channels, threads = shrink(channels, nbytes, algorithm, protocol, ranks, max_threads)
     if nbytes == 0:
         return Split(1, 0, threads)
     if version < CONTINUOUS_SINCE:
         return Split(channels, ceil(nbytes / channels), threads)
-    held = nbytes if held_bytes is None else max(1, held_bytes)
-    weight = traffic_factor * (4 if protocol is LL and version >= _LL_COUNTS_SINCE else 1)
-    least = _least_traffic(version)
+    factor, held = moved or (2, nbytes)
+    held = max(1, held)
+    weight = factor * (4 if protocol is LL and version >= _LL_COUNTS_SINCE else 1)
+    least = newest(version, _LEAST_TRAFFIC, 512)
     per_channel = max(least, _round_up(held * weight / channels, 16))
     cell = _round_up(least / weight, 16) if version >= _CELLS_SINCE else 16
     cells = ceil(held / cell)

@@ -6,16 +6,11 @@ node its GPUs scatter and gather the parts of the heads (direct), pass them alon
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from commsim.nccl.machine import inside_name, intra_bandwidth, node_rate
+from commsim.nccl.channels import Call
+from commsim.nccl.machine import Machine, inside_name, intra_bandwidth, node_rate
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import Part, chunk_bytes, loops
-
-if TYPE_CHECKING:
-    from commsim.nccl.channels import Call
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
+from commsim.nccl.system import System
 
 _NETWORK_S = {"collnet_direct": 31e-6, "collnet_chain": 30e-6, "nvls": 18e-6}
 """Up to the switch that reduces and down again, with the plugin (NCCL 2.30.7 src/graph/tuning.cc, hwLat NET)."""
@@ -36,12 +31,8 @@ def collnet_time(system: System, machine: Machine, parameters: Parameters, call:
     n, S, channels = system.ranks_per_node, call.nbytes, max(1, call.split.channels)
     inside, latency = _inside(system, machine, parameters, call)
     across, kind = node_rate(machine, parameters)
-    limits = [
-        (across / _TURNS, kind),
-        (channels * parameters.block_rate.of(call.protocol.name) * (n if call.algorithm != "collnet_chain" else 1),
-         "thread block"),
-    ]  # fmt: skip
-    rate, limit = min([*limits, (inside, inside_name(machine))])
+    blocks = channels * parameters.block_rate.of(call.protocol.name) * (n if call.algorithm != "collnet_chain" else 1)
+    rate, limit = min((across / _TURNS, kind), (blocks, "thread block"), (inside, inside_name(machine)))
     chunk = chunk_bytes(system, call.collective, call.algorithm, call.protocol, Part(S, channels), call.buffer_bytes)
     rounds = loops(system, call.algorithm, call.split.channel_bytes, chunk)
     # What is in the node, on the way and back in the node at once: one round of three is not hidden on either side.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from commsim.collectives.semantics import NCCL_TESTS
 from commsim.errors import ScenarioError
-from commsim.nccl.version import Version
 
 FUNCTIONS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
 """The collectives with kernels of their own, whose algorithm the tuner chooses, in NCCL's order.
@@ -154,13 +153,3 @@ def _allowed(variable: str, text: str, names: dict[str, str], collective: str) -
         if not scope or scope == collective.replace("_", ""):
             chosen = everything - wanted if inverted else frozenset(wanted)
     return chosen
-
-
-def ring_always(version: Version) -> bool:
-    """Whether a ring stays when the environment leaves a collective without any algorithm (before 2.24)."""
-    return version < (2, 24, 0)
-
-
-def ring_backup(version: Version) -> bool:
-    """Whether a ring also stays when the type of a call or its reduction leaves nothing else (2.19 to 2.23)."""
-    return (2, 19, 0) <= version < (2, 24, 0)

@@ -13,10 +13,10 @@ from commsim.errors import TopologyError
 from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.system import NVLS_CHUNK, Graph, System
 from commsim.nccl.version import Version
+from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
-    from commsim.topology.graph import Topology
 
 
 def max_channels(version: Version) -> int:
@@ -36,7 +36,7 @@ def discover(
     nodes, sm = topology.nodes, topology.gpu.sm
     if nodes > 1 and topology.nics_per_node == 0:
         raise TopologyError(f"{topology.name} has {nodes} nodes but no NIC; expected nics_per_node of at least 1")
-    found: dict[str, Graph | None] = {}
+    graphs: dict[str, Graph | None] = {}
     channels = None
     names = _names(topology, env)
     if given is not None:
@@ -44,14 +44,14 @@ def discover(
             raise TopologyError(misfit)
         # NCCL looks for graphs of CollNet and NVLS before it knows whether the job may use them.
         no_nvls = _without_nvls(topology, version, env)
-        found = {k: None if k == "nvls" and no_nvls else v for k, v in given.found if k in names}
+        graphs = {k: None if k == "nvls" and no_nvls else v for k, v in given.graphs if k in names}
         channels = given.coll_channels
-    if not names <= found.keys():
-        found = {**_graphs(topology, version, env), **found}
-    ring, tree = found["ring"], found["tree"]
+    if not names <= graphs.keys():
+        graphs = {**_graphs(topology, version, env), **graphs}
+    ring, tree = graphs["ring"], graphs["tree"]
     assert ring is not None
     assert tree is not None
-    collnet = found.get("collnet_chain") is not None
+    collnet = graphs.get("collnet_chain") is not None
     return System(
         ranks=topology.world_size,
         nodes=nodes,
@@ -63,12 +63,12 @@ def discover(
         nic_latency_us=_PLUGIN_LATENCY_US.get(topology.network, 0.0) if nodes > 1 else 0.0,
         ring=ring,
         tree=tree,
-        nvls=found.get("nvls"),
-        coll_channels=_coll_channels(found, channels, topology, version, env),
+        nvls=graphs.get("nvls"),
+        coll_channels=_coll_channels(graphs, channels, topology, version, env),
         nvls_chunk=whole(env, "NCCL_NVLS_CHUNKSIZE") or NVLS_CHUNK,
         nvls_tree_chunk=whole(env, "NCCL_NVLSTREE_MAX_CHUNKSIZE") or None,
-        collnet_direct=found.get("collnet_direct"),
-        collnet_chain=found.get("collnet_chain"),
+        collnet_direct=graphs.get("collnet_direct"),
+        collnet_chain=graphs.get("collnet_chain"),
         collnet=collnet,
         nvswitch=topology.has_nvswitch,
     )
@@ -130,19 +130,19 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     cross = 2 if crossing is None else crossing
 
     def graph(pattern: str, least: int, most: int) -> Graph | None:
-        found = search(view, pattern, version, least=least, most=most, cross_nic=cross)
-        if not found.channels:
+        solution = search(view, pattern, version, least=least, most=most, cross_nic=cross)
+        if not solution.channels:
             return None
         return Graph(
-            channels=found.channels,
-            intra_gbps=found.intra,
-            inter_gbps=found.inter,
-            pattern=found.pattern,
-            intra_type=PATHS[found.type_intra],
-            inter_type=PATHS[found.type_inter],
-            same_channels=found.same,
-            cross_nic=found.cross_nic,
-            orders=tuple(map(tuple, found.orders)),
+            channels=solution.channels,
+            intra_gbps=solution.intra,
+            inter_gbps=solution.inter,
+            pattern=solution.pattern,
+            intra_type=PATHS[solution.type_intra],
+            inter_type=PATHS[solution.type_inter],
+            same_channels=solution.same,
+            cross_nic=solution.cross_nic,
+            orders=tuple(map(tuple, solution.orders)),
         )
 
     limit = max_channels(version)
@@ -152,13 +152,13 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     assert tree is not None  # the same
     searched = ring.channels
     # Where no tree of as many channels fits, one channel is left, of the ring too (src/init.cc, initTransportsRank).
-    found: dict[str, Graph | None] = {"ring": ring.first(tree.channels), "tree": tree.first(searched)}
+    graphs: dict[str, Graph | None] = {"ring": ring.first(tree.channels), "tree": tree.first(searched)}
     reduces = view.gpus > 2 and not _without_nvls(topology, version, env)
-    found["nvls"] = graph("NVLS", 1, limit) if reduces else None
+    graphs["nvls"] = graph("NVLS", 1, limit) if reduces else None
     if "collnet_chain" in _names(topology, env):
-        found["collnet_chain"] = graph("TREE", 1, searched)
-        found["collnet_direct"] = graph("COLLNET_DIRECT", 1, limit)
-    return found
+        graphs["collnet_chain"] = graph("TREE", 1, searched)
+        graphs["collnet_direct"] = graph("COLLNET_DIRECT", 1, limit)
+    return graphs
 
 
 def _names(topology: Topology, env: dict[str, str]) -> set[str]:
@@ -175,14 +175,14 @@ def _without_nvls(topology: Topology, version: Version, env: dict[str, str]) -> 
 
 
 def _coll_channels(
-    found: dict[str, Graph | None], logged: int | None, topology: Topology, version: Version, env: dict[str, str]
+    graphs: dict[str, Graph | None], logged: int | None, topology: Topology, version: Version, env: dict[str, str]
 ) -> int:
     """The number of collective channels (src/graph/connect.cc, ncclTopoPostset); what a log says of them holds.
 
     This job's variables bound it either way.
     """
     limit = max_channels(version)
-    channels = logged or _channels_of(found, topology, version)
+    channels = logged or _channels_of(graphs, topology, version)
     most = whole(env, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
     least = whole(env, "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
     if most:
@@ -195,24 +195,19 @@ def _coll_channels(
 _FEW_CHANNELS = 16
 """Fewer than so many are doubled on Hopper and for networks that unpack on the GPU."""
 
-_DOUBLED_SINCE: Version = (2, 18, 0)
-_FEW_ONLY_SINCE: Version = (2, 20, 0)
-_NEWER_THAN_HOPPER_SINCE: Version = (2, 25, 0)
-_UNPACKED_SINCE: Version = (2, 22, 0)
 
-
-def _channels_of(found: dict[str, Graph | None], topology: Topology, version: Version) -> int:
+def _channels_of(graphs: dict[str, Graph | None], topology: Topology, version: Version) -> int:
     """Twice those searched, half as many again for SHARP, and twice those for Hopper and for GPUDirect-TCPX."""
-    ring, chain = found["ring"], found.get("collnet_chain")
+    ring, chain = graphs["ring"], graphs.get("collnet_chain")
     assert ring is not None
     limit, sm, several = max_channels(version), topology.gpu.sm, topology.nodes > 1
     channels = min(limit, 2 * ring.channels)
     if chain is not None and chain.intra_gbps > chain.inter_gbps and topology.ranks_per_node > 1:
         channels = min(limit, channels + channels // 2)
-    hopper = sm == 90 or (sm > 90 and version >= _NEWER_THAN_HOPPER_SINCE)
-    if several and hopper and version >= _DOUBLED_SINCE and ring.intra_gbps > 45.0:
-        few = channels < _FEW_CHANNELS if version >= _FEW_ONLY_SINCE else 2 * channels <= limit
+    hopper = sm == 90 or (sm > 90 and version >= (2, 25, 0))
+    if several and hopper and version >= (2, 18, 0) and ring.intra_gbps > 45.0:
+        few = channels < _FEW_CHANNELS if version >= (2, 20, 0) else 2 * channels <= limit
         channels *= 2 if few else 1
-    if several and topology.network == "tcpx" and version >= _UNPACKED_SINCE and channels < _FEW_CHANNELS:
+    if several and topology.network == "tcpx" and version >= (2, 22, 0) and channels < _FEW_CHANNELS:
         channels *= 2
     return channels

@@ -22,7 +22,7 @@ class GraphFile:
     """
 
     path: str
-    found: NamedGraphs
+    graphs: NamedGraphs
     coll_channels: int | None = None
     gpus: int | None = None  # of a node
     several_nodes: bool | None = None
@@ -54,9 +54,9 @@ def _of_xml(path: Path) -> GraphFile:
     graphs = graphs_of(root, str(path))
     if "ring" not in graphs or not graphs["ring"].channels:
         raise LogFormatError([Fault(str(path), 1, 1, "", 'found no channels of <graph id="0"> (ring), expected them')])
-    found = tuple((name, graph if graph.channels else None) for name, graph in sorted(graphs.items()))
+    named = tuple((name, graph if graph.channels else None) for name, graph in sorted(graphs.items()))
     crosses = any(element.name == "net" for element in root.walk())
-    return GraphFile(str(path), found, gpus=len(graphs["ring"].orders[0]) or None, several_nodes=crosses)
+    return GraphFile(str(path), named, gpus=len(graphs["ring"].orders[0]) or None, several_nodes=crosses)
 
 
 def _of_log(path: Path) -> GraphFile:
@@ -70,11 +70,11 @@ def _of_log(path: Path) -> GraphFile:
         if log.coll_channels is None:
             raise LogFormatError([Fault(str(path), 0, 0, "", f"{lacks} and no channels; {_HOW}")])
         graphs = {name: graph for name, graph in graphs.items() if graph is not None and graph.channels}
-    found = tuple((name, graph if graph is not None and graph.channels else None) for name, graph in graphs.items())
+    named = tuple((name, graph if graph is not None and graph.channels else None) for name, graph in graphs.items())
     known = log.ranks is not None and log.nodes is not None
     return GraphFile(
         str(path),
-        found,
+        named,
         log.coll_channels,
         log.ranks // log.nodes if known and log.ranks and log.nodes else None,
         log.nodes > 1 if log.nodes is not None else None,

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from commsim.errors import Fault, LogFormatError
 from commsim.nccl.environment import PATHS
-from commsim.nccl.system import Graph
+from commsim.nccl.system import PATTERNS, Graph
 from commsim.xml_tree import Element, read_xml
 
 _NAMES = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
-_PATTERNS = {1: "BALANCED_TREE", 2: "SPLIT_TREE", 3: "TREE", 4: "RING", 5: "NVLS", 6: "COLLNET_DIRECT"}
 
 
 def read_graphs(path: Path) -> dict[str, Graph]:
@@ -52,8 +51,8 @@ class _Reader:
         self._element, self._file, self._faults = element, file, faults
 
     def fault(self, name: str, expected: str) -> None:
-        found = self._element.attributes.get(name)
-        text = f"found {found[:40]!r}, {expected}" if found is not None else f"is missing; {expected}"
+        value = self._element.attributes.get(name)
+        text = f"found {value[:40]!r}, {expected}" if value is not None else f"is missing; {expected}"
         self._faults.append(Fault(self._file, self._element.line, 1, name, text))
 
     def whole(self, name: str, least: int) -> int:
@@ -81,7 +80,7 @@ class _Reader:
         return text
 
     def graph(self) -> Graph:
-        pattern = _PATTERNS.get(self.whole("pattern", 1))
+        pattern = PATTERNS.get(self.whole("pattern", 1))
         if pattern is None:
             self.fault("pattern", "expected 1 to 6")
         return Graph(
@@ -102,7 +101,7 @@ class _Reader:
             try:
                 order.append(int(gpu.attributes.get("dev", ""), 16))
             except ValueError:
-                found = gpu.attributes.get("dev", "nothing")[:40]
-                message = f"found {found!r}, expected a hexadecimal number"
+                value = gpu.attributes.get("dev", "nothing")[:40]
+                message = f"found {value!r}, expected a hexadecimal number"
                 self._faults.append(Fault(self._file, gpu.line, 1, "dev", message))
         return tuple(order)

@@ -15,19 +15,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, gcd, inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.nccl.channels import Call
-from commsim.nccl.machine import Machine, inside_name, intra_efficiency, nic_rates, node_rate
-from commsim.nccl.messages import MESSAGES, Crossing, Turn, network_crossing
+from commsim.nccl.machine import Machine, inside_name, nic_rates, node_rate
+from commsim.nccl.messages import MESSAGES, Crossing, Turn, crossing_of
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol, step_bytes
 from commsim.nccl.system import System
-
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
 
 Float64 = npt.NDArray[np.float64]
 
@@ -124,11 +121,8 @@ class RingPlan:
 
 
 _ELEMENTWISE = {"reduce_scatter": 0.24, "all_gather": 0.43}
-"""Share of a block's rate where buffers are not aligned alike to the 16 bytes that a thread of Simple moves at once.
-
-The block then moves single elements of 4 bytes (src/device/common_kernel.h, reduceCopy). Measured on 12 V100 of a DGX-2
-with NCCL 2.5: reduce_scatter 48 and 60 GB/s with 3/4 and 1/2 of its chunks so, all_gather 72, all_reduce 124.
-"""
+"""Share of a block's rate where buffers are not aligned alike to the 16 bytes that a thread of Simple moves at once: it
+then moves single elements of 4 bytes (src/device/common_kernel.h, reduceCopy; measured on 12 V100 of a DGX-2)."""
 
 
 def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:
@@ -143,7 +137,7 @@ def shares(system: System, machine: Machine, parameters: Parameters, call: Call)
 
     intra, intra_limit = through(inf, "thread block")
     if system.ranks_per_node > 1:
-        wires = _ring_share(system, machine, used) * intra_efficiency(machine, parameters, protocol)
+        wires = _ring_share(system, machine, used) * parameters.efficiency.inside(machine.intra_kind, protocol)
         link = wires / protocol.wire_factor
         intra, intra_limit = through(link, inside_name(machine))
     inter, inter_limit = through(inf, "thread block")
@@ -172,7 +166,10 @@ def _ring_share(system: System, machine: Machine, channels: int) -> float:
     """Nominal bytes/s of the links inside a node that one of so many channels of a ring gets."""
     if machine.ring_ways is not None:
         return machine.ring_ways.rate(channels)
-    return machine.intra_bandwidth / _passing(system, machine, channels)
+    # A GPU hands on the channels that do not leave the node from it: where each has a NIC, from all of them in turn.
+    beside = system.nodes > 1 and system.ring.inter_type in _BESIDE and machine.nics >= system.ranks_per_node
+    passing = channels - channels // system.ranks_per_node if beside else channels
+    return machine.intra_bandwidth / passing
 
 
 def tree_share(system: System, machine: Machine, parameters: Parameters, call: Call, pieces: int) -> float:
@@ -189,7 +186,7 @@ def tree_share(system: System, machine: Machine, parameters: Parameters, call: C
     else:
         one = machine.intra_bandwidth / channels
         every = one * system.ranks_per_node / hops
-    efficiency = intra_efficiency(machine, parameters, call.protocol)
+    efficiency = parameters.efficiency.inside(machine.intra_kind, call.protocol)
     one, every = one * efficiency, min(one, every * hops / min(hops, pieces)) * efficiency
     busy = min(1.0, _tree_flow(system, machine, parameters, call) / every)
     return 1 / ((1 - busy) / one + busy / every)
@@ -203,15 +200,6 @@ def _tree_flow(system: System, machine: Machine, parameters: Parameters, call: C
     # Between two nodes all goes over once; of more, a node within both trees sends up one and down the other.
     times = 1 if system.nodes == 2 else 2
     return min(block, node_rate(machine, parameters)[0] / (times * call.split.channels))
-
-
-def _passing(system: System, machine: Machine, channels: int) -> int:
-    """Channels of a ring that a GPU hands on inside its node: not those that leave the node from it.
-
-    Where each GPU has a NIC of its own, the channels leave from all of them in turn.
-    """
-    beside = system.nodes > 1 and system.ring.inter_type in _BESIDE and machine.nics >= system.ranks_per_node
-    return channels - channels // system.ranks_per_node if beside else channels
 
 
 def ring_loops(nbytes: int, ranks: int, protocol: Protocol, threads: int, buffer_bytes: int) -> tuple[Loop, ...]:
@@ -261,7 +249,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         chunk_s=0.0 if protocol.is_simple else pause,
         side_by_side=0 if protocol.is_simple else protocol.pass_bytes(call.split.threads),
         pass_share=parameters.pass_share,
-        crossing=network_crossing(machine, parameters, call, across) if system.nodes > 1 else None,
+        crossing=crossing_of(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
         drain_s=np.where(across, 0.0, parameters.drain) if protocol.is_simple and _reads(system) else 0.0,
         staging_rate=_staging_rate(system, parameters, call),

@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, cycle, islice, pairwise, permutations
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from commsim.nccl.environment import PATHS, THROUGH_HOST
+from commsim.errors import TopologyError
+from commsim.nccl.environment import PATHS, THROUGH_HOST, path_level, whole
+from commsim.nccl.parameters import Parameters
+from commsim.nccl.paths import peer_level
+from commsim.nccl.protocols import Protocol
+from commsim.nccl.system import Graph, System
+from commsim.nccl.version import Version
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind, VertexKind
 from commsim.units import gb_per_s
 
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.protocols import Protocol
-    from commsim.nccl.system import Graph, System
-    from commsim.topology.graph import Topology
-
 Pair = tuple[int, int]
+
+GDR = "NCCL_NET_GDR_LEVEL"
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,28 @@ class Machine:
     tree_ways: Ways | None = None
 
 
+def within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
+    """The machine without NVLink where `peer_level` is below it; that level; the variable without effect, if one is."""
+    level = peer_level(topology, version, env)
+    if level >= PATHS.index("NVL") or not any(group.nvlink_links for group in topology.groups):
+        return topology, level, ""
+    from commsim.topology.faults import without_nvlink
+
+    try:
+        return without_nvlink(topology), level, ""
+    except TopologyError:
+        name = "NCCL_P2P_DISABLE=1" if whole(env, "NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
+        return topology, PATHS.index("SYS"), f"{name} has no effect on the rates: only NVLink joins all GPUs of a node"
+
+
+def far_nics(topology: Topology, env: Mapping[str, str]) -> bool:
+    """Whether the job's variables forbid GPUDirect RDMA that the machine has."""
+    if GDR not in env or topology.nodes == 1 or topology.network in THROUGH_HOST:
+        return False
+    near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
+    return path_level(env, GDR, "PXB") < near <= PATHS.index("P2C")
+
+
 def survey(
     system: System, topology: Topology, peer_level: int, order: Ordering = NO_ORDERING, *, staged: bool = False
 ) -> Machine:
@@ -110,7 +135,8 @@ def survey(
     every = [*permutations(range(topology.ranks_per_node), 2)]
     pairs = shared(topology, every, peer_level) if kind in ("pcie", "host") else None
     mesh = kind == "nvlink_direct"
-    ring, tree = (ring_ways(system, topology), tree_ways(system, topology)) if mesh else (None, None)
+    ring = _ways(topology, system.ring, _closed if system.nodes == 1 else pairwise) if mesh else None
+    tree = _ways(topology, system.tree, _up_and_down) if mesh else None
     links = 0
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
@@ -201,10 +227,9 @@ def nic_rates(
     return tuple((kind, *rates(kind, bandwidth, count)) for kind, bandwidth, count in machine.nic_path)
 
 
-def node_rate(machine: Machine, parameters: Parameters, *, all_to_all: bool = False) -> tuple[float, str]:
+def node_rate(machine: Machine, parameters: Parameters) -> tuple[float, str]:
     """Payload bytes/s out of a node through all its NICs, and the kind of link that limits it."""
-    rates = nic_rates(machine, parameters, all_to_all=all_to_all)
-    return min((together, kind) for kind, _, together in rates)
+    return min((together, kind) for kind, _, together in nic_rates(machine, parameters))
 
 
 def inside_name(machine: Machine) -> str:
@@ -214,23 +239,7 @@ def inside_name(machine: Machine) -> str:
 
 def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
     """Bytes/s on the wires out of one GPU towards the others of its node, as all channels together reach it."""
-    return machine.intra_bandwidth * intra_efficiency(machine, parameters, protocol)
-
-
-def intra_efficiency(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
-    """Share of the nominal rate that bytes on the wires inside a node reach."""
-    return parameters.efficiency.inside(machine.intra_kind, protocol)
-
-
-def ring_ways(system: System, topology: Topology) -> Ways | None:
-    """The ways of rings in a node without NVSwitches; None where no order of the GPUs is known."""
-    closed = system.nodes == 1  # else the network joins the ends
-    return _ways(topology, system.ring, lambda order: pairwise((*order, order[0]) if closed else order))
-
-
-def tree_ways(system: System, topology: Topology) -> Ways | None:
-    """The ways of the trees' chains, up and down: a GPU between the ends of a chain sends to both neighbours."""
-    return _ways(topology, system.tree, lambda order: chain(pairwise(reversed(order)), pairwise(order)))
+    return machine.intra_bandwidth * parameters.efficiency.inside(machine.intra_kind, protocol)
 
 
 def known(graph: Graph, gpus: int) -> bool:
@@ -238,7 +247,18 @@ def known(graph: Graph, gpus: int) -> bool:
     return bool(graph.orders) and all(sorted(order) == list(range(gpus)) for order in graph.orders)
 
 
+def _closed(order: Sequence[int]) -> Iterable[Pair]:
+    """Hops of a ring in one node; of several the network joins its ends."""
+    return pairwise((*order, order[0]))
+
+
+def _up_and_down(order: Sequence[int]) -> Iterable[Pair]:
+    """Hops of a tree's chain: a GPU between its ends sends to both neighbours."""
+    return chain(pairwise(reversed(order)), pairwise(order))
+
+
 def _ways(topology: Topology, graph: Graph, hops: Callable[[Sequence[int]], Iterable[Pair]]) -> Ways | None:
+    """The links that the channels of a graph pass in a node without NVSwitches; None where no order is known."""
     if not known(graph, topology.ranks_per_node):
         return None
 

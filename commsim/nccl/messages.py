@@ -7,13 +7,9 @@ next large message of a queue pair leaves when the one before is acknowledged. N
 message over many paths (EFA, GPUDirect-TCPX and -TCPXO) are measured to do the same.
 
 The topology says which fabric does (`FabricSpec.adaptive_routing`): by default those of NDR and later, as the subnet
-manager has it (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing). Measured rings show it on three of
-five fabrics of NDR and on one of eight of HDR.
-
-Only rings are charged, whose ranks send a message every step; curves of trees speak for and against it alike. Channels
-of a NIC over InfiniBand send side by side and wait together, which leaves 0.8 of the NIC's rate to messages of 1 MiB
-(four fabrics with H100 and B200), 0.97 with two queue pairs or one GPU a node. On other networks the bytes of one
-channel hide the waiting of another. RoCE on Google's machines, where nothing is split, shows none of it.
+manager has it (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing). Only rings are charged, whose ranks
+send a message every step. Channels of a NIC over InfiniBand send side by side and wait together; on other networks the
+bytes of one channel hide the waiting of another (validation/evidence.md, "Ordered messages").
 """
 
 from __future__ import annotations
@@ -21,22 +17,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, log2
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.semantics import CHAINED
+from commsim.nccl.channels import Call
 from commsim.nccl.environment import whole
 from commsim.nccl.machine import NO_ORDERING, Machine, Ordering, nic_rates
-
-if TYPE_CHECKING:
-    from commsim.nccl.channels import Call
-    from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
-    from commsim.nccl.protocols import Protocol
-    from commsim.nccl.system import System
-    from commsim.nccl.version import Version
-    from commsim.topology.graph import Topology
+from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
+from commsim.nccl.protocols import Protocol
+from commsim.nccl.system import System
+from commsim.nccl.version import Version
+from commsim.topology.graph import Topology
 
 ADAPTIVE = "NCCL_IB_ADAPTIVE_ROUTING"
 
@@ -133,11 +126,6 @@ MESSAGES = "messages of the NIC"
 """The limit where the network takes longer from one message of a connection to the next than their bytes take."""
 
 
-def channels_per_nic(machine: Machine, channels: int) -> int:
-    """Channels of a call that share one NIC and its proxy."""
-    return max(1, ceil(channels / max(1, machine.nics)))
-
-
 def network_hop(network: NetworkParameters, hop: PerProtocol, protocol: Protocol, message_bytes: float) -> float:
     """Seconds from a complete message at the sender to data that the receiver may use."""
     return hop.of(protocol.name) + message_wait(network, protocol).seconds(message_bytes)
@@ -151,7 +139,8 @@ def message_wait(network: NetworkParameters, protocol: Protocol) -> Wait:
 
 def message_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
     """How the messages of a call take turns."""
-    turns, name, network = channels_per_nic(machine, call.split.channels), call.protocol.name, parameters.network
+    turns = max(1, ceil(call.split.channels / max(1, machine.nics)))  # channels of one NIC and its proxy
+    name, network = call.protocol.name, parameters.network
     check = turns / parameters.flag_rate if name == "LL" else 0.0
     return Turn(turns * network.message_cost.of(name), check, network.connection_cost.of(name))
 
@@ -183,16 +172,11 @@ def spread_s(system: System, machine: Machine, network: NetworkParameters, call:
     if call.nbytes == 0 or system.nodes == 1 or call.collective in CHAINED:
         return 0.0
     most = min(system.ranks_per_node, max(1, machine.nics))
-    stated = 1 if call.protocol.name == "LL" else min(most, limit)
-    return float(network.spread) * log2(min(call.split.channels, most) / stated)
+    fitted = 1 if call.protocol.name == "LL" else min(most, limit)
+    return float(network.spread) * log2(min(call.split.channels, most) / fitted)
 
 
-def network_crossing(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
-    """What the hops marked by `at` have in common as hops between nodes."""
-    network = parameters.network
-    return Crossing(
-        at=at,
-        turn=ordered_turn(machine, parameters, call),
-        whole=not call.protocol.is_simple,
-        wait=message_wait(network, call.protocol),
-    )
+def crossing_of(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
+    """What the hops of a ring marked by `at` have as hops between nodes."""
+    wait = message_wait(parameters.network, call.protocol)
+    return Crossing(at, ordered_turn(machine, parameters, call), not call.protocol.is_simple, wait)

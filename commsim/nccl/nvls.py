@@ -3,25 +3,18 @@
 A reduction in the switch moves (1 + 1/heads) bytes per byte of the call over a head's links: it serves the loads of
 every head and stores its own result once.
 
-What a round costs beside its bytes shrinks with the chunk only up to 128 KiB, from where on the links are what limits:
-eight H100 take 4.4, 3.9 and 3.6 ps/B by chunks of 32, 64 and 128 KiB, and 3.6 by the 512 KiB of P5; eight B200 2.4 by
-64 KiB and 2.1 by 128 KiB and by the 512 KiB of P6 and A4.
+What a round costs beside its bytes shrinks with the chunk only up to 128 KiB, from where on the links are what limits
+(ps a byte of H100 and B200 by chunks: validation/evidence.md).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from commsim.nccl.machine import node_rate
+from commsim.nccl.channels import Call
+from commsim.nccl.machine import Machine, node_rate
 from commsim.nccl.messages import MESSAGES
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import Part, chunk_bytes, heads, loops
-from commsim.nccl.system import NVLS_CHUNK
-
-if TYPE_CHECKING:
-    from commsim.nccl.channels import Call
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
+from commsim.nccl.system import NVLS_CHUNK, System
 
 NODE_TRAFFIC = {2: 1.0, 3: 1.5}
 """Bytes that the busiest node sends (and receives) per byte of the call over the double tree (src/graph/trees.cc): over

@@ -8,14 +8,11 @@ all_gather and broadcast move bytes whatever their type, though some releases as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import REDUCING
 from commsim.nccl.channels import MOST_NVLS_HEADS
+from commsim.nccl.system import System
 from commsim.nccl.version import Version, format_version
-
-if TYPE_CHECKING:
-    from commsim.nccl.system import System
 
 OTHER_DTYPE_NAMES = {
     "char": "int8",

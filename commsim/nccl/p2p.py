@@ -10,21 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
-from commsim.nccl.machine import inside_name, nic_efficiency, nic_rates
+from commsim.nccl.machine import Machine, inside_name, nic_efficiency, nic_rates
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
+from commsim.nccl.system import System
+from commsim.nccl.version import Version
 from commsim.nccl.view import view_of
+from commsim.topology.graph import Topology
 from commsim.units import GIGA
-
-if TYPE_CHECKING:
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
-    from commsim.nccl.version import Version
-    from commsim.topology.graph import Topology
 
 _PART_BEFORE_2_22 = 2 << 20
 _CHUNK_ONE_NODE = 512 << 10
@@ -82,14 +78,6 @@ def _chunk(system: System, machine: Machine) -> int:
     return _CHUNK_ONE_NODE if system.nodes == 1 and machine.intra_kind.startswith("nvlink") else _CHUNK
 
 
-def _net_chunk(each: float) -> int:
-    """Bytes that a send of `each` hands to the network at once (src/enqueue.cc, addP2pToPlan).
-
-    From 1 MiB on they are 128 KiB in NCCL; what 16 A100 lose to the first ones does not grow there.
-    """
-    return _CHUNK // 4 if each < _CHUNK else _CHUNK // 2
-
-
 def busiest_rail(topology: Topology, version: Version, env: dict[str, str]) -> float:
     """The share of what the first GPU of a node sends to all ranks of another that the busiest NIC carries.
 
@@ -103,12 +91,12 @@ def busiest_rail(topology: Topology, version: Version, env: dict[str, str]) -> f
     if off or topology.nodes == 1:
         return 1.0
     view = view_of(topology, version, env)
-    own, carried = view.local_net(0, 0), Counter[int | None]()
-    for gpu in range(view.gpus):
-        nic = view.local_net(gpu, 0)
+    nics = [next(iter(view.local_nets(gpu)), None) for gpu in range(view.gpus)]
+    carried = Counter[int | None]()
+    for gpu, nic in enumerate(nics):
         path = None if nic is None else view.gpu_net[gpu][nic]
         reached = path is not None and path.type in (PIX, PXB, P2C) and view.gpu_gpu[0][gpu].type <= NVL
-        carried[nic if reached else own] += 1
+        carried[nic if reached else nics[0]] += 1
     return max(carried.values()) / view.gpus
 
 
@@ -152,7 +140,9 @@ def p2p_time(
     sends = _sends(system, machine, collective, nbytes, version, rail)
     first = 0.0
     if sends.together > 1:  # what a block hands over first takes it as long for all its peers, at both ends
-        first = sends.together * min(sends.part, _net_chunk(sends.each)) / parameters.point_to_point.channel_rate
+        # From 1 MiB on NCCL hands over 128 KiB; what 16 A100 lose to the first ones does not grow there.
+        chunk = _CHUNK // 4 if sends.each < _CHUNK else _CHUNK // 2  # src/enqueue.cc, addP2pToPlan
+        first = sends.together * min(sends.part, chunk) / parameters.point_to_point.channel_rate
     stretches = [
         *_blocks(parameters, sends, version, first),
         *_inside(system, machine, parameters, sends),
@@ -196,7 +186,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, sends: Sen
     """The links inside a node, which have no ends.
 
     Over PCIe each link carries what all pairs of an all_to_all send by it (`commsim.nccl.machine.shared`), at the share
-    of its rate that a port reaches through the memory of a host: two RTX 2080 Ti below a switch send 8 of 12 GB/s.
+    of its rate that a port reaches through the memory of a host.
     """
     if not sends.local:
         return

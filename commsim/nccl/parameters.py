@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from commsim.document import read_documents, validate
 from commsim.errors import TopologyError
 from commsim.fields import Bandwidth, Bytes, Seconds
-
-if TYPE_CHECKING:
-    from commsim.nccl.protocols import Protocol
-    from commsim.topology.graph import Topology
+from commsim.nccl.protocols import Protocol
+from commsim.topology.graph import Topology
 
 GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 NETWORKS = ("infiniband", "roce", "slingshot", "slingshot_software", "efa", "efa_v1", "tcpx", "ethernet")
@@ -34,54 +32,50 @@ had a queue, whose slot the host waited for (getNextOp)."""
 MATCH_MODE = "FI_CXI_RX_MATCH_MODE"
 
 MATCHED_BY_NIC = 8
-"""Nodes up to which a NIC of Slingshot is taken to match messages where nothing says so.
-
-Left to it, all_gather and all_to_all of Polaris take 0.3 to 0.7 of the processor's time over 2 and 8 nodes of 4 GPUs
-(over 8 not at every size), and as long over 256; its all_reduces over 256 are still 1.5 to 1.9 times as quick up to
-16 KiB, which is lost.
-"""
+"""Nodes up to which a NIC of Slingshot is taken to match messages where nothing says so: left to it, all_gather and
+all_to_all of Polaris take 0.3 to 0.7 of the processor's time over 2 and 8 nodes, and as long over 256."""
 
 _FOLDER = Path(__file__).parent
 
 B = TypeVar("B", bound=BaseModel)
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """Figures of a file, every one of them known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class PerProtocol(_Frozen):
+class _OfProtocols(Frozen):
+    def of(self, protocol: str) -> float:
+        """The value for a protocol name."""
+        return float(getattr(self, protocol))
+
+
+class PerProtocol(_OfProtocols):
     """One time per protocol."""
 
     LL: Seconds
     LL128: Seconds
     Simple: Seconds
 
-    def of(self, protocol: str) -> float:
-        """The time in seconds for a protocol name."""
-        return float(getattr(self, protocol))
 
-
-class Rates(_Frozen):
+class Rates(_OfProtocols):
     """Payload bytes per second that one thread block moves, per protocol."""
 
     LL: Bandwidth
     LL128: Bandwidth
     Simple: Bandwidth
 
-    def of(self, protocol: str) -> float:
-        """The rate in bytes per second for a protocol name."""
-        return float(getattr(self, protocol))
 
-
-class HopTimes(_Frozen):
+class HopTimes(Frozen):
     """Time from "slice sent" to "receiver may use it" beyond the slice's own transmission, per kind of path."""
 
     nvlink: PerProtocol
     pcie: PerProtocol
 
 
-class Efficiency(_Frozen):
+class Efficiency(Frozen):
     """Share of a link's nominal rate that payload plus protocol flags reach (packet headers, flow control)."""
 
     nvlink_direct: float
@@ -97,7 +91,7 @@ class Efficiency(_Frozen):
         return float(getattr(self, kind)) * lines
 
 
-class Launch(_Frozen):
+class Launch(Frozen):
     """Time the host needs per call, hidden behind the previous kernel in back-to-back runs."""
 
     one_process: Seconds  # for each GPU that the process drives
@@ -114,7 +108,7 @@ class Launch(_Frozen):
         return float(each * gpus if one_process else each)
 
 
-class Nvls(_Frozen):
+class Nvls(Frozen):
     """Reduction in the NVSwitch: the way of one round through the switch, and what every further round adds."""
 
     latency: Seconds
@@ -123,14 +117,14 @@ class Nvls(_Frozen):
     tree_round: Seconds
 
 
-class PointToPoint(_Frozen):
+class PointToPoint(Frozen):
     """Sends and receives: start of the kernel, and the rate of one channel of a peer."""
 
     base: Seconds
     channel_rate: Bandwidth
 
 
-class NetworkParameters(_Frozen):
+class NetworkParameters(Frozen):
     """What a kind of network costs, whatever GPU sits at its ends."""
 
     name: str
@@ -154,7 +148,7 @@ class NetworkParameters(_Frozen):
     copy_rate: Bandwidth | None = None  # of the proxy of one GPU, sent and received together, where a processor copies
 
 
-class Parameters(_Frozen):
+class Parameters(Frozen):
     """All parameters of one GPU generation, and those of the network between its nodes."""
 
     generation: str
@@ -231,17 +225,17 @@ def network_of(topology: Topology, env: Mapping[str, str]) -> str:
         return NETWORKS[0]
     if topology.network != "slingshot":
         return topology.network
-    said = env.get(MATCH_MODE, "").strip().lower()
-    by_nic = said == "hardware" or (said != "software" and topology.nodes <= MATCHED_BY_NIC)
+    mode = env.get(MATCH_MODE, "").strip().lower()
+    by_nic = mode == "hardware" or (mode != "software" and topology.nodes <= MATCHED_BY_NIC)
     return "slingshot" if by_nic else "slingshot_software"
 
 
 @lru_cache(maxsize=64)
 def load_parameters(generation: str, network: str = "infiniband") -> Parameters:
     """The shipped parameters of a GPU generation (`GENERATIONS`) on a kind of network (`NETWORKS`)."""
-    for value, known, what in ((generation, GENERATIONS, "GPU generation"), (network, NETWORKS, "network")):
+    for value, known, kind in ((generation, GENERATIONS, "GPU generation"), (network, NETWORKS, "network")):
         if value not in known:
-            raise TopologyError(f"found the {what} {value!r}, expected one of {', '.join(known)}")
+            raise TopologyError(f"found the {kind} {value!r}, expected one of {', '.join(known)}")
     gpu, fabric = (
         read_documents(_FOLDER / folder / f"{name}.yaml", error=TopologyError)[0]
         for folder, name in (("generations", generation), ("networks", network))

@@ -8,17 +8,14 @@ no farther than log2 N hops (Jeaugey, "PAT", arXiv 2506.20252).
 from __future__ import annotations
 
 from math import ceil, log2
-from typing import TYPE_CHECKING
 
+from commsim.nccl.channels import Call
 from commsim.nccl.lower import shares
+from commsim.nccl.machine import Machine
 from commsim.nccl.messages import message_turn, network_hop
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import STEPS, Part, chunk_bytes, step_bytes
-
-if TYPE_CHECKING:
-    from commsim.nccl.channels import Call
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.system import System
+from commsim.nccl.system import System
 
 
 def transfers(ranks: int, block_bytes: int, slot_bytes: int) -> list[int]:

@@ -8,15 +8,12 @@ apart than `peer_level` do not write to each other's memory; they meet in that o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from commsim.nccl.environment import PATHS, path_level, whole
+from commsim.nccl.version import Version
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import VertexKind
 from commsim.topology.sockets import BROADWELL
-
-if TYPE_CHECKING:
-    from commsim.nccl.version import Version
-    from commsim.topology.graph import Topology
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, NET, DIS = range(len(PATHS))
 

@@ -16,14 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from datetime import date
-from typing import TYPE_CHECKING
 
 from commsim.nccl.parameters import MATCH_MODE, network_of
 from commsim.nccl.tuner_ofi import why_not
 from commsim.nccl.version import NEWEST, Version
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import Topology
 
 PLUGINS = {
     "aws-ofi-nccl": "aws-ofi-nccl",
@@ -36,13 +33,15 @@ PLUGINS = {
 _EFA_V1 = re.compile(r"\b[VA]100\b")
 _EFA_V2 = re.compile(r"\b(?:H[12]00|B200)\b")
 _SIMPLE_SINCE = date(2023, 3, 31)  # aws-ofi-nccl 1.6.0, the first with src/platform-aws.c, was tested with NCCL 2.17.1
-_TREE_CHUNK = {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}
-_TREE_CHUNK_SINCE = date(2024, 4, 1)  # an output of aws-ofi-nccl of that month says so, and nothing of the next one
 _CHUNK = {"NCCL_NVLS_CHUNKSIZE": "524288"}
-_CHUNK_SINCE = date(2024, 8, 1)  # aws-ofi-nccl 1.11.0, the first output with both
 _BUFFER = {"NCCL_BUFFSIZE": "8388608"}
 _TUNER = {"NCCL_TUNER_PLUGIN": "libnccl-ofi-tuner.so"}
-_TUNER_SINCE = date(2025, 6, 1)  # aws-ofi-nccl 1.16.0, whose notes say so
+_EFA_V2_SETS = (
+    # An output of aws-ofi-nccl of that month says so, and nothing of the next one.
+    (date(2024, 4, 1), {"NCCL_NVLSTREE_MAX_CHUNKSIZE": "524288"}),
+    (date(2024, 8, 1), _CHUNK),  # 1.11.0, the first output with both
+    (date(2025, 6, 1), _BUFFER | _TUNER),  # 1.16.0, whose notes say so
+)
 _TUNER_NODES = 3  # with fewer the tuner has no say (`commsim.nccl.tuner_ofi`)
 _TUNERS_SINCE: Version = (2, 19, 0)  # the first NCCL that loads a tuner plugin
 _LL128_SINCE = date(2025, 7, 1)  # between a user's curve of April without and Google's one profile of that year
@@ -52,9 +51,8 @@ _FEW_NICS = {"NCCL_CROSS_NIC": "0", "NCCL_NET_GDR_LEVEL": "PIX"}
 def variables(plugin: str, gpu: str, nodes: int, day: date | None = None) -> dict[str, str]:
     """What a plugin (`PLUGINS`) of a day sets on nodes with a GPU of that model; None: today's plugin."""
     if plugin == "aws-ofi-nccl" and _EFA_V2.search(gpu):
-        tuned = _BUFFER | (_TUNER if nodes >= _TUNER_NODES else {})
-        set_since = [(_TREE_CHUNK_SINCE, _TREE_CHUNK), (_CHUNK_SINCE, _CHUNK), (_TUNER_SINCE, tuned)]
-        return {k: v for since, its in set_since if _from(since, day) for k, v in its.items()}
+        its = {k: v for since, its in _EFA_V2_SETS if _from(since, day) for k, v in its.items()}
+        return {k: v for k, v in its.items() if nodes >= _TUNER_NODES or k not in _TUNER}
     if plugin == "gib":
         return _CHUNK
     if nodes == 1:  # what follows is set when a connection to another node is made, or by a job over nodes
@@ -76,10 +74,10 @@ def of_machine(topology: Topology, version: Version = NEWEST) -> dict[str, str]:
     """What the plugin of a machine (its ``fabric.plugin``) sets for NCCL of a version; its tuner where it has a say."""
     if topology.plugin not in PLUGINS or not topology.uniform:
         return {}
-    found = variables(topology.plugin, topology.gpu.model, topology.nodes)
-    if version < _TUNERS_SINCE or why_not(topology, found):
-        return {name: value for name, value in found.items() if name not in _TUNER}
-    return found
+    env = variables(topology.plugin, topology.gpu.model, topology.nodes)
+    if version < _TUNERS_SINCE or why_not(topology, env):
+        return {name: value for name, value in env.items() if name not in _TUNER}
+    return env
 
 
 def with_plugin(topology: Topology, version: Version, env: Mapping[str, str]) -> dict[str, str]:
@@ -88,16 +86,16 @@ def with_plugin(topology: Topology, version: Version, env: Mapping[str, str]) ->
 
 
 def for_groups(topology: Topology, version: Version, env: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
-    """The same for groups of a job's ranks, also those inside a node, and `said`; each group asks its own tuner."""
+    """The same for groups of a job's ranks, also those inside a node, and `plugin_note`; each asks its own tuner."""
     others = {**_TUNER, **env}  # named here, so that it does not count as set by the machine
     set_by = {name: value for name, value in of_machine(topology, version).items() if name not in others}
     if topology.network == "slingshot":  # who matches messages is a matter of the whole job
         by_nic = network_of(topology, env) == "slingshot"
         others[MATCH_MODE] = set_by[MATCH_MODE] = "hardware" if by_nic else "software"
-    return dict(env) | set_by, said(topology, version, others)
+    return dict(env) | set_by, plugin_note(topology, version, others)
 
 
-def said(topology: Topology, version: Version = NEWEST, env: Container[str] = ()) -> str | None:
+def plugin_note(topology: Topology, version: Version = NEWEST, env: Container[str] = ()) -> str | None:
     """A line on what the machine's plugin sets besides the job's own variables; None where it sets nothing."""
     added = [f"{name}={value}" for name, value in of_machine(topology, version).items() if name not in env]
     if not added:

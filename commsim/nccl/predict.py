@@ -11,36 +11,34 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commsim.collectives.semantics import CHAINED
-from commsim.errors import ScenarioError, TopologyError
+from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
-from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, POINT_TO_POINT, THROUGH_HOST, path_level, unmodelled, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, unmodelled, whole
 from commsim.nccl.graph import discover
 from commsim.nccl.lower import lower_ring, misaligned
-from commsim.nccl.machine import NO_ORDERING, Machine, nic_efficiency, survey
+from commsim.nccl.machine import GDR, NO_ORDERING, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, MESSAGES, ordering, spread_s
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
-from commsim.nccl.paths import peer_level
-from commsim.nccl.plugins import said, with_plugin
+from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.system import System
-from commsim.nccl.tuner import Candidate, Rules, candidates, left_out, max_threads
+from commsim.nccl.tuner import Candidate, candidates, left_out, max_threads
 from commsim.nccl.tuner_ofi import own_choice, why_not
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.network.bounds import crossing_bytes
+from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.tree import TreeTimer
-    from commsim.topology.graph import Topology
 
 _OVERLAP_ORDER = 6.0
-_GDR = "NCCL_NET_GDR_LEVEL"
 
 _CLOSED = {
     "nvls": "nvls",
@@ -91,6 +89,15 @@ class Prediction:
     busy_s: float = 0.0
 
 
+class _Kernel(NamedTuple):
+    """Seconds of a kernel, those of them in which its busiest part is busy, that part, and the engine level."""
+
+    seconds: float
+    busy: float
+    limit: str
+    level: str = "closed_form"
+
+
 class Predictor:
     """Predicts calls of one communicator on one topology.
 
@@ -103,7 +110,7 @@ class Predictor:
         self.version = options.version or ASSUMED
         self.options = replace(options, env=with_plugin(topology, self.version, options.env))
         self.warnings: list[str] = []
-        if text := said(topology, self.version, options.env):
+        if text := plugin_note(topology, self.version, options.env):
             self._warn(text)
         if topology.network == "slingshot" and topology.nodes > MATCHED_BY_NIC and not options.env.get(MATCH_MODE):
             self._warn(
@@ -113,17 +120,14 @@ class Predictor:
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
         self.system: System = discover(topology, self.version, self.options.env, options.graphs)
-        self.topology, level, unheeded = _within_reach(topology, self.version, self.options.env)
+        self.topology, level, unheeded = within_reach(topology, self.version, self.options.env)
         if unheeded:
             self._warn(unheeded)
-        self.machine: Machine = survey(
-            self.system,
-            topology,
-            level,
+        order, self._staged = (
             ordering(topology, self.version, self.options.env),
-            staged=self._far_nics(),
+            far_nics(self.topology, self.options.env),
         )
-        self._tree: TreeTimer | None = None  # made when a tree is timed: it brings the event engine with it
+        self.machine: Machine = survey(self.system, topology, level, order, staged=self._staged)
         self._check()
 
     def _check(self) -> None:
@@ -151,69 +155,56 @@ class Predictor:
                 f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "
                 "for pattern 1) and has one channel, rings too; another version may find them"
             )
-        if self._far_nics():
+        if self._staged:
             self._warn(
-                f"{_GDR}={self.options.env[_GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
+                f"{GDR}={self.options.env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
                 "through the host's memory, whose own rate is not in the times"
             )
         if self.topology.nodes > 1 and self.topology.network not in IB_TRANSPORT:
             for name in sorted({*IB_VARIABLES} & self.options.env.keys()):
                 self._warn(f"{name} has no effect over {self.topology.network}: it is for {' and '.join(IB_TRANSPORT)}")
 
-    def _far_nics(self) -> bool:
-        """Whether the job's variables forbid GPUDirect RDMA that the machine has."""
-        topology = self.topology
-        if _GDR not in self.options.env or topology.nodes == 1 or topology.network in THROUGH_HOST:
-            return False
-        near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
-        return path_level(self.options.env, _GDR, "PXB") < near <= PATHS.index("P2C")
-
-    @property
     def _assumed_adaptive(self) -> bool:
-        taken = self.topology.network == "infiniband" and self.machine.ordering != NO_ORDERING
-        return taken and whole(self.options.env, ADAPTIVE) is None
+        """Whether messages are ordered though no variable says so."""
+        ordered = self.topology.network == "infiniband" and self.machine.ordering != NO_ORDERING
+        return ordered and whole(self.options.env, ADAPTIVE) is None
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
 
-    def candidates(self, collective: str, nbytes: int) -> list[Candidate]:
-        """NCCL's own table for one call, after the environment."""
-        return self._candidates(collective, nbytes, self.options.env)
-
-    def _candidates(self, collective: str, nbytes: int, env: dict[str, str]) -> list[Candidate]:
+    def candidates(self, collective: str, nbytes: int, env: dict[str, str] | None = None) -> list[Candidate]:
+        """NCCL's own table for one call, after the environment: the job's, or another."""
         operation = self.options.operation
         if reason := unknown_to(self.version, self.system.sm, collective, operation):
             raise ScenarioError(f"{collective} ({operation}): {reason}")
-        return candidates(self.system, collective, nbytes, self.version, env, operation=operation)
+        return candidates(
+            self.system, collective, nbytes, self.version, self.options.env if env is None else env, operation=operation
+        )
 
     def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
         """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice."""
         options = self.options
-        rules = Rules.from_env(options.env, collective)
+        rules = Allowed.from_env(options.env, collective)
         table = self.candidates(collective, nbytes)
         if options.algorithm is not None:
             env = {k: v for k, v in options.env.items() if k != "NCCL_ALGO"} | {"NCCL_ALGO": options.algorithm}
-            table = self._candidates(collective, nbytes, env)
+            table = self.candidates(collective, nbytes, env)
         if options.protocol is not None:
             table = [c for c in table if c.protocol == options.protocol]
         best = own_choice(self.topology, options.env, collective, nbytes, table)
         if best is None:
-            asked = options.algorithm or ", ".join(
-                sorted(rules.algorithms & {c.algorithm for c in table} or rules.algorithms)
-            )
+            open_to = rules.algorithms & {c.algorithm for c in table} or rules.algorithms
+            asked = options.algorithm or ", ".join(sorted(open_to))
             protocol = options.protocol or ", ".join(sorted(rules.protocols))
             missing = left_out(self.system, collective, self.version, options.env, options.operation)
+            possible = [f"{c.algorithm}/{c.protocol}" for c in self.candidates(collective, 1 << 20, {})]
             why = "".join(f" ({ALGORITHM_NAMES[name]}: {text})" for name, text in missing.items())
             raise ScenarioError(
                 f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on "
-                f"{self.topology.name}{why}; expected one of {', '.join(self._possible(collective))}"
+                f"{self.topology.name}{why}; expected one of {', '.join(possible)}"
             )
         return best.algorithm, best.protocol
-
-    def _possible(self, collective: str) -> list[str]:
-        table = self._candidates(collective, 1 << 20, {})
-        return [f"{c.algorithm}/{c.protocol}" for c in table]
 
     def predict(self, collective: str, nbytes: int) -> Prediction:
         """The predicted time of one call of `nbytes` (the nccl-tests size).
@@ -225,60 +216,47 @@ class Predictor:
             return replace(self.predict("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
-            return self._joined(nbytes, copy, self._launch(), "copy", "-", 0, copy, "GPU memory", "closed_form")
+            return self._joined(nbytes, _Kernel(copy, copy, "GPU memory"), self._launch(), "copy", "-", 0)
         if collective in POINT_TO_POINT:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
         protocol = PROTOCOLS[name]
         limit = self.options.channels or self.system.coll_channels
-        call = Call(
-            collective,
-            nbytes,
-            algorithm,
-            protocol,
-            self._split(limit, nbytes, collective, algorithm, protocol),
-            self._buffer_bytes(),
-            self.options.exact,
-        )
+        parts = self._split(limit, nbytes, collective, algorithm, protocol)
+        call = Call(collective, nbytes, algorithm, protocol, parts, self._buffer_bytes(), self.options.exact)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
             )
-        kernel, busy, limit_name, level = self._chain(call)
-        if limit_name == MESSAGES and name != "LL" and self._assumed_adaptive:
+        kernel = self._chain(call)
+        if kernel.limit == MESSAGES and name != "LL" and self._assumed_adaptive():
             self._warn(
                 "the fabric is said to route adaptively (fabric.adaptive_routing), so that messages of a ring wait for "
                 f"each other ({ADAPTIVE}: 0 in library.env says otherwise)"
             )
-        kernel, busy, limit_name = self._across(collective, nbytes, kernel, busy, limit_name)
-        by_nvls = algorithm.startswith("nvls")  # never takes channels away, so that its latency holds them all
-        launch = self._launch(1 if by_nvls else call.split.channels)
-        if not by_nvls:
-            kernel += self.parameters.base.of(name)
-            kernel += self.parameters.channel_cost_of(self.version) * (call.split.channels - 1)
-            kernel += spread_s(self.system, self.machine, self.parameters.network, call, limit)
-        return self._joined(nbytes, kernel, launch, algorithm, name, call.split.channels, busy, limit_name, level)
+        kernel = self._across(collective, nbytes, kernel)
+        channels = call.split.channels
+        if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
+            return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
+        start = kernel.seconds + self.parameters.base.of(name)
+        start += self.parameters.channel_cost_of(self.version) * (channels - 1)
+        start += spread_s(self.system, self.machine, self.parameters.network, call, limit)
+        kernel = kernel._replace(seconds=start)
+        return self._joined(nbytes, kernel, self._launch(channels), algorithm, name, channels)
 
     def _joined(
-        self,
-        nbytes: int,
-        kernel: float,
-        launch: float,
-        algorithm: str,
-        protocol: str,
-        channels: int,
-        busy: float,
-        limit: str,
-        level: str,
+        self, nbytes: int, kernel: _Kernel, launch: float, algorithm: str, protocol: str, channels: int
     ) -> Prediction:
+        """Kernel and launch together, by the mode of the job."""
+        seconds, busy, limit, level = kernel
         if self.options.mode == "single":
-            time = launch + kernel
+            time = launch + seconds
         else:
-            time = (launch**_OVERLAP_ORDER + kernel**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
-            if self.options.iterations is not None:
-                time += (launch + kernel - time) / self.options.iterations  # nothing hides the launch of the first call
-        bottleneck = "launch" if launch > kernel else limit if busy >= 0.5 * kernel else "latency"
-        return Prediction(nbytes, time, kernel, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
+            time = (launch**_OVERLAP_ORDER + seconds**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
+            if self.options.iterations is not None:  # nothing hides the launch of the first call
+                time += (launch + seconds - time) / self.options.iterations
+        bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
+        return Prediction(nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
 
     @cached_property
     def _busiest_rail(self) -> float:
@@ -292,24 +270,25 @@ class Predictor:
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
         rail = self._busiest_rail if collective == "scatter" else 1.0
-        kernel, busy, limit, channels = p2p.p2p_time(
+        seconds, busy, limit, channels = p2p.p2p_time(
             self.system, self.machine, self.parameters, collective, nbytes, self.version, rail
         )
-        kernel, busy, limit = self._across(collective, nbytes, kernel, busy, limit)
+        kernel = self._across(collective, nbytes, _Kernel(seconds, busy, limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
-        return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels, busy, limit, "closed_form")
+        return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels)
 
-    def _across(self, collective: str, nbytes: int, kernel: float, busy: float, limit: str) -> tuple[float, float, str]:
-        """Kernel seconds, the bandwidth part of them and what limits it, where all must pass the machine's cut."""
+    def _across(self, collective: str, nbytes: int, kernel: _Kernel) -> _Kernel:
+        """The kernel where all must pass the machine's cut."""
         machine, parameters = self.machine, self.parameters
         if machine.cut == inf:
-            return kernel, busy, limit
+            return kernel
         alone = self.system.nodes == 1
         share = parameters.efficiency.nvlink_direct if alone else nic_efficiency(machine, parameters)
         least = crossing_bytes(collective, self.topology, nbytes) / (machine.cut * share)
-        if least <= busy:
-            return kernel, busy, limit
-        return kernel - busy + least, least, "NVLink" if alone else "fabric"
+        if least <= kernel.busy:
+            return kernel
+        seconds = kernel.seconds - kernel.busy + least
+        return kernel._replace(seconds=seconds, busy=least, limit="NVLink" if alone else "fabric")
 
     def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:
         if algorithm.startswith("nvls"):
@@ -319,9 +298,9 @@ class Predictor:
         factor = 2 if collective == "all_reduce" else 1
         threads = max_threads(self.system, algorithm, protocol.name, self.options.env) or None
         ranks, version = self.system.ranks, self.version
-        return split(limit, nbytes, algorithm, protocol, ranks, version, factor, max_threads=threads)
+        return split(limit, nbytes, algorithm, protocol, ranks, version, (factor, nbytes), max_threads=threads)
 
-    def _chain_of_a_root(self, call: Call) -> tuple[float, float, str]:
+    def _chain_of_a_root(self, call: Call) -> _Kernel:
         """Of calls in a row only the first waits for the chain.
 
         Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
@@ -331,21 +310,20 @@ class Predictor:
 
         machine = self.system, self.machine, self.parameters
         if self.options.mode == "single":
-            return chain_time(*machine, call, fill=True)
+            return _Kernel(*chain_time(*machine, call, fill=True))
         kernel, busy, limit = chain_time(*machine, call, fill=False)
         kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)  # all of it is added to every kernel
         if self.options.iterations is not None:
             nodes = self.system.nodes
             shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5
             kernel += shown * (chain_time(*machine, call, fill=True)[0] - kernel) / self.options.iterations
-        return kernel, busy, limit
+        return _Kernel(kernel, busy, limit)
 
-    def _tree_timer(self) -> TreeTimer:
-        if self._tree is None:
-            from commsim.nccl.tree import TreeTimer
+    @cached_property
+    def _tree(self) -> TreeTimer:
+        from commsim.nccl.tree import TreeTimer  # brings the event engine with it
 
-            self._tree = TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
-        return self._tree
+        return TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
 
     def _launch(self, channels: int = 1, *, grouped: bool = False) -> float:
         further = channels - 1 if self.version >= ONE_QUEUE_SINCE else 0
@@ -358,8 +336,8 @@ class Predictor:
         least = STEPS * PROTOCOLS["Simple"].grain_bytes
         return max(least, whole(self.options.env, "NCCL_BUFFSIZE") or DEFAULT_BUFFER_BYTES)
 
-    def _chain(self, call: Call) -> tuple[float, float, str, str]:
-        """Seconds of the fullest channel, the bandwidth part of it, the limiting resource, the engine level."""
+    def _chain(self, call: Call) -> _Kernel:
+        """The time of the fullest channel."""
         engine = self.options.engine
         machine = self.system, self.machine, self.parameters
         closed = _CLOSED.get(call.algorithm)
@@ -371,38 +349,23 @@ class Predictor:
                     f"engine {engine} cannot time {call.collective} by {ALGORITHM_NAMES[call.algorithm]}; "
                     "expected auto or closed_form"
                 )
-            if closed is not None:
-                time = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
-                return (*time(*machine, call), "closed_form")
-            return (*self._chain_of_a_root(call), "closed_form")
+            if closed is None:
+                return self._chain_of_a_root(call)
+            return _Kernel(*getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")(*machine, call))
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return self._tree_timer().time(self.parameters, call)
+            return _Kernel(*self._tree.time(self.parameters, call))
         plan = lower_ring(*machine, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring
 
-            return (*time_ring(plan), plan.limit, "event")
+            return _Kernel(*time_ring(plan), plan.limit, "event")
         uniform = timing.is_uniform(plan)
         if engine == "closed_form" and not uniform:
             raise ScenarioError(
                 "engine closed_form needs a ring whose hops are all alike (one node); expected auto, wavefront or event"
             )
         if uniform and engine != "wavefront":
-            return (*timing.ring_closed_form(plan), plan.limit, "closed_form")
-        return (*timing.ring_wavefront(plan), plan.limit, "wavefront")
-
-
-def _within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
-    """The machine without NVLink where `peer_level` is below it; that level; the variable without effect, if one is."""
-    level = peer_level(topology, version, env)
-    if level >= PATHS.index("NVL") or not any(group.nvlink_links for group in topology.groups):
-        return topology, level, ""
-    from commsim.topology.faults import without_nvlink
-
-    try:
-        return without_nvlink(topology), level, ""
-    except TopologyError:
-        name = "NCCL_P2P_DISABLE=1" if whole(env, "NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
-        return topology, PATHS.index("SYS"), f"{name} has no effect on the rates: only NVLink joins all GPUs of a node"
+            return _Kernel(*timing.ring_closed_form(plan), plan.limit)
+        return _Kernel(*timing.ring_wavefront(plan), plan.limit, "wavefront")

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor, log2
-from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import CHAINED
-
-if TYPE_CHECKING:
-    from commsim.nccl.system import System
+from commsim.nccl.system import System
 
 WARP = 32
 """Threads that run together."""
@@ -129,23 +126,21 @@ def _tree_ll128(system: System, nbytes: int, chunk: int) -> int:
 
 
 def _nvls(system: System, part: Part, step: int) -> int:
-    chunk = min(step, system.nvls_chunk)
-    width = part.channels * heads(system)
-    for factor, least in ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)):
-        if part.nbytes < factor * width * chunk:
-            chunk = min(chunk, least)
-    return chunk
+    return _cut(system, part, min(step, system.nvls_chunk), ((64, 64), (8, 32), (2, 16)))
 
 
 def _nvls_tree(system: System, part: Part) -> int:
     most = system.nvls_tree_chunk
     if most is None:
         most = 64 * KIB if system.nodes >= 4 else system.nvls_chunk
-    chunk = min(system.nvls_chunk, most)
-    width = part.channels * heads(system)
-    for factor, least in ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB)):
-        if part.nbytes < factor * width * chunk:
-            chunk = min(chunk, least)
+    return _cut(system, part, min(system.nvls_chunk, most), ((32, 256), (16, 128), (4, 64), (1, 32)))
+
+
+def _cut(system: System, part: Part, chunk: int, rules: tuple[tuple[int, int], ...]) -> int:
+    """A chunk of NVLS, of at most so many KiB where a part holds fewer than so many of them for each head."""
+    for factor, most in rules:
+        if part.nbytes < factor * part.channels * heads(system) * chunk:
+            chunk = min(chunk, most * KIB)
     return chunk
 
 

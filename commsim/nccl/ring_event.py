@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +13,7 @@ from commsim.engine.simulate import simulate
 from commsim.nccl.lower import RingPlan
 
 Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
 
 _TICK = 1e-17
 """Seconds in which services are counted where they are not bytes over a rate."""
@@ -67,16 +66,15 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     Ops are the rows, then an arrival of each, one hop later, then the copies of what the network brought in the last
     step of a loop, which hold the link of the receiver.
     """
-    n, rows, table = plan.ranks, schedule.rows, _table(plan, schedule)
+    n, rows = plan.ranks, schedule.rows
+    service_s, hop_s, keep_s, loop = _times(plan, schedule)
     ptr, idx = schedule.dependencies()
     row = np.arange(rows, dtype=np.int64)
-    kept = np.flatnonzero(table.keep_s)
+    kept = np.flatnonzero(keep_s)
     copies = 2 * rows + np.arange(kept.size, dtype=np.int64)
     at = schedule.dst[kept].astype(np.int64)
     # A rank begins its next loop when all is kept, and not with what others have sent it already.
-    copy, later = np.nonzero(
-        (at[:, None] == schedule.src[None, :]) & (table.loop[kept][:, None] + 1 == table.loop[None, :])
-    )
+    copy, later = np.nonzero((at[:, None] == schedule.src[None, :]) & (loop[kept][:, None] + 1 == loop[None, :]))
     before = np.concatenate([row, rows + np.repeat(row, np.diff(ptr)), rows + kept, copies[copy]])
     after = np.concatenate([rows + row, idx, copies, later])
     order, ops = np.argsort(before, kind="stable"), 2 * rows + kept.size
@@ -85,12 +83,12 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     if plan.crossing is None and held == 0.0 and plan.staging_rate == np.inf:
         nbytes, rate = np.concatenate([schedule.payload_bytes(), np.zeros(rows, np.int64)]), plan.rate
     else:  # a slice or a message may take longer than its bytes: whole units of time stand for them
-        seconds = np.concatenate([table.service_s, np.zeros(rows), table.keep_s[kept]])
+        seconds = np.concatenate([service_s, np.zeros(rows), keep_s[kept]])
         nbytes, rate = np.rint(seconds / _TICK).astype(np.int64), np.full(n, 1 / _TICK)
     return Program(
         nbytes=nbytes,
         route=np.concatenate([schedule.src, nowhere, at]).astype(np.int32),
-        delay_s=np.concatenate([np.zeros(rows), table.hop_s, np.zeros(kept.size)]),
+        delay_s=np.concatenate([np.zeros(rows), hop_s, np.zeros(kept.size)]),
         succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(before, minlength=ops))]).astype(np.int64),
         succ_idx=after[order].astype(np.int32),
         route_ptr=np.append(np.arange(n + 1, dtype=np.int64), n),
@@ -100,17 +98,8 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
+def _times(plan: RingPlan, schedule: Schedule) -> tuple[Float64, Float64, Float64, Int64]:
     """Of each row: seconds of its service, of its hop, and of the copy of what it brings (0: none); its loop."""
-
-    service_s: Float64
-    hop_s: Float64
-    keep_s: Float64
-    loop: npt.NDArray[np.int64]
-
-
-def _table(plan: RingPlan, schedule: Schedule) -> _Rows:
     n = plan.ranks
     loops = [loop for loop in plan.loops for _ in range(loop.count)]
     count = np.array([plan.steps * n * loop.slices for loop in loops])
@@ -121,7 +110,7 @@ def _table(plan: RingPlan, schedule: Schedule) -> _Rows:
     kept = np.where(last, keep[loop, schedule.dst], 0.0)
     staging = np.array([plan.staging_of(each) for each in loops])
     began = np.where(schedule.step == first_step, staging[loop], 0.0)
-    return _Rows(service[loop, schedule.src] + began, hop[loop, schedule.src], kept, loop)
+    return service[loop, schedule.src] + began, hop[loop, schedule.src], kept, loop
 
 
 def time_ring(plan: RingPlan) -> tuple[float, float]:

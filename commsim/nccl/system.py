@@ -9,6 +9,9 @@ from commsim.nccl.version import Version
 NVLS_CHUNK = 128 * 1024
 """Bytes of a chunk of NVLS unless NCCL_NVLS_CHUNKSIZE says otherwise (src/transport/nvls.cc)."""
 
+PATTERNS = {1: "BALANCED_TREE", 2: "SPLIT_TREE", 3: "TREE", 4: "RING", 5: "NVLS", 6: "COLLNET_DIRECT"}
+"""Patterns of graphs by NCCL's numbers (src/include/graph.h)."""
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -17,7 +20,7 @@ class Graph:
     channels: int
     intra_gbps: float
     inter_gbps: float
-    pattern: str  # RING, TREE, BALANCED_TREE, SPLIT_TREE, NVLS, COLLNET_DIRECT
+    pattern: str  # of `PATTERNS`
     intra_type: str
     inter_type: str
     same_channels: bool = True  # every channel visits the GPUs in the same order
@@ -72,56 +75,36 @@ NamedGraphs = tuple[tuple[str, Graph | None], ...]
 """Graphs by name: ring, tree, nvls, collnet_chain, collnet_direct; None: looked for without success."""
 
 _OLD = (42.0, 30.0, 24.0, 21.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.4, 1.2, 0.24, 0.12)
+_TAIL = (18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
 _SLOW = (2.4, 1.2, 0.24, 0.12)
 """GB/s of a channel (src/graph/search.cc)."""
+
+_Tried = tuple[tuple[tuple[float, ...], dict[float, Version]], ...]
+
+_HOPPER: _Tried = (
+    ((60.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 6.0, 3.0), {50.0: (2, 19, 0), 11.0: (2, 21, 0)}),
+    ((48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0, *_SLOW), {22.0: (2, 19, 0)}),
+)
+_BLACKWELL: _Tried = (
+    ((90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 19.0), {18.0: (2, 27, 0), 45.0: (2, 29, 0)}),
+    (
+        (96.0, 48.0, 45.1, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0, *_SLOW),
+        {80.0: (2, 29, 0), 86.0: (2, 30, 0)},
+    ),
+)
+"""Inside a node and between nodes: those of the first version that tries them, and those added since."""
 
 
 def speeds(sm: int, inter: bool, version: Version) -> tuple[float, ...]:
     """The speeds tried inside a node, or between nodes, fastest first."""
     if version < (2, 12, 0):
         return _OLD
-    if sm >= 100 and version >= (2, 25, 0):
-        return _blackwell_inter(version) if inter else _blackwell_intra(version)
-    if sm >= 90 and version >= (2, 18, 0):
-        return _hopper_inter(version) if inter else _hopper_intra(version)
-    early = version < (2, 15, 0)
-    tail = (18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
-    if inter:
-        return (48.0, 30.0, 24.0, 22.0, *tail, *_SLOW) if early else (48.0, 30.0, 28.0, 24.0, 20.0, *tail, *_SLOW)
-    return (44.0, 30.0, 22.0, *tail) if early else (40.0, 30.0, 20.0, *tail)
-
-
-def _hopper_intra(version: Version) -> tuple[float, ...]:
-    tried = [60.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 6.0, 3.0]
-    if version >= (2, 19, 0):
-        tried.append(50.0)
-    if version >= (2, 21, 0):
-        tried.append(11.0)
-    return tuple(sorted(tried, reverse=True))
-
-
-def _hopper_inter(version: Version) -> tuple[float, ...]:
-    tried = [48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0, *_SLOW]
-    if version >= (2, 19, 0):
-        tried.append(22.0)
-    return tuple(sorted(tried, reverse=True))
-
-
-def _blackwell_intra(version: Version) -> tuple[float, ...]:
-    tried = [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 19.0]
-    if version >= (2, 27, 0):
-        tried.append(18.0)
-    if version >= (2, 29, 0):
-        tried.append(45.0)
-    return tuple(sorted(tried, reverse=True))
-
-
-def _blackwell_inter(version: Version) -> tuple[float, ...]:
-    if version < (2, 27, 0):
-        return _hopper_inter(version)
-    tried = [96.0, 48.0, 45.1, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0, *_SLOW]
-    if version >= (2, 29, 0):
-        tried.append(80.0)
-    if version >= (2, 30, 0):
-        tried.append(86.0)
-    return tuple(sorted(tried, reverse=True))
+    if sm >= 100 and version >= (2, 27 if inter else 25, 0):
+        tried, added = _BLACKWELL[inter]
+    elif sm >= 90 and version >= (2, 18, 0):
+        tried, added = _HOPPER[inter]
+    elif version < (2, 15, 0):
+        return (48.0, 30.0, 24.0, 22.0, *_TAIL, *_SLOW) if inter else (44.0, 30.0, 22.0, *_TAIL)
+    else:
+        return (48.0, 30.0, 28.0, 24.0, 20.0, *_TAIL, *_SLOW) if inter else (40.0, 30.0, 20.0, *_TAIL)
+    return tuple(sorted([*tried, *(gbps for gbps, since in added.items() if version >= since)], reverse=True))

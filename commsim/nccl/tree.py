@@ -13,28 +13,25 @@ hop has the share that the busiest of these links leaves a channel (`commsim.ncc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
-from commsim.engine.program import Program
+from commsim.engine.program import Program, places_along
 from commsim.engine.simulate import simulate
 from commsim.nccl.channels import Call
 from commsim.nccl.lower import tree_share
 from commsim.nccl.machine import Machine, intra_bandwidth, nic_efficiency, node_rate
 from commsim.nccl.messages import message_turn, network_hop
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import WARP, Part, chunk_bytes, step_bytes
 from commsim.nccl.system import System
+from commsim.topology.graph import RouteTable, Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind
-
-if TYPE_CHECKING:
-    from commsim.nccl.parameters import Parameters
-    from commsim.topology.graph import RouteTable, Topology
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -50,24 +47,11 @@ def piece_bytes(call: Call) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """What does not depend on the size: the rows of one pair of trees in a number of pieces, and their routes."""
+    """The rows of one pair of trees in a number of pieces: all of a Program but sizes, delays and rates."""
 
-    schedule: Schedule
-    succ_ptr: Int64
-    succ_idx: Int32
-    across: npt.NDArray[np.bool_]
-    route: Int32
-    route_ptr: Int64
-    route_link: Int32
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One simulation: seconds, how long the busiest link was held, and what that link is."""
-
-    seconds: float
-    busy: float
-    limit: str
+    program: Program
+    piece: npt.NDArray[np.integer]  # of each row
+    across: npt.NDArray[np.bool_]  # to another node
 
 
 class TreeTimer:
@@ -90,21 +74,21 @@ class TreeTimer:
         piece, nbytes = piece_bytes(call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
         if pieces <= 3 * self._coarse:
-            run = self._run(parameters, call, nbytes, pieces)
-            return run.seconds, run.busy, run.limit, "event"
-        first, second = (self._run(parameters, call, nbytes, n) for n in (self._coarse, 2 * self._coarse))
+            return (*self._run(parameters, call, nbytes, pieces), "event")
+        first, _, _ = self._run(parameters, call, nbytes, self._coarse)
+        second, busy, limit = self._run(parameters, call, nbytes, 2 * self._coarse)
         # A + F * piece, carried on from cuts into `coarse` and 2 `coarse` pieces to one into `pieces`.
-        seconds = second.seconds - (first.seconds - second.seconds) * (1 - 2 * self._coarse / pieces)
-        return seconds, second.busy, second.limit, "event, two cuts"
+        return second - (first - second) * (1 - 2 * self._coarse / pieces), busy, limit, "event, two cuts"
 
-    def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> _Run:
+    def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
+        """Seconds of one simulation, how long the busiest link was held, and what that link is."""
         # Children of one node finish at different times, so that the order of the rows is not that on the links.
         outcome = simulate(self.program(parameters, call, nbytes, pieces), in_order=False)
         busiest = int(np.argmax(outcome.link_busy_s))
         limit = "host memory" if self.machine.intra_kind == "host" else "thread block"
         if busiest >= self._blocks:
             limit = LINK_NAMES[LinkKind(self.topology.link_kind[busiest - self._blocks])]
-        return _Run(float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit)
+        return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit
 
     def program(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> Program:
         """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
@@ -117,27 +101,20 @@ class TreeTimer:
         if machine.intra_kind == "host":  # which the routes do not pass; a rank sends up and down its chain
             share = intra_bandwidth(machine, parameters, call.protocol) / (2 * call.split.channels)
             block = min(block, share / call.protocol.wire_factor)
-        message = self._message_bytes(call, nbytes)
+        # Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has.
+        chunk = chunk_bytes(self.system, "all_reduce", "tree", call.protocol, Part(nbytes), call.buffer_bytes)
+        message = max(1, min(chunk, nbytes))
         # As in a ring, a block waits beside the bytes of what it handles at once, here a chunk of any protocol; the
         # first chunk's wait lies in the base.
         block = nbytes / (nbytes / block + (nbytes / message - 1) * parameters.pause.of(name))
         network = self._network_hop(parameters, call, message, nbytes / pieces)
         small, larger = divmod(nbytes, pieces)
-        return Program(
-            nbytes=small + (shape.schedule.src_chunk % pieces < larger),
-            route=shape.route,
+        links = self._link_bandwidth(parameters, call, nbytes, message)
+        return replace(
+            shape.program,
+            nbytes=small + (shape.piece < larger),
             delay_s=np.where(shape.across, network, inside),
-            succ_ptr=shape.succ_ptr,
-            succ_idx=shape.succ_idx,
-            route_ptr=shape.route_ptr,
-            route_link=shape.route_link,
-            link_bandwidth=np.concatenate(
-                [
-                    np.full(self._blocks, block),
-                    self._link_bandwidth(parameters, call, nbytes, message),
-                ]
-            ),
-            link_latency=np.zeros(self._blocks + self.topology.link_bandwidth.size),
+            link_bandwidth=np.concatenate([np.full(self._blocks, block), links]),
         )
 
     def schedule(self, pieces: int) -> Schedule:
@@ -162,20 +139,19 @@ class TreeTimer:
         table = self.topology.routes(pairs // n, pairs % n, 0 if self.system.nodes > 1 else None)
         routes, route = np.unique(block * pairs.size + pair, return_inverse=True)
         route_ptr, route_link = _with_block(routes // pairs.size, table, routes % pairs.size, self._blocks)
-        return _Shape(
-            schedule=schedule,
+        links = self._blocks + self.topology.link_bandwidth.size
+        program = Program(
+            nbytes=np.zeros(schedule.rows, np.int64),
+            route=route.astype(np.int32),
+            delay_s=np.zeros(schedule.rows),
             succ_ptr=succ_ptr,
             succ_idx=succ_idx,
-            across=src // ppn != dst // ppn,
-            route=route.astype(np.int32),
             route_ptr=route_ptr,
             route_link=route_link,
+            link_bandwidth=np.ones(links),
+            link_latency=np.zeros(links),
         )
-
-    def _message_bytes(self, call: Call, nbytes: int) -> int:
-        """Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has."""
-        chunk = chunk_bytes(self.system, "all_reduce", "tree", call.protocol, Part(nbytes), call.buffer_bytes)
-        return max(1, min(chunk, nbytes))
+        return _Shape(program, schedule.src_chunk % pieces, src // ppn != dst // ppn)
 
     def _network_hop(self, parameters: Parameters, call: Call, message: int, piece: float) -> float:
         """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""
@@ -214,13 +190,7 @@ class TreeTimer:
 
 def _with_block(block: Int64, table: RouteTable, pair: Int64, blocks: int) -> tuple[Int64, Int32]:
     """Routes in CSR form: the service link `block`, then the topology's links of `pair`, numbered after the blocks."""
-    first = table.ptr[table.index[pair]]
-    length = table.ptr[table.index[pair] + 1] - first
-    ptr = np.concatenate([[0], np.cumsum(length + 1)])
-    links = np.empty(int(ptr[-1]), np.int32)
-    links[ptr[:-1]] = block
-    inner = np.ones(links.size, bool)
-    inner[ptr[:-1]] = False
-    at = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length) + np.repeat(first, length)
-    links[inner] = table.link[at] + blocks
-    return ptr, links
+    route = table.index[pair]
+    length = np.diff(table.ptr)[route]
+    links = table.link[places_along(table.ptr, route)] + blocks
+    return np.concatenate([[0], np.cumsum(length + 1)]), np.insert(links, np.cumsum(length) - length, block)

@@ -9,22 +9,15 @@ model (`commsim.nccl.predict`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 from commsim.collectives.semantics import CHAINED
 from commsim.nccl import tuner_tables as tables
-from commsim.nccl.environment import PATHS, PROTOCOL_NAMES, Allowed, ring_always, ring_backup, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, PROTOCOL_NAMES, Allowed, whole
 from commsim.nccl.operation import SUM, Operation, passed_over, ring_factor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import System
 from commsim.nccl.tuner_formulas import bandwidth, graph_of, latency
 from commsim.nccl.version import Version
-
-ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
-"""In NCCL's order: the first of equals wins."""
-
-Rules = Allowed
-"""What NCCL_ALGO and NCCL_PROTO allow (`commsim.nccl.environment`)."""
 
 _SIMPLE = 2
 
@@ -52,56 +45,48 @@ def table(
     system: System, collective: str, version: Version, env: dict[str, str] | None = None
 ) -> dict[tuple[str, str], TuningEntry]:
     """NCCL's table for one collective: an entry for every algorithm of the version and every protocol."""
-    env = env or {}
-    rules = Allowed.from_env(env, collective)
+    rules = Allowed.from_env(env or {}, collective)
     entries: dict[tuple[str, str], TuningEntry] = {}
     for algorithm in tables.algorithms(version):
         for protocol, name in enumerate(PROTOCOL_NAMES):
             if not _computed(system, collective, algorithm, protocol, version):
                 entries[algorithm, name] = TuningEntry(0.0, 0.0)
                 continue
-            rate = 0.0
-            if (
-                algorithm in rules.algorithms
-                and name in rules.protocols
-                and _enabled(system, algorithm, version)
-                and (protocol != 1 or rules.forced_ll128 or _whole_lines(system, algorithm, version))
+            entry = _entry(system, collective, algorithm, protocol, version)
+            allowed = algorithm in rules.algorithms and name in rules.protocols and _enabled(system, algorithm, version)
+            if not allowed or (
+                protocol == 1 and not rules.forced_ll128 and not whole_lines(system, algorithm, version)
             ):
-                rate = bandwidth(system, collective, algorithm, protocol, version)
-            entries[algorithm, name] = TuningEntry(latency(system, collective, algorithm, protocol, version), rate)
-    if ring_always(version) and not any(e.algbw_gbps for e in entries.values()):
+                entry = TuningEntry(entry.latency_us, 0.0)
+            entries[algorithm, name] = entry
+    # Before 2.24 a ring stays when the environment leaves a collective without any algorithm.
+    if version < (2, 24, 0) and not any(e.algbw_gbps for e in entries.values()):
         entries |= _backup(system, collective, version, rules)
     return entries
 
 
-def _backup(system: System, collective: str, version: Version, rules: Rules) -> dict[tuple[str, str], TuningEntry]:
+def _entry(system: System, collective: str, algorithm: str, protocol: int, version: Version) -> TuningEntry:
+    call = system, collective, algorithm, protocol, version
+    return TuningEntry(latency(*call), bandwidth(*call))
+
+
+def _backup(system: System, collective: str, version: Version, rules: Allowed) -> dict[tuple[str, str], TuningEntry]:
     """The ring's entries that stay although NCCL_ALGO leaves it out."""
     return {
-        ("ring", name): TuningEntry(
-            latency(system, collective, "ring", protocol, version),
-            bandwidth(system, collective, "ring", protocol, version),
-        )
+        ("ring", name): _entry(system, collective, "ring", protocol, version)
         for protocol, name in enumerate(PROTOCOL_NAMES)
-        if name in rules.protocols and (protocol != 1 or _whole_lines(system, "ring", version))
+        if name in rules.protocols and (protocol != 1 or whole_lines(system, "ring", version))
     }
 
 
 def expected(
-    system: System,
-    collective: str,
-    nbytes: int,
-    version: Version,
-    env: dict[str, str] | None = None,
-    *,
-    pipe_ops: int = 1,
+    system: System, collective: str, nbytes: int, version: Version, env: dict[str, str] | None = None
 ) -> list[Candidate]:
     """Every (algorithm, protocol) that a communicator has, with the time that `ncclTopoGetAlgoTime` gives for `nbytes`.
 
-    `nbytes` is NCCL's basis: the larger of the send and the receive buffer. `pipe_ops` is the number of calls of a
-    group that each channel takes (1 for a call of its own).
+    `nbytes` is NCCL's basis: the larger of the send and the receive buffer.
     """
-    found = table(system, collective, version, env)
-    return _timed(system, collective, nbytes, version, found, pipe_ops)
+    return _timed(system, collective, nbytes, version, table(system, collective, version, env))
 
 
 def candidates(
@@ -114,37 +99,39 @@ def candidates(
     operation: Operation = SUM,
 ) -> list[Candidate]:
     """What of `expected` NCCL compares for one call, which its types and reduction limit (src/enqueue.cc)."""
-    found = [
+    compared = [
         c
         for c in expected(system, collective, nbytes, version, env)
         if not passed_over(system, collective, c.algorithm, version, operation)
     ]
-    if not found and ring_backup(version):
+    if not compared and (2, 19, 0) <= version < (2, 24, 0):  # a ring stays whatever the type
         rules = Allowed.from_env(env or {}, collective)
-        found = _timed(system, collective, nbytes, version, _backup(system, collective, version, rules), 1)
+        compared = _timed(system, collective, nbytes, version, _backup(system, collective, version, rules))
     factor = ring_factor(system, collective, version, operation)
-    return [replace(c, time_us=c.time_us * factor) if c.algorithm == "ring" else c for c in found]
+    return [replace(c, time_us=c.time_us * factor) if c.algorithm == "ring" else c for c in compared]
 
 
 def _timed(
-    system: System,
-    collective: str,
-    nbytes: int,
-    version: Version,
-    entries: dict[tuple[str, str], TuningEntry],
-    pipe_ops: int,
+    system: System, collective: str, nbytes: int, version: Version, entries: dict[tuple[str, str], TuningEntry]
 ) -> list[Candidate]:
-    return [
-        Candidate(
-            algorithm,
-            protocol,
-            entry.latency_us,
-            entry.algbw_gbps,
-            _time(system, collective, algorithm, PROTOCOL_NAMES.index(protocol), nbytes, entry, version, pipe_ops),
-        )
-        for (algorithm, protocol), entry in entries.items()
-        if entry.algbw_gbps > 0.0
-    ]
+    """The entries that can be chosen, with the time of `nbytes` in us."""
+    timed = []
+    for (algorithm, protocol), entry in entries.items():
+        rate, wait = entry.algbw_gbps, entry.latency_us
+        if rate > 0.0:
+            if collective == "all_reduce" and _corrected(system, algorithm, version):
+                rate *= tables.tree_correction(algorithm, PROTOCOL_NAMES.index(protocol), nbytes, version)
+            if collective == "all_reduce" and algorithm == "ring" and protocol == "Simple" and system.nodes > 1:
+                wait *= _plateau(system, nbytes, version)
+            time = wait + nbytes / (1000.0 * rate)
+            timed.append(Candidate(algorithm, protocol, entry.latency_us, entry.algbw_gbps, time))
+    return timed
+
+
+def _corrected(system: System, algorithm: str, version: Version) -> bool:
+    """Whether the bandwidth of an algorithm depends on the size."""
+    nvls_too = version >= (2, 29, 0) and system.sm >= 100 and system.cpu_arch == "x86_64"
+    return algorithm == "tree" or (algorithm == "nvls_tree" and nvls_too)
 
 
 def left_out(
@@ -179,9 +166,6 @@ def max_threads(system: System, algorithm: str, protocol: str, env: dict[str, st
     return most if asked % 32 or asked > most else max(asked, 64)
 
 
-# -- rules ---------------------------------
-
-
 def _computed(system: System, collective: str, algorithm: str, protocol: int, version: Version) -> bool:
     """Whether NCCL computes the entry at all; it prints zeros for the rest."""
     if algorithm not in _of_collective(collective, version):
@@ -197,7 +181,7 @@ def _computed(system: System, collective: str, algorithm: str, protocol: int, ve
 def _of_collective(collective: str, version: Version) -> tuple[str, ...]:
     """The algorithms that a version has for a collective."""
     if collective == "all_reduce":
-        return tuple(a for a in ALGORITHMS if a != "pat")
+        return tuple(a for a in ALGORITHM_NAMES if a != "pat")
     if collective in CHAINED or version < (2, 17, 0) or (2, 18, 0) <= version < (2, 19, 0):
         return ("ring",)
     return ("ring", "nvls") if version < (2, 20, 0) else ("ring", "nvls", "collnet_direct", "pat")
@@ -211,12 +195,8 @@ def _enabled(system: System, algorithm: str, version: Version) -> bool:
     return algorithm != "nvls_tree" or system.nodes > 1
 
 
-def ll128_enabled(system: System, version: Version) -> bool:
-    """Whether a ring may use LL128: every path keeps 128-byte stores whole."""
-    return _whole_lines(system, "ring", version)
-
-
-def _whole_lines(system: System, algorithm: str, version: Version) -> bool:
+def whole_lines(system: System, algorithm: str, version: Version) -> bool:
+    """Whether an algorithm may use LL128: every path keeps 128-byte stores whole."""
     graph = graph_of(system, algorithm, version)
     if graph is None:
         return False
@@ -232,32 +212,6 @@ def _whole_lines(system: System, algorithm: str, version: Version) -> bool:
     else:
         known = system.sm in (70, 80)
     return near and near_nic and alike and known
-
-
-# -- time ---------------------------------
-
-
-def _time(
-    system: System,
-    collective: str,
-    algorithm: str,
-    protocol: int,
-    nbytes: int,
-    entry: TuningEntry,
-    version: Version,
-    pipe_ops: int,
-) -> float:
-    rate, wait = entry.algbw_gbps, entry.latency_us
-    corrected = algorithm == "tree"
-    if algorithm == "nvls_tree":
-        corrected = version >= (2, 29, 0) and system.sm >= 100 and system.cpu_arch == "x86_64"
-    if corrected and collective == "all_reduce":
-        rate *= tables.tree_correction(algorithm, protocol, nbytes, version)
-    if algorithm == "ring" and protocol == _SIMPLE and system.nodes > 1 and collective == "all_reduce":
-        wait *= _plateau(system, nbytes, version)
-    batch = 8 if version >= (2, 30, 0) else 9
-    count = pipe_ops if algorithm == "ring" else ceil(pipe_ops / batch)
-    return wait * count + nbytes / (1000.0 * rate)
 
 
 def _plateau(system: System, nbytes: int, version: Version) -> float:

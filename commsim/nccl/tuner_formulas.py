@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from math import floor, log2
-from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import CHAINED, REDUCING, WHOLE
 from commsim.nccl import tuner_tables as tables
-
-if TYPE_CHECKING:
-    from commsim.nccl.system import Graph, System
-    from commsim.nccl.version import Version
+from commsim.nccl.system import Graph, System
+from commsim.nccl.version import Version
 
 _LL, _LL128, _SIMPLE = range(3)
 

@@ -6,7 +6,8 @@ and their columns one node, two nodes, more nodes.
 
 from __future__ import annotations
 
-from commsim.nccl.version import Version
+from commsim.nccl.environment import ALGORITHM_NAMES
+from commsim.nccl.version import Version, newest
 
 Triple = tuple[float, float, float]
 Rows = tuple[Triple, ...]
@@ -14,17 +15,14 @@ Rows = tuple[Triple, ...]
 _ZERO: Triple = (0.0, 0.0, 0.0)
 
 
+_SINCE: dict[str, Version] = {
+    "collnet_direct": (2, 14, 0), "nvls": (2, 17, 0), "nvls_tree": (2, 18, 0), "pat": (2, 23, 0),
+}  # fmt: skip
+
+
 def algorithms(version: Version) -> tuple[str, ...]:
     """The algorithms that a version has, in the order in which it compares and prints them."""
-    if version < (2, 14, 0):
-        return ("tree", "ring", "collnet_chain")
-    if version < (2, 17, 0):
-        return ("tree", "ring", "collnet_direct", "collnet_chain")
-    if version < (2, 18, 0):
-        return ("tree", "ring", "collnet_direct", "collnet_chain", "nvls")
-    if version < (2, 23, 0):
-        return ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree")
-    return ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+    return tuple(name for name in ALGORITHM_NAMES if version >= _SINCE.get(name, (0, 0, 0)))
 
 
 def base_latency(algorithm: str, version: Version) -> Triple:
@@ -115,56 +113,49 @@ _LL128_BY_COLLECTIVE = {
 }
 
 
+_RING_LL128_OF_BLACKWELL = (
+    ((2, 25, 0), (73.4, 73.4, 73.4)),
+    ((2, 28, 7), (73.4, 34.6, 73.4)),
+    ((2, 29, 2), (34.5, 34.6, 34.5)),
+    ((2, 29, 7), (40.0, 40.0, 40.0)),
+)
+_TREE_LL128_OF_BLACKWELL = (((2, 25, 0), (73.4, 73.4, 58.0)), ((2, 28, 3), (55.6, 31.67, 20.0)))
+_TREE_OF_BLACKWELL = (((2, 25, 0), (77.4, 82.8, 72.0)), ((2, 28, 3), (70.0, 42.8, 24.0)))
+_VOLTA_TREE, _AMPERE_TREE = (26.5, 18.5, 10.0), (24.0, 23.6, 17.8)
+
+
 def ring_ll128_cap(version: Version, collective: str) -> Rows:
     """Most that one channel of a ring carries with LL128."""
     if version < (2, 10, 0):
         return ((_LL128_BY_COLLECTIVE[collective],) * 3,) * 4
     if version < (2, 17, 0):
         return ((20.0,) * 3,) * 4
-    blackwell: Triple = (36.7, 36.7, 36.7)
-    if version >= (2, 25, 0):
-        blackwell = (73.4, 73.4, 73.4)
-    if version >= (2, 28, 7):
-        blackwell = (73.4, 34.6, 73.4)
-    if version >= (2, 29, 2):
-        blackwell = (34.5, 34.6, 34.5)
-    if version >= (2, 29, 7):
-        blackwell = (40.0, 40.0, 40.0)
-    return ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, blackwell)
+    return ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, newest(version, _RING_LL128_OF_BLACKWELL, (36.7,) * 3))
 
 
 def tree_ll128_cap(version: Version, collective: str) -> Rows:
     """Most that one channel of a tree carries with LL128."""
     if version < (2, 18, 3):
         return ring_ll128_cap(version, collective)
-    blackwell: Triple = (36.7, 36.7, 29.0)
-    if version >= (2, 25, 0):
-        blackwell = (73.4, 73.4, 58.0)
-    if version >= (2, 28, 3):
-        blackwell = (55.6, 31.67, 20.0)
-    return ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), blackwell)
+    hopper = (36.7, 36.7, 29.0)
+    return ((20.0,) * 3, (20.0,) * 3, hopper, newest(version, _TREE_LL128_OF_BLACKWELL, hopper))
 
 
 def tree_cap(version: Version) -> Rows:
     """Most that one channel of a tree carries with any protocol."""
-    volta, ampere = (26.5, 18.5, 10.0), (24.0, 23.6, 17.8)
+    volta, ampere = _VOLTA_TREE, _AMPERE_TREE
     if version < (2, 10, 0):
-        return (volta, (24.0, 22.5, 16.0), (24.0, 22.5, 16.0), (24.0, 22.5, 16.0))
+        return (volta, *((24.0, 22.5, 16.0),) * 3)
     if version < (2, 17, 0):
         return (volta, ampere, ampere, ampere)
     hopper = (38.7, 41.4, 36.0 if version >= (2, 18, 3) else 33.0)
-    blackwell: Triple = hopper
-    if version >= (2, 25, 0):
-        blackwell = (77.4, 82.8, 72.0)
-    if version >= (2, 28, 3):
-        blackwell = (70.0, 42.8, 24.0)
-    return (volta, ampere, hopper, blackwell)
+    return (volta, ampere, hopper, newest(version, _TREE_OF_BLACKWELL, hopper))
 
 
 def nvls_tree_cap(version: Version) -> Rows:
     """Most that one channel of NVLSTree carries, from 2.28."""
     beyond = 80.0 if version >= (2, 30, 0) else 43.8 if version >= (2, 28, 9) else 43.1
-    return ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, beyond))
+    return (_VOLTA_TREE, _AMPERE_TREE, (0.0, 57.7, 45.5), (0.0, 96.0, beyond))
 
 
 NVLS_EFFICIENCY = (0.0, 0.0, 0.85, 0.74)

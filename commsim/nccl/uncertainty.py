@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from commsim.document import read_documents, validate
-
-if TYPE_CHECKING:
-    from commsim.nccl.machine import Machine
-    from commsim.nccl.system import System
+from commsim.nccl.machine import Machine
+from commsim.nccl.parameters import Frozen
+from commsim.nccl.system import System
 
 RESIDUALS = Path(__file__).parent / "residuals.yaml"
 
@@ -40,10 +38,8 @@ def of_sort(link: str) -> str:
     return INSIDE if link.startswith("nvlink") or link in ("pcie", "none") else BETWEEN
 
 
-class Quantiles(BaseModel):
+class Quantiles(Frozen):
     """Measured / predicted: the lower and the upper quantile over `n` sizes of some systems."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     low: float = Field(gt=0)
     high: float = Field(gt=0)
@@ -51,10 +47,8 @@ class Quantiles(BaseModel):
     systems: int = Field(ge=1)
 
 
-class MeasuredKind(BaseModel):
+class MeasuredKind(Frozen):
     """What was measured of a generation (or of all: `ANY`) on a kind of link, and the quantiles by size band."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     generation: str
     link: str
@@ -64,10 +58,8 @@ class MeasuredKind(BaseModel):
     bands: dict[str, Quantiles]
 
 
-class Residuals(BaseModel):
+class Residuals(Frozen):
     """All kinds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     kinds: list[MeasuredKind]
 
@@ -107,17 +99,16 @@ def spread(
     known = {(k.generation, k.link): k for k in (residuals().kinds if kinds is None else kinds)}
     band = band_of(nbytes)
     own = known.get((generation, link))
-    what = f"{generation} over {link}"
-    warning = ""
+    warning, here = "", f"{generation} over {link}"
     if own is None or band not in own.bands:
-        warning = f"outside what was measured: no curve of {what} in this size range"
+        warning = f"outside what was measured: no curve of {here} in this size range"
     elif nbytes > own.largest or nbytes < own.smallest:
-        warning = f"outside what was measured: {what} from {own.smallest} to {own.largest} B"
+        warning = f"outside what was measured: {here} from {own.smallest} to {own.largest} B"
     elif nodes > own.most_nodes:
-        warning = f"outside what was measured: {what} on up to {own.most_nodes} nodes"
+        warning = f"outside what was measured: {here} on up to {own.most_nodes} nodes"
     wider = [known.get(key) for key in ((generation, link), (ANY, link), (ANY, of_sort(link)))]
-    found = [k.bands[band] for k in wider if k is not None and band in k.bands]
-    if not found:
+    measured = [k.bands[band] for k in wider if k is not None and band in k.bands]
+    if not measured:
         return None
-    best = next((q for q in found if q.systems >= LEAST), found[-1])
+    best = next((q for q in measured if q.systems >= LEAST), measured[-1])
     return Spread(min(1.0, best.low), max(1.0, best.high), warning)

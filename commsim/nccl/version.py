@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import TypeVar
 
 from commsim.errors import UnitError
 
 Version = tuple[int, int, int]
+V = TypeVar("V")
 
 ASSUMED: Version = (2, 26, 2)
 """Where a scenario states no version: a release in wide use; its tuner is that of 2.23 to 2.27 up to Hopper."""
@@ -28,3 +31,8 @@ def parse_version(text: str) -> Version:
 def format_version(version: Version) -> str:
     """``(2, 26, 2)`` as ``"2.26.2"``."""
     return ".".join(map(str, version))
+
+
+def newest(version: Version, rows: Iterable[tuple[Version, V]], first: V) -> V:
+    """The last value that a version has of (since when, value), oldest first; `first` before all of them."""
+    return [first, *(value for since, value in rows if version >= since)][-1]

@@ -8,15 +8,12 @@ A NIC and its port on the network are two devices, with a link of the port's rat
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.nccl.environment import THROUGH_HOST, path_level, whole
 from commsim.nccl.paths import (
     C2C,
-    DIS,
-    LOC,
     LOCAL_GBPS,
     NET,
     NO_PATH,
@@ -32,20 +29,12 @@ from commsim.nccl.paths import (
     peer_level,
 )
 from commsim.nccl.version import Version
-from commsim.topology.graph import LinkKind, VertexKind
+from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.sockets import SKYLAKE, socket_gb_per_s
 from commsim.units import GIGA, gb_per_s
 
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
-
-__all__ = ["C2C", "LOC", "NVL", "P2C", "PHB", "PIX", "PXB", "PXN", "SYS", "NodeView", "Path", "view_of"]
-
 _NEW_INTEL_SINCE: Version = (2, 26, 0)
 """Up to 2.25 NCCL tells only Skylake from older models (src/graph/topo.cc, ncclTopoAddCpu)."""
-
-_MOST_CHANNELS = 64
-"""MAXCHANNELS: as many channels are asked for the NIC of a GPU."""
 
 _TYPES_SINCE: dict[int, Version] = {C2C: (2, 25, 0), P2C: (2, 27, 0)}
 """Path types that earlier versions do not know (src/graph/topo.h; not in 2.24.3, not in 2.26.6)."""
@@ -93,14 +82,6 @@ class NodeView:
     max_gbps: float = 0.0
     total_gbps: float = 0.0
 
-    def worst_gpu_type(self) -> int:
-        """The farthest type among the paths between two GPUs; LOC for one GPU."""
-        return max((p.type for a, row in enumerate(self.gpu_gpu) for b, p in enumerate(row) if a != b), default=LOC)
-
-    def nearest_gpu_type(self) -> int:
-        """The nearest type among the paths between two GPUs; LOC for one GPU."""
-        return min((p.type for a, row in enumerate(self.gpu_gpu) for b, p in enumerate(row) if a != b), default=LOC)
-
     def split_nvlink(self) -> bool:
         """Whether NVLink joins the GPUs into two groups of more than one (src/graph/paths.cc, ncclTopoSplitNvLink)."""
         group = list(range(self.gpus))
@@ -115,27 +96,23 @@ class NodeView:
         best = min(((-p.gbps, p.type) for p in paths if p.gbps > 0), default=None)
         return [n for n, p in enumerate(paths) if (-p.gbps, p.type) == best]
 
-    def local_net(self, gpu: int, channel: int) -> int | None:
-        """The NIC that NCCL gives a GPU for a channel: neighbours start at different NICs."""
+    def local_nets(self, gpu: int) -> list[int]:
+        """The NICs that NCCL gives a GPU for its channels, in turn: neighbours start at different NICs."""
         nets = self.nearest(self.gpu_net[gpu])
         if not nets:
-            return None
+            return []
         first = gpu
         if len(nets) & (len(nets) - 1) == 0:
             bits = len(nets).bit_length() - 1
             first = int(f"{gpu % len(nets):0{bits}b}"[::-1], 2) if bits else 0
         sharing = max(1, len(self.nearest(self.net_gpu[nets[0]])))
-        return nets[(first + channel % -(-len(nets) // sharing)) % len(nets)]
+        return [nets[(first + turn) % len(nets)] for turn in range(-(-len(nets) // sharing))]
 
     def local_gpu(self, net: int) -> int | None:
         """The GPU that is given a NIC first; None where it is nobody's own (src/graph/topo.cc, ncclTopoGetLocalGpu)."""
-        near = self.nearest(self.net_gpu[net])
-        turns = {g: len(self.nearest(self.gpu_net[g])) for g in near}
-        for channel in range(min(_MOST_CHANNELS, max(turns.values(), default=0))):
-            for gpu in near:
-                if self.local_net(gpu, channel) == net:
-                    return gpu
-        return None
+        turns = {gpu: self.local_nets(gpu) for gpu in self.nearest(self.net_gpu[net])}
+        given = [gpu for gpu, nets in turns.items() if net in nets]
+        return min(given, key=lambda gpu: turns[gpu].index(net), default=None)
 
 
 def view_of(topology: Topology, version: Version, env: dict[str, str]) -> NodeView:
@@ -159,6 +136,9 @@ class _Builder:
         for nic, net in zip(nics, self.nets, strict=True):
             self.wiring.join(self._device(nic), net, NET, gb_per_s(t.nic_bandwidth))
         self.wiring.sort()
+        self.to_host = {v: self.wiring.paths_to(v) for v in self.hosts}
+        self.to_gpu = [self.wiring.paths_to(v) for v in self.gpus]
+        self.to_net = [self.wiring.paths_to(v) for v in self.nets]
 
     def _join(self) -> None:
         t = self.topology
@@ -187,10 +167,9 @@ class _Builder:
 
     def view(self) -> NodeView:
         t, w = self.topology, self.wiring
-        self.to_host = {v: w.paths_to(v) for v in self.hosts}
-        to_gpu, to_net = [w.paths_to(v) for v in self.gpus], [w.paths_to(v) for v in self.nets]
+        to_gpu, to_net = self.to_gpu, self.to_net
         switches = [v for v, kind in w.kind.items() if kind is VertexKind.NVSWITCH and self.peer_level >= NVL]
-        switches = [v for v in switches if all(v in found for found in to_gpu)]  # faults may cut GPUs off
+        switches = [v for v in switches if all(v in paths for paths in to_gpu)]  # faults may cut GPUs off
         old = t.gpu.sm < 80
         view = NodeView(
             gpus=len(self.gpus),
@@ -206,17 +185,17 @@ class _Builder:
             into_old_gpu=[old and w.kind[d] is VertexKind.GPU for d in w.dst],
             gpu_ports=[self._port(v) for v in self.gpus],
         )
-        view.gpu_gpu = [[self._peer(to_gpu[b], a, b) for b in range(view.gpus)] for a in range(view.gpus)]
-        view.gpu_net = [[found.get(v, NO_PATH) for found in to_net] for v in self.gpus]
-        view.net_gpu = [[found.get(v, NO_PATH) for found in to_gpu] for v in self.nets]
+        view.gpu_gpu = [[self._peer(a, b) for b in range(view.gpus)] for a in range(view.gpus)]
+        view.gpu_net = [[paths.get(v, NO_PATH) for paths in to_net] for v in self.gpus]
+        view.net_gpu = [[paths.get(v, NO_PATH) for paths in to_gpu] for v in self.nets]
         if switches:
             to = w.paths_to(switches[0])
             view.gpu_switch = [to[v] for v in self.gpus]
-            view.switch_gpu = [found[switches[0]] for found in to_gpu]
+            view.switch_gpu = [paths[switches[0]] for paths in to_gpu]
         self._reach_nics(view)
-        for rows in (view.gpu_gpu, view.gpu_net):
-            for row in rows:
-                row[:] = [replace(p, through_intel=p.type == PHB and self._intel()) for p in row]
+        intel = t.cpu.vendor == "intel" and t.cpu.arch == "x86_64"
+        for row in [*view.gpu_gpu, *view.gpu_net]:
+            row[:] = [replace(p, through_intel=intel and p.type == PHB) for p in row]
         if t.network in THROUGH_HOST:  # a plugin that reaches GPUs, but hands over by the host, counts as far
             for row in [*view.gpu_net, *view.net_gpu]:
                 row[:] = [replace(p, type=max(p.type, PHB)) for p in row]
@@ -243,17 +222,10 @@ class _Builder:
         link = next((i for i in self.wiring.out.get(gpu, []) if self.wiring.type[i] == PIX), None)
         return () if link is None else (link, self.wiring.reverse[link])
 
-    def _intel(self) -> bool:
-        return self.topology.cpu.vendor == "intel" and self.topology.cpu.arch == "x86_64"
-
-    # -- diversions ---------------------------------
-
     def _local_host(self, gpu: int) -> int | None:
         """The host in fewest links of a GPU; None without one."""
-        hops = [
-            (len(self.to_host[h][self.gpus[gpu]].links), h) for h in self.hosts if self.gpus[gpu] in self.to_host[h]
-        ]
-        return min(hops, key=lambda pair: pair[0])[1] if hops else None
+        hops = {h: len(paths[self.gpus[gpu]].links) for h, paths in self.to_host.items() if self.gpus[gpu] in paths}
+        return min(hops, key=hops.__getitem__, default=None)
 
     def _merged(self, first: Path, then: Path) -> Path:
         """One path after another."""
@@ -262,18 +234,20 @@ class _Builder:
             kind = P2C  # a NIC at the host that a superchip's GPU reaches over C2C
         return Path(first.links + then.links, kind, min(first.gbps, then.gbps))
 
-    def _peer(self, to_b: dict[int, Path], a: int, b: int) -> Path:
+    def _peer(self, a: int, b: int) -> Path:
         """From one GPU to another: through host memory where they may not write to each other."""
-        path = to_b.get(self.gpus[a], NO_PATH)
-        host = self._local_host(b) if path.type > self.peer_level and a != b else None
-        if host is None or host not in to_b:
+        path = self.to_gpu[b].get(self.gpus[a], NO_PATH)
+        if path.type <= self.peer_level or a == b:
             return path
-        return (
-            self._merged(self.to_host[host][self.gpus[a]], to_b[host]) if self.gpus[a] in self.to_host[host] else path
-        )
+        return self._by_host(self.gpus[a], self._local_host(b), self.to_gpu[b]) or path
+
+    def _by_host(self, device: int, host: int | None, onward: dict[int, Path]) -> Path | None:
+        """From a device through a host to where the paths `onward` end; None where there is no such way."""
+        if host is None or host not in onward or device not in self.to_host[host]:
+            return None
+        return self._merged(self.to_host[host][device], onward[host])
 
     def _reach_nics(self, view: NodeView) -> None:
-        w = self.wiring
         self._over_c2c(view)
         pxn = whole(self.env, "NCCL_PXN_DISABLE") != 1 and self.version >= (2, 12, 0)
         beside = PXN if self.version >= (2, 27, 0) else PXB  # a path no farther gains by PXN only if that is wider
@@ -287,13 +261,12 @@ class _Builder:
                     if joined and (near.gbps > own.gbps or own.type > beside):
                         via = self._merged(view.gpu_gpu[g][other], near)
                         view.gpu_net[g][n] = replace(via, type=PXN)
-                host = self._local_host(g)
-                if host is None or view.gpu_net[g][n].type >= PHB or self._direct(view, g, n):
+                if view.gpu_net[g][n].type >= PHB or self._direct(view, g, n):
                     continue
-                to_gpu, to_net = w.paths_to(gpu), w.paths_to(net)
-                if net in self.to_host[host] and gpu in self.to_host[host] and host in to_gpu and host in to_net:
-                    view.net_gpu[n][g] = self._merged(self.to_host[host][net], to_gpu[host])
-                    view.gpu_net[g][n] = self._merged(self.to_host[host][gpu], to_net[host])
+                host = self._local_host(g)
+                inward, outward = self._by_host(net, host, self.to_gpu[g]), self._by_host(gpu, host, self.to_net[n])
+                if inward is not None and outward is not None:
+                    view.net_gpu[n][g], view.gpu_net[g][n] = inward, outward
 
     def _over_c2c(self, view: NodeView) -> None:
         """From 2.27 on a superchip's GPU reads and writes the NICs of its host over C2C."""
@@ -317,13 +290,3 @@ class _Builder:
         if path.type == PXN and (other := view.local_gpu(n)) is not None:
             path = view.gpu_net[other][n]
         return path.type <= level or path.type == P2C
-
-
-def farthest(paths: list[list[Path]]) -> int:
-    """The farthest type of some paths, LOC for none."""
-    return max((p.type for row in paths for p in row), default=LOC)
-
-
-def nearest(paths: list[list[Path]]) -> int:
-    """The nearest type of some paths, DIS for none."""
-    return min((p.type for row in paths for p in row), default=DIS)

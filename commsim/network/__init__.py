@@ -1,1 +1,1 @@
-"""Closed forms and lower bounds of collectives on a network."""
+"""Lower bounds of collectives on a network."""

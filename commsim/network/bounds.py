@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.semantics import DIVIDED, RING_PASSES, ROOTED, TO_ROOT
 from commsim.errors import ScheduleError
-from commsim.topology.graph import LinkKind
-
-if TYPE_CHECKING:
-    from commsim.topology.graph import Topology
+from commsim.topology.graph import LinkKind, Topology
 
 Float64 = npt.NDArray[np.float64]
 
@@ -75,73 +70,28 @@ class _Need:
     total: float
 
 
-# Of each collective, given the ranks of each part and the bytes S of the nccl-tests size: what parts must move.
-
-
-def _all_reduce(ranks: Float64, S: float) -> _Need:
-    # Patarasuk & Yuan 2009, lemma 1: without reduction in switches (n-1) S must arrive for the sums, and as much
-    # again to spread them. Chan et al. 2007, section 3. With it every part still sends and receives S once.
-    each = np.full(ranks.size, S)
-    return _Need(each, each, each, each, 2 * (ranks.size - 1) * S)
-
-
-def _all_gather(ranks: Float64, S: float) -> _Need:
+def _needs(ranks: Float64, S: float) -> dict[str, _Need]:
+    """What parts of so many ranks must move for each collective of S bytes (the nccl-tests size)."""
+    every, none = np.full(ranks.size, S), np.zeros(ranks.size)
     own = S * (ranks / ranks.sum())
-    return _Need(own, S - own, own, S - own, (ranks.size - 1) * S)
-
-
-def _reduce_scatter(ranks: Float64, S: float) -> _Need:
-    own = S * (ranks / ranks.sum())
-    return _Need(S - own, own, S - own, own, (ranks.size - 1) * S)
-
-
-def _broadcast(ranks: Float64, S: float) -> _Need:
-    each, none = np.full(ranks.size, S), np.zeros(ranks.size)
-    return _Need(none, each, each, none, (ranks.size - 1) * S)
-
-
-def _reduce(ranks: Float64, S: float) -> _Need:
-    each, none = np.full(ranks.size, S), np.zeros(ranks.size)
-    return _Need(each, none, none, each, (ranks.size - 1) * S)
-
-
-def _gather(ranks: Float64, S: float) -> _Need:
-    own, none = S * (ranks / ranks.sum()), np.zeros(ranks.size)
-    return _Need(own, none, none, S - own, S - float(own.max()))
-
-
-def _scatter(ranks: Float64, S: float) -> _Need:
-    own, none = S * (ranks / ranks.sum()), np.zeros(ranks.size)
-    return _Need(none, own, S - own, none, S - float(own.max()))
-
-
-def _all_to_all(ranks: Float64, S: float) -> _Need:
-    away = S * ranks * (1 - ranks / ranks.sum())  # S is what each rank sends to all
-    return _Need(away, away, away, away, float(away.sum()))
-
-
-def _barrier(ranks: Float64, S: float) -> _Need:
-    none = np.zeros(ranks.size)
-    return _Need(none, none, none, none, 0)
-
-
-def _send_recv(ranks: Float64, S: float) -> _Need:
-    each = np.full(ranks.size, S)  # of a node only its last rank sends to the next node
-    return _Need(each, each, each, each, ranks.size * S)
-
-
-_NEEDS: dict[str, Callable[[Float64, float], _Need]] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_to_all": _all_to_all,
-    "send_recv": _send_recv,
-    "barrier": _barrier,
-}
+    away = S * ranks * (1 - ranks / ranks.sum())  # of an all_to_all, where each rank sends S to all
+    passed, divided = (ranks.size - 1) * S, S - float(own.max())
+    return {
+        # Patarasuk & Yuan 2009, lemma 1: without reduction in switches (n-1) S must arrive for the sums, and as much
+        # again to spread them. Chan et al. 2007, section 3. With it every part still sends and receives S once.
+        "all_reduce": _Need(every, every, every, every, 2 * passed),
+        "all_gather": _Need(own, S - own, own, S - own, passed),
+        "reduce_scatter": _Need(S - own, own, S - own, own, passed),
+        "broadcast": _Need(none, every, every, none, passed),
+        "reduce": _Need(every, none, none, every, passed),
+        "gather": _Need(own, none, none, S - own, divided),
+        "scatter": _Need(none, own, S - own, none, divided),
+        "all_to_all": _Need(away, away, away, away, float(away.sum())),
+        "send_recv": _Need(
+            every, every, every, every, ranks.size * S
+        ),  # of a node only its last rank sends to the next
+        "barrier": _Need(none, none, none, none, 0),
+    }
 
 
 def lower_bound_s(
@@ -161,20 +111,19 @@ def lower_bound_s(
     """
     if collective == "all_to_all_v":
         collective, nbytes = "all_to_all", nbytes // topology.world_size
-    if collective not in _NEEDS:
-        raise ScheduleError(f"unknown collective {collective!r}, expected one of {', '.join(sorted(_NEEDS))}")
     n, nodes = topology.world_size, topology.nodes
+    needs = _needs(np.ones(n), nbytes)
+    if collective not in needs:
+        raise ScheduleError(f"unknown collective {collective!r}, expected one of {', '.join(sorted(needs))}")
     if n == 1:
         return LowerBound(0.0, 0.0, 0.0, "GPU ports")
     limits = network_limits(topology)
-    need = _NEEDS[collective]
     slowest = partial(_slowest, in_network=in_network)
-    places = [("GPU ports", slowest(need(np.ones(n), nbytes), root, limits.rank_out, limits.rank_in))]
+    places = [("GPU ports", slowest(needs[collective], root, limits.rank_out, limits.rank_in))]
     if nodes > 1:
         ranks = np.diff(topology.node_first_rank).astype(np.float64)
-        places.append(
-            ("node NICs", slowest(need(ranks, nbytes), topology.node_of(root), limits.node_out, limits.node_in))
-        )
+        need = _needs(ranks, nbytes)[collective]
+        places.append(("node NICs", slowest(need, topology.node_of(root), limits.node_out, limits.node_in)))
     where, bandwidth_s = max(places, key=lambda place: place[1])
     return LowerBound(
         latency_s=_latency_s(topology, collective, root),

@@ -8,7 +8,7 @@ from commsim.errors import ScenarioError
 from commsim.nccl.channels import nvls_channels, split, traffic
 from commsim.nccl.environment import ALGORITHM_NAMES, FUNCTIONS, PROTOCOL_NAMES
 from commsim.nccl.operation import SUM, Operation, ring_factor, unknown_to
-from commsim.nccl.plugins import said, with_plugin
+from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.tuner import candidates, choose, left_out, max_threads, table
 from commsim.nccl.tuner_ofi import own_choice
@@ -46,7 +46,7 @@ def explain(prepared: Prepared) -> str:
     for work in scenario.collectives:
         own = scenario.nccl_env(work)
         env = with_plugin(prepared.topology, version, own)
-        if text := said(prepared.topology, version, own):
+        if text := plugin_note(prepared.topology, version, own):
             lines.append(f"# {text}")
         system = discover(prepared.topology, version, env, nccl_graphs(scenario, prepared.topology))
         if work.collective not in FUNCTIONS or system.ranks == 1:
@@ -132,19 +132,18 @@ def choice_lines(
         if best is None:
             lines.append(f"{_FUNCTIONS[collective]}: {nbytes} Bytes -> nothing that the environment allows")
             continue
-        factor, held = traffic(collective, nbytes, system.ranks)
+        moved = traffic(collective, nbytes, system.ranks)
         protocol = PROTOCOLS[best.protocol]
         threads = max_threads(system, best.algorithm, best.protocol, env)
         limit = system.coll_channels
         if best.algorithm.startswith("nvls"):
             limit = nvls_channels(system.sm, system.nodes, version, env or {})
         used = split(
-            limit, nbytes, best.algorithm, protocol, system.ranks, version, factor, held,
-            max_threads=threads,
-        ).channels  # fmt: skip
+            limit, nbytes, best.algorithm, protocol, system.ranks, version, moved, max_threads=threads
+        ).channels
         algorithm = ALGORITHM_NAMES[best.algorithm].upper().replace("NVLSTREE", "NVLS_TREE")
         lines.append(
-            f"{_FUNCTIONS[collective]}: {held} Bytes -> Algo {algorithm} proto {best.protocol.upper()} "
+            f"{_FUNCTIONS[collective]}: {moved[1]} Bytes -> Algo {algorithm} proto {best.protocol.upper()} "
             f"channel{{Lo..Hi}}={{0..{used - 1}}} time {best.time_us:.1f}"
             + ("" if best == nccl else " (by aws-ofi-nccl's tuner)")
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from commsim.nccl.plugins import said
+from commsim.nccl.plugins import plugin_note
 from commsim.report.topology_shapes import network_name
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.presets import Preset
@@ -118,7 +118,7 @@ def _facts(t: Topology) -> str:
             rows += _group_facts(t, g, int((t.node_group == i).sum()), "")
     if t.nodes > 1:
         rows.append(("fabric", fabric_words(t)))
-    if text := said(t):
+    if text := plugin_note(t):
         rows.append(("plugin", text))
     if t.link_failed is not None:
         rows.append(("failed", f"{int(t.link_failed.sum())} links one way"))

@@ -162,8 +162,8 @@ def test_a_run_beyond_the_memory_limit_is_refused_before_it_starts(monkeypatch: 
         simulate(p)
 
 
-def test_closed_forms_do_not_import_numba() -> None:
-    code = "import sys, commsim.engine.evaluate, commsim.network.alphabeta; sys.exit('numba' in sys.modules)"
+def test_closed_forms_and_bounds_do_not_import_numba() -> None:
+    code = "import sys, commsim.engine.evaluate, commsim.network.bounds; sys.exit('numba' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -39,7 +39,7 @@ def test_before_2_22_the_channels_left_share_evenly() -> None:
 )
 def test_the_least_traffic_of_a_channel_rose(version: tuple[int, int, int], channels: int) -> None:
     # A broadcast of 32 KiB with Simple, four channels of 64 threads; 2.29.7 prints {0..0}.
-    assert split(4, 32 << 10, "ring", SIMPLE, 2, version, 1, max_threads=64).channels == channels
+    assert split(4, 32 << 10, "ring", SIMPLE, 2, version, (1, 32 << 10), max_threads=64).channels == channels
 
 
 @pytest.mark.parametrize(("version", "most"), [((2, 22, 3), 1_392), ((2, 25, 1), 2_048)])
@@ -47,13 +47,13 @@ def test_channels_are_cut_at_16_bytes_before_they_are_cut_at_the_least_traffic(
     version: tuple[int, int, int], most: int
 ) -> None:
     # 4160 B that each of 16 ranks holds, on three channels: 87 of 260 cells of 16 B, or 2 of 5 cells of 1 KiB.
-    got = split(3, 4_160, "ring", SIMPLE, 16, version, 16, max_threads=16)
+    got = split(3, 4_160, "ring", SIMPLE, 16, version, (16, 4_160), max_threads=16)
     assert (got.channels, got.channel_bytes) == (3, most)
 
 
 @pytest.mark.parametrize(("version", "channels"), [((2, 25, 1), 2), ((2, 26, 2), 4)])
 def test_bytes_of_ll_count_four_times_since_2_26(version: tuple[int, int, int], channels: int) -> None:
-    assert split(4, 32 << 10, "ring", LL, 2, version, 1).channels == channels
+    assert split(4, 32 << 10, "ring", LL, 2, version, (1, 32 << 10)).channels == channels
 
 
 def test_threads_are_halved_only_on_the_last_channel() -> None:
@@ -119,4 +119,4 @@ def test_what_one_rank_holds_is_what_is_cut_into_cells() -> None:
     for held, channels in ((8 << 10, 2), (16 << 10, 4)):
         factor, own = traffic("all_gather", 4 * held, 4)
         assert own == held
-        assert split(4, 4 * held, "ring", LL, 4, NEW, factor, own).channels == channels
+        assert split(4, 4 * held, "ring", LL, 4, NEW, (factor, own)).channels == channels

@@ -26,8 +26,8 @@ shared = pytest.mark.skipif(not (SHARED / "nccl_debug").is_dir(), reason="the pu
 
 def test_what_a_log_says_of_its_communicator() -> None:
     log = read_debug_log(HERE / "pair.log")
-    assert (log.version, log.ranks, log.nodes, log.sm()) == ((2, 27, 3), 2, 1, 80)
-    assert (log.cpu_arch, log.cpu_vendor, log.coll_channels, log.p2p_channels) == ("x86_64", "intel", 24, 32)
+    assert (log.version, log.ranks, log.nodes) == ((2, 27, 3), 2, 1)
+    assert (log.coll_channels, log.p2p_channels) == (24, 32)
 
 
 def test_ranks_agree_on_the_least_of_their_graphs() -> None:
@@ -35,7 +35,6 @@ def test_ranks_agree_on_the_least_of_their_graphs() -> None:
     assert log.graph("ring") == Graph(12, 20.0, 20.0, "RING", "NVL", "PXB")
     assert log.graph("tree") == Graph(10, 40.0, 40.0, "BALANCED_TREE", "NVL", "PIX", same_channels=False)
     assert log.graph("nvls") is None
-    assert log.system().coll_channels == 24
 
 
 def test_cut_rows_are_counted_and_their_whole_cells_kept() -> None:
@@ -58,19 +57,26 @@ def _pair() -> DebugLog:
     return read_debug_log(HERE / "pair.log")
 
 
-def test_what_a_log_does_not_say_is_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "short.log"
-    path.write_text(
-        "a:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 1, bw 3.0/3.0, type SYS/SYS, sameChannels 1\n"
-    )
-    with pytest.raises(LogFormatError, match="does not say tree graph, ranks, nodes, sm, cpu_vendor"):
-        read_debug_log(path).system()
+def test_a_file_without_a_line_of_nccl_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.log").write_text("hello\n")
     with pytest.raises(LogFormatError, match="no line of NCCL_DEBUG=INFO"):
         read_debug_log(tmp_path / "no.log")
 
 
 # -- published logs ---------------------------------
+
+
+def system_of(log: DebugLog, sm: int, cpu_vendor: str) -> System:
+    """The communicator of a log on one kind of GPU and host."""
+    ring, tree, nvls = (log.graph(name) for name in ("ring", "tree", "nvls"))
+    assert ring is not None
+    assert tree is not None
+    assert log.ranks is not None
+    assert log.nodes is not None
+    return System(
+        log.ranks, log.nodes, sm, cpu_vendor, "x86_64", ring.intra_type, ring.inter_type, 0.0, ring, tree, nvls,
+        log.coll_channels or 2 * ring.channels, collnet_direct=log.graph("collnet_direct"), nvswitch=nvls is not None,
+    )  # fmt: skip
 
 
 def differing_entries(log: DebugLog, system: System, version: Version) -> list[str]:
@@ -91,12 +97,11 @@ def differing_choices(log: DebugLog, system: System, version: Version, default: 
         whole = logged.nbytes * (system.ranks if collective in ("all_gather", "reduce_scatter") else 1)
         best = choose(candidates(system, collective, whole, version))
         assert best is not None
-        factor, held = traffic(collective, whole, system.ranks)
         threads = max_threads(system, best.algorithm, best.protocol)
         protocol = PROTOCOLS[best.protocol]
         used = split(
-            system.coll_channels, whole, best.algorithm, protocol, system.ranks, version, factor, held,
-            max_threads=threads,
+            system.coll_channels, whole, best.algorithm, protocol, system.ranks, version,
+            traffic(collective, whole, system.ranks), max_threads=threads,
         ).channels  # fmt: skip
         same_time = logged.time_us is None or abs(best.time_us - logged.time_us) <= 1e-4 * logged.time_us
         if (
@@ -110,17 +115,17 @@ def differing_choices(log: DebugLog, system: System, version: Version, default: 
 
 @shared
 @pytest.mark.parametrize(
-    ("name", "version", "sm", "entries", "choices"),
+    ("name", "version", "sm", "vendor", "entries", "choices"),
     [
-        ("a100pcie_n1x2_timez_nccl2.27.7.log", (2, 27, 7), 80, 105, 11),
-        ("v100_n2x2_ssbandjl_nccl2.26.log", (2, 26, 6), 70, 105, 26),
+        ("a100pcie_n1x2_timez_nccl2.27.7.log", (2, 27, 7), 80, "intel", 105, 11),
+        ("v100_n2x2_ssbandjl_nccl2.26.log", (2, 26, 6), 70, "intel", 105, 26),
     ],
 )
 def test_tables_and_choices_of_logs_that_print_their_graphs(
-    name: str, version: Version, sm: int, entries: int, choices: int
+    name: str, version: Version, sm: int, vendor: str, entries: int, choices: int
 ) -> None:
     log = read_debug_log(SHARED / "nccl_debug" / name)
-    system = log.system(sm=sm)
+    system = system_of(log, sm, vendor)
     assert (len(log.entries), len(log.selections)) == (entries, choices)
     assert differing_entries(log, system, version) == []
     assert differing_choices(log, system, version) == []

@@ -111,7 +111,7 @@ def test_channels_of_a_log_without_graphs_hold_and_their_speeds_are_searched(
     path = tmp_path / "rings.log"
     path.write_text(RINGS + more)
     given = read_graph_file(path)
-    assert (given.found, given.coll_channels, given.gpus, given.several_nodes) == ((), channels, 8, True)
+    assert (given.graphs, given.coll_channels, given.gpus, given.several_nodes) == ((), channels, 8, True)
     topology = load_preset("hgx-h100-ndr400", nodes=2)
     system, searched = discover(topology, VERSION, {}, given), discover(topology, VERSION)
     assert (system.coll_channels, searched.coll_channels) == (channels, 16)
@@ -132,7 +132,7 @@ def test_published_logs_that_print_channels_are_taken() -> None:
         )
     ]
     assert len(with_channels) >= 12
-    assert all(read_graph_file(path).coll_channels or read_graph_file(path).found for path in with_channels)
+    assert all(read_graph_file(path).coll_channels or read_graph_file(path).graphs for path in with_channels)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +221,6 @@ def test_faults_of_a_scenario(log: Path, tmp_path: Path, more: str, work: str, m
 def test_a_published_log_gives_its_own_table(tmp_path: Path) -> None:
     path = SHARED / "nccl_debug" / "v100_n2x2_ssbandjl_nccl2.26.log"
     topology = load_preset("dgx-1v-roce100", nodes=2, gpus_per_node=2)
-    system, own = discover(topology, (2, 26, 6), {}, read_graph_file(path)), read_debug_log(path).system(sm=70)
-    assert (system.ring, system.tree, system.nvls) == (own.ring, own.tree, own.nvls)
+    system, own = discover(topology, (2, 26, 6), {}, read_graph_file(path)), read_debug_log(path)
+    assert (system.ring, system.tree, system.nvls) == (own.graph("ring"), own.graph("tree"), own.graph("nvls"))
     assert (system.coll_channels, system.ranks, system.nodes) == (own.coll_channels, own.ranks, own.nodes)

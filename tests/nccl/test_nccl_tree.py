@@ -20,7 +20,7 @@ def predictor(preset: str, nodes: int, protocol: str, pieces: int = 32) -> Predi
 
 @pytest.mark.parametrize(("preset", "nodes"), [("hgx-h100", 1), ("dgx-a100-hdr200", 3), ("hgx-h100-ndr400", 4)])
 def test_the_rows_are_a_correct_all_reduce(preset: str, nodes: int) -> None:
-    check(predictor(preset, nodes, "LL")._tree_timer().schedule(2))
+    check(predictor(preset, nodes, "LL")._tree.schedule(2))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_lines_run_down_a_chain_without_waiting_for_those_beside_them(preset: st
 
 def test_two_nodes_send_each_byte_once_over_the_nics() -> None:
     model = predictor("dgx-a100-hdr200", 2, "Simple")
-    schedule = model._tree_timer().schedule(4)
+    schedule = model._tree.schedule(4)
     across = schedule.src // 8 != schedule.dst // 8
     sent = np.bincount(schedule.src[across] // 8, schedule.payload_bytes()[across])
     assert sent.tolist() == [schedule.nbytes, schedule.nbytes]

@@ -10,7 +10,7 @@ import pytest
 
 from commsim.errors import TopologyError
 from commsim.nccl.parameters import network_of
-from commsim.nccl.plugins import PLUGINS, for_groups, of_machine, said, variables
+from commsim.nccl.plugins import PLUGINS, for_groups, of_machine, plugin_note, variables
 from commsim.nccl.predict import Options, Predictor
 from commsim.report.topology_tables import topology_sheet
 from commsim.scenario.load import load_scenarios
@@ -56,7 +56,7 @@ def test_presets(preset: str, knobs: dict[str, int], sets: dict[str, str]) -> No
     assert of_machine(topology, VERSION) == sets
     model = Predictor(topology, Options(VERSION))
     assert model.options.env == sets
-    assert [w for w in model.warnings if "fabric.plugin" in w] == ([said(topology, VERSION)] if sets else [])
+    assert [w for w in model.warnings if "fabric.plugin" in w] == ([plugin_note(topology, VERSION)] if sets else [])
     assert all(f"{name}={value}" in topology_sheet(topology) for name, value in sets.items())
     bare = load_preset(preset, **knobs, fabric={"plugin": "none"})
     assert Predictor(bare, Options(VERSION)).options.env == {}

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import Candidate
-from commsim.nccl.tuner_ofi import own_choice, plugin_choice
-from commsim.nccl.tuner_ofi_tables import _beyond, holds, regions
+from commsim.nccl.tuner_ofi import _beyond, holds, own_choice, plugin_choice, regions
 from commsim.topology.presets import load_preset
 
 LOADED = {"NCCL_TUNER_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-ofi-tuner.so"}

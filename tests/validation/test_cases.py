@@ -11,7 +11,7 @@ import pytest
 
 from commsim.errors import LogFormatError, ScenarioError, TopologyError
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.tuner import ll128_enabled
+from commsim.nccl.tuner import whole_lines
 from commsim.resources import data_root
 from study.cases import CaseRow, case_of, fabric_class, load_cases
 from study.index import REQUIRED
@@ -176,7 +176,7 @@ def test_a_nic_on_another_root_forbids_ll128(tmp_path: Path) -> None:
     for machine, ll128 in (("a100-pcie", True), ("host.yaml", False)):
         case = case_of(row | {"machine": machine}, tmp_path)
         model = Predictor(case.topology(), Options(case.version, case.env))
-        assert ll128_enabled(model.system, (2, 16, 5)) is ll128
+        assert whole_lines(model.system, "ring", (2, 16, 5)) is ll128
         assert model.machine.through_host is not ll128
 
 
