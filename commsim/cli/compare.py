@@ -120,11 +120,9 @@ def _write(verdicts: list[Verdict], folder: Path, plot: bool) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(folder / "comparison.csv", comparison_csv(comparisons))]
     if plot:
-        from commsim.report.plots import figure_bytes, plot_bandwidth
+        from commsim.report.plots import figure_bytes, plot_comparisons
 
-        shown = list({id(c.predicted): c.predicted for c in comparisons}.values())
-        curves = list({id(c.measured): c.measured for c in comparisons}.values())
-        figure = plot_bandwidth(shown, curves, _title(comparisons), comparisons)
+        figure = plot_comparisons(comparisons, _title(comparisons))
         written += [
             write_atomically(folder / f"comparison.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ def plot_validation(document: Mapping[str, Any], title: str) -> Figure:
 
 def _steps(document: Mapping[str, Any], title: str) -> Figure:
     """Predicted over measured seconds of every step, in a band of 10 %; the sources with most rows have colours."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     rows = [r for r in document["per_row"] if r.get("predicted_s") and r.get("measured_s")]
     counts: dict[str, int] = {}
@@ -33,10 +30,7 @@ def _steps(document: Mapping[str, Any], title: str) -> Figure:
         counts[row["source"]] = counts.get(row["source"], 0) + 1
     named = sorted(counts, key=lambda source: -counts[source])[:8]
     palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(named))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.8, 6.4), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.8, 6.4) as (figure, axes):
         every = np.array([[r["measured_s"], r["predicted_s"]] for r in rows], float)
         ends = np.array([0.7 * every.min(), 1.4 * every.max()])
         for share, shade in ((0.25, "#F0F0F0"), (0.1, "#DDDDDD")):
@@ -67,18 +61,12 @@ def _steps(document: Mapping[str, Any], title: str) -> Figure:
 
 def _logs(document: Mapping[str, Any], title: str) -> Figure:
     """Mean error and bias of every log by class of machine, its median marked."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     rows = [r for r in document["per_log"] if r.get("mape") is not None and r.get("healthy") != "no"]
     classes = list(dict.fromkeys(r["class"] for r in rows))
     collectives = sorted({r["collective"] for r in rows})
     palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(collectives))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.6, 2.6 + 0.9 * len(classes)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.6, 2.6 + 0.9 * len(classes)) as (figure, axes):
         for shade, guide in (("#F0F0F0", 15), ("#DDDDDD", 5)):
             axes.axvspan(0, guide, color=shade, linewidth=0, zorder=0.5)
         for i, name in enumerate(classes):

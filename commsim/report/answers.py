@@ -73,12 +73,10 @@ class Compared(_Shown):
 
     def plot(self) -> Figure:
         """Bus bandwidth over message size, measured and predicted, with the error below."""
-        from commsim.report.plots import plot_bandwidth
+        from commsim.report.plots import plot_comparisons
 
         comparisons = [verdict.comparison for verdict, _ in self.verdicts]
-        predicted = list({id(c.predicted): c.predicted for c in comparisons}.values())
-        measured = list({id(c.measured): c.measured for c in comparisons}.values())
-        return plot_bandwidth(predicted, measured, predicted[0].name, comparisons)
+        return plot_comparisons(comparisons, comparisons[0].predicted.name)
 
     def page(self) -> Page:
         """The page that `commsim compare --html` writes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -112,17 +112,11 @@ def _exact(v: Value, value: float) -> str | float:
 
 def plot_residuals(c: Calibration, title: str) -> Figure:
     """Error of the predicted time against message size: as shipped, and of the fit that had not seen the size."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     size = np.concatenate([curve.size_bytes for curve in c.curves])
     held_out, as_shipped = (100 * (p / c.measured_s - 1) for p in (c.held_out_s, c.before_s))
     limit = min(_MOST, max(_LEAST, 1.2 * float(np.max(np.abs(held_out))), float(np.median(np.abs(as_shipped)))))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.4, 4.2 + 0.2 * len(c.curves)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.4, 4.2 + 0.2 * len(c.curves)) as (figure, axes):
         for guide, shade in ((15, "#F0F0F0"), (5, "#DDDDDD")):
             axes.axhspan(-guide, guide, color=shade, linewidth=0, zorder=0.5)
         axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)

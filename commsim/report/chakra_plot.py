@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,17 +27,11 @@ _PARTS = (
 
 def plot_ranks(item: TraceItem, provenance: str = "") -> Figure:
     """Stacked bars over the time of the whole, one per rank."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     count = len(item.ranks)
     shown = [item.ranks[i] for i in np.unique(np.linspace(0, count - 1, min(count, MOST_RANKS)).round().astype(int))]
     scale, unit = (1.0, "s") if item.seconds >= 1 else (1e3, "ms") if item.seconds >= 1e-3 else (1e6, "us")
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(10.0, 1.9 + 0.24 * len(shown)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(10.0, 1.9 + 0.24 * len(shown), provenance) as (figure, axes):
         left = np.zeros(len(shown))
         for part, words, colour in _PARTS:
             width = np.array([getattr(row, part) for row in shown]) * scale
@@ -53,5 +47,4 @@ def plot_ranks(item: TraceItem, provenance: str = "") -> Figure:
         axes.set_title(f"{item.name}: {format_time(item.seconds)}{more}")
         axes.grid(visible=False, axis="y")
         figure.legend(loc="outside lower left", ncols=len(_PARTS), borderaxespad=0.4)
-        style.sign(figure, provenance)
     return figure

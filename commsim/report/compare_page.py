@@ -50,12 +50,10 @@ def _title(comparison: Comparison, several: bool) -> str:
 
 
 def _pictures(comparisons: Sequence[Comparison], collective: str) -> Section:
-    from commsim.report.plots import plot_bandwidth
+    from commsim.report.plots import plot_comparisons
 
     mine = [c for c in comparisons if c.measured.collective == collective]
-    predicted = list({id(c.predicted): c.predicted for c in mine}.values())
-    measured = list({id(c.measured): c.measured for c in mine}.values())
-    figure = plot_bandwidth(predicted, measured, f"{collective}, measured and predicted", mine)
+    figure = plot_comparisons(mine, f"{collective}, measured and predicted")
     caption = "Bus bandwidth against message size; below, how far the prediction is off. Shaded: what is expected."
     return Section(f"{collective}: measured and predicted", (picture(figure, caption),))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
     `item` needs rows with `candidates` (``algorithm: auto``); a ValueError otherwise. Winners stand out; of the others
     those in `always` are drawn as well, dashed, and the three that come closest on average, thin.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     rows = [row for row in item.rows if row.candidates]
     if not rows:
@@ -42,10 +39,7 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
         (n for n in ratios if n not in {*winners, *wanted}), key=lambda n: float(np.nanmean(np.log(ratios[n])))
     )
     colours = [*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS]
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.4, 4.6) as (figure, axes):
         for i, name in enumerate(winners):
             colour = colours[i % len(colours)]
             axes.plot(sizes, ratios[name], marker="o", markersize=3.5, color=colour, label=name, zorder=3)

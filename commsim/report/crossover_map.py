@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,10 +46,7 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
 
     ``what`` the winners are, above their names.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     sizes = sorted({w.size_bytes for w in winners})
@@ -60,10 +57,7 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
     for w in winners:
         field[ranks.index(w.ranks), sizes.index(w.size_bytes)] = names.index(w.name)
     palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(names))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(9.0, 2.4 + 0.42 * max(4, min(len(ranks), 14))), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(9.0, 2.4 + 0.42 * max(4, min(len(ranks), 14)), provenance) as (figure, axes):
         axes.pcolormesh(
             np.arange(len(sizes) + 1) - 0.5,
             np.arange(len(ranks) + 1) - 0.5,
@@ -84,5 +78,4 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
         axes.set_title(title)
         handles = [Patch(color=palette[i], label=name) for i, name in enumerate(names)]
         figure.legend(handles=handles, loc="outside right upper", title=what, alignment="left")
-        style.sign(figure, provenance)
     return figure

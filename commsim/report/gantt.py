@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,9 +69,6 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
 
     A ValueError where the step has no timeline.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     timeline = item.timeline
@@ -79,10 +76,7 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
         raise ValueError(f"{item.name}: found no timeline to draw")
     rows = min(int(timeline.endpoint.max(initial=0)) + 1, _MOST_STAGES)
     scale, unit = (1.0, "s") if item.step_s >= 1.0 else (1e3, "ms")
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(10.0, 1.9 + 0.32 * rows), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(10.0, 1.9 + 0.32 * rows, provenance) as (figure, axes):
         seen: dict[str, None] = {}
         few = timeline.rows < 1500
         for stage in range(rows):
@@ -120,7 +114,6 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
         axes.grid(visible=False)
         handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, n)) for n in COLOURS if n in seen]
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), borderaxespad=0.4)
-        style.sign(figure, provenance)
     return figure
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
 from commsim.planner.space import REASONS
@@ -189,19 +189,13 @@ def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str =
 
     ``listed`` are `rows`, best first, as plan.json holds them.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     from commsim.report import style
 
     def time(r: dict[str, Any]) -> float:
         return 1e6 * float(r["step_s"]) / float(r["tokens"])
 
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.4, 4.8), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.4, 4.8, provenance) as (figure, axes):
         clusters = list(dict.fromkeys(r["cluster"] for r in listed))
         colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
         for k, cluster in enumerate(clusters):
@@ -237,5 +231,4 @@ def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str =
         axes.set_ylabel("seconds per million tokens")
         axes.set_title(title)
         figure.legend(loc="outside lower left", ncols=2)
-        style.sign(figure, provenance)
     return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from commsim.report import style
 from commsim.units import format_bytes
@@ -80,17 +80,11 @@ def _of_collectives(rows: Sequence[dict[str, Any]]) -> list[Scaling]:
 
 def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") -> Figure:
     """Rate against ranks with the ideal dashed, and below it the efficiency in percent of the smallest machine."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     shown, left = list(curves[:MOST_LINES]), len(curves) - MOST_LINES
     steps = shown[0].kind != "fixed size"
     colours = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS), len(shown))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.6, 5.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        top, bottom = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.6, 1.0]})
+    with style.drawing(8.6, 5.6, provenance, nrows=2, sharex=True, height_ratios=(1.6, 1.0)) as (figure, (top, bottom)):
         for curve, colour in zip(shown, colours, strict=True):
             look: dict[str, Any] = {"color": colour, "marker": "s" if curve.kind == "weak" else "o", "markersize": 4}
             top.plot(curve.ranks, curve.rate, label=curve.label, **look)
@@ -116,5 +110,4 @@ def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") ->
             bottom.text(0.99, 0.04, f"{left} more curves are not drawn", transform=bottom.transAxes, ha="right",
                         fontsize=7.5, color=style.MUTED)  # fmt: skip
         figure.legend(loc="outside lower left", ncols=2)
-        style.sign(figure, provenance)
     return figure

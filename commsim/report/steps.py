@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commsim.engine.timeline import Timeline
 from commsim.report import style
@@ -81,17 +81,11 @@ def figures_of(item: TrainingItem) -> StepFigures:
 
 def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, provenance: str = "") -> Figure:
     """A bar per (label, seconds by cause): compute, what is exposed of each axis, the bubble, the optimizer."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     shown, left = bars[:MOST_BARS], len(bars) - MOST_BARS
     total = [sum(causes.values()) for _, causes in shown]
     scale, unit = (1.0, "s") if max(total) >= 1.0 else (1e3, "ms")
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(9.0, 2.0 + 0.42 * len(shown)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(9.0, 2.0 + 0.42 * len(shown), provenance) as (figure, axes):
         ends = [0.0] * len(shown)
         for cause in CAUSES:
             widths = [scale * max(causes.get(cause, 0.0), 0.0) for _, causes in shown]
@@ -120,7 +114,6 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
         axes.set_xlabel("; ".join([f"time of the mean stage ({unit})", *notes]))
         axes.set_title(title)
         figure.legend(loc="outside lower left", ncols=7, columnspacing=1.4)
-        style.sign(figure, provenance)
     return figure
 
 
@@ -142,19 +135,13 @@ def _few_parts(memory: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 def plot_memory(step: StepFigures, provenance: str = "") -> Figure:
     """A bar per stage: what fills one GPU, under the line of what it holds."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     memory = _few_parts(step.memory)
     names = list(dict.fromkeys(name for parts in memory for name in parts))
     palette = ("#0072B2", "#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#8C510A", "#999999")
     peaks = [sum(parts.values()) / GIB for parts in memory]
     capacity = step.capacity / GIB
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(min(14.0, 6.4 + 0.25 * len(peaks)), 4.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(min(14.0, 6.4 + 0.25 * len(peaks)), 4.6, provenance) as (figure, axes):
         ends = [0.0] * len(peaks)
         for i, name in enumerate(names):
             heights = [parts.get(name, 0.0) / GIB for parts in memory]
@@ -180,5 +167,4 @@ def plot_memory(step: StepFigures, provenance: str = "") -> Figure:
         axes.set_ylabel("memory of one GPU (GiB)")
         axes.set_title(f"{step.name}: memory by stage")
         figure.legend(loc="outside right upper")
-        style.sign(figure, provenance)
     return figure

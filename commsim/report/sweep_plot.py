@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError
 from commsim.planner.results import flat_rows
@@ -182,9 +182,6 @@ def _label(key: tuple[tuple[str, Any], ...], constant: set[str]) -> str:
 
 def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: str) -> Figure:
     """The curves along a path with their knees."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     from commsim.report import style
 
     drawn = curves(points, path, figure)
@@ -194,9 +191,7 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
     # What spreads widest is drawn: the rest would hide it.
     drawn.sort(key=lambda c: max(c.y) / max(min(c.y), 1e-30), reverse=True)
     shown, left = drawn[:MOST_CURVES], len(drawn) - MOST_CURVES
-    with mpl.rc_context(cast("Any", style.RC)):
-        made = Figure(figsize=(8.4, 4.6), layout="constrained")
-        axes = made.subplots()
+    with style.drawing(8.4, 4.6) as (made, axes):
         colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
         for i, curve in enumerate(shown):
             colour, dashes = colours[i % len(colours)], ("-", "--", ":")[i // len(colours) % 3]
