@@ -13,8 +13,7 @@ from commsim.accuracy.whatif import Tried
 from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
 from commsim.report.plan_tables import headline, reasons, rows
 from commsim.report.saved import Saved
-from commsim.report.verdict import answer_line, verdict_dict
-from commsim.units import gb_per_s
+from commsim.report.verdict import answer_line, bus_bandwidths, verdict_dict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,14 +60,12 @@ class Compared(_Shown):
 
         records = []
         for verdict, tried in self.verdicts:
-            c = verdict.comparison
-            factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
-            for size in verdict_dict(verdict, tried)["sizes"]:
-                busbw = float(gb_per_s(size["size_bytes"] * factor / (size["measured_us"] / 1e6)))
-                size |= {"expected_low_us": size["predicted_us"] * size.pop("low")}
-                size |= {"expected_high_us": size["predicted_us"] * size.pop("high")}
-                said = {"measured": c.measured.name, "collective": c.measured.collective}
-                records.append({**said, **size, "measured_busbw_GBps": busbw})
+            measured = verdict.comparison.measured
+            sizes = verdict_dict(verdict, tried)["sizes"]
+            for size, (busbw, _, _) in zip(sizes, bus_bandwidths(verdict), strict=True):
+                size |= {f"expected_{end}_us": size["predicted_us"] * size.pop(end) for end in ("low", "high")}
+                curve = {"measured": measured.name, "collective": measured.collective}
+                records.append({**curve, **size, "measured_busbw_GBps": busbw})
         return pd.DataFrame(records)
 
     def plot(self) -> Figure:

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.page import Cell, Part, Section, Text, picture, table
+from commsim.report.page import Part, Section, Text, picture, size_cell, table
 from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
@@ -63,7 +63,7 @@ class CollectivesView(View[Item]):
         """The use of the network, and which algorithm wins where."""
         lines = []
         if answer.use is not None:
-            from commsim.report.links import use_lines
+            from commsim.report.tables import use_lines
 
             lines = use_lines(answer)
         if any(row.candidates for row in answer.rows):
@@ -74,12 +74,10 @@ class CollectivesView(View[Item]):
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
         """Rows, links and comparisons."""
-        from commsim.report.tables import result_csv
+        from commsim.report.tables import links_csv, result_csv
 
         texts = {"result.csv": result_csv(answers)}
         if any(item.use for item in answers):
-            from commsim.report.links import links_csv
-
             texts["links.csv"] = links_csv(answers)
         if shown.comparisons:
             from commsim.report.comparisons import comparison_csv
@@ -208,7 +206,7 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
     for c in mine:
         rows = [
             (
-                _size(int(size)), microseconds(float(predicted)), microseconds(float(measured)), 100 * float(error),
+                size_cell(int(size)), microseconds(float(predicted)), microseconds(float(measured)), 100 * float(error),
                 "interpolated" if between else "",
             )
             for size, predicted, measured, error, between in zip(
@@ -226,10 +224,6 @@ def _row(row: Row) -> tuple[object, ...]:
         band = f"{microseconds(row.low_s):,.1f} to {microseconds(row.high_s):,.1f}"
     bound = None if row.lower_bound_s is None else microseconds(row.lower_bound_s)
     return (
-        _size(row.size_bytes), microseconds(row.time_s), gb_per_s(row.algbw), gb_per_s(row.busbw), bound, band,
+        size_cell(row.size_bytes), microseconds(row.time_s), gb_per_s(row.algbw), gb_per_s(row.busbw), bound, band,
         row.algorithm, row.protocol, row.channels or None, row.bottleneck, row.level,
     )  # fmt: skip
-
-
-def _size(nbytes: int) -> Cell:
-    return Cell(format_bytes(nbytes), float(nbytes))
