@@ -17,9 +17,6 @@ from commsim.units import GIB, format_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from commsim.scenario.training_result import TrainingItem
-
-
 _EXPOSED = ("tp", "cp", "ep", "dp", "offload", "pp")
 """Causes of which only what is not hidden behind compute counts."""
 
@@ -62,20 +59,20 @@ class StepFigures:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def figures_of(item: TrainingItem) -> StepFigures:
-    """Those of a step that was just simulated."""
+def figures_of(record: dict[str, Any], timeline: Timeline | None) -> StepFigures:
+    """Those of a step by its values in JSON."""
     return StepFigures(
-        item.name,
-        item.schedule,
-        item.step_s,
-        item.step.pp,
-        item.step.virtual_stages,
-        item.step.num_microbatches,
-        item.causes,
-        tuple(stage.parts for stage in item.memory.stages),
-        item.memory.capacity,
-        item.timeline,
-        item.to_dict(),
+        name=str(record["item"]),
+        schedule=str(record["pipeline_schedule"]),
+        step_s=float(record["step_s"]),
+        stages=int(record["pp"]),
+        virtual_stages=int(record["virtual_stages"]),
+        micro_batches=int(record["micro_batches"]),
+        causes={cause: float(record.get(f"{cause}_s") or 0.0) for cause in CAUSES},
+        memory=tuple({str(n): GIB * float(v) for n, v in s["parts_GiB"].items()} for s in record["memory"]),
+        capacity=GIB * float(record["capacity_GiB"]),
+        timeline=timeline,
+        values=record,
     )
 
 

@@ -24,7 +24,7 @@ A = TypeVar("A")
 VIEWS = {
     "items": ("collectives", "result.csv links.csv comparison.csv bandwidth crossover"),
     "jobs": ("jobs", "jobs.csv"),
-    "trainings": ("training_view", "training.csv memory.csv timeline.csv pipeline"),
+    "trainings": ("training", "training.csv memory.csv timeline.csv pipeline"),
     "claims": ("claims", ""),
     "traces": ("chakra", "trace_ranks.csv trace_calls.csv ranks"),
 }
