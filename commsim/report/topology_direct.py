@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -115,10 +115,10 @@ def draw_torus(ax: Axes, t: Topology) -> None:
 def _draw_layer(
     ax: Axes, first: int, shown: tuple[list[int | None], list[int | None]], sizes: tuple[int, int], x: float
 ) -> None:
-    rows, columns = sizes
-    ys, xs = shown
-    top = 0.75 * (len(ys) - 1)
-    colour = LINE[LinkKind.FABRIC]
+    (ys, xs), (rows, columns) = shown, sizes
+    top, right = 0.75 * (len(ys) - 1), x + 1.15 * (len(xs) - 1)
+    look: dict[str, Any] = {"color": LINE[LinkKind.FABRIC], "lw": 1.4, "zorder": 1}
+    around = look | {"ls": ":"}  # stubs at the rims: the links round to the other side
     for i, r in enumerate(ys):
         y = top - 0.75 * i
         for j, c in enumerate(xs):
@@ -128,17 +128,14 @@ def _draw_layer(
                 continue
             box(ax, (at, y), (0.9, 0.42), f"node {first + r * columns + c}", FILL_NODE)
             if j + 1 < len(xs):
-                ax.plot([at + 0.45, at + 0.7], [y, y], color=colour, lw=1.4, zorder=1)
+                ax.plot([at + 0.45, at + 0.7], [y, y], **look)
             if i + 1 < len(ys):
-                ax.plot([at, at], [y - 0.21, y - 0.54], color=colour, lw=1.4, zorder=1)
-    for i, r in enumerate(ys):  # stubs at the rims: the links round to the other side
+                ax.plot([at, at], [y - 0.21, y - 0.54], **look)
         if columns > 2 and r is not None:
-            y = top - 0.75 * i
-            for end in (x - 0.45, x + 1.15 * (len(xs) - 1) + 0.45):
-                step = -0.2 if end < x else 0.2
-                ax.plot([end, end + step], [y, y], color=colour, lw=1.4, ls=":", zorder=1)
+            ax.plot([x - 0.45, x - 0.65], [y, y], **around)
+            ax.plot([right + 0.45, right + 0.65], [y, y], **around)
     for j, c in enumerate(xs):
         if rows > 2 and c is not None:
             at = x + 1.15 * j
-            ax.plot([at, at], [top + 0.21, top + 0.4], color=colour, lw=1.4, ls=":", zorder=1)
-            ax.plot([at, at], [-0.21, -0.4], color=colour, lw=1.4, ls=":", zorder=1)
+            ax.plot([at, at], [top + 0.21, top + 0.4], **around)
+            ax.plot([at, at], [-0.21, -0.4], **around)
