@@ -117,8 +117,8 @@ def stats(
     from commsim.report.schedule_tables import heading, schedule_stats, stats_table
 
     schedule = schedule_of(source, ScheduleOptions(collective, ranks, nbytes, root, channels, chunks, ranks_per_node))
-    found = schedule_stats(schedule)
+    figures = schedule_stats(schedule)
     if json_output:
-        print_json(found.to_dict())
+        print_json(figures)
     else:
-        typer.echo("\n".join([*heading(schedule), stats_table(found)]))
+        typer.echo("\n".join([*heading(schedule), stats_table(figures)]))
