@@ -24,12 +24,11 @@ _MESH = (
 def headline(choice: Configuration) -> list[str]:
     """The answer in a few sentences."""
     step, gpus = choice.step, choice.step.world_size
-    cut = ", ".join(f"{name} {choice.mesh()[key]}" for key, name in _MESH[:6] if choice.mesh()[key] > 1)
     how = "simulated" if choice.simulated else "closed form"
     lines = [
         f"{step.model.name} on {choice.machine.title} ({gpus:,} GPUs): {_seconds(choice.seconds)} a step ({how}), "
         f"{100 * choice.mfu:.1f} % MFU, {choice.tokens_per_s / gpus:,.0f} tokens/s per GPU.",
-        f"With {cut or 'one GPU per copy'}, micro-batch {step.micro_batch_size}, {step.schedule}, "
+        f"With {cut(choice.mesh()) or 'one GPU per copy'}, micro-batch {step.micro_batch_size}, {step.schedule}, "
         f"recompute {step.recompute}, ZeRO {step.zero_stage}"
         f"{', sequence parallel' if step.sequence_parallel else ''}: "
         f"{choice.memory.peak / GIB:.1f} of {choice.memory.capacity / GIB:.1f} GiB.",
@@ -44,6 +43,11 @@ def headline(choice: Configuration) -> list[str]:
             f"{o.interval_s / 60:,.0f} min keep {100 * o.goodput:.1f} % of the time."
         )
     return lines
+
+
+def cut(mesh: dict[str, Any]) -> str:
+    """The axes along which a model is cut: ``tp 8, pp 4, v 2``."""
+    return ", ".join(f"{name} {mesh[key]}" for key, name in _MESH[:6] if mesh.get(key, 1) > 1)
 
 
 def _seconds(seconds: float) -> str:
