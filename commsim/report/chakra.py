@@ -229,8 +229,9 @@ def _read(record: dict[str, Any]) -> SavedTrace:
         return tuple(float(row[f"{name}_us"]) / 1e6 for name in names)
 
     columns = ("compute", "communication", "exposed", "other", "idle", "end")
+    paths = [f"path_{part}" for part in PARTS]
     ranks = tuple(
-        RankRow(int(row["rank"]), *seconds(row, *columns), seconds(row, *(f"path_{part}" for part in PARTS)))
+        RankRow(int(row["rank"]), path=seconds(row, *paths), **dict(zip(columns, seconds(row, *columns), strict=True)))
         for row in record["per_rank"]
     )
     calls = tuple(
@@ -245,4 +246,4 @@ def _read(record: dict[str, Any]) -> SavedTrace:
     )
     path = tuple((str(p["what"]), float(p["us"]) / 1e6, int(p["count"])) for p in record["critical_path"])
     nodes, bottleneck = int(record["nodes"]), str(record["bottleneck"])
-    return SavedTrace(str(record["item"]), *seconds(record, "time"), nodes, ranks, calls, path, bottleneck)
+    return SavedTrace(str(record["item"]), float(record["time_us"]) / 1e6, nodes, ranks, calls, path, bottleneck)

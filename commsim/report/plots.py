@@ -72,8 +72,8 @@ def _colours(
     own = style.colours(style.MEASURED_COLOURS, len(measured))
     lines = style.colours(style.PREDICTED_COLOURS, len(predicted))
     partner = {id(c.measured): id(c.predicted) for c in comparisons}
-    partners = [partner.get(id(curve)) for curve in measured]
-    if len(predicted) < 2 or None in partners or len(set(partners)) < len(measured):
+    partners = [partner[id(curve)] for curve in measured if id(curve) in partner]
+    if len(predicted) < 2 or len(set(partners)) < len(measured):
         return lines, own
     order = [id(curve) for curve in predicted]
     return lines, [lines[order.index(p)] for p in partners]

@@ -92,17 +92,22 @@ def of_record(kind: type[T], record: dict[str, Any], **known: Any) -> T:
         key = f"{column.name[:-2]}_us" if in_seconds else column.name
         if column.name in known or (column.default is not MISSING and record.get(key) is None):
             continue
-        value: Any = _CONVERTERS.get(column.type, float)(record[key])
+        value: Any = _CONVERTERS.get(str(column.type), float)(record[key])
         known[column.name] = value / 1e6 if in_seconds else value
     return kind(**known)
+
+
+def refuse_large(path: Path) -> None:
+    """CommsimError if a file is larger than `MOST_BYTES`."""
+    if path.stat().st_size > MOST_BYTES:
+        raise CommsimError(f"{path}: found {path.stat().st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
 
 
 def csv_rows(path: Path) -> Iterator[dict[str, str]]:
     """The rows of a CSV file; none where there is no file."""
     if not path.is_file():
         return
-    if path.stat().st_size > MOST_BYTES:
-        raise CommsimError(f"{path}: found {path.stat().st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
+    refuse_large(path)
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             yield from csv.DictReader(stream)
