@@ -58,16 +58,9 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
         field[ranks.index(w.ranks), sizes.index(w.size_bytes)] = names.index(w.name)
     palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(names))
     with style.drawing(9.0, 2.4 + 0.42 * max(4, min(len(ranks), 14)), provenance) as (figure, axes):
-        axes.pcolormesh(
-            np.arange(len(sizes) + 1) - 0.5,
-            np.arange(len(ranks) + 1) - 0.5,
-            np.ma.masked_invalid(field),
-            cmap=ListedColormap(palette),
-            vmin=-0.5,
-            vmax=len(names) - 0.5,
-            edgecolors="white",
-            linewidth=0.8,
-        )
+        edges = (np.arange(len(values) + 1) - 0.5 for values in (sizes, ranks))
+        look: dict[str, Any] = {"cmap": ListedColormap(palette), "edgecolors": "white", "linewidth": 0.8}
+        axes.pcolormesh(*edges, np.ma.masked_invalid(field), vmin=-0.5, vmax=len(names) - 0.5, **look)
         for axis, values in ((axes.xaxis, [format_bytes(s) for s in sizes]), (axes.yaxis, [f"{r:,}" for r in ranks])):
             every = max(1, -(-len(values) // MOST_LABELLED))
             axis.set_ticks(range(0, len(values), every), values[::every])
@@ -76,6 +69,6 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
         axes.set_xlabel("message size")
         axes.set_ylabel("ranks")
         axes.set_title(title)
-        handles = [Patch(color=palette[i], label=name) for i, name in enumerate(names)]
+        handles = [Patch(color=colour, label=name) for colour, name in zip(palette, names, strict=True)]
         figure.legend(handles=handles, loc="outside right upper", title=what, alignment="left")
     return figure

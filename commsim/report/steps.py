@@ -34,6 +34,7 @@ CAUSE_COLOURS = {
 }
 
 _PARTS = ("weights", "gradients", "optimizer", "activations")
+_EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}
 MOST_BARS = 24
 
 
@@ -89,9 +90,8 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
             if max(widths) <= 1e-4 * scale * max(total):
                 continue
             axes.barh(
-                range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause],
-                edgecolor="white", linewidth=0.6, label=cause,
-            )  # fmt: skip
+                range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause], label=cause, **_EDGE
+            )
             for i, (start, width) in enumerate(zip(ends, widths, strict=True)):
                 share = width / (scale * max(total))
                 if share > 0.055:
@@ -116,10 +116,8 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
 
 def _few_parts(memory: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     """The parts in one order, those that are small on every stage as one."""
-    largest: dict[str, float] = {}
-    for parts in memory:
-        for name, value in parts.items():
-            largest[name] = max(value, largest.get(name, 0.0))
+    names = dict.fromkeys(name for parts in memory for name in parts)
+    largest = {name: max(parts.get(name, 0.0) for parts in memory) for name in names}
     rest = sorted((n for n in largest if n not in _PARTS), key=lambda n: -largest[n])
     most = max(sum(parts.values()) for parts in memory)
     small = {name for i, name in enumerate(rest) if i >= 3 or largest[name] < 0.02 * most}
@@ -142,19 +140,16 @@ def plot_memory(step: StepFigures, provenance: str = "") -> Figure:
         ends = [0.0] * len(peaks)
         for i, name in enumerate(names):
             heights = [parts.get(name, 0.0) / GIB for parts in memory]
-            axes.bar(
-                range(len(peaks)), heights, bottom=ends, width=0.75, label=name, edgecolor="white", linewidth=0.6,
-                color=palette[i % len(palette)],
-            )  # fmt: skip
+            colour = palette[i % len(palette)]
+            axes.bar(range(len(peaks)), heights, bottom=ends, width=0.75, label=name, color=colour, **_EDGE)
             ends = [a + b for a, b in zip(ends, heights, strict=True)]
         if len(peaks) <= 32:
             for i, peak in enumerate(peaks):
                 axes.text(i, peak, f"{peak:.1f}", ha="center", va="bottom", fontsize=8)
         axes.axhline(capacity, color=style.INK, linewidth=1.2, linestyle=(0, (5, 3)), zorder=3)
-        axes.text(
-            0.995, capacity, f"a GPU holds {capacity:.1f} GiB", ha="right", va="bottom", fontsize=8.5,
-            transform=axes.get_yaxis_transform(),
-        )  # fmt: skip
+        look: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 8.5}
+        place = axes.get_yaxis_transform()
+        axes.text(0.995, capacity, f"a GPU holds {capacity:.1f} GiB", transform=place, **look)
         axes.set_ylim(0, 1.14 * max(*peaks, capacity))
         every = max(1, len(peaks) // 16)
         axes.set_xticks(range(0, len(peaks), every))

@@ -95,11 +95,11 @@ def colours(palette: Sequence[str], count: int) -> list[str]:
     """`count` colours that differ: those of a palette, and behind them darker and lighter shades of its colours."""
     from matplotlib.colors import to_hex, to_rgb
 
-    found = []
+    shades = []
     for i in range(count):
         turn, place = divmod(i, len(palette))
         shade = (0.0, -0.35, 0.4, -0.6, 0.6)[min(turn, 4)]
         end = 1.0 if shade > 0 else 0.0
         red, green, blue = (c + (end - c) * abs(shade) for c in to_rgb(palette[place]))
-        found.append(to_hex((red, green, blue)))
-    return found
+        shades.append(to_hex((red, green, blue)))
+    return shades
