@@ -98,7 +98,28 @@ class CollectivesView(View[Item]):
 
     def sentences(self, shown: Shown, answers: Sequence[Item]) -> list[str]:
         """The largest and the smallest size in a sentence each, then each measured curve in one."""
-        return [line for item in answers for line in _answer(shown.result, item, shown.comparisons)]
+        t = shown.result.topology
+        nodes = f"{t['nodes']} nodes of {t['ranks_per_node']}" if t["nodes"] != 1 else str(t["ranks_per_node"])
+        lines = []
+        for item in answers:
+            if not item.rows:
+                lines.append(f"{item.collective}: no sizes.")
+                continue
+            small, large = item.rows[0], item.rows[-1]
+            lines.append(
+                f"{item.collective} on {nodes} {t['gpu']}: {gb_per_s(large.busbw):,.1f} GB/s bus bandwidth at "
+                f"{format_bytes(large.size_bytes)} ({format_time(large.time_s)}), bound by "
+                f"{large.bottleneck or 'nothing named'}."
+            )
+            if len(item.rows) > 1:
+                lines.append(f"At {format_bytes(small.size_bytes)} it takes {format_time(small.time_s)}.")
+            for c in _of(item, shown.comparisons):
+                side = "slower" if c.median_log_ratio > 0 else "faster"
+                lines.append(
+                    f"Against {c.measured.name}: off by {100 * c.mape:.1f} % on average over {c.n} sizes, "
+                    f"predicted mostly {side} than measured."
+                )
+        return lines
 
     def sections(self, shown: Shown, answers: Sequence[Item]) -> list[Section]:
         """Curves and rows, then each measured curve."""
@@ -150,33 +171,6 @@ def stretches(item: Item) -> str:
         low, high = format_bytes(rows[0].size_bytes), format_bytes(rows[-1].size_bytes)
         parts.append(f"{name} {low}" if len(rows) == 1 else f"{name} {low} to {high}")
     return f"{item.collective} by size: {', '.join(parts)}."
-
-
-def _answer(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[str]:
-    """The largest and the smallest size in a sentence each, then each measured curve in one."""
-    if not item.rows:
-        return [f"{item.collective}: no sizes."]
-    where = f"{item.collective} on {_machine(result)}"
-    small, large = item.rows[0], item.rows[-1]
-    lines = [
-        f"{where}: {gb_per_s(large.busbw):,.1f} GB/s bus bandwidth at {format_bytes(large.size_bytes)} "
-        f"({format_time(large.time_s)}), bound by {large.bottleneck or 'nothing named'}."
-    ]
-    if len(item.rows) > 1:
-        lines.append(f"At {format_bytes(small.size_bytes)} it takes {format_time(small.time_s)}.")
-    for c in _of(item, comparisons):
-        side = "slower" if c.median_log_ratio > 0 else "faster"
-        lines.append(
-            f"Against {c.measured.name}: off by {100 * c.mape:.1f} % on average over {c.n} sizes, "
-            f"predicted mostly {side} than measured."
-        )
-    return lines
-
-
-def _machine(result: Result) -> str:
-    t = result.topology
-    nodes = f"{t['nodes']} nodes of {t['ranks_per_node']}" if t["nodes"] != 1 else str(t["ranks_per_node"])
-    return f"{nodes} {t['gpu']}"
 
 
 def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -41,11 +41,8 @@ def winners_of(rows: Sequence[dict[str, Any]]) -> list[Winner]:
     return [Winner(size, ranks, name) for (size, ranks), (_, name) in sorted(best.items())]
 
 
-def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: str = "quickest") -> Figure:
-    """The map: sizes to the right, ranks upwards, a colour per algorithm; blank where nothing was computed.
-
-    ``what`` the winners are, above their names.
-    """
+def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", names_title: str = "quickest") -> Figure:
+    """The map: sizes to the right, ranks upwards, a colour per algorithm; blank where nothing was computed."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -70,5 +67,5 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
         axes.set_ylabel("ranks")
         axes.set_title(title)
         handles = [Patch(color=colour, label=name) for colour, name in zip(palette, names, strict=True)]
-        figure.legend(handles=handles, loc="outside right upper", title=what, alignment="left")
+        figure.legend(handles=handles, loc="outside right upper", title=names_title, alignment="left")
     return figure

@@ -179,7 +179,7 @@ def why_sections(explanations: Sequence[Explanation]) -> list[Section]:
             )
             for g in one.gains
         ]  # fmt: skip
-        rest = f"Not to be had here: {', '.join(what for what, _ in one.refused)}." if one.refused else ""
+        rest = f"Not to be had here: {', '.join(change for change, _ in one.refused)}." if one.refused else ""
         parts: list[Part] = [Text(" ".join(bound_words(one)))]
         if rows:
             parts.append(table(columns, rows, f"Every line is a simulation of its own. {rest}".strip()))
@@ -223,5 +223,5 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
             }
             for g in explanation.gains
         ],
-        "refused": [{"what": what, "why": why} for what, why in explanation.refused],
+        "refused": [{"what": change, "why": why} for change, why in explanation.refused],
     }

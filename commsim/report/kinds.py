@@ -127,7 +127,7 @@ def _crossover(saved: Saved, selection: PictureChoice) -> Pictures:
             raise CommsimError(f"{saved.name}: found no machine of two ranks or more, expected some to draw a map of")
         who = "NCCL's choice" if saved.scenario.library.name == "nccl" else "quickest"
         title = f"{saved.scenario.collectives[i].collective} on {winners[0].machine}"
-        yield suffix, plot_map(winners, title, what=who)
+        yield suffix, plot_map(winners, title, names_title=who)
 
 
 def _who(rows: Sequence[dict[str, Any]]) -> str:
