@@ -87,7 +87,7 @@ class Planned(_Shown):
     """The configurations of a plan, best first, and what binds the best one; `scenario` is its file as YAML."""
 
     name: str
-    result: PlanAnswer
+    found: PlanAnswer
     scenario: str
     seconds: float
     neighbours: Sequence[Neighbour] = ()
@@ -96,7 +96,7 @@ class Planned(_Shown):
     @property
     def best(self) -> Configuration:
         """The quickest configuration per token."""
-        return self.result.best
+        return self.found.best
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -112,18 +112,18 @@ class Planned(_Shown):
         """A row for every choice, best first; the seconds of every cause as columns of their own."""
         import pandas as pd
 
-        listed = [dict(r) for r in rows(self.result)]
+        listed = [dict(r) for r in rows(self.found)]
         return pd.DataFrame([r | {f"{cause}_s": s for cause, s in r.pop("causes_s").items()} for r in listed])
 
     def saved(self) -> Saved:
         """For pictures."""
-        return Saved(self.name, "plan", Path(), choices=tuple(rows(self.result)))
+        return Saved(self.name, "plan", Path(), choices=tuple(rows(self.found)))
 
     def page(self) -> Page:
         """The page that `commsim plan --html` writes."""
         from commsim.report.plan_page import plan_page
 
-        return plan_page(self.result, self.name, self.scenario, self.seconds, self.neighbours, self.sensitivity)
+        return plan_page(self.found, self.name, self.scenario, self.seconds, self.neighbours, self.sensitivity)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
