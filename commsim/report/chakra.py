@@ -12,13 +12,12 @@ import numpy as np
 from commsim.report import style
 from commsim.report.columns import records_csv
 from commsim.report.page import Part, Section, Text, picture, size_cell, table
-from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
+from commsim.report.view import PictureKind, Shown, View
 from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from commsim.report.saved import Saved
     from commsim.scenario.chakra_result import CallRow, RankRow, TraceItem
 
 MOST_LISTED = 12
@@ -122,21 +121,13 @@ class SavedTrace:
     bottleneck: str
 
 
-def _draw_ranks(saved: Saved, selection: PictureChoice) -> Pictures:
-    traces = saved.of_kind("traces")
-    for i, suffix in selection.places(len(traces)):
-        yield suffix, plot_ranks(traces[i], saved.provenance)
-
-
 class TracesView(View["TraceItem"]):
     """Replayed traces."""
 
     question: ClassVar[str] = "How long do these traces take on this machine?"
     kinds: ClassVar[dict[str, PictureKind]] = {
-        "ranks": PictureKind(
-            "what every rank of replayed traces spends the time on",
-            lambda saved: bool(saved.of_kind("traces")),
-            _draw_ranks,
+        "ranks": PictureKind.of_each(
+            "what every rank of replayed traces spends the time on", lambda saved: saved.of_kind("traces"), plot_ranks
         )
     }
 

@@ -31,8 +31,7 @@ def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
-    for i, suffix in selection.places(len(saved.links)):
-        use = saved.links[i]
+    for suffix, use in selection.of(saved.links):
         busiest = max(use.shares, key=lambda name: use.shares[name])
         title = f"{saved.name}: {use.title}; busiest {busiest} at {100 * use.shares[busiest]:.0f} %"
         yield suffix, plot_topology(topology, heat_of(topology, use.shares), title)

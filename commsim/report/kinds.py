@@ -22,6 +22,8 @@ from commsim.report.view import VIEWS, PictureChoice, PictureKind, Pictures, vie
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from commsim.scenario.workload.collective import CollectiveWork
+
 
 def kinds_of(saved: Saved) -> list[str]:
     """The kinds that a result can show."""
@@ -54,8 +56,8 @@ def _bandwidth(saved: Saved, selection: PictureChoice) -> Pictures:
             yield suffix, plot_bandwidth(lines[:12], [], title, (), saved.provenance)
         return
     items = [item for item in saved.items if item.rows]
-    for i, suffix in selection.places(len(items)):
-        yield suffix, plot_bandwidth([items[i].curve()], list(items[i].measured), saved.name, (), saved.provenance)
+    for suffix, item in selection.of(items):
+        yield suffix, plot_bandwidth([item.curve()], list(item.measured), saved.name, (), saved.provenance)
 
 
 def _sweep_curves(saved: Saved) -> dict[str, list[Curve]]:
@@ -98,9 +100,7 @@ def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
         return
     from commsim.accuracy.compare import compare
 
-    items = [item for item in saved.items if item.measured]
-    for i, suffix in selection.places(len(items)):
-        item = items[i]
+    for suffix, item in selection.of([item for item in saved.items if item.measured]):
         pairs = [compare(p, m) for m, p in zip(item.measured, item.at_measured, strict=True)]
         # Comparisons know their measured curve by identity.
         predicted = [item.curve()] if item.rows else list(item.at_measured)
@@ -110,8 +110,8 @@ def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
 def _crossover(saved: Saved, selection: PictureChoice) -> Pictures:
     if saved.sort == "run":
         items = [item for item in saved.items if any(row.candidates for row in item.rows)]
-        for i, suffix in selection.places(len(items)):
-            yield suffix, plot_crossover(items[i], saved.name, saved.provenance)
+        for suffix, item in selection.of(items):
+            yield suffix, plot_crossover(item, saved.name, saved.provenance)
         return
     if saved.sort == "sweep":
         collectives = list(dict.fromkeys(r["collective"] for r in saved.rows if r.get("collective")))
@@ -121,12 +121,12 @@ def _crossover(saved: Saved, selection: PictureChoice) -> Pictures:
             yield suffix, plot_map(winners, f"{saved.name}: {name}", saved.provenance, _who(saved.rows))
         return
     assert saved.scenario is not None
-    for i, suffix in selection.places(len(saved.scenario.collectives)):
-        winners = _winners(saved, i, selection.nodes)
+    for suffix, work in selection.of(saved.scenario.collectives):
+        winners = _winners(saved, work, selection.nodes)
         if not winners:
             raise CommsimError(f"{saved.name}: found no machine of two ranks or more, expected some to draw a map of")
         who = "NCCL's choice" if saved.scenario.library.name == "nccl" else "quickest"
-        title = f"{saved.scenario.collectives[i].collective} on {winners[0].machine}"
+        title = f"{work.collective} on {winners[0].machine}"
         yield suffix, plot_map(winners, title, names_title=who)
 
 
@@ -139,14 +139,13 @@ def _who(rows: Sequence[dict[str, Any]]) -> str:
 DEFAULT_NODES = (1, 2, 4, 8, 16, 32)
 
 
-def _winners(saved: Saved, place: int, nodes: tuple[int, ...]) -> list[Winner]:
+def _winners(saved: Saved, work: CollectiveWork, nodes: tuple[int, ...]) -> list[Winner]:
     """The choices of a scenario on other numbers of nodes: NCCL's own, or the quickest of `algorithm: auto`."""
     from commsim.scenario.predictors import Cache, row_predictor
     from commsim.scenario.run import prepare
 
     assert saved.scenario is not None
     scenario, winners, cache = saved.scenario, [], Cache()
-    work = scenario.collectives[place]
     if not work.sizes:
         raise CommsimError(f"{saved.name}: found no sizes of its own, expected some to draw a map over")
     for count in nodes or DEFAULT_NODES:

@@ -12,14 +12,13 @@ from commsim.report.columns import csv_text, records_csv
 from commsim.report.gantt import gantt_lines, plot_pipeline
 from commsim.report.page import Code, Part, Section, Text, picture, table
 from commsim.report.saved import csv_rows
-from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
+from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, GIGA, format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from commsim.engine.timeline import Timeline
-    from commsim.report.saved import Saved
     from commsim.report.steps import StepFigures
     from commsim.scenario.training_result import TrainingItem
 
@@ -133,17 +132,10 @@ def _timeline_csv(items: Iterable[TrainingItem]) -> str:
     return csv_text(rows)
 
 
-def _draw_memory(saved: Saved, selection: PictureChoice) -> Pictures:
+def _plot_memory(step: StepFigures, provenance: str) -> Figure:
     from commsim.report.steps import plot_memory
 
-    for i, suffix in selection.places(len(saved.steps)):
-        yield suffix, plot_memory(saved.steps[i], saved.provenance)
-
-
-def _draw_pipeline(saved: Saved, selection: PictureChoice) -> Pictures:
-    steps = [step for step in saved.steps if step.timeline is not None]
-    for i, suffix in selection.places(len(steps)):
-        yield suffix, plot_pipeline(steps[i], saved.provenance)
+    return plot_memory(step, provenance)
 
 
 def _sections(item: TrainingItem, alone: bool) -> list[Section]:
@@ -188,13 +180,13 @@ class TrainingView(View["TrainingItem"]):
 
     question: ClassVar[str] = "What does a training step cost?"
     kinds: ClassVar[dict[str, PictureKind]] = {
-        "memory": PictureKind(
-            "what fills the memory of every pipeline stage", lambda saved: bool(saved.steps), _draw_memory
+        "memory": PictureKind.of_each(
+            "what fills the memory of every pipeline stage", lambda saved: saved.steps, _plot_memory
         ),
-        "pipeline": PictureKind(
+        "pipeline": PictureKind.of_each(
             "what every stage does over the step",
-            lambda saved: any(step.timeline is not None for step in saved.steps),
-            _draw_pipeline,
+            lambda saved: [step for step in saved.steps if step.timeline is not None],
+            plot_pipeline,
         ),
     }
 
