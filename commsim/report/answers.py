@@ -112,8 +112,7 @@ class Planned(_Shown):
         """A row for every choice, best first; the seconds of every cause as columns of their own."""
         import pandas as pd
 
-        listed = [dict(r) for r in rows(self.found)]
-        return pd.DataFrame([r | {f"{cause}_s": s for cause, s in r.pop("causes_s").items()} for r in listed])
+        return pd.DataFrame([r | {f"{k}_s": s for k, s in r.pop("causes_s").items()} for r in rows(self.found)])
 
     def saved(self) -> Saved:
         """For pictures."""

@@ -24,13 +24,10 @@ def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
     rows = tuple(_row(item, record) for record in item["rows"])
     measured, predicted = [], []
     for curve in item.get("measured") or ():
-        size = np.array(curve["size_bytes"], np.int64)
-        common: dict[str, Any] = {"collective": item["collective"], "n_ranks": curve["n_ranks"], "size_bytes": size}
-        measured.append(
-            Curve(name=str(curve["name"]), kind="measured", time_s=np.array(curve["time_us"], float) / 1e6, **common)
-        )
-        at = np.array(curve["predicted_us"], float) / 1e6
-        predicted.append(Curve(name=name, kind="predicted", time_s=at, **common))
+        size, times, at = (np.array(curve[key], float) for key in ("size_bytes", "time_us", "predicted_us"))
+        call = (item["collective"], curve["n_ranks"])
+        measured.append(Curve(str(curve["name"]), *call, "measured", size.astype(np.int64), times / 1e6))
+        predicted.append(Curve(name, *call, "predicted", size.astype(np.int64), at / 1e6))
     return Item(
         name=name,
         collective=str(item["collective"]),
