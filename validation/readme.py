@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison, compare
 from commsim.files import write_atomically
-from commsim.report.plots import figure_bytes, plot_bandwidth
+from commsim.report.plots import figure_bytes, plot_comparisons
 from commsim.scenario.item import Item
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
@@ -59,12 +59,8 @@ def main() -> int:
     """Write README.md and the picture."""
     answered = answers()
     write_atomically(README, with_table(README.read_text(encoding="utf-8"), table(answered)))
-    figure = plot_bandwidth(
-        [c.predicted for _, comparisons in answered for c in comparisons],
-        [c.measured for _, comparisons in answered for c in comparisons],
-        "AllReduce on eight GPUs of one node, predicted and measured",
-        [c for _, comparisons in answered for c in comparisons],
-    )
+    title = "AllReduce on eight GPUs of one node, predicted and measured"
+    figure = plot_comparisons([c for _, comparisons in answered for c in comparisons], title)
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(PICTURE, figure_bytes(figure, "png"))
     return 0

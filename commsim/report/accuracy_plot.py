@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,20 +24,11 @@ def plot_validation(document: Mapping[str, Any], title: str) -> Figure:
 
 def _steps(document: Mapping[str, Any], title: str) -> Figure:
     """Predicted over measured seconds of every step, in a band of 10 %; the sources with most rows have colours."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     rows = [r for r in document["per_row"] if r.get("predicted_s") and r.get("measured_s")]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["source"]] = counts.get(row["source"], 0) + 1
-    named = sorted(counts, key=lambda source: -counts[source])[:8]
+    named = [source for source, _ in Counter(row["source"] for row in rows).most_common(8)]
     palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(named))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.8, 6.4), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.8, 6.4) as (figure, axes):
         every = np.array([[r["measured_s"], r["predicted_s"]] for r in rows], float)
         ends = np.array([0.7 * every.min(), 1.4 * every.max()])
         for share, shade in ((0.25, "#F0F0F0"), (0.1, "#DDDDDD")):
@@ -45,18 +37,13 @@ def _steps(document: Mapping[str, Any], title: str) -> Figure:
         for source in (None, *reversed(named)):
             mine = [r for r in rows if (r["source"] == source if source else r["source"] not in named)]
             if mine:
-                axes.plot(
-                    [r["measured_s"] for r in mine], [r["predicted_s"] for r in mine], linestyle="none", marker=".",
-                    markersize=5, alpha=0.7, color=palette[named.index(source)] if source else style.BOUND,
-                    label=f"{source or 'other sources'} ({len(mine)})",
-                )  # fmt: skip
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlim(float(ends[0]), float(ends[1]))
-        axes.set_ylim(float(ends[0]), float(ends[1]))
-        axes.set_box_aspect(1)
-        axes.set_xlabel("measured step (s)")
-        axes.set_ylabel("predicted step (s)")
+                colour = palette[named.index(source)] if source else style.BOUND
+                look: dict[str, Any] = {"linestyle": "none", "marker": ".", "markersize": 5, "alpha": 0.7}
+                label = f"{source or 'other sources'} ({len(mine)})"
+                measured, predicted = ([r[name] for r in mine] for name in ("measured_s", "predicted_s"))
+                axes.plot(measured, predicted, color=colour, label=label, **look)
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, box_aspect=1)
+        axes.set(xlabel="measured step (s)", ylabel="predicted step (s)")
         inside = np.mean(np.abs(every[:, 1] / every[:, 0] - 1) <= 0.1)
         axes.set_title(title)
         note = f"{len(rows):,} steps; shaded: within 10 % ({100 * inside:.0f} % of them) and 25 %"
@@ -67,18 +54,12 @@ def _steps(document: Mapping[str, Any], title: str) -> Figure:
 
 def _logs(document: Mapping[str, Any], title: str) -> Figure:
     """Mean error and bias of every log by class of machine, its median marked."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     rows = [r for r in document["per_log"] if r.get("mape") is not None and r.get("healthy") != "no"]
     classes = list(dict.fromkeys(r["class"] for r in rows))
     collectives = sorted({r["collective"] for r in rows})
     palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(collectives))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.6, 2.6 + 0.9 * len(classes)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.6, 2.6 + 0.9 * len(classes)) as (figure, axes):
         for shade, guide in (("#F0F0F0", 15), ("#DDDDDD", 5)):
             axes.axvspan(0, guide, color=shade, linewidth=0, zorder=0.5)
         for i, name in enumerate(classes):
@@ -88,10 +69,9 @@ def _logs(document: Mapping[str, Any], title: str) -> Figure:
             axes.text(middle, i - 0.43, f"median {middle:.1f} %", ha="center", va="bottom", fontsize=8)
             for k, row in enumerate(mine):
                 offset = 0.3 * ((k % 7) / 3 - 1)  # spread, so that equal errors stay apart
-                axes.plot(
-                    min(float(row["mape"]), _MOST_SHOWN), i + offset, marker="o", markersize=4.5, alpha=0.8,
-                    color=palette[collectives.index(row["collective"])],
-                )  # fmt: skip
+                colour = palette[collectives.index(row["collective"])]
+                x = min(float(row["mape"]), _MOST_SHOWN)
+                axes.plot(x, i + offset, marker="o", markersize=4.5, alpha=0.8, color=colour)
         for name, colour in zip(collectives, palette, strict=True):
             axes.plot([], [], linestyle="none", marker="o", markersize=4.5, color=colour, label=name)
         axes.set_yticks(range(len(classes)), classes)

@@ -14,8 +14,7 @@ from commsim.accuracy.whatif import Tried
 from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
 from commsim.report.plan_tables import headline, reasons, rows
 from commsim.report.saved import Saved
-from commsim.report.verdict import answer_line, verdict_dict
-from commsim.units import gb_per_s
+from commsim.report.verdict import answer_line, bus_bandwidths, verdict_dict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,23 +70,19 @@ class Compared(_Shown):
 
         records = []
         for verdict, tried in self.verdicts:
-            c = verdict.comparison
-            factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
-            for size in verdict_dict(verdict, tried)["sizes"]:
-                busbw = float(gb_per_s(size["size_bytes"] * factor / (size["measured_us"] / 1e6)))
-                size |= {"expected_low_us": size["predicted_us"] * size.pop("low")}
-                size |= {"expected_high_us": size["predicted_us"] * size.pop("high")}
-                said = {"measured": c.measured.name, "collective": c.measured.collective}
-                records.append({**said, **size, "measured_busbw_GBps": busbw})
+            measured = verdict.comparison.measured
+            sizes = verdict_dict(verdict, tried)["sizes"]
+            for size, (busbw, _, _) in zip(sizes, bus_bandwidths(verdict), strict=True):
+                size |= {f"expected_{end}_us": size["predicted_us"] * size.pop(end) for end in ("low", "high")}
+                curve = {"measured": measured.name, "collective": measured.collective}
+                records.append({**curve, **size, "measured_busbw_GBps": busbw})
         return pd.DataFrame(records)
 
     def plot(self) -> Figure:
         """Bus bandwidth over message size, measured and predicted, with the error below."""
-        from commsim.report.plots import plot_bandwidth
+        from commsim.report.plots import plot_comparisons
 
-        predicted = list({id(c.predicted): c.predicted for c in self._comparisons}.values())
-        measured = list({id(c.measured): c.measured for c in self._comparisons}.values())
-        return plot_bandwidth(predicted, measured, self._title(), self._comparisons)
+        return plot_comparisons(self._comparisons, self._title())
 
     def _title(self) -> str:
         """The prediction's name, or how many there are of both."""
@@ -132,8 +127,7 @@ class Planned(_Shown):
         """A row for every choice, best first; the seconds of every cause as columns of their own."""
         import pandas as pd
 
-        listed = [dict(r) for r in rows(self.found)]
-        return pd.DataFrame([r | {f"{cause}_s": s for cause, s in r.pop("causes_s").items()} for r in listed])
+        return pd.DataFrame([r | {f"{k}_s": s for k, s in r.pop("causes_s").items()} for r in rows(self.found)])
 
     def saved(self) -> Saved:
         """For pictures."""

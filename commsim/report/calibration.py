@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,17 +33,13 @@ def calibration_table(c: Calibration) -> str:
     lines = [f"# error on sizes left out: {_errors(c, 0)} ({curves}, {rows} sizes)"]
     if {bool(above) for curve in c.curves for above in curve.size_bytes > LARGE_BYTES} == {False, True}:
         lines.append(f"# above 64 KiB: {_errors(c, LARGE_BYTES)}")
-    if (spread := c.spread()) is not None:
+    spread = "unknown, every size was measured once (commsim measure --repeats 5 tells it)"
+    if (share := c.spread()) is not None:
+        spread = f"{100 * share:.1f} % (median over sizes of half of highest less lowest)"
         above = c.spread(LARGE_BYTES)
-        lines.append(
-            f"# spread of repeats: {100 * spread:.1f} % (median over sizes of half of highest less lowest)"
-            + (f"; above 64 KiB: {100 * above:.1f} %" if above is not None else "")
-        )
-    else:
-        lines.append(
-            "# spread of repeats: unknown, every size was measured once (commsim measure --repeats 5 tells it)"
-        )
-    width = max([len("parameter"), *(len(v.path) for v in c.values)])
+        spread += f"; above 64 KiB: {100 * above:.1f} %" if above is not None else ""
+    lines.append(f"# spread of repeats: {spread}")
+    width = max(map(len, ["parameter", *(v.path for v in c.values)]))
     lines.append(f"# {'parameter':<{width}}  {'shipped':>12}  {'fitted':>12}  95 % interval")
     for v in c.values:
         low, high = _text(v, v.low), _text(v, v.high)
@@ -83,9 +79,7 @@ def params_yaml(c: Calibration, scenario: Scenario, topology: Topology) -> str:
             "largest_bytes": int(max(curve.size_bytes[-1] for curve in c.curves)),
         },
         "files": [_file(Path(source)) for source in dict.fromkeys(curve.source for curve in c.curves) if source],
-        "values": {
-            v.path: {"value": _exact(v, v.value), "low": _exact(v, v.low), "high": _exact(v, v.high)} for v in c.values
-        },
+        "values": {v.path: {name: _exact(v, getattr(v, name)) for name in ("value", "low", "high")} for v in c.values},
         "kept": dict(c.kept),
         "held_out_mape": float(f"{c.error(c.held_out_s):.4g}"),
         "band": {"low": float(f"{c.band[0]:.4g}"), "high": float(f"{c.band[1]:.4g}")},
@@ -95,13 +89,9 @@ def params_yaml(c: Calibration, scenario: Scenario, topology: Topology) -> str:
 
 
 def _file(path: Path) -> dict[str, str | int]:
-    digest = hashlib.sha256()
-    size = 0
     with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-    return {"name": path.name, "bytes": size, "sha256": digest.hexdigest()}
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"name": path.name, "bytes": stream.tell(), "sha256": digest}
 
 
 def _exact(v: Value, value: float) -> str | float:
@@ -112,17 +102,11 @@ def _exact(v: Value, value: float) -> str | float:
 
 def plot_residuals(c: Calibration, title: str) -> Figure:
     """Error of the predicted time against message size: as shipped, and of the fit that had not seen the size."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     size = np.concatenate([curve.size_bytes for curve in c.curves])
     held_out, as_shipped = (100 * (p / c.measured_s - 1) for p in (c.held_out_s, c.before_s))
     limit = min(_MOST, max(_LEAST, 1.2 * float(np.max(np.abs(held_out))), float(np.median(np.abs(as_shipped)))))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.4, 4.2 + 0.2 * len(c.curves)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.4, 4.2 + 0.2 * len(c.curves)) as (figure, axes):
         for guide, shade in ((15, "#F0F0F0"), (5, "#DDDDDD")):
             axes.axhspan(-guide, guide, color=shade, linewidth=0, zorder=0.5)
         axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
@@ -133,10 +117,8 @@ def plot_residuals(c: Calibration, title: str) -> Figure:
             marker = style.MEASURED_MARKERS[(i // len(style.MEASURED_COLOURS) + i) % len(style.MEASURED_MARKERS)]
             name = curve.name if curve.collective in curve.name else f"{curve.collective}: {curve.name}"
             axes.plot(curve.size_bytes, np.clip(held[i], -limit, limit), marker, color=colour, markersize=5, label=name)
-            axes.plot(
-                curve.size_bytes, np.clip(shipped[i], -limit, limit), marker, color=colour, markersize=4,
-                markerfacecolor="white", alpha=0.45,
-            )  # fmt: skip
+            hollow: dict[str, Any] = {"color": colour, "markersize": 4, "markerfacecolor": "white", "alpha": 0.45}
+            axes.plot(curve.size_bytes, np.clip(shipped[i], -limit, limit), marker, **hollow)
         style.size_axis(axes, int(size.min()), int(size.max()))
         axes.set_ylim(-1.05 * limit, 1.05 * limit)
         axes.set_ylabel("error of the predicted time (%)")

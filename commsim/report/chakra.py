@@ -2,154 +2,108 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.page import Cell, Part, Section, Text, picture, table
-from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
+import numpy as np
+
+from commsim.report import style
+from commsim.report.columns import records_csv
+from commsim.report.page import Part, Section, Text, picture, size_cell, table
+from commsim.report.view import PictureKind, Shown, View
 from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from commsim.report.saved import Saved
     from commsim.scenario.chakra_result import CallRow, RankRow, TraceItem
 
-SHOWN = 12
+MOST_LISTED = 12
 """Kinds of calls and ranks in a table on a terminal; the files have all."""
 
+MOST_RANKS = 48
+"""Bars that can be told apart; of more ranks as many are shown, evenly spread."""
 
-def trace_table(item: TraceItem, heading: Iterable[str] = ()) -> str:
-    """The answer for a terminal; lines that start with ``#`` are no figures."""
-    lines = [f"# {text}".rstrip() for text in heading]
-    total = item.seconds or 1.0
-    lines += [
-        f"# {item.nodes:,} nodes of {len(item.ranks)} ranks, "
-        f"{'with' if item.run.contended else 'without'} contention on links",
-        "#",
-        f"  time                {format_time(item.seconds):>12}",
-        f"  bottleneck          {item.bottleneck}",
-        "#",
-        "# where the time goes (mean rank)",
-    ]
-    lines += [
-        f"  {name:<19} {format_time(item.mean(part)):>12} {item.mean(part) / total:>7.1%}  {meaning}"
-        for name, part, meaning in MEANINGS
-    ]
-    lines += ["#", f"# critical path to the end of rank {item.longest}"]
-    lines += [f"  {what:<34} {format_time(s):>12} {s / total:>7.1%}  {n} x" for what, s, n in item.path[:SHOWN]]
-    if item.calls:
-        lines += [
-            "#",
-            f"# {'call':<16} {'ranks':>6} {'size':>12} {'count':>8} {'mean':>12} {'longest':>12} {'all':>12}",
-        ]
-        for call in item.calls[:SHOWN]:
-            times = " ".join(f"{format_time(s):>12}" for s in (call.mean, call.most, call.total))
-            size = format_bytes(call.nbytes)
-            lines.append(f"  {call.call:<16} {call.ranks:>6} {size:>12} {call.count:>8} {times}")
-        lines += _more(len(item.calls), "kinds of calls")
-    lines += ["#", f"# {'rank':>6} {'compute':>12} {'exposed':>12} {'idle':>12} {'end':>12}   critical path to its end"]
-    for row in item.ranks[:SHOWN]:
-        shares = ", ".join(
-            f"{name} {value / row.end:.0%}"
-            for name, value in zip(("compute", "communication", "other"), row.path, strict=True)
-            if row.end and value
-        )
+_PARTS = (
+    ("compute", "compute", "the GPU computes", "computes", "#0072B2"),
+    ("exposed", "exposed comm", "transfers while it does not", "transfers, nothing computed", "#D55E00"),
+    ("other", "other", "host and memory beside neither", "host and memory", "#E69F00"),
+    ("idle", "idle", "waits for other ranks", "waits for other ranks", "#D9D9D9"),
+)
+"""(column, name, what it is, what its bars are called, their colour)"""
+
+
+def _call_lines(calls: Sequence[CallRow]) -> list[str]:
+    lines = ["#", f"# {'call':<16} {'ranks':>6} {'size':>12} {'count':>8} {'mean':>12} {'longest':>12} {'all':>12}"]
+    for call in calls[:MOST_LISTED]:
+        times = " ".join(f"{format_time(s):>12}" for s in (call.mean, call.most, call.total))
+        lines.append(f"  {call.call:<16} {call.ranks:>6} {format_bytes(call.nbytes):>12} {call.count:>8} {times}")
+    return lines + _more(len(calls), "kinds of calls")
+
+
+def _rank_lines(ranks: Sequence[RankRow]) -> list[str]:
+    lines = ["#", f"# {'rank':>6} {'compute':>12} {'exposed':>12} {'idle':>12} {'end':>12}   critical path to its end"]
+    for row in ranks[:MOST_LISTED]:
+        parts = zip(("compute", "communication", "other"), row.path, strict=True)
+        shares = ", ".join(f"{name} {value / row.end:.0%}" for name, value in parts if row.end and value)
         times = " ".join(f"{format_time(s):>12}" for s in (row.compute, row.exposed, row.idle, row.end))
         lines.append(f"  {row.rank:>6} {times}   {shares}")
-    lines += _more(len(item.ranks), "ranks")
-    return "\n".join(lines) + "\n"
+    return lines + _more(len(ranks), "ranks")
 
 
-MEANINGS = (
-    ("compute", "compute", "the GPU computes"),
-    ("exposed comm", "exposed", "transfers while it does not"),
-    ("other", "other", "host and memory beside neither"),
-    ("idle", "idle", "waits for other ranks"),
-)
-"""(name, column, what it is)"""
+def _more(count: int, noun: str) -> list[str]:
+    return [f"# and {count - MOST_LISTED} more {noun}"] if count > MOST_LISTED else []
 
 
-def _more(count: int, what: str) -> list[str]:
-    return [f"# and {count - SHOWN} more {what}"] if count > SHOWN else []
-
-
-def ranks_csv(items: Iterable[TraceItem]) -> str:
-    """One row per item and rank."""
-    return _csv([{"item": item.name, **row.record()} for item in items for row in item.ranks])
-
-
-def calls_csv(items: Iterable[TraceItem]) -> str:
-    """One row per item and kind of call."""
-    return _csv([{"item": item.name, **row.record()} for item in items for row in item.calls])
-
-
-def _csv(records: list[dict[str, Any]]) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(records[0]) if records else ["item"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
-    return stream.getvalue()
-
-
-def traces_answer(item: TraceItem) -> list[str]:
-    """The time, what it is spent on, and what limits it."""
-    exposed = item.mean("exposed") / item.seconds if item.seconds else 0.0
-    return [
-        f"{item.name}: {format_time(item.seconds)} on {len(item.ranks)} ranks; exposed communication takes "
-        f"{exposed:.1%} of the mean rank's time.",
-        f"Bottleneck: {item.bottleneck}.",
-    ]
-
-
-def traces_sections(item: TraceItem) -> list[Section]:
+def _sections(item: TraceItem) -> list[Section]:
     """Where the time of the mean rank goes, the critical path, the calls, and every rank."""
-    from commsim.report.chakra import MEANINGS
-    from commsim.report.chakra_plot import plot_ranks
-
     total = item.seconds or 1.0
-    parts = [(name, microseconds(item.mean(p)), 100 * item.mean(p) / total, meaning) for name, p, meaning in MEANINGS]
-    path = [(what, microseconds(s), 100 * s / total, count) for what, s, count in item.path]
+    parts = [(name, microseconds(item.mean(p)), 100 * item.mean(p) / total, meaning) for p, name, meaning, *_ in _PARTS]
+    path = [(name, microseconds(s), 100 * s / total, count) for name, s, count in item.path]
     calls = [
-        (row.call, row.ranks, Cell(format_bytes(row.nbytes), row.nbytes), row.count, microseconds(row.mean),
-         microseconds(row.most), microseconds(row.total))
+        (row.call, row.ranks, size_cell(row.nbytes), row.count, *map(microseconds, (row.mean, row.most, row.total)))
         for row in item.calls
-    ]  # fmt: skip
+    ]
     ranks = [
-        (row.rank, *(microseconds(v) for v in (row.compute, row.communication, row.exposed, row.idle, row.end)))
+        (row.rank, *map(microseconds, (row.compute, row.communication, row.exposed, row.idle, row.end)))
         for row in item.ranks
     ]
+    drawing = picture(plot_ranks(item), "What every rank spends the time on.")
+    means = table(["part", "mean rank (us)", "share (%)", "what"], parts)
+    times = [f"{name} (us)" for name in ("compute", "communication", "exposed", "idle", "end")]
     return [
-        Section(
-            "Where the time goes",
-            (
-                picture(plot_ranks(item), "What every rank spends the time on."),
-                table(["part", "mean rank (us)", "share (%)", "what"], parts),
-            ),
-        ),
+        Section("Where the time goes", (drawing, means)),
         Section("Critical path", (table(["what", "time (us)", "share (%)", "operations"], path),)),
         Section("Calls", (table(["call", "ranks", "size", "calls", "mean (us)", "longest (us)", "all (us)"], calls),)),
-        Section("Ranks", (table(["rank", "compute (us)", "communication (us)", "exposed (us)", "idle (us)",
-                                 "end (us)"], ranks),)),
-    ]  # fmt: skip
-
-
-def traces_words(item: TraceItem) -> list[str]:
-    """What bounds replayed traces."""
-    from commsim.report.explain import percent
-
-    if not item.seconds:
-        return [f"{item.name}: the traces take no time."]
-    computes, exposed, idle = (item.mean(part) / item.seconds for part in ("compute", "exposed", "idle"))
-    return [
-        f"{item.name}: {format_time(item.seconds)}, bound by {item.bottleneck} to the end of rank {item.longest}.",
-        f"The mean rank computes {percent(computes)} of the time, stands still for transfers {percent(exposed)} and "
-        f"waits for others {percent(idle)}.",
+        Section("Ranks", (table(["rank", *times], ranks),)),
     ]
+
+
+def plot_ranks(item: TraceItem | SavedTrace, provenance: str = "") -> Figure:
+    """Stacked bars over the time of the whole, one per rank."""
+
+    count = len(item.ranks)
+    shown = [item.ranks[i] for i in np.unique(np.linspace(0, count - 1, min(count, MOST_RANKS)).round().astype(int))]
+    scale, unit = (1.0, "s") if item.seconds >= 1 else (1e3, "ms") if item.seconds >= 1e-3 else (1e6, "us")
+    with style.drawing(10.0, 1.9 + 0.24 * len(shown), provenance) as (figure, axes):
+        left = np.zeros(len(shown))
+        for part, *_, words, colour in _PARTS:
+            width = np.array([getattr(row, part) for row in shown]) * scale
+            if width.any():
+                axes.barh(range(len(shown)), width, left=left, height=0.8, color=colour, label=words)
+            left += width
+        step = -(-len(shown) // 16)
+        axes.set_yticks(range(0, len(shown), step), [f"rank {row.rank}" for row in shown[::step]])
+        axes.invert_yaxis()
+        axes.set_xlim(0, max(item.seconds * scale, 1e-9))
+        axes.set_xlabel(f"time ({unit})")
+        more = f", {len(shown)} of {count} ranks" if len(shown) < count else ""
+        axes.set_title(f"{item.name}: {format_time(item.seconds)}{more}")
+        axes.grid(visible=False, axis="y")
+        figure.legend(loc="outside lower left", ncols=len(_PARTS), borderaxespad=0.4)
+    return figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,62 +121,89 @@ class SavedTrace:
     bottleneck: str
 
 
-def _draw_ranks(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.chakra_plot import plot_ranks
-
-    traces = saved.of_kind("traces")
-    for i, suffix in selection.places(len(traces)):
-        yield suffix, plot_ranks(traces[i], saved.provenance)
-
-
 class TracesView(View["TraceItem"]):
     """Replayed traces."""
 
     question: ClassVar[str] = "How long do these traces take on this machine?"
     kinds: ClassVar[dict[str, PictureKind]] = {
-        "ranks": PictureKind(
-            "what every rank of replayed traces spends the time on",
-            lambda saved: bool(saved.of_kind("traces")),
-            _draw_ranks,
+        "ranks": PictureKind.of_each(
+            "what every rank of replayed traces spends the time on", lambda saved: saved.of_kind("traces"), plot_ranks
         )
     }
 
     def table(self, shown: Shown, answer: TraceItem) -> str:
-        """Parts of the time, the critical path, calls and ranks."""
-        return trace_table(answer, [shown.heading, shown.machine])
+        """Parts of the time, the critical path, calls and ranks; lines that start with ``#`` are no figures."""
+        total = answer.seconds or 1.0
+        contention = "with" if answer.run.contended else "without"
+        lines = [
+            f"# {shown.heading}",
+            f"# {shown.machine}",
+            f"# {answer.nodes:,} nodes of {len(answer.ranks)} ranks, {contention} contention on links",
+            "#",
+            f"  time                {format_time(answer.seconds):>12}",
+            f"  bottleneck          {answer.bottleneck}",
+            "#",
+            "# where the time goes (mean rank)",
+        ]
+        for part, name, meaning, *_ in _PARTS:
+            mean = answer.mean(part)
+            lines.append(f"  {name:<19} {format_time(mean):>12} {mean / total:>7.1%}  {meaning}")
+        lines += ["#", f"# critical path to the end of rank {answer.longest}"]
+        lines += [
+            f"  {name:<34} {format_time(s):>12} {s / total:>7.1%}  {n} x" for name, s, n in answer.path[:MOST_LISTED]
+        ]
+        if answer.calls:
+            lines += _call_lines(answer.calls)
+        return "\n".join([*lines, *_rank_lines(answer.ranks)]) + "\n"
 
     def csv(self, shown: Shown, answers: Sequence[TraceItem]) -> dict[str, str]:
         """A row for each rank, and for each kind of call."""
-        return {"trace_ranks.csv": ranks_csv(answers), "trace_calls.csv": calls_csv(answers)}
+        ranks = [{"item": item.name, **row.record()} for item in answers for row in item.ranks]
+        calls = [{"item": item.name, **row.record()} for item in answers for row in item.calls]
+        return {"trace_ranks.csv": records_csv(ranks), "trace_calls.csv": records_csv(calls)}
 
     def draw(self, shown: Shown, answer: TraceItem) -> dict[str, Figure]:
         """What every rank spends the time on."""
-        from commsim.report.chakra_plot import plot_ranks
-
         return {"ranks": plot_ranks(answer, shown.provenance)}
 
     def sentences(self, shown: Shown, answers: Sequence[TraceItem]) -> list[str]:
-        """The time of each, and what limits it."""
-        return [line for item in answers for line in traces_answer(item)]
+        """The time of each, what it is spent on, and what limits it."""
+        lines = []
+        for item in answers:
+            exposed = item.mean("exposed") / item.seconds if item.seconds else 0.0
+            lines += [
+                f"{item.name}: {format_time(item.seconds)} on {len(item.ranks)} ranks; exposed communication takes "
+                f"{exposed:.1%} of the mean rank's time.",
+                f"Bottleneck: {item.bottleneck}.",
+            ]
+        return lines
 
     def sections(self, shown: Shown, answers: Sequence[TraceItem]) -> list[Section]:
         """Where the time goes, path, calls and ranks of each."""
-        return [section for item in answers for section in traces_sections(item)]
+        return [section for item in answers for section in _sections(item)]
 
     def sureness(self, shown: Shown, answers: Sequence[TraceItem]) -> list[Part]:
         """What the times rest on."""
-        return [
-            Text(
-                "Compute takes what the traces state, or at least what a datasheet allows; each call takes what the "
-                "model of NCCL predicts, whose error over published curves is on the page Accuracy (docs/accuracy.md), "
-                "counted by commsim validate collectives. Replayed traces as a whole were not compared with measured "
-                "ones."
-            )
-        ]
+        text = (
+            "Compute takes what the traces state, or at least what a datasheet allows; each call takes what the model "
+            "of NCCL predicts, whose error over published curves is on the page Accuracy (docs/accuracy.md), counted "
+            "by commsim validate collectives. Replayed traces as a whole were not compared with measured ones."
+        )
+        return [Text(text)]
 
     def words(self, answer: TraceItem) -> list[str]:
         """What bounds it, and what the mean rank does."""
-        return traces_words(answer)
+        from commsim.report.explain import percent
+
+        if not answer.seconds:
+            return [f"{answer.name}: the traces take no time."]
+        computes, exposed, idle = (percent(answer.mean(p) / answer.seconds) for p in ("compute", "exposed", "idle"))
+        bound = f"bound by {answer.bottleneck} to the end of rank {answer.longest}"
+        return [
+            f"{answer.name}: {format_time(answer.seconds)}, {bound}.",
+            f"The mean rank computes {computes} of the time, stands still for transfers {exposed} and waits for others "
+            f"{idle}.",
+        ]
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[SavedTrace]:
         """Ranks, calls and the critical path."""
@@ -235,20 +216,13 @@ VIEW = TracesView()
 def _read(record: dict[str, Any]) -> SavedTrace:
     from commsim.scenario.chakra_result import PARTS, CallRow, RankRow
 
-    def seconds(row: dict[str, Any], name: str) -> float:
-        return float(row[f"{name}_us"]) / 1e6
+    def seconds(row: dict[str, Any], *names: str) -> Any:
+        return tuple(float(row[f"{name}_us"]) / 1e6 for name in names)
 
+    columns = ("compute", "communication", "exposed", "other", "idle", "end")
+    paths = [f"path_{part}" for part in PARTS]
     ranks = tuple(
-        RankRow(
-            rank=int(row["rank"]),
-            compute=seconds(row, "compute"),
-            communication=seconds(row, "communication"),
-            exposed=seconds(row, "exposed"),
-            other=seconds(row, "other"),
-            idle=seconds(row, "idle"),
-            end=seconds(row, "end"),
-            path=(seconds(row, f"path_{PARTS[0]}"), seconds(row, f"path_{PARTS[1]}"), seconds(row, f"path_{PARTS[2]}")),
-        )
+        RankRow(int(row["rank"]), path=seconds(row, *paths), **dict(zip(columns, seconds(row, *columns), strict=True)))
         for row in record["per_rank"]
     )
     calls = tuple(
@@ -257,10 +231,10 @@ def _read(record: dict[str, Any]) -> SavedTrace:
             int(row["n_ranks"]),
             int(row["size_bytes"]),
             int(row["count"]),
-            *(seconds(row, name) for name in ("mean", "max", "total")),
+            *seconds(row, "mean", "max", "total"),
         )
         for row in record["calls"]
     )
     path = tuple((str(p["what"]), float(p["us"]) / 1e6, int(p["count"])) for p in record["critical_path"])
     nodes, bottleneck = int(record["nodes"]), str(record["bottleneck"])
-    return SavedTrace(str(record["item"]), seconds(record, "time"), nodes, ranks, calls, path, bottleneck)
+    return SavedTrace(str(record["item"]), float(record["time_us"]) / 1e6, nodes, ranks, calls, path, bottleneck)

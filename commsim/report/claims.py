@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,35 +12,15 @@ from commsim.report.view import Shown, View
 from commsim.scenario.workload.claim import ClaimItem
 
 
-def claim_table(item: ClaimItem, heading: Iterable[str] = ()) -> str:
-    """Five lines per claim; ends with a newline."""
+def _facts(item: ClaimItem) -> tuple[tuple[str, str], ...]:
+    """By whom it is said, what is printed, what comes out, and the verdict."""
     printed = " to ".join(f"{v:.6g}" for v in item.printed)
-    rows = [
-        ("claim", item.text),
+    return (
         ("source", item.source),
         ("printed", f"{printed} {item.unit}".strip()),
         ("computed", f"{item.value:.6g} {item.unit}".strip()),
         ("verdict", item.verdict),
-    ]
-    lines = [f"# {text}".rstrip() for text in heading]
-    for name, text in rows:
-        first, *more = textwrap.wrap(text, 105) or [""]
-        lines += [f"  {name:<9} {first}", *(" " * 12 + line for line in more)]
-    return "\n".join(lines) + "\n"
-
-
-def claims_sections(items: Sequence[ClaimItem]) -> list[Section]:
-    """What is said, by whom, what comes out, and the verdict."""
-    parts: list[Part] = []
-    for item in items:
-        facts = (
-            ("source", item.source),
-            ("printed", f"{' to '.join(f'{v:.6g}' for v in item.printed)} {item.unit}".strip()),
-            ("computed", f"{item.value:.6g} {item.unit}".strip()),
-            ("verdict", item.verdict),
-        )
-        parts += [Text(item.text), Facts(facts)]
-    return [Section("Claims", tuple(parts))]
+    )
 
 
 class ClaimsView(View[ClaimItem]):
@@ -49,8 +29,12 @@ class ClaimsView(View[ClaimItem]):
     question: ClassVar[str] = "Is it so?"
 
     def table(self, shown: Shown, answer: ClaimItem) -> str:
-        """Five lines."""
-        return claim_table(answer, [shown.heading])
+        """Five lines, long ones wrapped."""
+        lines = [f"# {shown.heading}"]
+        for name, text in (("claim", answer.text), *_facts(answer)):
+            first, *more = textwrap.wrap(text, 105) or [""]
+            lines += [f"  {name:<9} {first}", *(" " * 12 + line for line in more)]
+        return "\n".join(lines) + "\n"
 
     def sentences(self, shown: Shown, answers: Sequence[ClaimItem]) -> list[str]:
         """How many hold."""
@@ -58,7 +42,7 @@ class ClaimsView(View[ClaimItem]):
 
     def sections(self, shown: Shown, answers: Sequence[ClaimItem]) -> list[Section]:
         """One section of all."""
-        return claims_sections(answers)
+        return [Section("Claims", tuple(part for item in answers for part in (Text(item.text), Facts(_facts(item)))))]
 
     def sureness(self, shown: Shown, answers: Sequence[ClaimItem]) -> list[Part]:
         """What a verdict is."""

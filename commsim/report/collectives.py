@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.page import Cell, Part, Section, Text, picture, table
+from commsim.report.page import Part, Section, Text, picture, size_cell, table
 from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
@@ -31,8 +31,7 @@ def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
-    for i, suffix in selection.places(len(saved.links)):
-        use = saved.links[i]
+    for suffix, use in selection.of(saved.links):
         busiest = max(use.shares, key=lambda name: use.shares[name])
         title = f"{saved.name}: {use.title}; busiest {busiest} at {100 * use.shares[busiest]:.0f} %"
         yield suffix, plot_topology(topology, heat_of(topology, use.shares), title)
@@ -63,7 +62,7 @@ class CollectivesView(View[Item]):
         """The use of the network, and which algorithm wins where."""
         lines = []
         if answer.use is not None:
-            from commsim.report.links import use_lines
+            from commsim.report.tables import use_lines
 
             lines = use_lines(answer)
         if any(row.candidates for row in answer.rows):
@@ -74,12 +73,10 @@ class CollectivesView(View[Item]):
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
         """Rows, links and comparisons."""
-        from commsim.report.tables import result_csv
+        from commsim.report.tables import links_csv, result_csv
 
         texts = {"result.csv": result_csv(answers)}
         if any(item.use for item in answers):
-            from commsim.report.links import links_csv
-
             texts["links.csv"] = links_csv(answers)
         if shown.comparisons:
             from commsim.report.comparisons import comparison_csv
@@ -100,7 +97,28 @@ class CollectivesView(View[Item]):
 
     def sentences(self, shown: Shown, answers: Sequence[Item]) -> list[str]:
         """The largest and the smallest size in a sentence each, then each measured curve in one."""
-        return [line for item in answers for line in _answer(shown.result, item, shown.comparisons)]
+        t = shown.result.topology
+        nodes = f"{t['nodes']} nodes of {t['ranks_per_node']}" if t["nodes"] != 1 else str(t["ranks_per_node"])
+        lines = []
+        for item in answers:
+            if not item.rows:
+                lines.append(f"{item.collective}: no sizes.")
+                continue
+            small, large = item.rows[0], item.rows[-1]
+            lines.append(
+                f"{item.collective} on {nodes} {t['gpu']}: {gb_per_s(large.busbw):,.1f} GB/s bus bandwidth at "
+                f"{format_bytes(large.size_bytes)} ({format_time(large.time_s)}), bound by "
+                f"{large.bottleneck or 'nothing named'}."
+            )
+            if len(item.rows) > 1:
+                lines.append(f"At {format_bytes(small.size_bytes)} it takes {format_time(small.time_s)}.")
+            for c in _of(item, shown.comparisons):
+                side = "slower" if c.median_log_ratio > 0 else "faster"
+                lines.append(
+                    f"Against {c.measured.name}: off by {100 * c.mape:.1f} % on average over {c.n} sizes, "
+                    f"predicted mostly {side} than measured."
+                )
+        return lines
 
     def sections(self, shown: Shown, answers: Sequence[Item]) -> list[Section]:
         """Curves and rows, then each measured curve."""
@@ -154,33 +172,6 @@ def stretches(item: Item) -> str:
     return f"{item.collective} by size: {', '.join(parts)}."
 
 
-def _answer(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[str]:
-    """The largest and the smallest size in a sentence each, then each measured curve in one."""
-    if not item.rows:
-        return [f"{item.collective}: no sizes."]
-    where = f"{item.collective} on {_machine(result)}"
-    small, large = item.rows[0], item.rows[-1]
-    lines = [
-        f"{where}: {gb_per_s(large.busbw):,.1f} GB/s bus bandwidth at {format_bytes(large.size_bytes)} "
-        f"({format_time(large.time_s)}), bound by {large.bottleneck or 'nothing named'}."
-    ]
-    if len(item.rows) > 1:
-        lines.append(f"At {format_bytes(small.size_bytes)} it takes {format_time(small.time_s)}.")
-    for c in _of(item, comparisons):
-        side = "slower" if c.median_log_ratio > 0 else "faster"
-        lines.append(
-            f"Against {c.measured.name}: off by {100 * c.mape:.1f} % on average over {c.n} sizes, "
-            f"predicted mostly {side} than measured."
-        )
-    return lines
-
-
-def _machine(result: Result) -> str:
-    t = result.topology
-    nodes = f"{t['nodes']} nodes of {t['ranks_per_node']}" if t["nodes"] != 1 else str(t["ranks_per_node"])
-    return f"{nodes} {t['gpu']}"
-
-
 def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [c for c in comparisons if any(c.measured is m for m in item.measured)]
 
@@ -208,7 +199,7 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
     for c in mine:
         rows = [
             (
-                _size(int(size)), microseconds(float(predicted)), microseconds(float(measured)), 100 * float(error),
+                size_cell(int(size)), microseconds(float(predicted)), microseconds(float(measured)), 100 * float(error),
                 "interpolated" if between else "",
             )
             for size, predicted, measured, error, between in zip(
@@ -226,10 +217,6 @@ def _row(row: Row) -> tuple[object, ...]:
         band = f"{microseconds(row.low_s):,.1f} to {microseconds(row.high_s):,.1f}"
     bound = None if row.lower_bound_s is None else microseconds(row.lower_bound_s)
     return (
-        _size(row.size_bytes), microseconds(row.time_s), gb_per_s(row.algbw), gb_per_s(row.busbw), bound, band,
+        size_cell(row.size_bytes), microseconds(row.time_s), gb_per_s(row.algbw), gb_per_s(row.busbw), bound, band,
         row.algorithm, row.protocol, row.channels or None, row.bottleneck, row.level,
     )  # fmt: skip
-
-
-def _size(nbytes: int) -> Cell:
-    return Cell(format_bytes(nbytes), float(nbytes))

@@ -9,9 +9,9 @@ import commsim
 from commsim.accuracy.compare import Comparison
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import Tried
-from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, table
-from commsim.report.verdict import answer_line, fit, speed_text
-from commsim.units import format_bytes, gb_per_s, microseconds
+from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, size_cell, table
+from commsim.report.verdict import answer_line, bus_bandwidths, fit, speed_text
+from commsim.units import microseconds
 
 Judged: TypeAlias = tuple[Verdict, Sequence[Tried]]
 
@@ -24,9 +24,10 @@ def compare_page(results: Sequence[Judged], title: str) -> Page:
         answer_line(verdict, tried) + (f" (against {verdict.comparison.predicted.name})" if several else "")
         for verdict, tried in results
     ]
-    sections = [_pictures(comparisons, collective) for collective in dict.fromkeys(_collectives(comparisons))]
+    sections = [_picture(comparisons, name) for name in dict.fromkeys(c.measured.collective for c in comparisons)]
     for verdict, tried in results:
-        sections.append(Section(_title(verdict.comparison, several), tuple(_parts(verdict, tried))))
+        against = f" against {verdict.comparison.predicted.name}" if several else ""
+        sections.append(Section(verdict.comparison.measured.name + against, tuple(_parts(verdict, tried))))
     sections += [
         Section("How sure this is", tuple(_sureness(results))),
         Section("Where the figures come from", (Facts(_provenance(comparisons)),)),
@@ -41,41 +42,26 @@ def compare_page(results: Sequence[Judged], title: str) -> Page:
     )
 
 
-def _collectives(comparisons: Sequence[Comparison]) -> list[str]:
-    return [c.measured.collective for c in comparisons]
-
-
-def _title(comparison: Comparison, several: bool) -> str:
-    return comparison.measured.name + (f" against {comparison.predicted.name}" if several else "")
-
-
-def _pictures(comparisons: Sequence[Comparison], collective: str) -> Section:
-    from commsim.report.plots import plot_bandwidth
+def _picture(comparisons: Sequence[Comparison], collective: str) -> Section:
+    from commsim.report.plots import plot_comparisons
 
     mine = [c for c in comparisons if c.measured.collective == collective]
-    predicted = list({id(c.predicted): c.predicted for c in mine}.values())
-    measured = list({id(c.measured): c.measured for c in mine}.values())
-    figure = plot_bandwidth(predicted, measured, f"{collective}, measured and predicted", mine)
+    figure = plot_comparisons(mine, f"{collective}, measured and predicted")
     caption = "Bus bandwidth against message size; below, how far the prediction is off. Shaded: what is expected."
     return Section(f"{collective}: measured and predicted", (picture(figure, caption),))
 
 
 def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
     c = verdict.comparison
-    factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
-    rows = []
-    for i, size in enumerate(c.size_bytes):
-        speed = gb_per_s(float(size) * factor)
-        slow, fast = (speed / (c.predicted_s[i] * side[i]) for side in (verdict.high, verdict.low))
-        reached, ratio = float(speed / c.measured_s[i]), float(verdict.ratio[i])
-        rows.append(
-            (
-                Cell(format_bytes(int(size)), float(size)), Cell(verdict.of_size(i), ratio),
-                microseconds(float(c.measured_s[i])), microseconds(float(c.predicted_s[i])), 100 * (ratio - 1),
-                Cell(speed_text(reached), reached), Cell(f"{speed_text(slow)} to {speed_text(fast)}", float(slow)),
-                "prediction interpolated" if c.interpolated[i] else "",
-            )
-        )  # fmt: skip
+    rows = [
+        (
+            size_cell(c.size_bytes[i]), Cell(verdict.of_size(i), verdict.ratio[i]),
+            microseconds(c.measured_s[i]), microseconds(c.predicted_s[i]), 100 * (verdict.ratio[i] - 1),
+            Cell(speed_text(speed), speed), Cell(f"{speed_text(slow)} to {speed_text(fast)}", slow),
+            "prediction interpolated" if c.interpolated[i] else "",
+        )
+        for i, (speed, slow, fast) in enumerate(bus_bandwidths(verdict))
+    ]  # fmt: skip
     columns: list[str | Column] = [
         Column("size", number=True), "verdict", "measured (us)", "predicted (us)",
         "time against predicted (%)",
@@ -84,10 +70,9 @@ def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
     shown = len(columns) if c.interpolated.any() else len(columns) - 1
     parts: list[Part] = [table(columns[:shown], [row[:shown] for row in rows])]
     if tried:
-        parts.append(
-            Text("What-if simulations that fit this curve clearly better than the prediction, the best first:")
-        )
-        parts.append(table(["what if", "how well it fits"], [(t.cause, Cell(fit(t), t.score)) for t in tried]))
+        text = "What-if simulations that fit this curve clearly better than the prediction, the best first:"
+        fits = [(t.cause, Cell(fit(t), t.score)) for t in tried]
+        parts += [Text(text), table(["what if", "how well it fits"], fits)]
     return parts
 
 
@@ -101,22 +86,19 @@ def _sureness(results: Sequence[Judged]) -> list[Part]:
     head = ["measured", "predicted", "sizes", "MAPE (%)", "median log ratio", "verdict"]
     parts: list[Part] = [table(head, rows, note)]
     if any(not v.assumed for v, _ in results):
-        parts.append(
-            Text(
-                "A size is as expected within the band of the prediction. It is meant to hold eight of ten "
-                "measurements of the kind: published ones of the same GPU generation and kind of link, each predicted "
-                "without any of its own system, or the sizes that a calibration had not seen. A wide band says that "
-                "machines of the kind differ."
-            )
+        text = (
+            "A size is as expected within the band of the prediction. It is meant to hold eight of ten measurements of "
+            "the kind: published ones of the same GPU generation and kind of link, each predicted without any of its "
+            "own system, or the sizes that a calibration had not seen. A wide band says that machines of the kind "
+            "differ."
         )
+        parts.append(Text(text))
     if any(v.assumed for v, _ in results):
-        parts.append(
-            Text(f"Where a prediction has no band of its own, {100 * DEFAULT_BAND:.0f} % either way is taken.")
-        )
+        text = f"Where a prediction has no band of its own, {100 * DEFAULT_BAND:.0f} % either way is taken."
+        parts.append(Text(text))
     if any(tried for _, tried in results):
-        parts.append(
-            Text("A cause is the what-if that fits best of those tried; it is a hint where to look, not a proof.")
-        )
+        text = "A cause is the what-if that fits best of those tried; it is a hint where to look, not a proof."
+        parts.append(Text(text))
     return parts
 
 
@@ -134,9 +116,10 @@ def _warnings(comparisons: Sequence[Comparison]) -> list[str]:
 def _provenance(comparisons: Sequence[Comparison]) -> tuple[tuple[str, str], ...]:
     facts = [("commsim", commsim.__version__)]
     for c in comparisons:
-        said = ", ".join(f"{k} {v}" for k, v in c.measured.conditions.items() if v)
-        ranks = "unknown ranks" if c.measured.n_ranks is None else f"{c.measured.n_ranks} ranks"
-        what = f"{c.measured.collective} on {ranks}, {c.measured.time_from.replace('_', ' ')} times"
-        facts.append(("measured", "; ".join(t for t in (c.measured.source or c.measured.name, what, said) if t)))
+        m = c.measured
+        conditions = ", ".join(f"{name} {value}" for name, value in m.conditions.items() if value)
+        ranks = "unknown ranks" if m.n_ranks is None else f"{m.n_ranks} ranks"
+        call = f"{m.collective} on {ranks}, {m.time_from.replace('_', ' ')} times"
+        facts.append(("measured", "; ".join(t for t in (m.source or m.name, call, conditions) if t)))
         facts.append(("predicted", "; ".join(t for t in (c.predicted.name, c.predicted.source) if t)))
     return tuple(dict.fromkeys(facts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
     `item` needs rows with `candidates` (``algorithm: auto``); a ValueError otherwise. Winners stand out; of the others
     those in `always` are drawn as well, dashed, and the three that come closest on average, thin.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     rows = [row for row in item.rows if row.candidates]
     if not rows:
@@ -38,14 +35,10 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
     ratios = _ratios(rows)
     winners = list(dict.fromkeys(row.algorithm for row in rows))
     wanted = [name for name in always if name in ratios and name not in winners]
-    others = sorted(
-        (n for n in ratios if n not in {*winners, *wanted}), key=lambda n: float(np.nanmean(np.log(ratios[n])))
-    )
+    others = [name for name in ratios if name not in {*winners, *wanted}]
+    others.sort(key=lambda name: float(np.nanmean(np.log(ratios[name]))))
     colours = [*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS]
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.4, 4.6) as (figure, axes):
         for i, name in enumerate(winners):
             colour = colours[i % len(colours)]
             axes.plot(sizes, ratios[name], marker="o", markersize=3.5, color=colour, label=name, zorder=3)
@@ -96,17 +89,14 @@ def crossover_lines(item: Item) -> list[str]:
 
 def _ratios(rows: list[Row]) -> dict[str, np.ndarray]:
     names = dict.fromkeys(name for row in rows for name, _ in row.candidates)
-    found = {name: np.full(len(rows), np.nan) for name in names}
+    ratios = {name: np.full(len(rows), np.nan) for name in names}
     for i, row in enumerate(rows):
         for name, seconds in row.candidates:
-            found[name][i] = seconds / row.time_s if row.time_s else 1.0
-    return found
+            ratios[name][i] = seconds / row.time_s if row.time_s else 1.0
+    return ratios
 
 
 def _stretches(rows: list[Row]) -> list[tuple[str, int, int]]:
     """Runs of neighbouring sizes with the same winner: (algorithm, first size, last size)."""
-    found = []
-    for name, group in groupby(rows, key=lambda row: row.algorithm):
-        sizes = [row.size_bytes for row in group]
-        found.append((name, sizes[0], sizes[-1]))
-    return found
+    groups = ((name, [row.size_bytes for row in group]) for name, group in groupby(rows, lambda row: row.algorithm))
+    return [(name, sizes[0], sizes[-1]) for name, sizes in groups]

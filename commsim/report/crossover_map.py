@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,15 +41,9 @@ def winners_of(rows: Sequence[dict[str, Any]]) -> list[Winner]:
     return [Winner(size, ranks, name) for (size, ranks), (_, name) in sorted(best.items())]
 
 
-def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: str = "quickest") -> Figure:
-    """The map: sizes to the right, ranks upwards, a colour per algorithm; blank where nothing was computed.
-
-    ``what`` the winners are, above their names.
-    """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", names_title: str = "quickest") -> Figure:
+    """The map: sizes to the right, ranks upwards, a colour per algorithm; blank where nothing was computed."""
     from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     sizes = sorted({w.size_bytes for w in winners})
@@ -60,20 +54,10 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
     for w in winners:
         field[ranks.index(w.ranks), sizes.index(w.size_bytes)] = names.index(w.name)
     palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(names))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(9.0, 2.4 + 0.42 * max(4, min(len(ranks), 14))), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        axes.pcolormesh(
-            np.arange(len(sizes) + 1) - 0.5,
-            np.arange(len(ranks) + 1) - 0.5,
-            np.ma.masked_invalid(field),
-            cmap=ListedColormap(palette),
-            vmin=-0.5,
-            vmax=len(names) - 0.5,
-            edgecolors="white",
-            linewidth=0.8,
-        )
+    with style.drawing(9.0, 2.4 + 0.42 * max(4, min(len(ranks), 14)), provenance) as (figure, axes):
+        edges = (np.arange(len(values) + 1) - 0.5 for values in (sizes, ranks))
+        look: dict[str, Any] = {"cmap": ListedColormap(palette), "edgecolors": "white", "linewidth": 0.8}
+        axes.pcolormesh(*edges, np.ma.masked_invalid(field), vmin=-0.5, vmax=len(names) - 0.5, **look)
         for axis, values in ((axes.xaxis, [format_bytes(s) for s in sizes]), (axes.yaxis, [f"{r:,}" for r in ranks])):
             every = max(1, -(-len(values) // MOST_LABELLED))
             axis.set_ticks(range(0, len(values), every), values[::every])
@@ -82,7 +66,6 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", what: 
         axes.set_xlabel("message size")
         axes.set_ylabel("ranks")
         axes.set_title(title)
-        handles = [Patch(color=palette[i], label=name) for i, name in enumerate(names)]
-        figure.legend(handles=handles, loc="outside right upper", title=what, alignment="left")
-        style.sign(figure, provenance)
+        handles = [Patch(color=colour, label=name) for colour, name in zip(palette, names, strict=True)]
+        figure.legend(handles=handles, loc="outside right upper", title=names_title, alignment="left")
     return figure

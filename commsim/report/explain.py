@@ -134,12 +134,11 @@ def _gain_words(gain: Gain, seconds: float) -> str:
 
 def explain_lines(explanation: Explanation) -> list[str]:
     """All that is said of one size or step: what bounds it, changes that help, best first, and those that do not."""
-    lines = [*bound_words(explanation)]
+    lines = bound_words(explanation)
     first = next_best(explanation)
     if not first:
         return lines
-    lines.append(first)
-    lines += [f"  then {_gain_words(gain, explanation.seconds)}" for gain in explanation.best[1:MOST_GAINS]]
+    lines += [first, *(f"  then {_gain_words(gain, explanation.seconds)}" for gain in explanation.best[1:MOST_GAINS])]
     more = len(explanation.best) - MOST_GAINS
     if more > 0:
         lines.append(f"  and {more} more that save less")
@@ -180,7 +179,7 @@ def why_sections(explanations: Sequence[Explanation]) -> list[Section]:
             )
             for g in one.gains
         ]  # fmt: skip
-        rest = f"Not to be had here: {', '.join(what for what, _ in one.refused)}." if one.refused else ""
+        rest = f"Not to be had here: {', '.join(change for change, _ in one.refused)}." if one.refused else ""
         parts: list[Part] = [Text(" ".join(bound_words(one)))]
         if rows:
             parts.append(table(columns, rows, f"Every line is a simulation of its own. {rest}".strip()))
@@ -195,13 +194,9 @@ def _signed(seconds: float) -> str:
 def to_dict(explanation: Explanation) -> dict[str, Any]:
     """Plain values, times in microseconds."""
     row, step = explanation.row, explanation.step
-    found: dict[str, Any] = {
-        "title": explanation.title,
-        "time_us": microseconds(explanation.seconds),
-        "sentences": bound_words(explanation) + [s for s in (next_best(explanation),) if s],
-    }
+    bound: dict[str, Any] = {}
     if row is not None:
-        found |= {
+        bound = {
             "size_bytes": row.size_bytes,
             "bound_by": row.bottleneck,
             "busiest": row.busiest_link,
@@ -209,11 +204,13 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         }
     if step is not None:
         causes = {name: seconds / step.step_s for name, seconds in step.causes.items()}
-        found |= {
-            "bound_by": "memory" if not step.memory.fits else max(causes, key=lambda name: causes[name]),
-            "shares": causes,
-        }
-    return found | {
+        bound_by = max(causes, key=lambda name: causes[name]) if step.memory.fits else "memory"
+        bound = {"bound_by": bound_by, "shares": causes}
+    return {
+        "title": explanation.title,
+        "time_us": microseconds(explanation.seconds),
+        "sentences": bound_words(explanation) + [s for s in (next_best(explanation),) if s],
+        **bound,
         "changes": [
             {
                 "what": g.what,
@@ -226,5 +223,5 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
             }
             for g in explanation.gains
         ],
-        "refused": [{"what": what, "why": why} for what, why in explanation.refused],
+        "refused": [{"what": change, "why": why} for change, why in explanation.refused],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,9 +69,6 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
 
     A ValueError where the step has no timeline.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     timeline = item.timeline
@@ -79,50 +76,31 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
         raise ValueError(f"{item.name}: found no timeline to draw")
     rows = min(int(timeline.endpoint.max(initial=0)) + 1, _MOST_STAGES)
     scale, unit = (1.0, "s") if item.step_s >= 1.0 else (1e3, "ms")
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(10.0, 1.9 + 0.32 * rows), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        seen: dict[str, None] = {}
-        few = timeline.rows < 1500
+    with style.drawing(10.0, 1.9 + 0.32 * rows, provenance) as (figure, axes):
+        seen: set[str] = set()
+        few = timeline.rows < 1500  # thousands of boxes are megabytes of SVG
+        edge, line = ("white", 0.3) if few else ("none", 0.0)
+        look: dict[str, Any] = {"edgecolor": edge, "linewidth": line, "rasterized": not few}
         for stage in range(rows):
             for stream, low, height in ((0, 0.28, 0.62), (5, 0.12, 0.14), (4, 0.0, 0.1)):
                 mine = (timeline.endpoint == stage) & (timeline.stream == stream)
                 for code in np.unique(timeline.name_code[mine]).tolist():
                     name = timeline.names[code]
-                    seen[name] = None
+                    seen.add(name)
                     pick = mine & (timeline.name_code == code)
-                    bars = list(
-                        zip(
-                            timeline.start_s[pick] * scale,
-                            (timeline.end_s - timeline.start_s)[pick] * scale,
-                            strict=True,
-                        )
-                    )
-                    axes.broken_barh(
-                        bars,
-                        (rows - 1 - stage + low, height),
-                        facecolors=COLOURS.get(name, "#999999"),
-                        edgecolor="white" if few else "none",
-                        linewidth=0.3 if few else 0.0,
-                        rasterized=not few,  # thousands of boxes are megabytes of SVG
-                    )
-        axes.set_yticks([rows - 0.5 - s for s in range(rows)], [_row_name(s, item.stages) for s in range(rows)])
+                    begin, long = timeline.start_s[pick], (timeline.end_s - timeline.start_s)[pick]
+                    bars, place = np.column_stack([begin, long]) * scale, (rows - 1 - stage + low, height)
+                    axes.broken_barh(bars, place, facecolors=COLOURS.get(name, "#999999"), **look)
+        names = [f"stage {s}" if s < item.stages else f"slow replica, stage {s - item.stages}" for s in range(rows)]
+        axes.set_yticks([rows - 0.5 - s for s in range(rows)], names)
         axes.set_xlim(0, item.step_s * scale)
         axes.set_ylim(0, rows)
         axes.set_xlabel(f"time ({unit})")
-        axes.set_title(
-            f"{item.name}: {item.schedule}, pp {item.stages}"
-            + (f" x {item.virtual_stages}" if item.virtual_stages > 1 else "")
-            + f", {item.micro_batches} micro-batch{'es' if item.micro_batches != 1 else ''}"
-            + f", step {format_time(item.step_s)}"
-        )
+        chunks = f" x {item.virtual_stages}" if item.virtual_stages > 1 else ""
+        passes = f"{item.micro_batches} micro-batch{'es' if item.micro_batches != 1 else ''}"
+        cut = f"pp {item.stages}{chunks}, {passes}"
+        axes.set_title(f"{item.name}: {item.schedule}, {cut}, step {format_time(item.step_s)}")
         axes.grid(visible=False)
         handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, n)) for n in COLOURS if n in seen]
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), borderaxespad=0.4)
-        style.sign(figure, provenance)
     return figure
-
-
-def _row_name(row: int, stages: int) -> str:
-    return f"stage {row}" if row < stages else f"slow replica, stage {row - stages}"

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commsim.errors import CommsimError, TopologyError
+from commsim.measure.records import Curve
+from commsim.report.crossover import plot_crossover
+from commsim.report.crossover_map import Winner, plot_map, winners_of
+from commsim.report.plots import plot_bandwidth
 from commsim.report.saved import Saved
+from commsim.report.scaling import plot_scaling, scalings
+from commsim.report.sweep_plot import curves, figure_of, numeric_paths, plot_sweep, settings
 from commsim.report.view import VIEWS, PictureChoice, PictureKind, Pictures, view_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from commsim.report.crossover_map import Winner
+    from commsim.scenario.workload.collective import CollectiveWork
 
 
 def kinds_of(saved: Saved) -> list[str]:
@@ -39,66 +48,48 @@ def pictures(saved: Saved, name: str, selection: PictureChoice | None = None) ->
 
 
 def _bandwidth(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.plots import plot_bandwidth
-
     if saved.sort == "sweep":
-        for collective, curves in _sweep_curves(saved).items():
-            title = f"{saved.name}: {collective}"
-            yield f"-{collective}" if len(_sweep_curves(saved)) > 1 else "", _curves(curves, title, saved.provenance)
+        by_collective = _sweep_curves(saved)
+        for collective, lines in by_collective.items():
+            title = f"{saved.name}: {collective}" + (" (the first 12)" if len(lines) > 12 else "")
+            suffix = f"-{collective}" if len(by_collective) > 1 else ""
+            yield suffix, plot_bandwidth(lines[:12], [], title, (), saved.provenance)
         return
     items = [item for item in saved.items if item.rows]
-    for i, suffix in selection.places(len(items)):
-        yield suffix, plot_bandwidth([items[i].curve()], list(items[i].measured), saved.name, (), saved.provenance)
+    for suffix, item in selection.of(items):
+        yield suffix, plot_bandwidth([item.curve()], list(item.measured), saved.name, (), saved.provenance)
 
 
-def _curves(curves: list[Any], title: str, provenance: str) -> Figure:
-    from commsim.report.plots import plot_bandwidth
-
-    return plot_bandwidth(curves[:12], [], title + (" (the first 12)" if len(curves) > 12 else ""), (), provenance)
-
-
-def _sweep_curves(saved: Saved) -> dict[str, list[Any]]:
+def _sweep_curves(saved: Saved) -> dict[str, list[Curve]]:
     """A curve per point of a sweep with several sizes, by collective; equal ones are one."""
-    import numpy as np
-
-    from commsim.measure.records import Curve
-
-    curves: dict[str, dict[Any, list[Curve]]] = {}
-    seen: dict[str, set[str]] = {}
-    for point in saved.points:
-        for name, value in point["values"].items():
-            seen.setdefault(name, set()).add(str(value))
-    # The title names the collective.
-    varying = {name for name, values in seen.items() if len(values) > 1 and not name.endswith(".collective")}
+    alike: dict[str, dict[Any, list[Curve]]] = {}
+    pairs = {(name, str(value)) for point in saved.points for name, value in point["values"].items()}
+    counts = Counter(name for name, _ in pairs if not name.endswith(".collective"))  # the title names the collective
     for point in saved.points:
         by: dict[str, list[dict[str, Any]]] = {}
         for row in point["rows"]:
             if row.get("size_bytes") is not None:
                 by.setdefault(row["collective"], []).append(row)
+        varying = {name: value for name, value in point["values"].items() if counts[name] > 1}
         for collective, rows in by.items():
             if len(rows) > 1:
                 rows.sort(key=lambda row: int(row["size_bytes"]))
-                made = Curve(
-                    name=_point_name(point["values"], varying),
+                curve = Curve(
+                    name=settings(varying) or "all",
                     collective=collective,
                     n_ranks=int(rows[0]["n_ranks"]),
                     kind="predicted",
                     size_bytes=np.array([row["size_bytes"] for row in rows], np.int64),
                     time_s=np.array([row["time_us"] for row in rows], float) / 1e6,
                 )
-                curves.setdefault(collective, {}).setdefault((made.n_ranks, made.time_s.tobytes()), []).append(made)
+                alike.setdefault(collective, {}).setdefault((curve.n_ranks, curve.time_s.tobytes()), []).append(curve)
     return {
         collective: [
             same[0] if len(same) == 1 else replace(same[0], name=f"{same[0].name} and {len(same) - 1} alike")
-            for same in alike.values()
+            for same in by_times.values()
         ]
-        for collective, alike in curves.items()
+        for collective, by_times in alike.items()
     }
-
-
-def _point_name(values: dict[str, Any], varying: set[str]) -> str:
-    """The values of a point in short: those that vary."""
-    return ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in values.items() if name in varying) or "all"
 
 
 def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
@@ -108,11 +99,8 @@ def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
         yield "", plot_validation(saved.document, "Predicted against measured")
         return
     from commsim.accuracy.compare import compare
-    from commsim.report.plots import plot_bandwidth
 
-    items = [item for item in saved.items if item.measured]
-    for i, suffix in selection.places(len(items)):
-        item = items[i]
+    for suffix, item in selection.of([item for item in saved.items if item.measured]):
         pairs = [compare(p, m) for m, p in zip(item.measured, item.at_measured, strict=True)]
         # Comparisons know their measured curve by identity.
         predicted = [item.curve()] if item.rows else list(item.at_measured)
@@ -120,13 +108,10 @@ def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
 
 
 def _crossover(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.crossover import plot_crossover
-    from commsim.report.crossover_map import plot_map, winners_of
-
     if saved.sort == "run":
         items = [item for item in saved.items if any(row.candidates for row in item.rows)]
-        for i, suffix in selection.places(len(items)):
-            yield suffix, plot_crossover(items[i], saved.name, saved.provenance)
+        for suffix, item in selection.of(items):
+            yield suffix, plot_crossover(item, saved.name, saved.provenance)
         return
     if saved.sort == "sweep":
         collectives = list(dict.fromkeys(r["collective"] for r in saved.rows if r.get("collective")))
@@ -136,13 +121,13 @@ def _crossover(saved: Saved, selection: PictureChoice) -> Pictures:
             yield suffix, plot_map(winners, f"{saved.name}: {name}", saved.provenance, _who(saved.rows))
         return
     assert saved.scenario is not None
-    for i, suffix in selection.places(len(saved.scenario.collectives)):
-        winners = _winners(saved, i, selection.nodes)
+    for suffix, work in selection.of(saved.scenario.collectives):
+        winners = _winners(saved, work, selection.nodes)
         if not winners:
             raise CommsimError(f"{saved.name}: found no machine of two ranks or more, expected some to draw a map of")
-        what = "NCCL's choice" if saved.scenario.library.name == "nccl" else "quickest"
-        title = f"{saved.scenario.collectives[i].collective} on {winners[0].machine}"
-        yield suffix, plot_map(winners, title, what=what)
+        who = "NCCL's choice" if saved.scenario.library.name == "nccl" else "quickest"
+        title = f"{work.collective} on {winners[0].machine}"
+        yield suffix, plot_map(winners, title, names_title=who)
 
 
 def _who(rows: Sequence[dict[str, Any]]) -> str:
@@ -154,15 +139,13 @@ def _who(rows: Sequence[dict[str, Any]]) -> str:
 DEFAULT_NODES = (1, 2, 4, 8, 16, 32)
 
 
-def _winners(saved: Saved, place: int, nodes: tuple[int, ...]) -> list[Winner]:
+def _winners(saved: Saved, work: CollectiveWork, nodes: tuple[int, ...]) -> list[Winner]:
     """The choices of a scenario on other numbers of nodes: NCCL's own, or the quickest of `algorithm: auto`."""
-    from commsim.report.crossover_map import Winner
     from commsim.scenario.predictors import Cache, row_predictor
     from commsim.scenario.run import prepare
 
     assert saved.scenario is not None
     scenario, winners, cache = saved.scenario, [], Cache()
-    work = scenario.collectives[place]
     if not work.sizes:
         raise CommsimError(f"{saved.name}: found no sizes of its own, expected some to draw a map over")
     for count in nodes or DEFAULT_NODES:
@@ -199,15 +182,7 @@ def _is_map(saved: Saved) -> bool:
 
 
 def _scaling(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.scaling import plot_scaling, scalings
-
     yield "", plot_scaling(scalings(saved.rows), saved.name, saved.provenance)
-
-
-def _scales(saved: Saved) -> bool:
-    from commsim.report.scaling import scalings
-
-    return saved.sort == "sweep" and bool(scalings(saved.rows))
 
 
 # -- training ---------------------------------
@@ -225,22 +200,15 @@ def _bars(saved: Saved) -> list[tuple[str, dict[str, float]]]:
     if saved.sort == "run":
         return [(f"{s.name}\n{s.schedule}" if len(saved.steps) > 1 else s.schedule, s.causes) for s in saved.steps]
     if saved.sort == "plan":
-        bars = []
-        for c in saved.choices:
-            cut = ", ".join(
-                f"{'v' if axis == 'virtual_stages' else axis} {c[axis]}"
-                for axis in ("tp", "pp", "virtual_stages", "cp", "ep", "dp")
-                if c.get(axis, 1) > 1
-            )
-            bars.append((f"{c['rank']}: {cut}, mb {c['micro_batch_size']}", dict(c["causes_s"])))
-        return bars
-    rows = [r for r in saved.rows if r.get("step_s") and not r.get("error")]
-    return [(_values(r), {cause: float(r.get(f"{cause}_s") or 0.0) for cause in CAUSES}) for r in rows]
+        from commsim.report.plan_tables import cut
 
-
-def _values(row: dict[str, Any]) -> str:
-    """What a row of a sweep varies, in short."""
-    return ", ".join(f"{n.rsplit('.', 1)[-1]} {v}" for n, v in row.items() if "." in n) or str(row.get("item", ""))
+        return [(f"{c['rank']}: {cut(c)}, mb {c['micro_batch_size']}", dict(c["causes_s"])) for c in saved.choices]
+    bars = []
+    for row in saved.rows:
+        if row.get("step_s") and not row.get("error"):
+            label = settings({name: value for name, value in row.items() if "." in name}) or str(row.get("item", ""))
+            bars.append((label, {cause: float(row.get(f"{cause}_s") or 0.0) for cause in CAUSES}))
+    return bars
 
 
 # -- plans, sweeps ---------------------------------
@@ -253,8 +221,6 @@ def _pareto(saved: Saved, selection: PictureChoice) -> Pictures:
 
 
 def _knees(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.sweep_plot import figure_of, plot_sweep
-
     paths = _paths(saved)
     if selection.path is not None and selection.path not in paths:
         raise CommsimError(f"found --path {selection.path}, expected one of {', '.join(paths)}")
@@ -264,8 +230,6 @@ def _knees(saved: Saved, selection: PictureChoice) -> Pictures:
 
 
 def _paths(saved: Saved) -> list[str]:
-    from commsim.report.sweep_plot import curves, figure_of, numeric_paths
-
     if saved.sort != "sweep" or not any(point["rows"] for point in saved.points):
         return []
     try:
@@ -291,7 +255,11 @@ _OF_SEVERAL: dict[str, PictureKind] = {
         lambda s: any(r.candidates for i in s.items for r in i.rows) or _is_map(s) or _scenario_chooses(s),
         _crossover,
     ),
-    "scaling": PictureKind("strong and weak scaling against the number of ranks", _scales, _scaling),
+    "scaling": PictureKind(
+        "strong and weak scaling against the number of ranks",
+        lambda s: s.sort == "sweep" and bool(scalings(s.rows)),
+        _scaling,
+    ),
     "breakdown": PictureKind(
         "time of a step: compute, exposed communication by axis, bubble",
         lambda s: any(sum(causes.values()) > 0 for _, causes in _bars(s)),

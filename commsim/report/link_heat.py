@@ -26,8 +26,7 @@ class Heat:
 
     def of(self, links: Iterable[int]) -> float:
         """The largest share of some links; NaN if nothing went over any."""
-        shares = [float(self.share[link]) for link in links if link >= 0]
-        return max((s for s in shares if not np.isnan(s)), default=float("nan"))
+        return float(np.fmax.reduce(self.share[[link for link in links if link >= 0]], initial=np.nan))
 
     def look(self, links: Iterable[int], wide: float = 2.4) -> dict[str, Any]:
         """Colour and width of the line for some links."""
@@ -53,10 +52,8 @@ def heat_of(topology: Topology, shares: Mapping[str, float]) -> Heat:
         if src in place and dst in place:
             ends = (place[src], place[dst])
             by_ends[ends] = max(share, by_ends.get(ends, 0.0))
-    found = [
-        by_ends.get(ends, np.nan) for ends in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
-    ]
-    return Heat(np.array(found))
+    links = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
+    return Heat(np.array([by_ends.get(ends, np.nan) for ends in links]))
 
 
 def node_heat(topology: Topology, heat: Heat) -> Heat:
@@ -65,10 +62,7 @@ def node_heat(topology: Topology, heat: Heat) -> Heat:
     alike = np.flatnonzero(topology.node_group == topology.node_group[0])
     inside = int(first[1] - first[0])
     share = heat.share.copy()
-    if inside:
-        rows = share[first[:-1][alike][:, None] + np.arange(inside)[None, :]]
-        known = np.where(np.isnan(rows), -1.0, rows).max(axis=0)
-        share[int(first[0]) : int(first[1])] = np.where(known < 0, np.nan, known)
+    share[first[0] : first[1]] = np.fmax.reduce(share[first[:-1][alike][:, None] + np.arange(inside)])
     return Heat(share)
 
 
@@ -79,9 +73,5 @@ def colour_bar(figure: Figure, height: float) -> None:
 
     scale = ListedColormap([colour(i / 255) for i in range(256)])
     axes = figure.add_axes((0.3, 0.52 / height, 0.4, 0.13 / height))
-    bar = figure.colorbar(
-        ScalarMappable(Normalize(0, 100), scale),
-        cax=axes,
-        orientation="horizontal",
-    )
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 100), scale), cax=axes, orientation="horizontal")
     bar.set_label("time for which a link is busy (%): the busier direction; grey: nothing is sent", fontsize=9)

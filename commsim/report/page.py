@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import commsim
-from commsim.units import GIGA
+from commsim.units import GIGA, format_bytes
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -159,6 +159,11 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], note: 
         for row in listed
     )
     return Table(named, cells, note)
+
+
+def size_cell(nbytes: float) -> Cell:
+    """Bytes with their unit, in the order of their number."""
+    return Cell(format_bytes(nbytes), float(nbytes))
 
 
 def _percent(value: Any) -> Cell:

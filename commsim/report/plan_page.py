@@ -8,10 +8,9 @@ from commsim.planner.plan import Neighbour, PlanAnswer, Sensitivity
 from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
 from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows
 
-HIDDEN = (
-    *("causes_s", "simulated", "tokens", "fabric_usd", "days_without_failures"),
-    *("checkpoint_s", "checkpoint_every_s"),
-)
+HIDDEN = {
+    "causes_s", "simulated", "tokens", "fabric_usd", "days_without_failures", "checkpoint_s", "checkpoint_every_s",
+}  # fmt: skip
 HEADS = {
     "step_s": "step (s)",
     "slower_percent": "slower (%)",
@@ -33,7 +32,7 @@ def plan_page(
     name: str,
     scenario: str,
     seconds: float,
-    found: Sequence[Neighbour],
+    around: Sequence[Neighbour],
     changes: Sequence[Sensitivity],
 ) -> Page:
     """The page of an answer; `scenario` is the file of the winner."""
@@ -43,9 +42,13 @@ def plan_page(
     heads = [HEADS.get(key, key.replace("_", " ")) for key in shown]
     choices = table(heads, [[r[key] for key in shown] for r in listed])
     money = money_facts(answer.best)
-    by_cause = table(
-        ["rank", *(f"{c} (s)" for c in causes)], [[r["rank"], *(r["causes_s"].get(c) for c in causes)] for r in listed]
+    seconds_of = [[r["rank"], *(r["causes_s"].get(c) for c in causes)] for r in listed]
+    by_cause = table(["rank", *(f"{c} (s)" for c in causes)], seconds_of)
+    sureness = (
+        "Step times come from the model that docs/accuracy-training.md scores on published runs which it was not "
+        "fitted to; memory from the same step model."
     )
+    simulated = Facts((("simulated", f"{sum(c.simulated for c in answer.choices)} of {len(answer.choices)}"),))
     return Page(
         title=name,
         question="Which configuration trains this model fastest?",
@@ -54,18 +57,9 @@ def plan_page(
             Section("Choices", (picture(plot_choices(listed, name), "Time against memory."), choices)),
             Section("Where the time goes", (by_cause,)),
             *([Section("Cost and failures of the best one", (Facts(money),))] if money else []),
-            Section("What binds the best one", tuple(Text(line) for line in reasons(found, changes))),
+            Section("What binds the best one", tuple(Text(line) for line in reasons(around, changes))),
             Section("What was looked at", (Code("\n".join(counted(answer, seconds))),)),
             Section("The best one as a scenario", (Code(scenario),)),
-            Section(
-                "How sure this is",
-                (
-                    Text(
-                        "Step times come from the model that docs/accuracy-training.md scores on published runs which "
-                        "it was not fitted to; memory from the same step model."
-                    ),
-                    Facts((("simulated", f"{sum(c.simulated for c in answer.choices)} of {len(answer.choices)}"),)),
-                ),
-            ),
+            Section("How sure this is", (Text(sureness), simulated)),
         ),
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
 from commsim.planner.space import REASONS
+from commsim.report import style
+from commsim.report.columns import aligned
 from commsim.units import GIB
 
 if TYPE_CHECKING:
@@ -21,12 +24,11 @@ _MESH = (
 def headline(choice: Configuration) -> list[str]:
     """The answer in a few sentences."""
     step, gpus = choice.step, choice.step.world_size
-    cut = ", ".join(f"{name} {choice.mesh()[key]}" for key, name in _MESH[:6] if choice.mesh()[key] > 1)
     how = "simulated" if choice.simulated else "closed form"
     lines = [
         f"{step.model.name} on {choice.machine.title} ({gpus:,} GPUs): {_seconds(choice.seconds)} a step ({how}), "
         f"{100 * choice.mfu:.1f} % MFU, {choice.tokens_per_s / gpus:,.0f} tokens/s per GPU.",
-        f"With {cut or 'one GPU per copy'}, micro-batch {step.micro_batch_size}, {step.schedule}, "
+        f"With {cut(choice.mesh()) or 'one GPU per copy'}, micro-batch {step.micro_batch_size}, {step.schedule}, "
         f"recompute {step.recompute}, ZeRO {step.zero_stage}"
         f"{', sequence parallel' if step.sequence_parallel else ''}: "
         f"{choice.memory.peak / GIB:.1f} of {choice.memory.capacity / GIB:.1f} GiB.",
@@ -43,20 +45,22 @@ def headline(choice: Configuration) -> list[str]:
     return lines
 
 
+def cut(mesh: dict[str, Any]) -> str:
+    """The axes along which a model is cut: ``tp 8, pp 4, v 2``."""
+    return ", ".join(f"{name} {mesh[key]}" for key, name in _MESH[:6] if mesh.get(key, 1) > 1)
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
 def counted(answer: PlanAnswer, seconds: float) -> list[str]:
     """What was walked, and what could not run."""
-    total: dict[str, int] = {}
-    for ranking in answer.rankings.values():
-        for reason, count in ranking.counts.items():
-            total[reason] = total.get(reason, 0) + count
+    total = sum((Counter(ranking.counts) for ranking in answer.rankings.values()), Counter[str]())
     walked = sum(total.values())
     rate = f", {walked / seconds:,.0f}/s" if seconds > 0 else ""
-    lines = [f"{walked:,} configurations in {seconds:.1f} s{rate}: {total.get(REASONS[0], 0):,} can run"]
-    lines += [f"{total[reason]:>14,}  {reason}" for reason in REASONS[1:] if total.get(reason)]
+    lines = [f"{walked:,} configurations in {seconds:.1f} s{rate}: {total[REASONS[0]]:,} can run"]
+    lines += [f"{total[reason]:>14,}  {reason}" for reason in REASONS[1:] if total[reason]]
     return lines
 
 
@@ -65,10 +69,8 @@ def lost(choice: Configuration, winner: Configuration) -> str:
     scale = winner.ranked.tokens / choice.ranked.tokens
     if choice.simulated != winner.simulated:
         return ""
-    terms = {
-        name: scale * choice.causes.get(name, 0.0) - winner.causes.get(name, 0.0)
-        for name in {**choice.causes, **winner.causes}
-    }
+    names = {**choice.causes, **winner.causes}
+    terms = {name: scale * choice.causes.get(name, 0.0) - winner.causes.get(name, 0.0) for name in names}
     largest = sorted((t for t in terms.items() if t[1] > 0.005 * winner.seconds), key=lambda t: -t[1])[:2]
     return ", ".join(f"{name} {100 * value / winner.seconds:+.0f} %" for name, value in largest)
 
@@ -92,19 +94,15 @@ def _money(c: Configuration) -> dict[str, float | None]:
 def money_facts(c: Configuration) -> tuple[tuple[str, str], ...]:
     """Cost and failures of a choice, a figure a line."""
     facts = []
-    if c.cost is not None:
+    if (cost := c.cost) is not None:
+        fabric = f", of which NICs and switches ${cost.fabric_usd:,.0f}" if cost.fabric_usd else ""
         facts += [
-            ("days", f"{c.cost.days:,.2f}; {c.cost.ideal_seconds / 86_400:,.2f} without failures"),
-            ("GPU-hours", f"{c.cost.gpu_hours:,.0f}"),
+            ("days", f"{cost.days:,.2f}; {cost.ideal_seconds / 86_400:,.2f} without failures"),
+            ("GPU-hours", f"{cost.gpu_hours:,.0f}"),
+            ("cost", f"${cost.usd:,.0f}{fabric}" if cost.usd else "no price was given"),
         ]
-        if c.cost.usd:
-            fabric = c.cost.fabric_usd
-            facts += [
-                ("cost", f"${c.cost.usd:,.0f}" + (f", of which NICs and switches ${fabric:,.0f}" if fabric else "")),
-                ("tokens per $", f"{c.cost.tokens_per_usd:,.0f}"),
-            ]
-        else:
-            facts.append(("cost", "no price was given"))
+        if cost.usd:
+            facts.append(("tokens per $", f"{cost.tokens_per_usd:,.0f}"))
     if c.outlook is not None:
         o = c.outlook
         facts += [
@@ -145,38 +143,40 @@ def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
     ]
 
 
+_LEFT = ("", "cluster", "recompute", "schedule", "precision", "loses", "sp")
+
+
 def table(answer: PlanAnswer) -> str:
     """The choices as a table for a terminal; ends with a newline."""
     listed = rows(answer)
-    several = len({r["cluster"] for r in listed}) > 1
-    money = any(r["usd"] for r in listed)
-    head = ["", *(["cluster"] if several else []), "step s", "slower", "MFU", "GiB", *(n for _, n in _MESH), "sp"]
-    head += ["recompute", "schedule", "precision", "batch", *(["days"] if listed and listed[0]["days"] else [])]
-    head += [*(["$"] if money else []), "loses"]
-    body = []
-    for r in listed:
-        line = [f"{r['rank']}{'*' if r['pareto'] else ' '}", *([r["cluster"]] if several else [])]
-        line += [f"{r['step_s']:.3f}", f"{r['slower_percent']:+.1f} %", f"{r['mfu_percent']:.1f} %"]
-        line += [f"{r['memory_GiB']:.1f}", *(str(r[key]) for key, _ in _MESH)]
-        line += ["yes" if r["sequence_parallel"] else "no", r["recompute"], r["schedule"], r["precision"]]
-        line += [f"{r['global_batch_size']:,}", *([f"{r['days']:,.1f}"] if r["days"] else [])]
-        line += [*([f"{r['usd'] or 0:,.0f}"] if money else []), r["loses"]]
-        body.append(line)
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    left = {"", "cluster", "recompute", "schedule", "precision", "loses", "sp"}
+    columns = {
+        "": [f"{r['rank']}{'*' if r['pareto'] else ' '}" for r in listed],
+        "cluster": [r["cluster"] for r in listed],
+        "step s": [f"{r['step_s']:.3f}" for r in listed],
+        "slower": [f"{r['slower_percent']:+.1f} %" for r in listed],
+        "MFU": [f"{r['mfu_percent']:.1f} %" for r in listed],
+        "GiB": [f"{r['memory_GiB']:.1f}" for r in listed],
+        **{name: [str(r[key]) for r in listed] for key, name in _MESH},
+        "sp": ["yes" if r["sequence_parallel"] else "no" for r in listed],
+        **{key: [r[key] for r in listed] for key in ("recompute", "schedule", "precision")},
+        "batch": [f"{r['global_batch_size']:,}" for r in listed],
+        "days": [f"{r['days'] or 0:,.1f}" for r in listed],
+        "$": [f"{r['usd'] or 0:,.0f}" for r in listed],
+        "loses": [r["loses"] for r in listed],
+    }
+    asked = {
+        "cluster": len(set(columns["cluster"])) > 1,
+        "days": any(r["days"] for r in listed),
+        "$": any(r["usd"] for r in listed),
+    }
+    shown = [name for name in columns if asked.get(name, True)]
+    lines = zip(*((name, *columns[name]) for name in shown), strict=True)
+    return "\n".join(aligned(list(lines), [i for i, name in enumerate(shown) if name in _LEFT])) + "\n"
 
-    def shown(line: Sequence[str]) -> str:
-        cells = [
-            text.ljust(w) if name in left else text.rjust(w) for text, w, name in zip(line, widths, head, strict=True)
-        ]
-        return "  ".join(cells).rstrip()
 
-    return "\n".join(shown(line) for line in [head, *body]) + "\n"
-
-
-def reasons(found: Sequence[Neighbour], changes: Sequence[Sensitivity]) -> list[str]:
+def reasons(around: Sequence[Neighbour], changes: Sequence[Sensitivity]) -> list[str]:
     """What binds the winner: single changes that would be quicker but do not fit, and what the machine's parts do."""
-    barred = [n for n in found if n.reason and n.ratio < 0.999]
+    barred = [n for n in around if n.reason and n.ratio < 0.999]
     lines = [f"{n.axis} {n.value} would take {100 * (1 - n.ratio):.1f} % less, but {n.reason}" for n in barred[:5]]
     if not barred:
         lines.append("no single change that is barred by memory would be quicker")
@@ -189,53 +189,26 @@ def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str =
 
     ``listed`` are `rows`, best first, as plan.json holds them.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    from commsim.report import style
+    def places(some: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+        return [r["memory_GiB"] for r in some], [1e6 * float(r["step_s"]) / float(r["tokens"]) for r in some]
 
-    def time(r: dict[str, Any]) -> float:
-        return 1e6 * float(r["step_s"]) / float(r["tokens"])
-
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.4, 4.8), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(8.4, 4.8, provenance) as (figure, axes):
         clusters = list(dict.fromkeys(r["cluster"] for r in listed))
         colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
         for k, cluster in enumerate(clusters):
             mine = [r for r in listed if r["cluster"] == cluster]
-            axes.plot(
-                [r["memory_GiB"] for r in mine],
-                [time(r) for r in mine],
-                linestyle="none",
-                marker=style.MEASURED_MARKERS[k % len(style.MEASURED_MARKERS)],
-                color=colours[k % len(colours)],
-                label=cluster,
-            )
+            marker, colour = style.MEASURED_MARKERS[k % len(style.MEASURED_MARKERS)], colours[k % len(colours)]
+            axes.plot(*places(mine), linestyle="none", marker=marker, color=colour, label=cluster)
         front = sorted((r for r in listed if r["pareto"]), key=lambda r: float(r["memory_GiB"]))
-        axes.plot(
-            [r["memory_GiB"] for r in front],
-            [time(r) for r in front],
-            color=style.MUTED,
-            linewidth=1.0,
-            zorder=1,
-            label="no other is quicker, leaner, smaller and cheaper",
-        )
-        best = listed[0]
-        axes.annotate(
-            f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}",
-            (best["memory_GiB"], time(best)),
-            textcoords="offset points",
-            xytext=(0, -14),
-            ha="center",
-            fontsize=8,
-        )
+        label = "no other is quicker, leaner, smaller and cheaper"
+        axes.plot(*places(front), color=style.MUTED, linewidth=1.0, zorder=1, label=label)
+        best, ((x,), (y,)) = listed[0], places(listed[:1])
+        name = f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}"
+        axes.annotate(name, (x, y), (0, -14), textcoords="offset points", ha="center", fontsize=8)
         axes.margins(0.1, 0.18)
         axes.set_xlabel("memory of the fullest GPU (GiB)")
         axes.set_ylabel("seconds per million tokens")
         axes.set_title(title)
         figure.legend(loc="outside lower left", ncols=2)
-        style.sign(figure, provenance)
     return figure

@@ -31,42 +31,38 @@ def plot_bandwidth(
 ) -> Figure:
     """Bus bandwidth in GB/s against message size, predictions as lines and measurements as markers.
 
-    A prediction's band (`low_s`, `high_s`) is shaded, its `lower_bound_s` is a thin dashed line. Below, one
-    error panel shows the signed error of the time for every row of `comparisons`, with guides at 5 % and 15
-    %.
+    A prediction's band (`low_s`, `high_s`) is shaded, its `lower_bound_s` is a thin dashed line. Below, one error panel
+    shows the signed error of the time for every row of `comparisons`, with guides at 5 % and 15 %. Their curves are
+    among those drawn.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     curves = [*predicted, *measured]
     if not any(len(curve) for curve in curves):
         raise ValueError("found no curve with a row, expected at least one to draw")
     low = min(int(c.size_bytes[0]) for c in curves if len(c))
     high = max(int(c.size_bytes[-1]) for c in curves if len(c))
     colours = _colours(predicted, measured, comparisons)
-    with mpl.rc_context(cast("Any", style.RC)):
-        bounded = any(c.lower_bound_s is not None for c in predicted)
-        entries = len(curves) + bounded
-        columns = 2 if max(len(c.name) for c in curves) <= _TWO_COLUMNS and entries > 1 else 1
-        height = 4.3 + 0.2 * math.ceil(entries / columns) + (1.8 if comparisons else 0.0)
-        figure = Figure(figsize=(8.4, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        if comparisons:
-            top, bottom = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2.3, 1.0]})
-        else:
-            top = bottom = figure.subplots()
+    entries = len(curves) + any(c.lower_bound_s is not None for c in predicted)
+    columns = 2 if max(len(c.name) for c in curves) <= _TWO_COLUMNS and entries > 1 else 1
+    height = 4.3 + 0.2 * math.ceil(entries / columns) + (1.8 if comparisons else 0.0)
+    panels = {"nrows": 2, "sharex": True, "height_ratios": (2.3, 1.0)} if comparisons else {}
+    with style.drawing(8.4, height, provenance, **panels) as (figure, axes):
+        top, bottom = axes if comparisons else (axes, axes)
         _bandwidth_panel(top, predicted, measured, colours)
         if comparisons:
-            _error_panel(bottom, comparisons, measured, colours)
+            _error_panel(bottom, comparisons, measured, colours[1])
         style.size_axis(bottom, low, high)
         top.set_title(title)
         bottom.set_xlabel("message size")
         handles, labels = top.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower left", ncols=columns, columnspacing=2.5, borderaxespad=0.4)
-        if provenance:
-            figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
     return figure
+
+
+def plot_comparisons(comparisons: Sequence[Comparison], title: str) -> Figure:
+    """The bandwidth of compared curves, each drawn once, with the errors below."""
+    predicted = list({id(c.predicted): c.predicted for c in comparisons}.values())
+    measured = list({id(c.measured): c.measured for c in comparisons}.values())
+    return plot_bandwidth(predicted, measured, title, comparisons)
 
 
 def _colours(
@@ -76,12 +72,11 @@ def _colours(
     own = style.colours(style.MEASURED_COLOURS, len(measured))
     lines = style.colours(style.PREDICTED_COLOURS, len(predicted))
     partner = {id(c.measured): id(c.predicted) for c in comparisons}
-    partners = [partner.get(id(curve)) for curve in measured]
-    if len(predicted) < 2 or None in partners or len(set(partners)) < len(measured):
+    partners = [partner[id(curve)] for curve in measured if id(curve) in partner]
+    if len(predicted) < 2 or len(set(partners)) < len(measured):
         return lines, own
     order = [id(curve) for curve in predicted]
-    paired = [lines[order.index(p)] if p in order else own[i] for i, p in enumerate(partners)]
-    return lines, paired
+    return lines, [lines[order.index(p)] for p in partners]
 
 
 def _bandwidth_panel(
@@ -114,20 +109,12 @@ def _bandwidth_panel(
 def _marker(index: int, colour: str, size: float) -> dict[str, Any]:
     """A hollow marker: what was measured."""
     shape = style.MEASURED_MARKERS[index % len(style.MEASURED_MARKERS)]
-    return {
-        "color": colour,
-        "marker": shape,
-        "markersize": size,
-        "markerfacecolor": "white",
-        "markeredgewidth": size / 4,
-    }
+    hollow = {"markerfacecolor": "white", "markeredgewidth": size / 4}
+    return {"color": colour, "marker": shape, "markersize": size, **hollow}
 
 
 def _error_panel(
-    axes: Axes,
-    comparisons: Sequence[Comparison],
-    measured: Sequence[Curve],
-    colours: tuple[list[str], list[str]],
+    axes: Axes, comparisons: Sequence[Comparison], measured: Sequence[Curve], colours: Sequence[str]
 ) -> None:
     for guide, shade in ((15, "#F0F0F0"), (5, "#DDDDDD")):
         axes.axhspan(-guide, guide, color=shade, linewidth=0, zorder=0.5)
@@ -136,9 +123,9 @@ def _error_panel(
     limit = min(_ERROR_LIMIT, max(25.0, 1.2 * largest))
     order = [id(curve) for curve in measured]
     drawn: list[tuple[float, float]] = []
-    for i, comparison in enumerate(comparisons):
-        at = order.index(id(comparison.measured)) if id(comparison.measured) in order else i
-        colour = colours[1][at] if at < len(colours[1]) else style.MUTED
+    for comparison in comparisons:
+        at = order.index(id(comparison.measured))
+        colour = colours[at]
         error = 100 * comparison.error
         shown = np.clip(error, -0.94 * limit, 0.94 * limit)
         drawn += zip(np.log(comparison.size_bytes).tolist(), shown.tolist(), strict=True)
@@ -146,8 +133,8 @@ def _error_panel(
         for size, value, y in zip(comparison.size_bytes, error, shown, strict=True):
             if abs(value) > limit:
                 place, inward = (float(size), float(y)), -9 if value > 0 else 9
-                text = {"fontsize": 7, "ha": "center", "va": "center", "color": colour}
-                axes.annotate(f"{value:+.0f} %", place, (0, inward), textcoords="offset points", **cast("Any", text))
+                look: dict[str, Any] = {"fontsize": 7, "ha": "center", "va": "center", "color": colour}
+                axes.annotate(f"{value:+.0f} %", place, (0, inward), textcoords="offset points", **look)
     axes.set_ylim(-limit, limit)
     ticks = (5, 15) if limit <= 30 else (15, 30) if limit <= 45 else (15, 50) if limit <= 95 else (15, 50, 100)
     axes.set_yticks([-t for t in reversed(ticks)] + [0, *ticks])
@@ -156,16 +143,9 @@ def _error_panel(
     for up, side in ((1, "slower"), (-1, "faster")):
         # In the corner that the curves keep farther away from.
         left, right = (max((up * y for x, y in drawn if (x > middle) == far), default=0.0) for far in (False, True))
-        axes.text(
-            0.006 if left <= right else 0.994,
-            0.5 + 0.47 * up,
-            f"predicted {side} than measured",
-            transform=axes.transAxes,
-            fontsize=7.5,
-            color=style.MUTED,
-            ha="left" if left <= right else "right",
-            va="top" if up > 0 else "bottom",
-        )
+        x, align = (0.006, "left") if left <= right else (0.994, "right")
+        text: dict[str, Any] = {"fontsize": 7.5, "color": style.MUTED, "ha": align, "va": "top" if up > 0 else "bottom"}
+        axes.text(x, 0.5 + 0.47 * up, f"predicted {side} than measured", transform=axes.transAxes, **text)
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:

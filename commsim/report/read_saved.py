@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError
-from commsim.report.saved import MOST_BYTES, Saved
+from commsim.report.saved import Saved, refuse_large
 from commsim.report.view import VIEWS, Shown, view_of
 
 if TYPE_CHECKING:
     from commsim.scenario.result import Result
     from commsim.scenario.schema import Scenario
 
-_ODD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
+_FAULTS = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
 def saved_of(result: Result) -> Saved:
@@ -38,7 +38,7 @@ def read_saved(path: Path) -> Saved:
         raise CommsimError(f"{path}: found no such file or folder, expected a result of commsim")
     try:
         return _folder(path) if path.is_dir() else _file(path)
-    except _ODD as fault:
+    except _FAULTS as fault:
         reason = f"no {fault}" if isinstance(fault, KeyError) else str(fault)
         raise CommsimError(
             f"{path}: found {reason or type(fault).__name__}, expected a result as this version of commsim writes it"
@@ -86,8 +86,7 @@ def _file(path: Path) -> Saved:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MOST_BYTES:
-        raise CommsimError(f"{path}: found {path.stat().st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
+    refuse_large(path)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as fault:
@@ -147,8 +146,7 @@ def _sweep(folder: Path, journals: list[Path]) -> Saved:
     points: dict[int, dict[str, Any]] = {}
     version, name = "", ""
     for path in journals:
-        if path.stat().st_size > MOST_BYTES:
-            raise CommsimError(f"{path}: found {path.stat().st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
+        refuse_large(path)
         header, records = read_journal(path)
         version = f"commsim {header.get('commsim', '')}, sweep {header['identity']}"
         name = name or str(header.get("name") or "")

@@ -23,10 +23,7 @@ def result_page(result: Result, comparisons: Sequence[Comparison], reasons: Sequ
     return Page(
         title=result.name,
         question=runs[0][0].question,
-        answer=(
-            *explained(reasons),
-            *(line for view, answers in runs for line in view.sentences(shown, answers)),
-        ),
+        answer=(*explained(reasons), *(line for view, answers in runs for line in view.sentences(shown, answers))),
         sections=(
             *(section for view, answers in runs for section in view.sections(shown, answers)),
             *why_sections(reasons),

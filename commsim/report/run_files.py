@@ -83,9 +83,9 @@ def _draw(shown: Shown, folder: Path) -> list[Path]:
     for view, answers in shown.kinds():
         for number, answer in enumerate(answers, 1):
             for name, figure in view.draw(shown, answer).items():
-                file = name if len(answers) == 1 else f"{name}-{number}"
+                stem = name if len(answers) == 1 else f"{name}-{number}"
                 written += [
-                    write_atomically(folder / f"{file}.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
+                    write_atomically(folder / f"{stem}.{form}", figure_bytes(figure, form)) for form in ("png", "svg")
                 ]
     return written
 
@@ -107,14 +107,6 @@ def write_trace(prepared: Prepared, path: Path) -> list[str]:
     from commsim.scenario.run import traced
 
     shown = traced(prepared)
-    text = chrome_trace(
-        shown.timeline,
-        shown.title,
-        kind=shown.kind,
-        streams=shown.streams,
-        counters=shown.counters,
-        world_size=shown.world_size,
-    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text)
+    write_atomically(path, chrome_trace(shown))
     return [f"# trace of {shown.title} in {path}; open it in https://ui.perfetto.dev"]

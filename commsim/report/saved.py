@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from commsim.errors import CommsimError
 from commsim.units import format_bytes
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from commsim.scenario.item import Item
     from commsim.scenario.schema import Scenario
 
+T = TypeVar("T")
+
 MOST_BYTES = 256 << 20
 """Larger files are refused."""
 
 
 @dataclass(frozen=True)
 class LinkShares:
-    """How busy links were under one item of a run, by name."""
+    """How busy links were, by name, under one item of a run."""
 
     item: int
     title: str
@@ -76,12 +78,36 @@ class Saved:
         )
 
 
+_CONVERTERS = {"int": int, "str": str}
+"""By a field's type; every other is a number or None."""
+
+
+def of_record(kind: type[T], record: dict[str, Any], **known: Any) -> T:
+    """A dataclass of numbers and texts from its saved record, where seconds are microseconds; `known`: other fields.
+
+    A field that the record of an earlier version lacks has its default.
+    """
+    for column in fields(cast("Any", kind)):
+        in_seconds = column.name.endswith("_s")
+        key = f"{column.name[:-2]}_us" if in_seconds else column.name
+        if column.name in known or (column.default is not MISSING and record.get(key) is None):
+            continue
+        value: Any = _CONVERTERS.get(str(column.type), float)(record[key])
+        known[column.name] = value / 1e6 if in_seconds else value
+    return kind(**known)
+
+
+def refuse_large(path: Path) -> None:
+    """CommsimError if a file is larger than `MOST_BYTES`."""
+    if path.stat().st_size > MOST_BYTES:
+        raise CommsimError(f"{path}: found {path.stat().st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
+
+
 def csv_rows(path: Path) -> Iterator[dict[str, str]]:
     """The rows of a CSV file; none where there is no file."""
     if not path.is_file():
         return
-    if path.stat().st_size > MOST_BYTES:
-        raise CommsimError(f"{path}: found {path.stat().st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
+    refuse_large(path)
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             yield from csv.DictReader(stream)

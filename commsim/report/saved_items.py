@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.engine.usage import KindUse, LinkUse, Use
 from commsim.measure.records import Curve
-from commsim.report.saved import csv_rows
+from commsim.report.saved import csv_rows, of_record
 from commsim.scenario.item import Item, Row
 from commsim.units import GIGA
 
@@ -24,13 +24,10 @@ def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
     rows = tuple(_row(item, record) for record in item["rows"])
     measured, predicted = [], []
     for curve in item.get("measured") or ():
-        size = np.array(curve["size_bytes"], np.int64)
-        common: dict[str, Any] = {"collective": item["collective"], "n_ranks": curve["n_ranks"], "size_bytes": size}
-        measured.append(
-            Curve(name=str(curve["name"]), kind="measured", time_s=np.array(curve["time_us"], float) / 1e6, **common)
-        )
-        at = np.array(curve["predicted_us"], float) / 1e6
-        predicted.append(Curve(name=name, kind="predicted", time_s=at, **common))
+        size, times, at = (np.array(curve[key], float) for key in ("size_bytes", "time_us", "predicted_us"))
+        call = (item["collective"], curve["n_ranks"])
+        measured.append(Curve(str(curve["name"]), *call, "measured", size.astype(np.int64), times / 1e6))
+        predicted.append(Curve(name, *call, "predicted", size.astype(np.int64), at / 1e6))
     return Item(
         name=name,
         collective=str(item["collective"]),
@@ -47,40 +44,16 @@ def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
 
 
 def _row(item: dict[str, Any], record: dict[str, Any]) -> Row:
-    def seconds(name: str) -> float | None:
-        return None if record.get(name) is None else float(record[name]) / 1e6
-
     def algorithms(name: str) -> tuple[tuple[str, float], ...]:
-        some = (item.get(name) or {}).get(str(record["size_bytes"]), {})
-        return tuple((str(n), float(us) / 1e6) for n, us in some.items())
+        by_size = (item.get(name) or {}).get(str(record["size_bytes"]), {})
+        return tuple((str(n), float(us) / 1e6) for n, us in by_size.items())
 
-    return Row(
-        size_bytes=int(record["size_bytes"]),
-        count=int(record["count"]),
-        dtype=str(record["dtype"]),
-        redop=str(record["redop"]),
-        root=int(record["root"]),
-        time_s=float(record["time_us"]) / 1e6,
+    return of_record(
+        Row,
+        record,
         algbw=GIGA * float(record["algbw_GBps"]),
         busbw=GIGA * float(record["busbw_GBps"]),
-        algorithm=str(record["algorithm"]),
-        protocol=str(record["protocol"]),
-        channels=int(record.get("channels") or 0),
-        bottleneck=str(record["bottleneck"]),
-        lower_bound_s=seconds("lower_bound_us"),
-        low_s=seconds("low_us"),
-        high_s=seconds("high_us"),
-        launch_s=seconds("launch_us") or 0.0,
-        kernel_s=seconds("kernel_us") or 0.0,
-        level=str(record.get("level") or ""),
-        p99_s=seconds("p99_us"),
-        runner_up=str(record.get("runner_up") or ""),
-        runner_up_s=seconds("runner_up_us"),
         candidates=algorithms("candidates_us"),
-        busiest_link=str(record.get("busiest_link") or ""),
-        busiest_share=None if record.get("busiest_share") is None else float(record["busiest_share"]),
-        fifo_s=seconds("fifo_us"),
-        fair_s=seconds("fair_us"),
         left_out=algorithms("left_out_us"),
     )
 
@@ -89,15 +62,7 @@ def _use(record: dict[str, Any] | None, links: tuple[LinkUse, ...]) -> Use | Non
     """The use of the network; that of an old file, which has only its links, has these."""
     if record is None:
         return Use(0.0, 0.0, "", (), links, len(links)) if links else None
-    return Use(
-        time_s=float(record["time_us"]) / 1e6,
-        exposed_s=float(record["exposed_us"]) / 1e6,
-        bottleneck=str(record["bottleneck"]),
-        kinds=tuple(KindUse(**kind) for kind in record["kinds"]),
-        links=links,
-        links_used=int(record["links_used"]),
-        part=str(record["part"]),
-    )
+    return of_record(Use, record, kinds=tuple(KindUse(**kind) for kind in record["kinds"]), links=links)
 
 
 def _links(path: Path) -> dict[int, list[LinkUse]]:

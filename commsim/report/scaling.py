@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from commsim.report import style
 from commsim.units import format_bytes
@@ -17,7 +17,7 @@ MOST_LINES = 8
 
 @dataclass(frozen=True)
 class Scaling:
-    """One curve: ranks, the rate there (tokens/s, or bytes/s of algorithm bandwidth), and what a perfect machine has.
+    """One curve: ranks, the rate there (tokens/s, or GB/s of bus bandwidth) and the efficiency.
 
     ``kind`` is ``strong``, ``weak`` or ``fixed size``; ``efficiency`` is the rate per rank over that of the smallest
     (of a collective: its busbw over that of the smallest).
@@ -38,59 +38,49 @@ def scalings(rows: Iterable[dict[str, Any]]) -> list[Scaling]:
 
 
 def _of_steps(rows: Sequence[dict[str, Any]]) -> list[Scaling]:
-    found: dict[tuple[str, str, int], dict[int, float]] = {}
+    lines: dict[tuple[str, str, int], dict[int, float]] = {}
     for row in rows:
         gpus, rate = int(row["gpus"]), float(row["tokens_per_s_per_gpu"]) * int(row["gpus"])
         tokens = rate * float(row["step_s"])
         for kind, amount in (("strong", tokens), ("weak", tokens / gpus)):
-            at = found.setdefault((str(row["model"]), kind, round(amount)), {})
-            at[gpus] = max(rate, at.get(gpus, 0.0))
-    made = []
-    for (model, kind, amount), line in found.items():
-        if len(line) < 2:
-            continue
-        ranks = sorted(line)
-        each = [line[n] / n for n in ranks]
-        what = f"{amount:,} tokens a step" if kind == "strong" else f"{amount:,} tokens a GPU a step"
-        label = f"{kind}: {what}" + (f", {model}" if len({m for m, _, _ in found}) > 1 else "")
-        rates = tuple(line[n] for n in ranks)
-        made.append(Scaling(label, kind, tuple(ranks), rates, tuple(e / each[0] for e in each)))
-    return made
+            line = lines.setdefault((str(row["model"]), kind, round(amount)), {})
+            line[gpus] = max(rate, line.get(gpus, 0.0))
+    curves = []
+    several = len({model for model, _, _ in lines}) > 1
+    for (model, kind, amount), line in lines.items():
+        each = [line[n] / n for n in sorted(line)]
+        label = f"{kind}: {amount:,} tokens a {'step' if kind == 'strong' else 'GPU a step'}"
+        curves.append(_curve(label + (f", {model}" if several else ""), kind, line, each))
+    return [curve for curve in curves if len(curve.ranks) > 1]
 
 
 def _of_collectives(rows: Sequence[dict[str, Any]]) -> list[Scaling]:
-    found: dict[tuple[str, int], dict[int, tuple[float, float]]] = {}
+    lines: dict[tuple[str, int], dict[int, float]] = {}
     for row in rows:
-        if not row.get("busbw_GBps") or not row.get("n_ranks"):
-            continue
-        at = found.setdefault((str(row["collective"]), int(row["size_bytes"])), {})
-        n, busbw = int(row["n_ranks"]), float(row["busbw_GBps"])
-        if n not in at or busbw > at[n][0]:
-            at[n] = busbw, float(row["algbw_GBps"])
-    made = []
-    for (collective, size), line in sorted(found.items(), key=lambda pair: (pair[0][0], -pair[0][1])):
-        if len(line) < 2:
-            continue
-        ranks = sorted(line)
-        rates = tuple(line[n][0] for n in ranks)
-        relative = tuple(rate / rates[0] for rate in rates)
-        made.append(Scaling(f"{collective} of {format_bytes(size)}", "fixed size", tuple(ranks), rates, relative))
-    return made
+        if row.get("busbw_GBps") and row.get("n_ranks"):
+            line = lines.setdefault((str(row["collective"]), int(row["size_bytes"])), {})
+            ranks = int(row["n_ranks"])
+            line[ranks] = max(float(row["busbw_GBps"]), line.get(ranks, 0.0))
+    curves = [
+        _curve(f"{collective} of {format_bytes(size)}", "fixed size", line, [line[n] for n in sorted(line)])
+        for (collective, size), line in sorted(lines.items(), key=lambda pair: (pair[0][0], -pair[0][1]))
+    ]
+    return [curve for curve in curves if len(curve.ranks) > 1]
+
+
+def _curve(label: str, kind: str, line: dict[int, float], each: list[float]) -> Scaling:
+    """The curve of rates by ranks; `each`: what a perfect machine would have alike on any number of ranks."""
+    ranks = sorted(line)
+    return Scaling(label, kind, tuple(ranks), tuple(line[n] for n in ranks), tuple(e / each[0] for e in each))
 
 
 def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") -> Figure:
     """Rate against ranks with the ideal dashed, and below it the efficiency in percent of the smallest machine."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     shown, left = list(curves[:MOST_LINES]), len(curves) - MOST_LINES
     steps = shown[0].kind != "fixed size"
     colours = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS), len(shown))
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(8.6, 5.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        top, bottom = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.6, 1.0]})
+    with style.drawing(8.6, 5.6, provenance, nrows=2, sharex=True, height_ratios=(1.6, 1.0)) as (figure, (top, bottom)):
         for curve, colour in zip(shown, colours, strict=True):
             look: dict[str, Any] = {"color": colour, "marker": "s" if curve.kind == "weak" else "o", "markersize": 4}
             top.plot(curve.ranks, curve.rate, label=curve.label, **look)
@@ -113,8 +103,7 @@ def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") ->
         bottom.set_xlabel("GPUs" if steps else "ranks")
         top.set_title(title)
         if left > 0:
-            bottom.text(0.99, 0.04, f"{left} more curves are not drawn", transform=bottom.transAxes, ha="right",
-                        fontsize=7.5, color=style.MUTED)  # fmt: skip
+            note: dict[str, Any] = {"ha": "right", "fontsize": 7.5, "color": style.MUTED}
+            bottom.text(0.99, 0.04, f"{left} more curves are not drawn", transform=bottom.transAxes, **note)
         figure.legend(loc="outside lower left", ncols=2)
-        style.sign(figure, provenance)
     return figure

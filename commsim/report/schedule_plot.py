@@ -71,22 +71,19 @@ def plot_schedule(schedule: Schedule, title: str = "", *, width_in: float = 15.5
 
 def _chosen(s: Schedule) -> tuple[np.ndarray[Any, Any], str]:
     """Rows to draw and, where that is not all, a note that says which."""
-    everything = np.arange(s.rows)
+    rows = np.arange(s.rows)
     if s.endpoints <= _MOST_FULL_RANKS + 2 and s.rows <= 200_000:
-        return everything, ""
+        return rows, ""
+    note = "strands of one arrow in one line"
     used, count = np.unique(s.src_chunk, return_counts=True)
     keep = max(1, int(np.searchsorted(np.cumsum(count), _MOST_THIN_ARROWS)))
     if keep < used.size:
         # Spread over the array: neighbours would draw nearly the same lines.
         chosen = used[np.linspace(0, used.size, min(keep, 6), endpoint=False).astype(int)]
-        everything = np.flatnonzero(np.isin(s.src_chunk, chosen))
+        rows = np.flatnonzero(np.isin(s.src_chunk, chosen))
         note = f"{chosen.size} of {used.size} chunks drawn"
-    else:
-        note = "strands of one arrow in one line"
-    every = -(-everything.size // (4 * _MOST_THIN_ARROWS))
-    if every > 1:
-        note += f", 1 of {every} moves"
-    return everything[::every], note
+    every = -(-rows.size // (4 * _MOST_THIN_ARROWS))
+    return rows[::every], note + (f", 1 of {every} moves" if every > 1 else "")
 
 
 def _arrows(s: Schedule, rows: np.ndarray[Any, Any]) -> list[_Arrow]:
@@ -133,11 +130,8 @@ class _Pen:
 
     def __init__(self, axes: Axes, across: float, down: float, colours: list[str], full: bool) -> None:
         self.axes, self.across, self.down, self.colours, self.full = axes, across, down, colours, full
-        self.lines: list[list[tuple[float, float]]] = []
-        self.line_colours: list[str] = []
-        self.widths: list[float] = []
-        self.heads: list[Any] = []
-        self.head_colours: list[str] = []
+        self.lines: list[tuple[Any, str, float]] = []  # ends, colour, width
+        self.heads: list[tuple[Any, str]] = []  # corners, colour
         self.leaving: dict[tuple[int, int], set[int]] = defaultdict(set)
         self.adding: dict[tuple[int, int], set[int]] = defaultdict(set)
 
@@ -167,9 +161,7 @@ class _Pen:
             self._head(end, along, self._colour(set(arrow.chunks)), half)
 
     def _line(self, start: tuple[float, float], end: tuple[float, float], chunk: int, width: float) -> None:
-        self.lines.append([start, end])
-        self.line_colours.append(self.colours[chunk])
-        self.widths.append(width)
+        self.lines.append(([start, end], self.colours[chunk], width))
 
     def _colour(self, chunks: set[int]) -> str:
         return self.colours[min(chunks)] if len(chunks) == 1 else style.INK
@@ -178,8 +170,7 @@ class _Pen:
         """A triangle where a copy arrives."""
         side = np.array([-along[1], along[0]])
         corners = (0.02 * along, -2.5 * half * along + half * side, -2.5 * half * along - half * side)
-        self.heads.append([np.array(tip) + corner / (self.across, self.down) for corner in corners])
-        self.head_colours.append(colour)
+        self.heads.append(([np.array(tip) + corner / (self.across, self.down) for corner in corners], colour))
 
     def _plus(self, step: int, rank: int, chunks: set[int]) -> None:
         """A circle with a plus where reductions arrive."""
@@ -210,10 +201,10 @@ class _Pen:
         """Put everything collected on the axes."""
         from matplotlib.collections import LineCollection, PolyCollection
 
-        lines = LineCollection(self.lines, colors=self.line_colours, linewidths=self.widths, zorder=3)
-        self.axes.add_collection(lines, autolim=False)
-        heads = PolyCollection(self.heads, facecolors=self.head_colours, linewidths=0, zorder=5)
-        self.axes.add_collection(heads, autolim=False)
+        ends, colours, widths = ([line[i] for line in self.lines] for i in range(3))
+        self.axes.add_collection(LineCollection(ends, colors=colours, linewidths=widths, zorder=3), autolim=False)
+        corners, colours = ([head[i] for head in self.heads] for i in range(2))
+        self.axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=5), autolim=False)
         for (step, rank), chunks in self.adding.items():
             self._plus(step, rank, chunks)
         for (step, rank), chunks in self.leaving.items():
@@ -230,12 +221,12 @@ def _chunk_words(chunks: list[int]) -> str:
 
 
 def _words(figure: Figure, axes: Axes, s: Schedule, title: str, note: str) -> None:
-    height = figure.get_size_inches()[1]
-    plural = "s" if s.world_size > 1 else ""
+    width, height = figure.get_size_inches()
     root = f", root {s.root}" if s.root else ""
     axes.set_xlabel("step", labelpad=3)
-    heading = title or f"{s.algorithm.replace('_', ' ')} {s.collective}, {s.world_size} rank{plural}{root}"
-    left = 0.16 / figure.get_size_inches()[0]
+    ranks = f"{s.world_size} rank{'s' if s.world_size > 1 else ''}"
+    heading = title or f"{s.algorithm.replace('_', ' ')} {s.collective}, {ranks}{root}"
+    left = 0.16 / width
     figure.text(left, 1 - 0.16 / height, heading, va="top", fontsize=13, weight="bold", color=style.INK)
     facts = [
         f"{s.steps} step{'s' if s.steps != 1 else ''}",
@@ -262,15 +253,14 @@ def _key(figure: Figure, s: Schedule, rows: np.ndarray[Any, Any], colours: list[
         (across & reduces, "adds to what is there", adds),
         (~across, "within the rank", mark | {"marker": "s", "markersize": 5.5}),
     )
-    handles = [Line2D([], [], label=label, **look) for found, label, look in kinds if found.any()]
+    handles = [Line2D([], [], label=label, **look) for some, label, look in kinds if some.any()]
     used = np.unique(s.src_chunk[rows]).tolist()
     shown = used if len(used) <= 8 else [used[i] for i in np.linspace(0, len(used) - 1, 6).astype(int)]
     chunks = [Line2D([], [], color=colours[c], linewidth=3, label=f"chunk {c}") for c in shown]
     width, height = figure.get_size_inches()
     options: dict[str, Any] = {"columnspacing": 1.3, "handlelength": 1.2, "handletextpad": 0.5, "borderaxespad": 0}
+    options |= {"loc": "lower left", "fontsize": 8}
     for drawn, above in ((handles, 0.33), (chunks, 0.11)):
         if drawn:
             place = (0.16 / width, above / height)
-            figure.legend(
-                handles=drawn, loc="lower left", bbox_to_anchor=place, fontsize=8, ncols=len(drawn), **options
-            )
+            figure.legend(handles=drawn, bbox_to_anchor=place, ncols=len(drawn), **options)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from commsim.collectives.canonical import earliest_steps
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.collectives.semantics import bandwidth_bytes, latency_steps
+from commsim.report.columns import aligned
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def algorithm_table(entries: Sequence[tuple[str, str, Sequence[str], str]]) -> s
     """(collective, algorithm, options, summary) rows under a header; ends without a newline."""
     header = ("collective", "algorithm", "options", "what it does")
     rows = [(c, a, ", ".join(options) or "-", summary) for c, a, options, summary in entries]
-    return _columns([header, *rows])
+    return "\n".join(aligned([header, *rows], range(len(header))))
 
 
 def step_table(schedule: Schedule, *, width: int = 120, ranks: int | None = 16, steps: int | None = 40) -> str:
@@ -35,14 +35,11 @@ def step_table(schedule: Schedule, *, width: int = 120, ranks: int | None = 16, 
     ``ranks`` endpoints and ``steps`` steps are shown (None: all), with a line that says what was left out.
     """
     s = schedule
-    shown = s.endpoints if ranks is None else min(s.endpoints, ranks + s.endpoints - s.world_size)
+    shown = s.world_size if ranks is None else min(s.world_size, ranks)
     last = s.steps if steps is None else min(s.steps, steps)
     cells = _cells(s, last)
     names = [f"rank {e}" if e < s.world_size else f"switch {e - s.world_size}" for e in range(s.endpoints)]
-    if ranks is not None and s.world_size > ranks:
-        order = [*range(ranks), *range(s.world_size, s.endpoints)][:shown]
-    else:
-        order = list(range(s.endpoints))
+    order = [*range(shown), *range(s.world_size, s.endpoints)]
     sizes = {e: max([len(names[e]), *(len(cells.get((step, e), "")) for step in range(last))]) for e in order}
     lines = [*heading(s), ""]
     while order:
@@ -57,7 +54,7 @@ def step_table(schedule: Schedule, *, width: int = 120, ranks: int | None = 16, 
             lines.append("  ".join(row).rstrip())
         lines.append("")
     hidden = [f"{s.steps - last} more steps"] * (s.steps > last)
-    hidden += [f"{s.world_size - (ranks or 0)} more ranks"] * (ranks is not None and s.world_size > ranks)
+    hidden += [f"{s.world_size - shown} more ranks"] * (s.world_size > shown)
     if hidden:
         lines.append(f"... and {' and '.join(hidden)}")
     return "\n".join(lines).rstrip() + "\n"
@@ -83,21 +80,21 @@ def _cells(s: Schedule, steps: int) -> dict[tuple[int, int], str]:
     # Peers that get the same chunks in the same way share one text.
     peers: dict[tuple[int, int], dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
     for (step, src, dst, adds), moved in bundles.items():
-        what, where = _places(s, "src", moved), _places(s, "dst", moved)
+        chunks, to = _places(s, "src", moved), _places(s, "dst", moved)
         mark = "+" if adds else ""
         if src == dst:
-            mark = f"↺{'' if what == where else where}{mark}"
-        peers[step, src][what, mark].append(dst)
+            mark = f"↺{'' if chunks == to else to}{mark}"
+        peers[step, src][chunks, mark].append(dst)
     text: dict[tuple[int, int], str] = {}
     for place, by_chunks in peers.items():
         parts = [
-            f"{what}{mark}" if mark.startswith("↺") else f"{what}→{_ranges(sorted(to))}{mark}"
-            for (what, mark), to in by_chunks.items()
+            f"{chunks}{mark}" if mark.startswith("↺") else f"{chunks}→{_ranges(sorted(ranks))}{mark}"
+            for (chunks, mark), ranks in by_chunks.items()
         ]
         text[place] = " ".join(parts)
         if len(text[place]) > _MOST_CELL:
-            to = {d for ends in by_chunks.values() for d in ends}
-            text[place] = f"{len(parts)} sets to {len(to)} ranks"
+            ends = {rank for ranks in by_chunks.values() for rank in ranks}
+            text[place] = f"{len(parts)} sets to {len(ends)} ranks"
     return text
 
 
@@ -119,77 +116,44 @@ def _ranges(numbers: list[int]) -> str:
     return ",".join("-".join(map(str, part)) for part in parts)
 
 
-@dataclass(frozen=True)
-class ScheduleStats:
-    """Figures of a schedule; bytes are payload. ``bound`` figures hold for any algorithm of the collective."""
-
-    collective: str
-    algorithm: str
-    ranks: int
-    switches: int
-    nbytes: int
-    moves: int
-    chunks: int
-    channels: int
-    steps: int
-    longest_chain: int
-    steps_bound: int
-    one_port: bool
-    sent_bytes_least: int
-    sent_bytes_mean: float
-    sent_bytes_most: int
-    received_bytes_least: int
-    received_bytes_mean: float
-    received_bytes_most: int
-    all_sent_bytes: int
-    bytes_bound: float
-    bytes_over_bound: float | None
-    steps_over_bound: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures for JSON."""
-        return asdict(self)
-
-
-def schedule_stats(schedule: Schedule) -> ScheduleStats:
-    """Steps and bytes of a schedule beside the least that any algorithm needs.
+def schedule_stats(schedule: Schedule) -> dict[str, Any]:
+    """Steps and payload bytes of a schedule beside the least that any algorithm of the collective needs (``bound``).
 
     The bound of steps is ceil(log2 n) when no rank sends or receives two messages in one step, and one step
     otherwise. ``bytes_over_bound`` is what the busiest rank sends or receives over the bound for it.
     """
     s = schedule
-    ranks = slice(0, s.world_size)
     sent, received = s.sent_bytes(), s.received_bytes()
     in_network = s.endpoints > s.world_size
     bound = bandwidth_bytes(s.collective, s.world_size, s.nbytes, in_network=in_network)
     one_port = _one_port(s) and not in_network
-    chain = int(earliest_steps(s).max(initial=-1)) + 1
     least = latency_steps(s.collective, s.world_size, one_port=one_port)
-    busiest = int(max(sent[ranks].max(), received[ranks].max()))
-    return ScheduleStats(
-        s.collective,
-        s.algorithm,
-        s.world_size,
-        s.endpoints - s.world_size,
-        s.nbytes,
-        s.rows,
-        int(s.chunk_bytes.size),
-        int(np.unique(s.channel).size),
-        s.steps,
-        chain,
-        least,
-        one_port,
-        int(sent[ranks].min()),
-        float(sent[ranks].mean()),
-        int(sent[ranks].max()),
-        int(received[ranks].min()),
-        float(received[ranks].mean()),
-        int(received[ranks].max()),
-        int(sent.sum()),
-        bound,
-        busiest / bound if bound else None,
-        s.steps / least if least else None,
-    )
+    of_ranks = {"sent": sent[: s.world_size], "received": received[: s.world_size]}
+    busiest = max(int(nbytes.max()) for nbytes in of_ranks.values())
+    stats: dict[str, Any] = {
+        "collective": s.collective,
+        "algorithm": s.algorithm,
+        "ranks": s.world_size,
+        "switches": s.endpoints - s.world_size,
+        "nbytes": s.nbytes,
+        "moves": s.rows,
+        "chunks": int(s.chunk_bytes.size),
+        "channels": int(np.unique(s.channel).size),
+        "steps": s.steps,
+        "longest_chain": int(earliest_steps(s).max(initial=-1)) + 1,
+        "steps_bound": least,
+        "one_port": one_port,
+    }
+    for way, nbytes in of_ranks.items():
+        stats[f"{way}_bytes_least"] = int(nbytes.min())
+        stats[f"{way}_bytes_mean"] = float(nbytes.mean())
+        stats[f"{way}_bytes_most"] = int(nbytes.max())
+    return stats | {
+        "all_sent_bytes": int(sent.sum()),
+        "bytes_bound": bound,
+        "bytes_over_bound": busiest / bound if bound else None,
+        "steps_over_bound": s.steps / least if least else None,
+    }
 
 
 def _one_port(s: Schedule) -> bool:
@@ -199,42 +163,30 @@ def _one_port(s: Schedule) -> bool:
     return all(np.unique(moves[:, [0, side]], axis=0).shape[0] == moves.shape[0] for side in (1, 2))
 
 
-def stats_table(stats: ScheduleStats) -> str:
+def stats_table(stats: dict[str, Any]) -> str:
     """The figures as a small table; ends without a newline."""
     t = stats
-    port = "one message at a time" if t.one_port else "several messages at once"
+    spread = {
+        way: (str(t[f"{way}_bytes_least"]), f"{t[f'{way}_bytes_mean']:.10g}", str(t[f"{way}_bytes_most"]))
+        for way in ("sent", "received")
+    }
+    ratios = ["-" if t[name] is None else f"{t[name]:.4g}" for name in ("steps_over_bound", "bytes_over_bound")]
+    busiest = str(max(t["sent_bytes_most"], t["received_bytes_most"]))
     rows = [
         ("", "least", "mean", "most", "bound", "most/bound"),
-        ("steps", "", "", str(t.steps), str(t.steps_bound), _ratio(t.steps_over_bound)),
-        ("sent per rank (B)", str(t.sent_bytes_least), f"{t.sent_bytes_mean:.10g}", str(t.sent_bytes_most), "", ""),
-        (
-            "received per rank (B)",
-            str(t.received_bytes_least),
-            f"{t.received_bytes_mean:.10g}",
-            str(t.received_bytes_most),
-            "",
-            "",
-        ),
-        (
-            "busiest rank (B)",
-            "",
-            "",
-            str(max(t.sent_bytes_most, t.received_bytes_most)),
-            f"{t.bytes_bound:.10g}",
-            _ratio(t.bytes_over_bound),
-        ),
+        ("steps", "", "", str(t["steps"]), str(t["steps_bound"]), ratios[0]),
+        ("sent per rank (B)", *spread["sent"], "", ""),
+        ("received per rank (B)", *spread["received"], "", ""),
+        ("busiest rank (B)", "", "", busiest, f"{t['bytes_bound']:.10g}", ratios[1]),
     ]
+    port = "one message at a time" if t["one_port"] else "several messages at once"
+    switches = ", with switches that reduce" if t["switches"] else ""
     more = [
-        f"longest chain of dependences: {t.longest_chain} moves; channels: {t.channels}",
-        f"sent by all endpoints: {t.all_sent_bytes} B",
-        f"bounds: any algorithm of ranks that send and receive {port}"
-        + (", with switches that reduce" if t.switches else ""),
+        f"longest chain of dependences: {t['longest_chain']} moves; channels: {t['channels']}",
+        f"sent by all endpoints: {t['all_sent_bytes']} B",
+        f"bounds: any algorithm of ranks that send and receive {port}{switches}",
     ]
-    return "\n".join([_columns(rows, left=1), *more])
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    return "\n".join([*aligned(rows), *more])
 
 
 def proof_table(proofs: Sequence[Proof]) -> str:
@@ -246,26 +198,10 @@ def proof_table(proofs: Sequence[Proof]) -> str:
     ]
     sums = (sum(p.proven for p in proofs), sum(map(_left_out, proofs)), sum(len(p.faults) for p in proofs))
     rows.append(("all", "", *(str(n) for n in sums), f"{sum(p.seconds for p in proofs):.1f}"))
-    reasons: dict[str, int] = defaultdict(int)
-    for proof in proofs:
-        for reason, count in proof.not_applicable.items():
-            reasons[reason] += count
-    lines = [_columns(rows, left=2)]
-    lines += [f"not applicable: {count} x {reason}" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])]
-    return "\n".join(lines)
+    reasons = sum((Counter(p.not_applicable) for p in proofs), Counter())
+    lines = [f"not applicable: {count} x {reason}" for reason, count in reasons.most_common()]
+    return "\n".join([*aligned(rows, range(2)), *lines])
 
 
 def _left_out(proof: Proof) -> int:
     return sum(proof.not_applicable.values())
-
-
-def _columns(rows: Sequence[Sequence[str]], left: int | None = None) -> str:
-    """Rows under each other; columns from number ``left`` on flush right, all flush left by default."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    start = len(widths) if left is None else left
-    return "\n".join(
-        "  ".join(
-            f"{c:<{w}}" if i < start else f"{c:>{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commsim.engine.timeline import Timeline
 from commsim.report import style
@@ -16,9 +16,6 @@ from commsim.units import GIB, format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from commsim.scenario.training_result import TrainingItem
-
 
 _EXPOSED = ("tp", "cp", "ep", "dp", "offload", "pp")
 """Causes of which only what is not hidden behind compute counts."""
@@ -37,6 +34,7 @@ CAUSE_COLOURS = {
 }
 
 _PARTS = ("weights", "gradients", "optimizer", "activations")
+_EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}
 MOST_BARS = 24
 
 
@@ -62,45 +60,38 @@ class StepFigures:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def figures_of(item: TrainingItem) -> StepFigures:
-    """Those of a step that was just simulated."""
+def figures_of(record: dict[str, Any], timeline: Timeline | None) -> StepFigures:
+    """Those of a step by its values in JSON."""
     return StepFigures(
-        item.name,
-        item.schedule,
-        item.step_s,
-        item.step.pp,
-        item.step.virtual_stages,
-        item.step.num_microbatches,
-        item.causes,
-        tuple(stage.parts for stage in item.memory.stages),
-        item.memory.capacity,
-        item.timeline,
-        item.to_dict(),
+        name=str(record["item"]),
+        schedule=str(record["pipeline_schedule"]),
+        step_s=float(record["step_s"]),
+        stages=int(record["pp"]),
+        virtual_stages=int(record["virtual_stages"]),
+        micro_batches=int(record["micro_batches"]),
+        causes={cause: float(record.get(f"{cause}_s") or 0.0) for cause in CAUSES},
+        memory=tuple({str(n): GIB * float(v) for n, v in s["parts_GiB"].items()} for s in record["memory"]),
+        capacity=GIB * float(record["capacity_GiB"]),
+        timeline=timeline,
+        values=record,
     )
 
 
 def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, provenance: str = "") -> Figure:
     """A bar per (label, seconds by cause): compute, what is exposed of each axis, the bubble, the optimizer."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     shown, left = bars[:MOST_BARS], len(bars) - MOST_BARS
     total = [sum(causes.values()) for _, causes in shown]
     scale, unit = (1.0, "s") if max(total) >= 1.0 else (1e3, "ms")
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(9.0, 2.0 + 0.42 * len(shown)), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(9.0, 2.0 + 0.42 * len(shown), provenance) as (figure, axes):
         ends = [0.0] * len(shown)
         for cause in CAUSES:
             widths = [scale * max(causes.get(cause, 0.0), 0.0) for _, causes in shown]
             if max(widths) <= 1e-4 * scale * max(total):
                 continue
             axes.barh(
-                range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause],
-                edgecolor="white", linewidth=0.6, label=cause,
-            )  # fmt: skip
+                range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause], label=cause, **_EDGE
+            )
             for i, (start, width) in enumerate(zip(ends, widths, strict=True)):
                 share = width / (scale * max(total))
                 if share > 0.055:
@@ -120,16 +111,13 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
         axes.set_xlabel("; ".join([f"time of the mean stage ({unit})", *notes]))
         axes.set_title(title)
         figure.legend(loc="outside lower left", ncols=7, columnspacing=1.4)
-        style.sign(figure, provenance)
     return figure
 
 
 def _few_parts(memory: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     """The parts in one order, those that are small on every stage as one."""
-    largest: dict[str, float] = {}
-    for parts in memory:
-        for name, value in parts.items():
-            largest[name] = max(value, largest.get(name, 0.0))
+    names = dict.fromkeys(name for parts in memory for name in parts)
+    largest = {name: max(parts.get(name, 0.0) for parts in memory) for name in names}
     rest = sorted((n for n in largest if n not in _PARTS), key=lambda n: -largest[n])
     most = max(sum(parts.values()) for parts in memory)
     small = {name for i, name in enumerate(rest) if i >= 3 or largest[name] < 0.02 * most}
@@ -142,35 +130,26 @@ def _few_parts(memory: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 def plot_memory(step: StepFigures, provenance: str = "") -> Figure:
     """A bar per stage: what fills one GPU, under the line of what it holds."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     memory = _few_parts(step.memory)
     names = list(dict.fromkeys(name for parts in memory for name in parts))
     palette = ("#0072B2", "#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#8C510A", "#999999")
     peaks = [sum(parts.values()) / GIB for parts in memory]
     capacity = step.capacity / GIB
-    with mpl.rc_context(cast("Any", style.RC)):
-        figure = Figure(figsize=(min(14.0, 6.4 + 0.25 * len(peaks)), 4.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
+    with style.drawing(min(14.0, 6.4 + 0.25 * len(peaks)), 4.6, provenance) as (figure, axes):
         ends = [0.0] * len(peaks)
         for i, name in enumerate(names):
             heights = [parts.get(name, 0.0) / GIB for parts in memory]
-            axes.bar(
-                range(len(peaks)), heights, bottom=ends, width=0.75, label=name, edgecolor="white", linewidth=0.6,
-                color=palette[i % len(palette)],
-            )  # fmt: skip
+            colour = palette[i % len(palette)]
+            axes.bar(range(len(peaks)), heights, bottom=ends, width=0.75, label=name, color=colour, **_EDGE)
             ends = [a + b for a, b in zip(ends, heights, strict=True)]
         if len(peaks) <= 32:
             for i, peak in enumerate(peaks):
                 axes.text(i, peak, f"{peak:.1f}", ha="center", va="bottom", fontsize=8)
         axes.axhline(capacity, color=style.INK, linewidth=1.2, linestyle=(0, (5, 3)), zorder=3)
-        axes.text(
-            0.995, capacity, f"a GPU holds {capacity:.1f} GiB", ha="right", va="bottom", fontsize=8.5,
-            transform=axes.get_yaxis_transform(),
-        )  # fmt: skip
+        look: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 8.5}
+        place = axes.get_yaxis_transform()
+        axes.text(0.995, capacity, f"a GPU holds {capacity:.1f} GiB", transform=place, **look)
         axes.set_ylim(0, 1.14 * max(*peaks, capacity))
         every = max(1, len(peaks) // 16)
         axes.set_xticks(range(0, len(peaks), every))
@@ -180,5 +159,4 @@ def plot_memory(step: StepFigures, provenance: str = "") -> Figure:
         axes.set_ylabel("memory of one GPU (GiB)")
         axes.set_title(f"{step.name}: memory by stage")
         figure.legend(loc="outside right upper")
-        style.sign(figure, provenance)
     return figure

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +53,21 @@ RC: dict[str, Any] = {
 }
 
 
+@contextmanager
+def drawing(width: float, height: float, provenance: str = "", **subplots: Any) -> Iterator[tuple[Figure, Any]]:
+    """A figure of so many inches with its axes (`subplots` as of `Figure.subplots`), signed when it is done."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(cast("Any", RC)):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure, figure.subplots(**subplots)
+        if provenance:
+            figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=MUTED)
+
+
 def size_ticks(low: float, high: float, at_most: int = 12) -> list[int]:
     """Powers of two in [low, high], evenly spaced in the exponent and few enough to label."""
     first, last = max(0, int(low).bit_length() - 1), max(1, int(high)).bit_length() - 1
@@ -75,21 +91,15 @@ def size_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
 
 
-def sign(figure: Figure, provenance: str) -> None:
-    """Where the figure comes from, small at its lower right."""
-    if provenance:
-        figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=MUTED)
-
-
 def colours(palette: Sequence[str], count: int) -> list[str]:
     """`count` colours that differ: those of a palette, and behind them darker and lighter shades of its colours."""
     from matplotlib.colors import to_hex, to_rgb
 
-    found = []
+    shades = []
     for i in range(count):
         turn, place = divmod(i, len(palette))
         shade = (0.0, -0.35, 0.4, -0.6, 0.6)[min(turn, 4)]
         end = 1.0 if shade > 0 else 0.0
         red, green, blue = (c + (end - c) * abs(shade) for c in to_rgb(palette[place]))
-        found.append(to_hex((red, green, blue)))
-    return found
+        shades.append(to_hex((red, green, blue)))
+    return shades

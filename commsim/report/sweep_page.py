@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from commsim.report.fabric_answer import FABRIC, enough_lines
-from commsim.report.page import Code, Page, Part, Section, Text, picture, table
+from commsim.report.page import Code, Page, Section, Text, picture, table
 from commsim.report.sweep_plot import SHARE, curves, figure_of, knee_lines, numeric_paths, plot_sweep
 
 MOST_ROWS = 2_000
@@ -36,9 +36,8 @@ def sweep_page(points: Sequence[dict[str, Any]], name: str, base: str) -> Page:
     for path in numeric_paths(points):
         if not curves(points, path, figure):
             continue
-        lines = knee_lines(points, path, figure)
-        parts: list[Part] = [picture(plot_sweep(points, path, figure, name), f"{figure} along {path}.")]
-        sections.append(Section(f"Along {path}", (*parts, *map(Text, lines))))
+        drawing = picture(plot_sweep(points, path, figure, name), f"{figure} along {path}.")
+        sections.append(Section(f"Along {path}", (drawing, *map(Text, knee_lines(points, path, figure)))))
     rows = list(flat_rows(points))
     failed = [p for p in points if p["error"]]
     names = [n for n in columns(points) if any(r.get(n) not in (None, "") for r in rows)]

@@ -7,12 +7,15 @@ The knee of a curve is where the figure comes within a share (95 %) of its best 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from commsim.errors import CommsimError
+from commsim.errors import CommsimError, UnitError
 from commsim.planner.results import flat_rows
+from commsim.report import style
+from commsim.units import format_bytes, parse_bandwidth, parse_bytes, parse_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +32,9 @@ FIGURES = {
 }
 """Columns worth drawing: their label, and whether more is better. The first that a sweep has is drawn."""
 
+OWN_NAMES = ("collective", "size_bytes", "model")
+"""Columns that set rows of one point apart."""
+
 MOST_CURVES = 12
 
 
@@ -41,10 +47,6 @@ class SweepCurve:
     y: tuple[float, ...]
     names: tuple[str, ...] = ()
 
-    def name(self, x: float) -> str:
-        """A value of the path as it was written."""
-        return self.names[self.x.index(x)] if self.names else f"{x:g}"
-
 
 @dataclass(frozen=True)
 class Knee:
@@ -55,13 +57,13 @@ class Knee:
     best: float
 
 
-def knee(curve: SweepCurve, more_is_better: bool, share: float = SHARE) -> Knee:
-    """Where the figure comes within `share` of its best for good (time: best / share): the smallest such value.
+def knee(curve: SweepCurve, more_is_better: bool) -> Knee:
+    """Where the figure comes within `SHARE` of its best for good (time: best / share): the smallest such value.
 
     Where it begins good and grows worse (oversubscription), the largest value up to which it is good.
     """
     best = max(curve.y) if more_is_better else min(curve.y)
-    good = [(y >= share * best) if more_is_better else (y <= best / share) for y in curve.y]
+    good = [(y >= SHARE * best) if more_is_better else (y <= best / SHARE) for y in curve.y]
     if good[0] and not good[-1]:
         at = good.index(False) - 1
     elif good[-1]:
@@ -73,33 +75,24 @@ def knee(curve: SweepCurve, more_is_better: bool, share: float = SHARE) -> Knee:
     return Knee(curve.x[at], curve.y[at], best)
 
 
-def figure_of(points: Sequence[dict[str, Any]], wanted: str | None = None) -> str:
-    """The column to draw: the one wanted, or the first of `FIGURES` that the rows have."""
+def figure_of(points: Sequence[dict[str, Any]]) -> str:
+    """The column to draw: the first of `FIGURES` that the rows have."""
     names = {name for point in points for row in point["rows"][:1] for name in row}
-    if wanted is not None:
-        if wanted not in names:
-            listed = ", ".join(sorted(n for n in names if n in FIGURES)) or "none that can be drawn"
-            raise CommsimError(f"found no column {wanted!r} in the sweep, expected one of {listed}")
-        return wanted
-    found = next((name for name in FIGURES if name in names), None)
-    if found is None:
-        raise CommsimError("found no row with a figure to draw: every point of the sweep failed")
-    return found
+    for name in FIGURES:
+        if name in names:
+            return name
+    raise CommsimError("found no row with a figure to draw: every point of the sweep failed")
 
 
 def numeric_paths(points: Sequence[dict[str, Any]]) -> list[str]:
     """Swept paths with at least two numbers for values: those along which a curve can be drawn."""
-    values: dict[str, set[float]] = {}
+    values: dict[str, set[float | None]] = {}
     for point in points:
         for name, value in point["values"].items():
-            number = quantity(value)
-            if number is None:
-                values.setdefault(name, set()).add(math.nan)
-            else:
-                values.setdefault(name, set()).add(number)
-    found = [n for n, seen in values.items() if len(seen) > 1 and not any(map(math.isnan, seen))]
+            values.setdefault(name, set()).add(quantity(value))
+    numeric = [name for name, seen in values.items() if len(seen) > 1 and None not in seen]
     # Of paths that go together one stands for all.
-    return [n for i, n in enumerate(found) if not any(follows(points, n, other) for other in found[:i])]
+    return [name for i, name in enumerate(numeric) if not any(follows(points, name, other) for other in numeric[:i])]
 
 
 def follows(points: Iterable[dict[str, Any]], name: str, path: str) -> bool:
@@ -110,9 +103,6 @@ def follows(points: Iterable[dict[str, Any]], name: str, path: str) -> bool:
 
 def quantity(value: Any) -> float | None:
     """A number, or a quantity in SI units."""
-    from commsim.errors import UnitError
-    from commsim.units import parse_bandwidth, parse_bytes, parse_time
-
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     for parse in (parse_bytes, parse_bandwidth, parse_time) if isinstance(value, str) else ():
@@ -128,7 +118,7 @@ def curves(points: Iterable[dict[str, Any]], path: str, figure: str) -> list[Swe
     points = list(points)
     names = {name for point in points for name in point["values"]} - {path}
     together = {name for name in names if follows(points, name, path)}
-    found: dict[tuple[tuple[str, Any], ...], dict[float, float]] = {}
+    lines: dict[tuple[tuple[str, Any], ...], dict[float, float]] = {}
     written: dict[float, str] = {}
     for row in flat_rows(points):
         value, at = row.get(figure), quantity(row.get(path))
@@ -136,57 +126,41 @@ def curves(points: Iterable[dict[str, Any]], path: str, figure: str) -> list[Swe
             continue
         written[at] = str(row[path])
         swept = [(n, v) for n, v in row.items() if "." in n and n != path and n not in together]
-        what = [(n, row[n]) for n in ("collective", "size_bytes", "model") if n in row]
-        found.setdefault((*swept, *what), {})[at] = float(value)
-    constant = _constant(found)
+        own = [(n, row[n]) for n in OWN_NAMES if n in row]
+        lines.setdefault((*swept, *own), {})[at] = float(value)
+    pairs = {pair for key in lines for pair in key}
+    varying = {name for name, count in Counter(name for name, _ in pairs).items() if count > 1}
     merged: dict[tuple[tuple[float, float], ...], list[str]] = {}
-    for key, line in found.items():
+    for key, line in lines.items():
         if len(line) > 1:
-            merged.setdefault(tuple(sorted(line.items())), []).append(_label(key, constant))
+            names_of: dict[Any, str] = {}  # each value is named once
+            for name, value in key:
+                if name in varying:
+                    names_of.setdefault(value, name)
+            label = ", ".join(named(name, value) for value, name in names_of.items()) or "all"
+            merged.setdefault(tuple(sorted(line.items())), []).append(label)
     made = []
-    for line_, labels in merged.items():
-        x, y = zip(*line_, strict=True)
+    for curve, labels in merged.items():
+        x, y = zip(*curve, strict=True)
         label = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} alike"
         made.append(SweepCurve(label, x, y, tuple(written[v] for v in x)))
     return made
 
 
-def _constant(found: Iterable[tuple[tuple[str, Any], ...]]) -> set[str]:
-    """Names with the same value everywhere: no label needs them."""
-    values: dict[str, set[Any]] = {}
-    for key in found:
-        for name, value in key:
-            values.setdefault(name, set()).add(value)
-    return {name for name, seen in values.items() if len(seen) == 1}
+def named(name: str, value: Any) -> str:
+    """A value in a label: a size with its unit, a text alone, any other after the last part of its name."""
+    if name == "size_bytes":
+        return format_bytes(value)
+    return value if isinstance(value, str) else settings({name: value})
 
 
-def _label(key: tuple[tuple[str, Any], ...], constant: set[str]) -> str:
-    from commsim.units import format_bytes
-
-    shown = []
-    said: set[Any] = set()
-    for name, value in key:
-        if name in constant or value in said:
-            continue
-        said.add(value)
-        short = name.rsplit(".", 1)[-1]
-        shown.append(
-            format_bytes(value)
-            if name == "size_bytes"
-            else str(value)
-            if isinstance(value, str)
-            else f"{short} {value}"
-        )
-    return ", ".join(shown) or "all"
+def settings(values: dict[str, Any]) -> str:
+    """Values of paths, each after the last part of its path: ``nodes 4, oversubscription 2``."""
+    return ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in values.items())
 
 
 def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: str) -> Figure:
     """The curves along a path with their knees."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    from commsim.report import style
-
     drawn = curves(points, path, figure)
     if not drawn:
         raise CommsimError(f"found no two values of {path} with a {figure}, expected some to draw a curve through")
@@ -194,22 +168,19 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
     # What spreads widest is drawn: the rest would hide it.
     drawn.sort(key=lambda c: max(c.y) / max(min(c.y), 1e-30), reverse=True)
     shown, left = drawn[:MOST_CURVES], len(drawn) - MOST_CURVES
-    with mpl.rc_context(cast("Any", style.RC)):
-        made = Figure(figsize=(8.4, 4.6), layout="constrained")
-        axes = made.subplots()
+    with style.drawing(8.4, 4.6) as (made, axes):
         colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
         for i, curve in enumerate(shown):
             colour, dashes = colours[i % len(colours)], ("-", "--", ":")[i // len(colours) % 3]
             axes.plot(curve.x, curve.y, color=colour, linestyle=dashes, marker=".", label=curve.label)
             bend = knee(curve, more)
-            axes.plot(
-                [bend.x], [bend.y], marker="o", markersize=9, markerfacecolor="none", color=colour, linestyle="none"
-            )
+            ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
+            axes.plot([bend.x], [bend.y], color=colour, **ring)
         values = sorted({x for c in shown for x in c.x})
         if values[0] > 0 and values[-1] / values[0] >= 8:
             axes.set_xscale("log", base=2)
             axes.minorticks_off()
-        names = {x: c.name(x) for c in shown for x in c.x}
+        names = {x: name for c in shown for x, name in zip(c.x, c.names, strict=True)}
         ticks = values[:: max(1, math.ceil(len(values) / 10))]
         axes.set_xticks(ticks, [names[x] for x in ticks])
         low, high = min(min(c.y) for c in shown), max(max(c.y) for c in shown)
@@ -238,8 +209,9 @@ def knee_lines(points: Sequence[dict[str, Any]], path: str, figure: str) -> list
         if max(curve.y) <= 1.001 * min(curve.y):
             lines.append(f"{curve.label}: {path} changes nothing ({figure_words(label, curve.y[0])})")
             continue
+        name = curve.names[curve.x.index(bend.x)]
         lines.append(
-            f"{curve.label}: {path} {curve.name(bend.x)} reaches {figure_words(label, bend.y)}, "
+            f"{curve.label}: {path} {name} reaches {figure_words(label, bend.y)}, "
             f"{100 * (bend.y / bend.best if more else bend.best / bend.y):.0f} % of the best ({bend.best:.4g})"
         )
     return lines

@@ -1,25 +1,22 @@
-"""Rows as text: the table of nccl-tests, and CSV with units in its columns."""
+"""Collectives as text: the table of nccl-tests, the use of the network, and CSV with units in its columns."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
 
 from commsim.measure.records import RESULT_COLUMNS
+from commsim.report.columns import csv_text
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, gb_per_s, microseconds
 
-_LEFT = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
-_UNITS = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
-_WIDTHS = (12, 12, 8, 6, 6, 7, 6, 6)
 
-
-def format_time_us(seconds: float) -> str:
-    """Microseconds as nccl-tests prints them: two decimals below 100, one below 10000, then none."""
+def format_time_us(seconds: float | None) -> str:
+    """Microseconds as nccl-tests prints them: two decimals below 100, one below 10000, then none; ``-`` for None."""
+    if seconds is None:
+        return "-"
     time = microseconds(seconds)
     return f"{time:.2f}" if time < 99.995 else f"{time:.1f}" if time < 9999.95 else f"{time:.0f}"
 
@@ -29,35 +26,33 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
 
     Lines that start with ``#`` are no rows; `heading` lines stand before the header.
     """
-    more = {
-        "algorithm": [row.algorithm or "-" for row in item.rows],
-        "protocol": [row.protocol or "-" for row in item.rows],
-        "channels": [str(row.channels) if row.channels else "-" for row in item.rows],
-        "bound": [_optional_time(row.lower_bound_s) for row in item.rows],
-    }
-    if any(row.p99_s is not None for row in item.rows):
-        more["p99"] = [_optional_time(row.p99_s) for row in item.rows]
-    widths = {name: max([len(name), *(len(v) for v in values)]) for name, values in more.items()}
-    header = _line(_LEFT, widths, list(more)) + "  bottleneck"
-    units = _line(_UNITS, widths, ["", "", "", *["(us)"] * (len(more) - 3)])
-    lines = [f"# {text}".rstrip() for text in heading]
-    lines += ["#" + header[1:], "#" + units[1:].rstrip()]
-    for i, row in enumerate(item.rows):
-        left = (
-            str(row.size_bytes),
-            str(row.count),
-            row.dtype,
-            row.redop or "none",
-            str(row.root),
-            format_time_us(row.time_s),
-            f"{gb_per_s(row.algbw):.2f}",
-            f"{gb_per_s(row.busbw):.2f}",
-        )
-        text = _line(left, widths, [values[i] for values in more.values()])
-        lines.append(f"{text}  {row.bottleneck}".rstrip())
-    if item.rows:
-        mean = float(np.mean([gb_per_s(row.busbw) for row in item.rows]))
-        lines += [f"# Avg bus bandwidth    : {mean:g}", "#"]
+    rows = item.rows
+    columns = [  # name, unit, width as in nccl-tests (0: as wide as needed), cells
+        ("size", "(B)", 12, [str(row.size_bytes) for row in rows]),
+        ("count", "(elements)", 12, [str(row.count) for row in rows]),
+        ("type", "", 8, [row.dtype for row in rows]),
+        ("redop", "", 6, [row.redop or "none" for row in rows]),
+        ("root", "", 6, [str(row.root) for row in rows]),
+        ("time", "(us)", 7, [format_time_us(row.time_s) for row in rows]),
+        ("algbw", "(GB/s)", 6, [f"{gb_per_s(row.algbw):.2f}" for row in rows]),
+        ("busbw", "(GB/s)", 6, [f"{gb_per_s(row.busbw):.2f}" for row in rows]),
+        ("algorithm", "", 0, [row.algorithm or "-" for row in rows]),
+        ("protocol", "", 0, [row.protocol or "-" for row in rows]),
+        ("channels", "", 0, [str(row.channels or "-") for row in rows]),
+        ("bound", "(us)", 0, [format_time_us(row.lower_bound_s) for row in rows]),
+    ]
+    if any(row.p99_s is not None for row in rows):
+        columns.append(("p99", "(us)", 0, [format_time_us(row.p99_s) for row in rows]))
+    widths = [width or max(map(len, (name, *cells))) for name, _, width, cells in columns]
+    texts = zip(*((name, unit, *cells) for name, unit, _, cells in columns), strict=True)
+    last = ("bottleneck", "", *(row.bottleneck for row in rows))
+    header, units, *body = (
+        "  ".join([*(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), end]).rstrip()
+        for cells, end in zip(texts, last, strict=True)
+    )
+    lines = [*(f"# {text}".rstrip() for text in heading), "#" + header[1:], "#" + units[1:], *body]
+    if rows:
+        lines += [f"# Avg bus bandwidth    : {float(np.mean([gb_per_s(row.busbw) for row in rows])):g}", "#"]
     if note := falls_note(item):
         lines.append(f"# {note}")
     return "\n".join(lines) + "\n"
@@ -93,53 +88,37 @@ def _choice(row: Row) -> str:
     return " ".join(word for word in (row.algorithm, row.protocol, channels) if word)
 
 
-def _line(left: Sequence[str], widths: dict[str, int], right: Sequence[str]) -> str:
-    first = "  ".join(f"{text:>{width}}" for text, width in zip(left, _WIDTHS, strict=True))
-    rest = "  ".join(f"{text:>{width}}" for text, width in zip(right, widths.values(), strict=True))
-    return f"{first}  {rest}"
-
-
-def _optional_time(seconds: float | None) -> str:
-    return "-" if seconds is None else format_time_us(seconds)
-
-
 def result_csv(items: Iterable[Item]) -> str:
     """The rows of several curves as one CSV table, units in its columns; `read_measured` reads it back."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(RESULT_COLUMNS)
-    for item in items:
-        for row in item.rows:
-            writer.writerow(
-                [
-                    item.name,
-                    item.collective,
-                    item.n_ranks,
-                    row.size_bytes,
-                    row.count,
-                    row.dtype,
-                    row.redop,
-                    row.root,
-                    exact_us(row.time_s),
-                    exact(gb_per_s(row.algbw)),
-                    exact(gb_per_s(row.busbw)),
-                    exact_us(row.low_s),
-                    exact_us(row.high_s),
-                    exact_us(row.lower_bound_s),
-                    row.algorithm,
-                    row.protocol,
-                    row.channels or "",
-                    row.bottleneck,
-                ]
-            )
-    return stream.getvalue()
+    rows = [
+        {"curve": item.name, **row, "channels": row["channels"] or None} for item in items for row in item.records()
+    ]
+    return csv_text([RESULT_COLUMNS, *([row[name] for name in RESULT_COLUMNS] for row in rows)])
 
 
-def exact_us(seconds: float | None) -> str:
-    """Microseconds with nine digits; empty for None."""
-    return "" if seconds is None else exact(microseconds(seconds))
+def use_lines(item: Item) -> list[str]:
+    """What the largest size waited for, the time it was exposed, and a line for each kind of link it used."""
+    use = item.use
+    if use is None:
+        return []
+    head = f"# network at {format_bytes(item.use_bytes)}: {use.bottleneck}"
+    if not use.time_s:
+        return [head]
+    part = f" (links of {use.part})" if use.part else ""
+    kinds = [
+        f"#   {kind.kind}: {kind.links} links, {format_bytes(kind.nbytes)}, carrying data for "
+        f"{100 * kind.busy_share:.0f} % of the time, at most {100 * kind.busiest_share:.0f} % ({kind.busiest})"
+        for kind in use.kinds
+    ]
+    exposed, time = format_time_us(use.exposed_s), format_time_us(use.time_s)
+    return [f"{head}; exposed {exposed} us of {time} us{part}", *kinds]
 
 
-def exact(value: float) -> str:
-    """Nine digits."""
-    return f"{float(value):.9g}"
+def links_csv(items: Iterable[Item]) -> str:
+    """The links of the largest size of every item, the longest busy first, as one CSV table."""
+    rows = [
+        (i, item.collective, item.use_bytes, use.link, use.kind, use.nbytes, microseconds(use.busy_s), use.busy_share)
+        for i, item in enumerate(items, 1)
+        for use in (item.use.links if item.use else ())
+    ]
+    return csv_text([("item", "collective", "size_bytes", "link", "kind", "bytes", "busy_us", "utilisation"), *rows])

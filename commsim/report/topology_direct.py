@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commsim.report.topology_shapes import FILL, INK, LINE, box, cut
+from commsim.report.topology_shapes import FILL, FILL_NODE, LINE, MUTED, box, cut, ellipsis
 from commsim.topology.dragonfly import DragonflyRoutes, SprayedRoutes
 from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.torus import TorusRoutes
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_SWITCHES = 4
-_GREY = "#566573"
 
 
 def draw_dragonfly(ax: Axes, t: Topology) -> None:
@@ -31,7 +30,7 @@ def draw_dragonfly(ax: Axes, t: Topology) -> None:
     x = 0.0
     for g in groups:
         if g is None:
-            ax.text(x + 0.2, 1.2, "...", fontsize=18, ha="center", va="center", color=INK)
+            ellipsis(ax, x + 0.2, 1.2, 18)
             x += 0.9
             continue
         shown = cut(s.switches, _MOST_SWITCHES)
@@ -46,7 +45,7 @@ def draw_dragonfly(ax: Axes, t: Topology) -> None:
     if len(places) > 1:
         far = gb_per_s(t.link_bandwidth[fabric.far[0, 0]].sum())
         text = f"{far:.4g} GB/s between any two of {s.groups} groups"
-        ax.text((places[0] + places[-1]) / 2, 3.75, text, ha="center", fontsize=9, color=_GREY)
+        ax.text((places[0] + places[-1]) / 2, 3.75, text, ha="center", fontsize=9, color=MUTED)
     half = max((x + 0.3) / 2, 4.2)
     ax.set_xlim((x - 0.7) / 2 - half, (x - 0.7) / 2 + half)
     ax.set_ylim(-0.9, 4.0 if len(places) > 1 else 2.6)
@@ -60,7 +59,7 @@ def _draw_group(ax: Axes, t: Topology, group: tuple[int, int], shown: list[int |
     for i, k in enumerate(shown):
         at = x + (i + 0.5) * 1.25
         if k is None:
-            ax.text(at, 1.0, "...", ha="center", va="center", color=INK, fontsize=12)
+            ellipsis(ax, at, 1.0, 12)
             continue
         places.append(at)
         box(ax, (at, 1.0), (1.05, 0.42), f"switch\n{k}", FILL[VertexKind.SWITCH])
@@ -68,7 +67,7 @@ def _draw_group(ax: Axes, t: Topology, group: tuple[int, int], shown: list[int |
         last = min(first + t.nodes_per_leaf, t.nodes) - 1
         ax.plot([at, at], [0.05, 0.79], color=LINE[LinkKind.NETWORK], lw=1.6, zorder=1)
         name = f"node {first}" if last == first else f"nodes\n{first} - {last}"
-        box(ax, (at, -0.25), (1.05, 0.6), name if last >= first else "no node", "#eef6e7")
+        box(ax, (at, -0.25), (1.05, 0.6), name if last >= first else "no node", FILL_NODE)
     for i, a in enumerate(places):
         if hub:
             ax.plot([a, a], [1.21, 1.75], color=LINE[LinkKind.FABRIC], lw=1.6, zorder=1)
@@ -78,7 +77,7 @@ def _draw_group(ax: Axes, t: Topology, group: tuple[int, int], shown: list[int |
     if hub and switches > 1:
         box(ax, (middle, 1.9), (1.1 * len(shown), 0.34), f"group {g}: all links to all", "#c3ccd4")
     else:
-        ax.text(middle, 2.0, f"group {g}", ha="center", fontsize=9, style="italic", color=_GREY)
+        ax.text(middle, 2.0, f"group {g}", ha="center", fontsize=9, style="italic", color=MUTED)
 
 
 def _arch(ax: Axes, a: float, b: float, y: float, colour: str, lift: float = 1.2) -> None:
@@ -102,12 +101,12 @@ def draw_torus(ax: Axes, t: Topology) -> None:
         _draw_layer(ax, layer * rows * columns, (ys, xs), (rows, columns), i * (width + 1.3))
         if layers > 1:
             at = i * (width + 1.3) + (width - 1.15) / 2
-            ax.text(at, 0.75 * len(ys) + 0.15, f"layer {layer}", ha="center", fontsize=9, style="italic", color=_GREY)
+            ax.text(at, 0.75 * len(ys) + 0.15, f"layer {layer}", ha="center", fontsize=9, style="italic", color=MUTED)
     total = len(shown_layers) * (width + 1.3) - 1.3
     shape = " x ".join(map(str, sizes))
     note = f"torus of {shape}: a router per node, links round to the other side in every dimension"
     note += f"; layers {', '.join(map(str, shown_layers))} of {layers}" if layers > 1 else ""
-    ax.text((total - 1.15) / 2, -1.0, note, ha="center", fontsize=9, color=_GREY)
+    ax.text((total - 1.15) / 2, -1.0, note, ha="center", fontsize=9, color=MUTED)
     half = max(total / 2 + 0.4, 4.2)
     ax.set_xlim((total - 1.15) / 2 - half, (total - 1.15) / 2 + half)
     ax.set_ylim(-1.15, 0.75 * len(ys) + 0.5)
@@ -116,30 +115,27 @@ def draw_torus(ax: Axes, t: Topology) -> None:
 def _draw_layer(
     ax: Axes, first: int, shown: tuple[list[int | None], list[int | None]], sizes: tuple[int, int], x: float
 ) -> None:
-    rows, columns = sizes
-    ys, xs = shown
-    top = 0.75 * (len(ys) - 1)
-    colour = LINE[LinkKind.FABRIC]
+    (ys, xs), (rows, columns) = shown, sizes
+    top, right = 0.75 * (len(ys) - 1), x + 1.15 * (len(xs) - 1)
+    look: dict[str, Any] = {"color": LINE[LinkKind.FABRIC], "lw": 1.4, "zorder": 1}
+    around = look | {"ls": ":"}  # stubs at the rims: the links round to the other side
     for i, r in enumerate(ys):
         y = top - 0.75 * i
         for j, c in enumerate(xs):
             at = x + 1.15 * j
             if r is None or c is None:
-                ax.text(at, y, "...", ha="center", va="center", color=INK, fontsize=11)
+                ellipsis(ax, at, y, 11)
                 continue
-            box(ax, (at, y), (0.9, 0.42), f"node {first + r * columns + c}", "#eef6e7")
+            box(ax, (at, y), (0.9, 0.42), f"node {first + r * columns + c}", FILL_NODE)
             if j + 1 < len(xs):
-                ax.plot([at + 0.45, at + 0.7], [y, y], color=colour, lw=1.4, zorder=1)
+                ax.plot([at + 0.45, at + 0.7], [y, y], **look)
             if i + 1 < len(ys):
-                ax.plot([at, at], [y - 0.21, y - 0.54], color=colour, lw=1.4, zorder=1)
-    for i, r in enumerate(ys):  # stubs at the rims: the links round to the other side
+                ax.plot([at, at], [y - 0.21, y - 0.54], **look)
         if columns > 2 and r is not None:
-            y = top - 0.75 * i
-            for end in (x - 0.45, x + 1.15 * (len(xs) - 1) + 0.45):
-                step = -0.2 if end < x else 0.2
-                ax.plot([end, end + step], [y, y], color=colour, lw=1.4, ls=":", zorder=1)
+            ax.plot([x - 0.45, x - 0.65], [y, y], **around)
+            ax.plot([right + 0.45, right + 0.65], [y, y], **around)
     for j, c in enumerate(xs):
         if rows > 2 and c is not None:
             at = x + 1.15 * j
-            ax.plot([at, at], [top + 0.21, top + 0.4], color=colour, lw=1.4, ls=":", zorder=1)
-            ax.plot([at, at], [-0.21, -0.4], color=colour, lw=1.4, ls=":", zorder=1)
+            ax.plot([at, at], [top + 0.21, top + 0.4], **around)
+            ax.plot([at, at], [-0.21, -0.4], **around)

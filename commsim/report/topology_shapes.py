@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK = "#22303c"
+MUTED = "#566573"
 FILL = {
     VertexKind.GPU: "#8ccf5d",
     VertexKind.NVSWITCH: "#3f8f3a",
@@ -20,6 +21,7 @@ FILL = {
     VertexKind.SWITCH: "#d9dee3",
     VertexKind.CARD: "#e3d3ee",
 }
+FILL_NODE = "#eef6e7"
 LINE = {
     LinkKind.NVLINK: "#3f8f3a",
     LinkKind.C2C: "#c2185b",
@@ -59,21 +61,17 @@ def cut(count: int, most: int) -> list[int | None]:
     return [*range(most - 2), None, count - 1]
 
 
+def ellipsis(ax: Axes, x: float, y: float, size: float) -> None:
+    """Stands for what is left out of a row."""
+    ax.text(x, y, "...", fontsize=size, ha="center", va="center", color=INK)
+
+
 def box(ax: Axes, centre: tuple[float, float], size: tuple[float, float], text: str, fill: str) -> None:
+    """A box with a text in its middle."""
     from matplotlib.patches import FancyBboxPatch
 
     (x, y), (w, h) = centre, size
     ink = "white" if fill == FILL[VertexKind.NVSWITCH] else INK
-    ax.add_patch(
-        FancyBboxPatch(
-            (x - w / 2, y - h / 2),
-            w,
-            h,
-            boxstyle="round,pad=0,rounding_size=0.07",
-            facecolor=fill,
-            edgecolor=INK,
-            linewidth=0.8,
-            zorder=2,
-        )
-    )
+    corner, shape = (x - w / 2, y - h / 2), "round,pad=0,rounding_size=0.07"
+    ax.add_patch(FancyBboxPatch(corner, w, h, boxstyle=shape, facecolor=fill, edgecolor=INK, linewidth=0.8, zorder=2))
     ax.text(x, y, text, ha="center", va="center", fontsize=8, color=ink, zorder=4, linespacing=1.1)

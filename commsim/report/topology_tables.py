@@ -7,22 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from commsim.nccl.plugins import plugin_note
+from commsim.report.columns import aligned
 from commsim.report.topology_shapes import network_name
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.presets import Preset
 from commsim.units import format_bandwidth, gb_per_s, gbit_per_s, microseconds
 
 _MOST_COLUMNS = 16  # GPUs, and NICs, of a path matrix; a larger node shows the first eight of each
-
-
-def _table(rows: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> str:
-    """Columns aligned, the first `left` to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append(gap.join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def _gbit(bytes_per_s: float) -> str:
@@ -36,18 +27,20 @@ def preset_table(presets: Sequence[Preset]) -> str:
         network = network_name(p.network, p.plugin)
         nics = f"{p.nics_per_node} x {_gbit(p.nic_bandwidth)} {network}" if p.nics_per_node else "-"
         rows.append((p.name, f"{p.gpus_per_node} x {p.gpu}", nics, p.description))
-    return _table(rows, left=4)
+    return "\n".join(aligned(rows, range(4)))
 
 
 def describe(topology: Topology) -> dict[str, Any]:
     """The sheet of a machine as plain data for JSON; bandwidths in bytes/s, latencies in seconds, one direction."""
     t = topology
     bisection = t.bisection_bandwidth()
-    data: dict[str, Any] = {"name": t.name, "nodes": t.nodes, "world_size": t.world_size}
     groups = [_describe_group(g, int((t.node_group == i).sum())) for i, g in enumerate(t.groups)]
-    data |= {k: v for k, v in groups[0].items() if k != "nodes"} if t.uniform else {"groups": groups}
     gpus, nics = range(t.group_of(0).ranks_per_node), range(t.group_of(0).nics_per_node)
-    return data | {
+    return {
+        "name": t.name,
+        "nodes": t.nodes,
+        "world_size": t.world_size,
+        **({k: v for k, v in groups[0].items() if k != "nodes"} if t.uniform else {"groups": groups}),
         "network": t.network,
         "plugin": t.plugin,
         "fabric": t.kind,
@@ -73,13 +66,8 @@ def _describe_group(g: NodeGroup, nodes: int) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "ranks_per_node": g.ranks_per_node,
-        "gpu": {
-            "model": g.gpu.model,
-            "generation": g.gpu.generation,
-            "sm": g.gpu.sm,
-            "peer_to_peer": g.gpu.peer_to_peer,
-        },
-        "cpu": {"arch": g.cpu.arch, "vendor": g.cpu.vendor, "model": g.cpu.model},
+        "gpu": {name: getattr(g.gpu, name) for name in ("model", "generation", "sm", "peer_to_peer")},
+        "cpu": {name: getattr(g.cpu, name) for name in ("arch", "vendor", "model")},
         "nvlink": {
             "links_per_gpu": g.nvlink_links,
             "link_bandwidth_bytes_per_s": g.nvlink_link_bandwidth,
@@ -104,11 +92,10 @@ def fabric_words(t: Topology) -> str:
 def topology_sheet(topology: Topology) -> str:
     """What a machine is, its links by kind, and the path types of one node in the manner of `nvidia-smi topo -m`."""
     t = topology
-    parts = [_facts(t), _links(t), _paths(t)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join("\n".join(lines) for lines in (_facts(t), _links(t), _paths(t))) + "\n"
 
 
-def _facts(t: Topology) -> str:
+def _facts(t: Topology) -> list[str]:
     rows = [("name", t.name)]
     if t.uniform:
         rows += _group_facts(t, t.groups[0], t.nodes, f", {t.world_size} ranks")
@@ -125,7 +112,7 @@ def _facts(t: Topology) -> str:
     if t.world_size > 1:
         of = "nodes" if t.nodes > 1 else "GPUs"
         rows.append(("bisection", f"{format_bandwidth(t.bisection_bandwidth())} between two halves of the {of}"))
-    return _table(rows, left=2)
+    return aligned(rows, range(2))
 
 
 def _group_facts(t: Topology, g: NodeGroup, nodes: int, ranks: str) -> list[tuple[str, str]]:
@@ -148,15 +135,15 @@ def _group_facts(t: Topology, g: NodeGroup, nodes: int, ranks: str) -> list[tupl
     return rows
 
 
-def _links(t: Topology) -> str:
+def _links(t: Topology) -> list[str]:
     rows = [("link (one direction)", "between", "count", "GB/s", "us")]
     for kind, ends, count, bandwidth, latency in t.link_summary():
         shown = ends.lower().replace("_", " ").replace("-", " - ")
         rows.append((kind, shown, str(count), f"{gb_per_s(bandwidth):.4g}", f"{microseconds(latency):.4g}"))
-    return _table(rows, left=2)
+    return aligned(rows, range(2))
 
 
-def _paths(t: Topology) -> str:
+def _paths(t: Topology) -> list[str]:
     g = t.group_of(0)
     gpus, nics = _few(g.ranks_per_node), _few(g.nics_per_node)
     rows = [("", *(f"GPU{g}" for g in gpus), *(f"NIC{n}" for n in nics))]
@@ -171,7 +158,7 @@ def _paths(t: Topology) -> str:
         notes.append(f"the first {len(gpus)} of {g.ranks_per_node} GPUs and {len(nics)} of {g.nics_per_node} NICs")
     if not t.uniform:
         notes.append("the paths of node 0; other nodes differ")
-    return _table(rows) + "\n" + "\n".join(notes)
+    return aligned(rows) + notes
 
 
 def _few(count: int) -> range:

@@ -1,15 +1,26 @@
-"""A training step as text: figures, causes of its time, memory of its stages, the pipeline as a drawing of letters."""
+"""Training steps: figures, causes and memory as text, CSV, pictures and sections of a page, and all read back."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.gantt import gantt_lines
-from commsim.scenario.training_result import CAUSES, TrainingItem
-from commsim.training.simulate import STREAMS
+import numpy as np
+
+from commsim.report.columns import csv_text, records_csv
+from commsim.report.gantt import gantt_lines, plot_pipeline
+from commsim.report.page import Code, Part, Section, Text, picture, table
+from commsim.report.saved import csv_rows
+from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, GIGA, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from commsim.engine.timeline import Timeline
+    from commsim.report.steps import StepFigures
+    from commsim.scenario.training_result import TrainingItem
 
 _MEANING = {
     "compute": "products, attention, element-wise kernels",
@@ -24,7 +35,7 @@ _MEANING = {
 }
 
 
-def training_table(item: TrainingItem, heading: Iterable[str] = (), width: int = 100) -> str:
+def training_table(item: TrainingItem, heading: Iterable[str] = ()) -> str:
     """The answer for a terminal; lines that start with ``#`` are no figures."""
     step = item.step
     lines = [f"# {text}".rstrip() for text in heading]
@@ -47,29 +58,25 @@ def training_table(item: TrainingItem, heading: Iterable[str] = (), width: int =
     ]
     lines += [
         f"  {cause:<10} {format_time(seconds):>12} {seconds / item.step_s:>7.1%}  {meaning}"
-        for cause, seconds, meaning in cause_meanings(item)
+        for cause, seconds, meaning in _causes(item)
     ]
     lines += ["#", *_traffic_lines(item), *_memory_lines(item)]
     if item.task is not None:
         lines += ["#", *_task_lines(item)]
-    lines += ["#", *gantt_lines(item, width)]
+    lines += ["#", *gantt_lines(item)]
     lines += [f"# note: {note}" for note in item.notes]
     return "\n".join(lines) + "\n"
 
 
-def cause_meanings(item: TrainingItem) -> list[tuple[str, float, str]]:
+def _causes(item: TrainingItem) -> list[tuple[str, float, str]]:
     """(cause, seconds of the mean stage, what it is) of the causes that take time."""
-    seconds = ((cause, item.causes.get(cause, 0.0)) for cause in CAUSES)
-    return [(cause, value, _MEANING.get(cause, "")) for cause, value in seconds if abs(value) > 1e-9 * item.step_s]
+    seconds = ((cause, item.causes.get(cause, 0.0)) for cause in _MEANING)
+    return [(cause, value, _MEANING[cause]) for cause, value in seconds if abs(value) > 1e-9 * item.step_s]
 
 
 def _traffic_lines(item: TrainingItem) -> list[str]:
-    sent = item.sent_bytes
-    if not sent:
-        return []
-    lines = ["# what one GPU sends per step (of the stage that sends most)"]
-    lines += [f"  {axis:<10} {nbytes / GIGA:>9.3f} GB" for axis, nbytes in sent.items()]
-    return [*lines, "#"]
+    lines = [f"  {axis:<10} {nbytes / GIGA:>9.3f} GB" for axis, nbytes in item.sent_bytes.items()]
+    return ["# what one GPU sends per step (of the stage that sends most)", *lines, "#"] if lines else []
 
 
 def _memory_lines(item: TrainingItem) -> list[str]:
@@ -104,48 +111,169 @@ def _task_lines(item: TrainingItem) -> list[str]:
     return lines
 
 
-def training_csv(items: Iterable[TrainingItem]) -> str:
-    """One row per item, units in the columns."""
-    return _csv([item.record() for item in items])
-
-
-def memory_csv(items: Iterable[TrainingItem]) -> str:
-    """One row per item, stage and part, in GiB."""
-    rows = [
-        {"item": item.name, "stage": stage.stage, "part": name, "GiB": value / GIB}
-        for item in items
-        for stage in item.memory.stages
-        for name, value in [*stage.parts.items(), ("peak", stage.peak)]
-    ]
-    return _csv(rows)
-
-
 MOST_TIMELINE_ROWS = 200_000
 """Longer timelines are not saved: 20 MB of text."""
 
 
-def timeline_csv(items: Iterable[TrainingItem]) -> str:
+def _timeline_csv(items: Iterable[TrainingItem]) -> str:
     """What every stage does from when to when: a row per pass and transfer, items counted from 1.
 
     Items with more than `MOST_TIMELINE_ROWS` rows are left out.
     """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["item", "stage", "stream", "name", "start_s", "end_s"])
+    from commsim.training.simulate import STREAMS
+
+    rows: list[tuple[Any, ...]] = [("item", "stage", "stream", "name", "start_s", "end_s")]
     for number, item in enumerate(items, 1):
         t = item.timeline
-        if t.rows > MOST_TIMELINE_ROWS:
-            continue
-        columns = (t.endpoint, t.stream, t.name_code, t.start_s, t.end_s)
-        for stage, on, code, start, end in zip(*(column.tolist() for column in columns), strict=True):
-            writer.writerow([number, stage, STREAMS[on], t.names[code], f"{start:.9g}", f"{end:.9g}"])
-    return stream.getvalue()
+        if t.rows <= MOST_TIMELINE_ROWS:
+            streams = [STREAMS[stream] for stream in t.stream.tolist()]
+            columns = (t.endpoint.tolist(), streams, t.name, t.start_s.tolist(), t.end_s.tolist())
+            rows += [(number, *row) for row in zip(*columns, strict=True)]
+    return csv_text(rows)
 
 
-def _csv(records: list[dict[str, object]]) -> str:
-    stream = io.StringIO()
-    names = list(dict.fromkeys(name for record in records for name in record))
-    writer = csv.DictWriter(stream, names, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in r.items()} for r in records)
-    return stream.getvalue()
+def _plot_memory(step: StepFigures, provenance: str) -> Figure:
+    from commsim.report.steps import plot_memory
+
+    return plot_memory(step, provenance)
+
+
+def _sections(item: TrainingItem, alone: bool) -> list[Section]:
+    """The causes of the time under the pipeline, the memory of every stage, then all that the terminal shows.
+
+    An item that is not alone on its page is named in the titles.
+    """
+    from commsim.report.steps import figures_of, plot_breakdown, plot_memory
+
+    figures = figures_of(item.to_dict(), item.timeline)
+    before = "" if alone else f"{item.name}: "
+    causes = [(name, seconds, 100 * seconds / item.step_s, meaning) for name, seconds, meaning in _causes(item)]
+    names = list(dict.fromkeys(name for stage in item.memory.stages for name, value in stage.parts.items() if value))
+    memory = [
+        (stage.stage, stage.peak / GIB, *(stage.parts.get(name, 0.0) / GIB for name in names))
+        for stage in item.memory.stages
+    ]
+    advice = [Text(f"It would fit with {hint}.") for hint in item.advice] if not item.memory.fits else []
+    return [
+        Section(
+            f"{before}Where the time goes",
+            (
+                picture(plot_breakdown([(item.schedule, item.causes)], item.name), "Time of the mean stage by cause."),
+                picture(plot_pipeline(figures), "What every stage does over the step."),
+                table(["cause", "time of the mean stage (s)", "share (%)", "what"], causes),
+            ),
+        ),
+        Section(
+            f"{before}Memory of one GPU, in GiB",
+            (
+                picture(plot_memory(figures), "What fills one GPU of every stage."),
+                table(["stage", "peak", *names], memory),
+                *advice,
+            ),
+        ),
+        Section(f"{before}All figures", (Code(training_table(item)),)),
+    ]
+
+
+class TrainingView(View["TrainingItem"]):
+    """Training steps."""
+
+    question: ClassVar[str] = "What does a training step cost?"
+    kinds: ClassVar[dict[str, PictureKind]] = {
+        "memory": PictureKind.of_each(
+            "what fills the memory of every pipeline stage", lambda saved: saved.steps, _plot_memory
+        ),
+        "pipeline": PictureKind.of_each(
+            "what every stage does over the step",
+            lambda saved: [step for step in saved.steps if step.timeline is not None],
+            plot_pipeline,
+        ),
+    }
+
+    def table(self, shown: Shown, answer: TrainingItem) -> str:
+        """All figures of the step."""
+        return training_table(answer, [shown.heading, shown.machine, ""])
+
+    def csv(self, shown: Shown, answers: Sequence[TrainingItem]) -> dict[str, str]:
+        """Figures, memory by stage and part, and what every stage does when."""
+        memory = [
+            {"item": item.name, "stage": stage.stage, "part": name, "GiB": value / GIB}
+            for item in answers
+            for stage in item.memory.stages
+            for name, value in [*stage.parts.items(), ("peak", stage.peak)]
+        ]
+        return {
+            "training.csv": records_csv([item.record() for item in answers]),
+            "memory.csv": records_csv(memory),
+            "timeline.csv": _timeline_csv(answers),
+        }
+
+    def draw(self, shown: Shown, answer: TrainingItem) -> dict[str, Figure]:
+        """What every stage does over the step."""
+        return {"pipeline": plot_pipeline(self.keep(answer), shown.provenance)}
+
+    def sentences(self, shown: Shown, answers: Sequence[TrainingItem]) -> list[str]:
+        """The step, the memory of the fullest stage, and the task if there is one, in a sentence each."""
+        lines = []
+        for item in answers:
+            memory, task, fullest = item.memory, item.task, item.memory.fullest
+            lines += [
+                f"{item.name}: {format_time(item.step_s)} a step on {item.step.world_size:,} GPUs, {item.mfu:.1%} MFU, "
+                f"{item.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
+                f"The fullest GPU (stage {fullest.stage}) needs {fullest.peak / GIB:.1f} of "
+                f"{memory.capacity / GIB:.1f} GiB: {'it fits' if memory.fits else 'it does not fit'}.",
+            ]
+            if task is not None:
+                price = "" if item.gpu_hour_usd is None else f", ${task.usd(item.gpu_hour_usd):,.0f}"
+                lines.append(
+                    f"The task {task.name} takes {task.days:.1f} days, {task.gpu_hours:,.0f} GPU-hours{price}."
+                )
+        return lines
+
+    def sections(self, shown: Shown, answers: Sequence[TrainingItem]) -> list[Section]:
+        """Time, memory and all figures of each step."""
+        alone = len(shown.of_kind("trainings")) == 1
+        return [section for item in answers for section in _sections(item, alone)]
+
+    def sureness(self, shown: Shown, answers: Sequence[TrainingItem]) -> list[Part]:
+        """Where the error is counted."""
+        text = (
+            "How far off predicted training steps are, over published ones: page Accuracy of training steps "
+            "(docs/accuracy-training.md), counted by commsim validate training."
+        )
+        return [Text(text)]
+
+    def keep(self, answer: TrainingItem) -> StepFigures:
+        """What pictures need of a step."""
+        from commsim.report.steps import figures_of
+
+        return figures_of(answer.to_dict(), answer.timeline)
+
+    def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[StepFigures]:
+        """Causes, memory by stage, and the timeline where it was saved."""
+        from commsim.report.steps import figures_of
+
+        timelines = _timelines(folder / "timeline.csv") if folder is not None else {}
+        return [figures_of(record, timelines.get(number)) for number, record in enumerate(records, 1)]
+
+
+def _timelines(path: Path) -> dict[int, Timeline]:
+    """The timelines of timeline.csv by item, from 1."""
+    from commsim.engine.timeline import Timeline
+    from commsim.training.simulate import NAMES, STREAMS
+
+    columns_of: dict[int, list[tuple[float, float, int, int, int]]] = {}
+    for row in csv_rows(path):
+        place = (int(row["stage"]), STREAMS.index(row["stream"]), NAMES.index(row["name"]))
+        columns_of.setdefault(int(row["item"]), []).append((float(row["start_s"]), float(row["end_s"]), *place))
+    timelines = {}
+    for item, rows in columns_of.items():
+        start, end, stage, stream, code = (np.array(column) for column in zip(*rows, strict=True))
+        timelines[item] = Timeline(
+            start, end, stage.astype(np.int32), stream.astype(np.int32), code.astype(np.uint8),
+            np.zeros(start.size, np.int64), NAMES,
+        )  # fmt: skip
+    return timelines
+
+
+VIEW = TrainingView()

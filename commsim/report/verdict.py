@@ -10,9 +10,9 @@ import numpy as np
 
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import AS_PREDICTED, Tried
-from commsim.report.comparisons import summary_line
+from commsim.report.comparisons import names, remarks, summary_line
 from commsim.report.tables import format_time_us
-from commsim.units import gb_per_s
+from commsim.units import GIGA
 
 
 def answer_line(verdict: Verdict, tried: Sequence[Tried]) -> str:
@@ -36,20 +36,24 @@ def speed_text(speed: float) -> str:
     return f"{speed:.{max(2, 1 - math.floor(math.log10(speed)))}f}" if speed > 0 else "0"
 
 
+def bus_bandwidths(verdict: Verdict) -> list[tuple[float, float, float]]:
+    """GB/s at each size: what was measured, and the slowest and the quickest that are expected."""
+    c = verdict.comparison
+    factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
+    times = (c.measured_s, c.predicted_s * verdict.high, c.predicted_s * verdict.low)
+    return list(zip(*((c.size_bytes * factor / GIGA / time).tolist() for time in times), strict=True))
+
+
 def verdict_table(verdict: Verdict, tried: Sequence[Tried] = ()) -> str:
     """Predicted and measured time, bus bandwidth, band and verdict of every size; ends with a newline."""
     c = verdict.comparison
-    factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
     speeds, expected = [], []
-    for i, size in enumerate(c.size_bytes):
-        speed = gb_per_s(float(size) * factor)
-        slow, fast = (speed / (c.predicted_s[i] * side[i]) for side in (verdict.high, verdict.low))
-        speeds.append(speed_text(speed / c.measured_s[i]))
+    for speed, slow, fast in bus_bandwidths(verdict):
+        speeds.append(speed_text(speed))
         expected.append(f"{speed_text(slow)} .. {speed_text(fast)}")
     one, both = (max(least, *map(len, texts)) for least, texts in ((8, speeds), (16, expected)))
     lines = [
-        f"# predicted: {c.predicted.name}",
-        f"# measured : {c.measured.name} ({c.measured.source or 'no file'})",
+        *names(c),
         f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'busbw':>{one}}  {'error':>7}  "
         f"{'expected busbw':>{both}}  verdict",
         f"# {'(B)':>10}  {'(us)':>10}  {'(us)':>10}  {'(GB/s)':>{one}}  {'(%)':>7}  {'(GB/s)':>{both}}",
@@ -64,12 +68,7 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = ()) -> str:
     if verdict.assumed:
         lines.append(f"# the prediction has no band of its own; {100 * DEFAULT_BAND:.0f} % either way is taken")
     lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {fit(t)}" for t in tried]
-    if c.outside:
-        lines.append(f"# not compared: {c.outside} measured sizes outside the predicted range")
-    if c.measured.skipped_lines:
-        lines.append(f"# not read: {c.measured.skipped_lines} lines of the log that look like rows")
-    lines += [f"# note: {note}" for note in (*c.measured.notes, *c.notes)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *remarks(c)]) + "\n"
 
 
 def verdict_dict(verdict: Verdict, tried: Sequence[Tried]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ A = TypeVar("A")
 VIEWS = {
     "items": ("collectives", "result.csv links.csv comparison.csv bandwidth crossover"),
     "jobs": ("jobs", "jobs.csv"),
-    "trainings": ("training_view", "training.csv memory.csv timeline.csv pipeline"),
+    "trainings": ("training", "training.csv memory.csv timeline.csv pipeline"),
     "claims": ("claims", ""),
     "traces": ("chakra", "trace_ranks.csv trace_calls.csv ranks"),
 }
@@ -45,12 +45,12 @@ class PictureChoice:
     path: str | None = None
     nodes: tuple[int, ...] = ()
 
-    def places(self, count: int) -> list[tuple[int, str]]:
-        """(place, what to add to the file's name) of the items that are wanted."""
-        if self.item is not None and not 1 <= self.item <= count:
-            raise CommsimError(f"found --item {self.item}, expected 1 to {count}")
-        wanted = range(count) if self.item is None else [self.item - 1]
-        return [(i, f"-{i + 1}" if count > 1 else "") for i in wanted]
+    def of(self, items: Sequence[A]) -> list[tuple[str, A]]:
+        """(what to add to the file's name, item) of those that are wanted."""
+        if self.item is not None and not 1 <= self.item <= len(items):
+            raise CommsimError(f"found --item {self.item}, expected 1 to {len(items)}")
+        named = [(f"-{i}" if len(items) > 1 else "", item) for i, item in enumerate(items, 1)]
+        return named if self.item is None else [named[self.item - 1]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,18 @@ class PictureKind:
     shows: str
     has: Callable[[Saved], bool]
     draw: Callable[[Saved, PictureChoice], Pictures]
+
+    @classmethod
+    def of_each(
+        cls, shows: str, items: Callable[[Saved], Sequence[Any]], plot: Callable[[Any, str], Figure]
+    ) -> PictureKind:
+        """A picture of each of some answers that a result has; `plot` takes one, and what it is signed with."""
+
+        def draw(saved: Saved, selection: PictureChoice) -> Pictures:
+            for suffix, item in selection.of(items(saved)):
+                yield suffix, plot(item, saved.provenance)
+
+        return cls(shows, lambda saved: bool(items(saved)), draw)
 
 
 @dataclass(frozen=True, eq=False)

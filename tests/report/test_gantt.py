@@ -41,7 +41,8 @@ def test_letters_show_forwards_then_backwards(tmp_path: Path) -> None:
 
 
 def test_the_picture_has_a_row_per_stage(tmp_path: Path) -> None:
-    figure = plot_pipeline(figures_of(_item(tmp_path)), "where it came from")
+    item = _item(tmp_path)
+    figure = plot_pipeline(figures_of(item.to_dict(), item.timeline), "where it came from")
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [f"stage {i}" for i in range(4)]
     assert "time" in axes.get_xlabel()

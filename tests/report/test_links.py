@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commsim.cli import app
-from commsim.report.links import links_csv, use_lines
+from commsim.report.tables import links_csv, use_lines
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
 

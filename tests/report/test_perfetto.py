@@ -15,6 +15,7 @@ from commsim.collectives.ring import ring_all_reduce
 from commsim.engine.evaluate import evaluate
 from commsim.engine.timeline import Timeline, timeline
 from commsim.report.perfetto import chrome_trace
+from commsim.scenario.work import Traced
 from commsim.topology.presets import load_preset
 
 
@@ -25,7 +26,7 @@ def _timeline(channels: int = 2) -> Timeline:
 
 def test_every_move_is_an_event_and_none_overlap_on_a_thread() -> None:
     rows = _timeline()
-    trace = json.loads(chrome_trace(rows, "ring", world_size=8))
+    trace = json.loads(chrome_trace(Traced(rows, "ring", world_size=8)))
     moves = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert sorted(e["args"]["row"] for e in moves) == list(range(rows.rows))
     threads = defaultdict(list)
@@ -44,7 +45,7 @@ def test_every_move_is_an_event_and_none_overlap_on_a_thread() -> None:
 @pytest.mark.parametrize("most", [1, 100, 200])
 def test_a_trace_above_the_cap_shows_some_ranks_and_says_so(most: int) -> None:
     rows = _timeline()
-    trace = json.loads(chrome_trace(rows, "ring", most=most))
+    trace = json.loads(chrome_trace(Traced(rows, "ring"), most))
     moves = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert 0 < len(moves) <= most
     assert trace["traceEvents"][0]["name"].startswith("sample: ")

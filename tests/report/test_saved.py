@@ -162,7 +162,9 @@ def test_a_map_of_a_scenario_is_the_choice_of_its_runs(tmp_path: Path) -> None:
     path.write_text(json.dumps({k: v for k, v in SWEEP.items() if k != "sweep"}))
     saved = read_saved(path)
     assert saved.sort == "scenario"
-    found = {(w.size_bytes, w.ranks): w.name for w in _winners(saved, 0, (1, 2))}
+    assert saved.scenario is not None
+    (work,) = saved.scenario.collectives
+    found = {(w.size_bytes, w.ranks): w.name for w in _winners(saved, work, (1, 2))}
     for nodes in (1, 2):
         for row in cs.run(path, f"topology.nodes={nodes}").items[0].rows:
             assert found[row.size_bytes, 8 * nodes] == f"{row.algorithm}/{row.protocol}"

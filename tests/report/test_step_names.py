@@ -44,7 +44,7 @@ def test_causes(item: TrainingItem, named: list[str]) -> None:
 
 def test_boxes_of_the_pipeline(item: TrainingItem) -> None:
     words = next(line for line in training_table(item).splitlines() if line.startswith("# pipeline over"))
-    drawn = {t.get_text() for t in plot_pipeline(figures_of(item)).legends[0].get_texts()}
+    drawn = {t.get_text() for t in plot_pipeline(figures_of(item.to_dict(), item.timeline)).legends[0].get_texts()}
     assert drawn == {"forward", "backward", "optimizer", "reduce", "gather", "send"}
     assert drawn - {"send"} < set(words.replace(",", "").split())
     assert drawn - {"forward", "backward"} < set(item.timeline.names)

@@ -59,5 +59,3 @@ def test_a_page_has_a_picture_for_each_path_and_all_rows() -> None:
 def test_what_cannot_be_drawn_is_said() -> None:
     with pytest.raises(CommsimError, match="every point of the sweep failed"):
         figure_of([{"number": 0, "values": {}, "rows": [], "error": "no"}])
-    with pytest.raises(CommsimError, match="expected one of busbw_GBps"):
-        figure_of(points(), "speed")

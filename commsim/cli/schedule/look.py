@@ -81,8 +81,8 @@ def stats(source: Source, options: ScheduleOptions, json_output: Json = False) -
     from commsim.report.schedule_tables import heading, schedule_stats, stats_table
 
     schedule = schedule_of(source, options)
-    counts = schedule_stats(schedule)
+    figures = schedule_stats(schedule)
     if json_output:
-        print_json(counts.to_dict())
+        print_json(figures)
     else:
-        typer.echo("\n".join([*heading(schedule), stats_table(counts)]))
+        typer.echo("\n".join([*heading(schedule), stats_table(figures)]))
