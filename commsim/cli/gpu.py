@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commsim.lab.clock import Clock
     from commsim.lab.ranks import Ranks
+    from commsim.lab.session import Clock
     from commsim.measure.rendezvous import Place
 
 
@@ -132,8 +132,7 @@ def _lead(
 ) -> None:
     """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
     from commsim.errors import MeasurementError
-    from commsim.lab.clock import Clock
-    from commsim.lab.session import Session
+    from commsim.lab.session import Clock, Session
 
     interrupted = False
     faults: list[str] = []
@@ -208,9 +207,8 @@ def _alone(ranks: Ranks, port: int | None) -> Ranks | None:
 def _report(folder: Path, faults: list[str], notes: list[str]) -> None:
     """Judges what is in the folder and writes the report and the zip."""
     from commsim.files import write_atomically
-    from commsim.lab.findings import conclude
+    from commsim.lab.findings import conclude, left_out_or_slowed, wrong_data
     from commsim.lab.folder import REPORT, pack
-    from commsim.lab.incidents import left_out_or_slowed, wrong_data
     from commsim.lab.page import lab_page, summary
     from commsim.report.page import html
 

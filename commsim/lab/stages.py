@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from commsim.collectives.semantics import NCCL_TESTS
 from commsim.measure.run import Task, TrainingTask
 
+COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "steps", "rates"
+GRAPHS, REGISTERED = "graphs", "registered"
+"""Folders of a laboratory."""
+
+PARAMS = "params.yaml"
+"""What was calibrated."""
+
 SMALLEST_BYTES = 8
 LARGEST_BYTES = 8 << 30
 SHARED_LARGEST_BYTES = 256 << 20

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from commsim.errors import CommsimError
-from commsim.lab.findings import COLLECTIVES, RATES, SINGLE, STEPS, Choice, logged_choices
-from commsim.lab.stages import step_tasks
+from commsim.lab.findings import Choice, logged_choices
+from commsim.lab.stages import COLLECTIVES, RATES, SINGLE, STEPS, step_tasks
 from commsim.measure.run import TrainingTask
 from commsim.measure.run_folder import CONDITIONS, TABLE, TRAINING
 from commsim.training.accelerator import Accelerator, accelerator_of_board
