@@ -128,7 +128,7 @@ def _product(shape: tuple[int, int, int], dtype: torch.dtype, products: str, dev
     out = torch.empty(m, n, dtype=dtype, device=device)
 
     def call() -> None:
-        with _float32_products(products):
+        with float32_products(products):
             torch.mm(a, b, out=out)
 
     return call
@@ -151,7 +151,8 @@ def _types(gpu: Gpus | None, index: int) -> list[tuple[str, torch.dtype, str]]:
 
 
 @contextmanager
-def _float32_products(how: str) -> Iterator[None]:
+def float32_products(how: str) -> Iterator[None]:
+    """Has products of float32 run as told, ``highest`` or ``high`` (tf32); torch's default changed between versions."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(how)
     try:

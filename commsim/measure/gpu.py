@@ -42,21 +42,6 @@ class GpuProperties:
     uuid: str = ""
 
 
-class Event:
-    """A moment on the stream that torch uses."""
-
-    def __init__(self) -> None:
-        self._event = _torch().cuda.Event(enable_timing=True)
-
-    def record(self) -> None:
-        """Marks the moment at which the GPU comes here."""
-        self._event.record()
-
-    def seconds_to(self, later: Event) -> float:
-        """Seconds on the GPU from this event to a later one, once both have passed."""
-        return float(self._event.elapsed_time(later._event)) * 1e-3
-
-
 class Stream:
     """A stream of the GPU in use that does not wait for the default one; `pointer` is its cudaStream_t."""
 
@@ -149,9 +134,9 @@ class Gpus:
         """A new stream of the GPU in use."""
         return Stream()
 
-    def event(self) -> Event:
-        """A new event of the GPU in use."""
-        return Event()
+    def event(self) -> Any:
+        """A new torch.cuda.Event of the GPU in use, which is timed."""
+        return _torch().cuda.Event(enable_timing=True)
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of the GPU in use; what torch keeps for later is not free."""

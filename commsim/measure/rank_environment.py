@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import socket
 import struct
 import sys
@@ -97,8 +96,3 @@ def _name_is_loopback() -> bool:
         return socket.gethostbyname(socket.gethostname()).startswith("127.")
     except OSError:
         return True  # a name that means nothing: gloo falls back to loopback
-
-
-def apply(variables: Mapping[str, str]) -> None:
-    """Puts variables where the libraries of this process read them."""
-    os.environ.update(variables)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from commsim.measure.link_counters import expected_sent
 from commsim.measure.records import busbw_factor
 from commsim.measure.run import Repeat, Run
 from commsim.measure.splits import group_of
-from commsim.measure.timing import Sample
+from commsim.measure.timing import Sample, slowest
 from commsim.units import gb_per_s, microseconds
 
 
@@ -47,7 +45,7 @@ def _mean_of_ranks(samples: list[Sample]) -> tuple[float, dict[str, float]]:
 
 def _slowest_rank(samples: list[Sample]) -> tuple[float, dict[str, float]]:
     """The median over the calls, each of which is over when its slowest rank is through."""
-    slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
-    ends = {"min": float(slowest.min()), "max": float(slowest.max())}
-    columns = {"mean": float(slowest.mean()), "p95": float(slowest.quantile(0.95)), **ends}
-    return float(slowest.quantile(0.5)), columns
+    seconds = slowest([s.seconds for s in samples])
+    ends = {"min": float(seconds.min()), "max": float(seconds.max())}
+    columns = {"mean": float(seconds.mean()), "p95": float(seconds.quantile(0.95)), **ends}
+    return float(seconds.quantile(0.5)), columns

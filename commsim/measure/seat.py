@@ -10,13 +10,7 @@ from commsim.errors import MeasurementError
 from commsim.measure.conditions import host_digest
 from commsim.measure.gpu import Gpus, gpus
 from commsim.measure.nccl_sharing import sharing
-from commsim.measure.rank_environment import (
-    apply,
-    gloo_interface,
-    library_environment,
-    own_address,
-    watchdog_environment,
-)
+from commsim.measure.rank_environment import gloo_interface, library_environment, own_address, watchdog_environment
 from commsim.measure.rendezvous import Place, Rendezvous
 from commsim.measure.run import Run
 
@@ -39,8 +33,8 @@ def take_seat(run: Run, place: Place, meeting: Rendezvous) -> Seat:
     """
     import torch
 
-    apply(library_environment(run, os.environ))
-    apply(watchdog_environment(run, os.environ))
+    os.environ.update(library_environment(run, os.environ))
+    os.environ.update(watchdog_environment(run, os.environ))
     gpu = gpus() if run.backend == "nccl" else None
     index = 0 if gpu is None else gpu_index(gpu, run, place)
     if gpu is not None:
@@ -54,10 +48,10 @@ def take_seat(run: Run, place: Place, meeting: Rendezvous) -> Seat:
     every = meeting.gather("seat", mine, run.timeout_s)
     if gpu is not None:
         check_shared_gpus([one["gpu"] for one in every], run.ranks_per_gpu)
-    apply(gloo_interface(every, place.rank, os.environ))
+    os.environ.update(gloo_interface(every, place.rank, os.environ))
     if gpu is not None:
         # NCCL reads its environment when the group is made.
-        apply(sharing(run.ranks_per_gpu, place.rank, gpu.nccl_version() or (0, 0, 0), os.environ))
+        os.environ.update(sharing(run.ranks_per_gpu, place.rank, gpu.nccl_version() or (0, 0, 0), os.environ))
     device = torch.device("cpu") if gpu is None else gpu.torch_device(index)
     return Seat(device, gpu, index, tuple(one["host"] for one in every))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ from commsim.measure.gpu import gpus
 from commsim.measure.operations import ReadyCollective
 from commsim.measure.run import Run
 from commsim.measure.traffic import Bytes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,22 +37,40 @@ def sample(op: ReadyCollective, run: Run, device: Any, traffic: Callable[[], Byt
     op.fill()
     for _ in range(run.warmup):
         op.call()
-    _barrier(device)
-    before = traffic()
-    _barrier(device)
-    between = traffic()
-    single = run.mode == "single"
-    seconds = (_cuda_times if device.type == "cuda" else _cpu_times)(op, run.iterations, single, device)
-    _barrier(device)
-    after = traffic()
-    wrong = 0
+    single, wrong, here = run.mode == "single", 0, partial(_idle_barrier, device)
+    work = partial(_cuda_times if device.type == "cuda" else _cpu_times, op, run.iterations, single, device)
+    seconds, sent = counted(work, traffic, run.iterations, 1 + run.iterations * single, here)
     if run.check:
         op.fill()
-        _barrier(device)
+        here()
         op.call()
         wrong = op.wrong()
-    barriers = 1 + run.iterations * single
-    return Sample(seconds, wrong, sent_per_call(before, between, after, run.iterations, barriers))
+    return Sample(seconds, wrong, sent)
+
+
+def barrier() -> None:
+    """All ranks of the run have come here."""
+    dist.all_reduce(torch.zeros(1))
+
+
+def counted(
+    work: Callable[[], T],
+    traffic: Callable[[], Bytes | None],
+    calls: int,
+    barriers: int,
+    meet: Callable[[], None] = barrier,
+) -> tuple[T, float | None]:
+    """What some work returns, and the bytes of one of its calls on this rank, None where they are not known.
+
+    `barriers` counts those from the work's begin to the one after it; their bytes are taken off.
+    """
+    meet()  # an adapter that ranks share has sent what was to be sent before
+    before = traffic()
+    meet()
+    between = traffic()
+    result = work()
+    meet()
+    return result, sent_per_call(before, between, traffic(), calls, barriers)
 
 
 def sent_per_call(
@@ -58,23 +79,27 @@ def sent_per_call(
     """Bytes of one call: those from `between` to `after`, less the barriers among them, one of which came before."""
     if before is None or between is None or after is None:
         return None
-    barrier = (between - before).sent
-    counted = after - between
-    return None if counted.too_few() else (counted.sent - barrier * barriers) / calls
+    of_barrier, of_all = (between - before).sent, after - between
+    return None if of_all.too_few() else (of_all.sent - of_barrier * barriers) / calls
 
 
-def _barrier(device: Any) -> None:
+def slowest(seconds: list[list[float]]) -> Any:
+    """Seconds of each call on its slowest rank, (calls,), from those of every rank."""
+    return torch.tensor(seconds, dtype=torch.float64).amax(dim=0)
+
+
+def _idle_barrier(device: Any) -> None:
     """All ranks have come here, and the GPU of this one has nothing left to do."""
     if device.type == "cuda":
         gpus().synchronize()
-    dist.all_reduce(torch.zeros(1))
+    barrier()
 
 
 def _cpu_times(op: ReadyCollective, iterations: int, single: bool, device: Any) -> list[float]:
     seconds = []
     for _ in range(iterations):
         if single:
-            _barrier(device)
+            _idle_barrier(device)
         start = time.perf_counter()
         op.call()
         seconds.append(time.perf_counter() - start)
@@ -85,9 +110,9 @@ def _cuda_times(op: ReadyCollective, iterations: int, single: bool, device: Any)
     events = [gpus().event() for _ in range(2 * iterations)]
     for first, last in zip(events[::2], events[1::2], strict=True):
         if single:
-            _barrier(device)
+            _idle_barrier(device)
         first.record()
         op.call()
         last.record()
     gpus().synchronize()
-    return [first.seconds_to(last) for first, last in zip(events[::2], events[1::2], strict=True)]
+    return [first.elapsed_time(last) * 1e-3 for first, last in zip(events[::2], events[1::2], strict=True)]

@@ -37,7 +37,6 @@ from commsim.measure.link_counters import Counters, environment_of_nccl
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.nccl_sharing import meaning
 from commsim.measure.operations import ReadyCollective, operation
-from commsim.measure.rank_environment import apply
 from commsim.measure.rank_samples import row_of
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.run import Repeat, Run, TrainingTask
@@ -46,7 +45,6 @@ from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import differences, take_seat
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, sample
-from commsim.measure.traffic import Bytes
 from commsim.units import format_bytes
 
 T = TypeVar("T")
@@ -114,7 +112,6 @@ class _Rank:
         self.loop: NcclLoop | None = None
         self.start = time.monotonic()
         self.cut_short = False
-        self.named = ""
 
     @contextmanager
     def _faults_named(self) -> Iterator[None]:
@@ -165,7 +162,7 @@ class _Rank:
             if not self.meeting.gather("capture", needed, run.timeout_s)[0]:
                 return
             self._sit_down()
-            apply(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
+            os.environ.update(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
             self._connect()
             for point in run.points():
                 self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
@@ -234,12 +231,17 @@ class _Rank:
             mine |= {"plugins": loaded_plugins(), "nccl_conf": nccl_configuration()}
             state = {"state": gpu_state(seat.gpu, seat.index)}
             state |= {"host": host_conditions(seat.gpu)} if first_of_host else {}
-        ranks: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(ranks, (mine, state))
+        ranks = self._of_all((mine, state))
         self.conditions = self._conditions([own for own, _ in ranks])
         if seat.gpu is not None:
             hosts = [more["host"] for _, more in ranks if "host" in more]
             self.conditions |= {"gpu_states": {"before": [more["state"] for _, more in ranks]}, "machines": hosts}
+
+    def _of_all(self, mine: T) -> list[T]:
+        """What every rank says, in the order of the ranks."""
+        every: list[Any] = [None] * self.place.world_size
+        dist.all_gather_object(every, mine)
+        return every
 
     def _torch_needs_nccl(self) -> bool:
         """Whether torch's own NCCL is made at once; it would only take the GPU's memory where libnccl is called."""
@@ -297,19 +299,24 @@ class _Rank:
         run = self.run
         machine = run_conditions(ranks)
         version = self.seat.gpu.nccl_version() if self.seat.gpu is not None else None
-        shared = run.ranks_per_gpu > 1
+        asked = {
+            "graph_launches": run.graph,
+            "register": "" if run.register == "none" else run.register,
+            "split": run.split,
+            "library_env": run.env,
+        }
+        notes = {
+            "differs": differences(run.expects, machine, run.world_size),
+            "meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ),
+        }
         return {
             **run.description(),
             "mode": run.mode,
             "measures": _MEASURES[run.runner],
-            **({"graph_launches": run.graph} if run.graph else {}),
-            **({"register": run.register} if run.register != "none" else {}),
-            **({"split": run.split} if run.split else {}),
-            **({"library_env": run.env} if run.env else {}),
+            **{name: value for name, value in asked.items() if value},
             "ranks_per_gpu": run.ranks_per_gpu,
             **machine,
-            **({"differs": differ} if (differ := differences(run.expects, machine, run.world_size)) else {}),
-            **({"meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ)} if shared else {}),
+            **{name: value for name, value in notes.items() if value},
             **run.conditions,
         }
 
@@ -324,28 +331,24 @@ class _Rank:
             return self._leave_out(obstacle)
         for place in self.run.places(point.task):
             if through:
-                work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self._traffic)
+                work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self.counters)
             else:
                 op, full = self._within_memory(partial(self._operation, point, place))
                 if op is None:
                     return self._leave_out(full)
-                work = partial(sample, op, self.run, self.device, self._traffic)
+                work = partial(sample, op, self.run, self.device, self.counters)
             taken, full = self._within_memory(work)
             if taken is None:
                 del work
                 return self._leave_out(full)
             places[place] = taken
-        every: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(every, places)
+        every = self._of_all(places)
         self._look_at_gpu()
         if self.folder is None:
             return None
         row = row_of(point, self.run, every)
         self._compare_traffic(point, row)
-        if fault := _fault_of(partial(self.folder.add, row)):
-            return fault
-        print(format_row(row), flush=True)
-        return None
+        return _kept(self.folder.add, row, format_row)
 
     def _compare_traffic(self, point: Repeat, row: dict[str, Any]) -> None:
         """Keeps what the ranks sent of what they should have sent, of each collective's largest row."""
@@ -368,9 +371,8 @@ class _Rank:
             if not gpus().is_out_of_memory(error):
                 raise
             mine = _first_line(error)
-        every: list[Any] = [None] * self.place.world_size
         try:
-            dist.all_gather_object(every, mine)
+            every = self._of_all(mine)
         except RuntimeError as error:  # the others stand where they wait for this rank
             raise MeasurementError(f"{self.doing}: out of memory ({mine[:160]})") if mine else error from None
         full = {rank: text for rank, text in enumerate(every) if text}
@@ -407,28 +409,20 @@ class _Rank:
         from commsim.measure.training_steps import format_record, measure_steps, training_record
 
         rank, steps, gpu = self.place.rank, self.run.iterations, self.seat.gpu
-        mine, full = self._within_memory(lambda: measure_steps(task, rank, self.device, steps, self._traffic, gpu))
-        if full:
+        mine, full = self._within_memory(lambda: measure_steps(task, rank, self.device, steps, self.counters, gpu))
+        if mine is None:
             return self._leave_out(full)
-        every: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(every, mine)
+        every = self._of_all(mine)
         self._look_at_gpu()
         if self.folder is None:
             return None
-        record = training_record(task, every)
-        if fault := _fault_of(partial(self.folder.add_training, record)):
-            return fault
-        print(format_record(record), flush=True)
-        return None
+        return _kept(self.folder.add_training, training_record(task, every), format_record)
 
     def _operation(self, point: Repeat, place: str) -> ReadyCollective:
         rank, n = self.place.rank, self.run.world_size
         if not point.task.schedule:
             return operation(point.task, point.size, place, rank, n, self.device)
         return schedule_operation(load_schedule(point.task, n, point.size), point.task, rank, self.device)
-
-    def _traffic(self) -> Bytes | None:
-        return self.counters()
 
     def _agree(self, fault: str | None) -> None:
         """Raise the same MeasurementError on all ranks if one of them has a fault, or was told of one."""
@@ -447,15 +441,13 @@ class _Rank:
             ways = " and ".join(self.counters.ways)
             print(f"# {name} of {format_bytes(size)}: sent {share:.4f} of what the ring sends ({ways})", flush=True)
         if self.seat.gpu is not None:
-            mine = (gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed))
-            every: list[Any] = [None] * self.place.world_size
-            dist.all_gather_object(every, mine)
+            every = self._of_all((gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed)))
             self.conditions["gpu_states"]["after"] = [state for state, _ in every]
-            for rank, (_, reasons) in enumerate(every):
-                if reasons and self.folder is not None:
-                    print(f"# warning: the GPU of rank {rank} was slowed down: {', '.join(reasons)}", flush=True)
-            if any(reasons for _, reasons in every):
-                self.conditions["slowed"] = {str(r): reasons for r, (_, reasons) in enumerate(every) if reasons}
+            slow = {str(rank): reasons for rank, (_, reasons) in enumerate(every) if reasons}
+            if slow:
+                self.conditions["slowed"] = slow
+            for rank, reasons in slow.items() if self.folder is not None else ():
+                print(f"# warning: the GPU of rank {rank} was slowed down: {', '.join(reasons)}", flush=True)
         return self._write_conditions(finished=not self.cut_short)
 
 
@@ -466,6 +458,16 @@ def _fault_of(work: Callable[[], object]) -> str | None:
     except CommsimError as error:
         return str(error)
     return None
+
+
+def _kept(
+    add: Callable[[dict[str, Any]], None], record: dict[str, Any], text: Callable[[dict[str, Any]], str]
+) -> str | None:
+    """Adds a record to the folder and prints it; returns why it cannot be added, None where it is."""
+    fault = _fault_of(partial(add, record))
+    if fault is None:
+        print(text(record), flush=True)
+    return fault
 
 
 def _failure(doing: str, error: BaseException) -> MeasurementError:
