@@ -326,10 +326,11 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: WiringPlan 
     if place is None or place.rank == 0:
         typer.echo(heading(run))
     if place is None and bed is not None:
-        from commsim.measure.testbed import Testbed
+        from commsim.measure.testbed import standing_testbed
+        from commsim.measure.wiring import address
 
-        with interrupts(), Testbed(bed) as built:
-            launch(run, typer.echo, hosts=built.hosts(), address=built.address, port=port)
+        with interrupts(), standing_testbed(bed) as hosts:
+            launch(run, typer.echo, hosts=hosts, address=address(0), port=port)
     elif place is None:
         launch(run, typer.echo, port=port)
     else:

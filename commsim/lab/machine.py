@@ -82,7 +82,7 @@ def _network(nodes: int, ranks_per_gpu: int, sysfs: Path) -> str:
     if nodes == 1:
         return "none"
     if ranks_per_gpu > 1:
-        return "ethernet"  # sockets (`commsim.measure.nccl_sharing`)
+        return "ethernet"  # sockets (`commsim.measure.rank_environment.sharing`)
     if any((sysfs / "class" / "cxi").glob("*")):
         return "slingshot"
     layers = set()

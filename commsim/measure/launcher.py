@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -298,14 +298,9 @@ def _report(children: list[_Child], first: _Child) -> str:
         lines.append(f"rank {child.rank} was killed by signal {code} ({signal.Signals(code).name})")
     by_text: dict[str, list[int]] = {}
     for child in children:
-        if child.reason:
-            by_text.setdefault(child.reason.removeprefix(f"rank {child.rank} of {len(children)}: "), []).append(
-                child.rank
-            )
-        elif child.cause:
-            by_text.setdefault(child.cause, []).append(child.rank)
-    for text, ranks in by_text.items():
-        lines.append(f"{_ranks(ranks)}: {text}")
+        if text := child.reason.removeprefix(f"rank {child.rank} of {len(children)}: ") or child.cause:
+            by_text.setdefault(text, []).append(child.rank)
+    lines += [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     waiting = [c.rank for c in children if c.process.poll() is None]
     if waiting:
         lines.append(f"{_ranks(waiting)} did not answer any more and had to be stopped")
@@ -339,18 +334,19 @@ def _end(children: list[_Child]) -> None:
                     stream.close()
 
 
-class interrupts:  # noqa: N801 - reads as a with statement
+@contextmanager
+def interrupts() -> Iterator[None]:
     """Has SIGTERM and SIGHUP end the run as Ctrl-C does, so that ranks and testbeds are cleared away."""
 
-    def __enter__(self) -> None:
-        def interrupt(number: int, frame: Any) -> None:
-            raise KeyboardInterrupt
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
 
-        self._before = {}
+    before = {}
+    try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             with suppress(ValueError):  # not the main thread
-                self._before[number] = signal.signal(number, interrupt)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+                before[number] = signal.signal(number, interrupt)
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)

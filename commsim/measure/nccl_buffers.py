@@ -42,17 +42,15 @@ class Buffers:
         """Registers both buffers with all ranks, ``buffer`` or ``window``; returns what NCCL made of it."""
         nccl, handle = self._communicator.nccl, self._communicator.handle
         self._windows = how == "window"
-        begin = nccl.register_window if self._windows else nccl.register
         for tensor in (self.send, self.receive):
-            self._handles.append(begin(handle, tensor.data_ptr(), self.nbytes))
+            self._handles.append(nccl.register(handle, tensor.data_ptr(), self.nbytes, window=self._windows))
         return how if all(self._handles) else f"{how}, of which NCCL makes no use here"
 
     def close(self) -> None:
         """Gives the memory back."""
         nccl, handle = self._communicator.nccl, self._communicator.handle
-        end = nccl.deregister_window if self._windows else nccl.deregister
         for registered in filter(None, self._handles):
-            end(handle, registered)
+            nccl.deregister(handle, registered, window=self._windows)
         self._handles.clear()
         with suppress(AttributeError):  # the first of them could not be had
             del self.send, self.receive

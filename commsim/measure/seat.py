@@ -9,8 +9,13 @@ from typing import Any
 from commsim.errors import MeasurementError
 from commsim.measure.conditions import host_digest
 from commsim.measure.gpu import Gpus, gpus
-from commsim.measure.nccl_sharing import sharing
-from commsim.measure.rank_environment import gloo_interface, library_environment, own_address, watchdog_environment
+from commsim.measure.rank_environment import (
+    gloo_interface,
+    library_environment,
+    own_address,
+    sharing,
+    watchdog_environment,
+)
 from commsim.measure.rendezvous import Place, Rendezvous
 from commsim.measure.run import Run
 

@@ -35,16 +35,15 @@ from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_condi
 from commsim.measure.libnccl import NcclFaultError
 from commsim.measure.link_counters import Counters, environment_of_nccl
 from commsim.measure.nccl_loop import NcclLoop
-from commsim.measure.nccl_sharing import meaning
 from commsim.measure.operations import ReadyCollective, operation
-from commsim.measure.rank_samples import row_of
+from commsim.measure.rank_environment import meaning
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.run import Repeat, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import differences, take_seat
 from commsim.measure.table import format_row
-from commsim.measure.timing import Sample, sample
+from commsim.measure.timing import Sample, row_of, sample
 from commsim.units import format_bytes
 
 T = TypeVar("T")
