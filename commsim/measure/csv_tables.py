@@ -179,7 +179,7 @@ def _predicted(records: list[CsvRecord]) -> Curve:
         fault = f"curve {first['curve']!r} repeats a size, or has a size or time that is not above zero"
         raise error(path, line, fault)
     bands = {name: _column(records, f"{name}_us") for name in ("low", "high", "lower_bound")}
-    known = {f"{name}_s": None if np.any(np.isnan(values)) else values for name, values in bands.items()}
+    known = {name: None if np.any(np.isnan(values)) else values for name, values in bands.items()}
     root = _integer_or_none(first.get("root"))
     return Curve(
         name=first["curve"],
@@ -192,7 +192,9 @@ def _predicted(records: list[CsvRecord]) -> Curve:
         redop="" if first.get("redop") == "none" else first.get("redop"),
         root=None if root is None or root < 0 else root,
         source=str(path),
-        **known,
+        low_s=known["low"],
+        high_s=known["high"],
+        lower_bound_s=known["lower_bound"],
     )
 
 

@@ -15,7 +15,7 @@ from commsim.measure.communicator import Communicator
 from commsim.measure.libnccl import SUCCESS
 from commsim.measure.nccl_buffers import Buffers, largest
 from commsim.measure.nccl_calls import Calls, Layout, calls, layout
-from commsim.measure.pattern import TORCH_TYPES, Pattern
+from commsim.measure.pattern import Pattern, pattern_of
 from commsim.measure.run import Repeat, Run
 from commsim.measure.timing import Sample, barrier, counted
 from commsim.measure.traffic import Bytes
@@ -116,10 +116,7 @@ class NcclLoop:
         return layout(self._pattern(point), 0, point.size).span
 
     def _pattern(self, point: Repeat) -> Pattern:
-        task = point.task
-        redop = task.redop if task.reduces else "sum"
-        elements = point.size // task.item_bytes
-        return Pattern(task.collective, self.communicator.size, elements, TORCH_TYPES[task.dtype], redop, task.root)
+        return pattern_of(point.task, point.size, self.communicator.size)
 
     def _plan(self, point: Repeat, place: str) -> _Plan:
         if self._buffers is None:

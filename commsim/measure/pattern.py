@@ -17,6 +17,7 @@ import torch
 
 from commsim.collectives.schedule import split_evenly
 from commsim.collectives.semantics import GATHERING, REDUCING, SCATTERING, TO_ROOT
+from commsim.measure.run import Task
 
 PERIOD = 1021
 
@@ -100,10 +101,8 @@ class Pattern:
             return None
         if name in REDUCING:
             return [Stretch(self.reduced(), *(self.block(rank) if name in SCATTERING else whole))]
-        if name == "broadcast":
-            return [Stretch(self.base(self.root), *whole)]
-        if name == "scatter":
-            return [Stretch(self.base(self.root), *self.block(rank))]
+        if name in ("broadcast", "scatter"):
+            return [Stretch(self.base(self.root), *(whole if name == "broadcast" else self.block(rank)))]
         if name == "send_recv":
             return [Stretch(self.base((rank - 1) % n), *whole)]
         if name in GATHERING:
@@ -211,6 +210,13 @@ class Pattern:
         if self.dtype in (torch.uint32, torch.uint64):
             return values.to(_CARRIERS[self.dtype.itemsize])
         return _carried(values.to(self.dtype))
+
+
+def pattern_of(task: Task, size: int, world_size: int) -> Pattern:
+    """The pattern of a task at a size in bytes of the whole array."""
+    redop = task.redop if task.reduces else "sum"
+    elements, dtype = size // task.item_bytes, TORCH_TYPES[task.dtype]
+    return Pattern(task.collective, world_size, elements, dtype, redop, task.root)
 
 
 def _carried(tensor: Any) -> Any:
