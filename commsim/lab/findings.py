@@ -17,7 +17,7 @@ from commsim.accuracy.judge import CurveSource, judged
 from commsim.accuracy.verdict import Verdict, verdict
 from commsim.accuracy.whatif import Tried, predicted_curve
 from commsim.collectives.semantics import RING_PASSES
-from commsim.errors import CommsimError, MeasurementError
+from commsim.errors import CommsimError
 from commsim.files import write_atomically
 from commsim.lab.machine import SCENARIO
 from commsim.lab.stages import COLLECTIVES, FORCED, GRAPHS, PARAMS, RATES, REGISTERED, SINGLE, STEPS
@@ -168,20 +168,13 @@ def _calibrate(
 
 def _choices(scenario: Scenario, folder: Path, findings: Findings) -> None:
     if (folder / CHOICES).exists():
-        findings.choices = _compared(scenario, folder / CHOICES)
+        findings.choices = logged_choices(scenario, folder / CHOICES)
     else:
         findings.gaps.append("NCCL's own choices were not captured")
 
 
-def logged_choices(folder: Path) -> list[Choice]:
-    """NCCL's logged choices beside those of the model, each call once; a CommsimError where the folder has none."""
-    for name in (SCENARIO, CHOICES):
-        if not (folder / name).exists():
-            raise MeasurementError(f"{folder} holds no {name}")
-    return _compared(load_scenarios(folder / SCENARIO)[0], folder / CHOICES)
-
-
-def _compared(scenario: Scenario, path: Path) -> list[Choice]:
+def logged_choices(scenario: Scenario, path: Path) -> list[Choice]:
+    """NCCL's logged choices in a ``nccl_choices.json`` beside those of the model, each call once."""
     topology, library = build_topology(scenario), scenario.library
     options = Options(
         parse_version(library.version),

@@ -6,7 +6,6 @@ copies over PCIe, through the memory of the host, or within a GPU, and networks 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -57,13 +56,9 @@ class Counters:
 
     def __call__(self) -> Bytes | None:
         """All bytes so far; of the adapters of a host, each of its ranks is taken to have used an equal share."""
-        total = Bytes()
-        for way in self.ways:
-            now = self._of(way)
-            if now is None:
-                return None
-            total = total + now
-        return total if self.ways else None
+        counts = [self._of(way) for way in self.ways]
+        known = [count for count in counts if count is not None]
+        return sum(known, Bytes()) if counts and len(known) == len(counts) else None
 
     def _of(self, way: str) -> Bytes | None:
         if way == "sockets" or self._gpu is None:
@@ -172,10 +167,3 @@ def expected_sent(collective: str, size: int, rank: int, n: int, root: int = 0) 
         "send_recv": float(size),
     }
     return each.get(collective)
-
-
-def environment_of_nccl() -> Mapping[str, str]:
-    """What NCCL reads of this process: its files stand in where the environment is silent."""
-    from commsim.measure.conditions import nccl_configuration
-
-    return nccl_configuration() | dict(os.environ)

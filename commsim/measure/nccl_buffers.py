@@ -85,16 +85,12 @@ def largest(communicator: Communicator, wanted: int, needed: int, ranks_per_gpu:
             except Exception as error:
                 if not communicator.layer.is_out_of_memory(error):
                     raise
-        if _on_all_ranks(buffers is not None):
+        on_all = torch.tensor([int(buffers is not None)])
+        dist.all_reduce(on_all, dist.ReduceOp.MIN)
+        if int(on_all):
             return buffers
         if buffers is not None:
             buffers.close()
         if nbytes <= needed:
             return None
         wanted = nbytes // 2
-
-
-def _on_all_ranks(mine: bool) -> bool:
-    flag = torch.tensor([int(mine)])
-    dist.all_reduce(flag, dist.ReduceOp.MIN)
-    return bool(int(flag))

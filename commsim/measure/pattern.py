@@ -114,16 +114,6 @@ class Pattern:
             return [Stretch(self.base(i // n), bounds[i], bounds[i + 1]) for i in range(rank, n * n, n)]
         raise KeyError(name)
 
-    def input(self, rank: int) -> Any:
-        """The send buffer of a rank, as a tensor of its own on the CPU."""
-        part = self.given(rank)
-        return self.tile(part.base, part.first, part.last)
-
-    def expected(self, rank: int) -> Any | None:
-        """What the receive buffer of a rank must hold, as a tensor of its own on the CPU."""
-        parts = self.wanted(rank)
-        return None if parts is None else torch.cat([self.tile(p.base, p.first, p.last) for p in parts])
-
     def block(self, rank: int) -> tuple[int, int]:
         """First and last (exclusive) element of the block of a rank; blocks are equal."""
         length = self.elements // self.world_size
@@ -137,11 +127,6 @@ class Pattern:
         """Elements from each rank to each rank."""
         counts = [b - a for a, b in pairwise(self.pair_bounds())]
         return [counts[i : i + self.world_size] for i in range(0, len(counts), self.world_size)]
-
-    def tile(self, base: Any, first: int, last: int) -> Any:
-        """The elements first..last of the array whose period is `base`."""
-        values = self._typed(base).roll(-(first % PERIOD))
-        return values.repeat(-(-(last - first) // PERIOD) or 1)[: last - first].view(self.dtype)
 
     def fill(self, rank: int, buffer: Any) -> None:
         """Writes what a rank contributes into its send buffer, where that lies; an empty one stays empty."""

@@ -66,29 +66,10 @@ class Task:
         """Whether the collective has a root."""
         return self.collective in ROOTED
 
-    def places(self, in_torch: bool = True) -> tuple[str, ...]:
-        """``oop`` and ``ip``, as far as torch, or NCCL itself, has the collective out of place and in place."""
-        if in_torch and self.collective in IN_PLACE_ONLY:
-            return ("ip",)
-        one = self.collective in PAIRWISE or (in_torch and self.schedule)
-        return ("oop",) if one else ("oop", "ip")
-
-    def count(self, size: int, world_size: int) -> int:
-        """Elements as nccl-tests counts them: of one block where the array has a block per rank."""
-        kind = collective(self.collective)
-        blocks = world_size if kind.blocks == 1 else 1
-        return size // (self.item_bytes * blocks)
-
-    def actual_size(self, size: int, world_size: int, block_bytes: int = 1) -> int:
-        """The largest size up to `size` of whole elements, and of equal blocks where there is one per rank.
-
-        A block that has as many bytes is a multiple of `block_bytes`: 16 in nccl-tests, which aligns blocks.
-        """
-        if collective(self.collective).blocks != 1:
-            return size // self.item_bytes * self.item_bytes
-        block = size // world_size
-        unit = max(self.item_bytes, block_bytes) if block >= block_bytes else self.item_bytes
-        return block // unit * unit * world_size
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the array has a block per rank."""
+        return collective(self.collective).blocks == 1
 
 
 SCHEMES = ("ddp", "zero2", "zero3", "tp", "pp")
@@ -163,7 +144,8 @@ class Repeat:
     def columns(self, run: Run) -> dict[str, Any]:
         """What a table of the run says of the row beside what is measured."""
         names = ("collective", "dtype", "redop", "root", "size_bytes", "repeat", "algorithm")
-        count = self.task.count(self.size, run.group_size)
+        # nccl-tests counts the elements of one block where the array has a block per rank.
+        count = self.size // (self.task.item_bytes * (run.group_size if self.task.in_blocks else 1))
         more = {"n_ranks": run.group_size, "count": count, "iterations": run.iterations}
         return dict(zip(names, self.key, strict=True)) | more
 
@@ -230,14 +212,25 @@ class Run:
 
     def places(self, task: Task) -> tuple[str, ...]:
         """``oop`` and ``ip``, as far as the runner has the collective of a task out of place and in place."""
-        return task.places(in_torch=not self.as_nccl_tests(task))
+        in_torch = not self.as_nccl_tests(task)
+        if in_torch and task.collective in IN_PLACE_ONLY:
+            return ("ip",)
+        one = task.collective in PAIRWISE or (in_torch and task.schedule)
+        return ("oop",) if one else ("oop", "ip")
 
     def actual_size(self, task: Task, size: int) -> int:
-        """The size of the row that stands for a size of a task, 0 where there is none."""
-        actual = task.actual_size(size, self.group_size, _BLOCK_BYTES if self.as_nccl_tests(task) else 1)
-        if self.runner == "nccl-tests" and collective(task.collective).blocks == 1:
-            return actual if actual >= _BLOCK_BYTES * self.group_size else 0  # which it rounds down to nothing
-        return actual
+        """The size of the row that stands for a size of a task, 0 where there is none.
+
+        The largest of whole elements, and of equal blocks where there is one per rank; nccl-tests aligns blocks.
+        """
+        if not task.in_blocks:
+            return size // task.item_bytes * task.item_bytes
+        block = size // self.group_size
+        if self.runner == "nccl-tests" and block < _BLOCK_BYTES:
+            return 0  # which it rounds down to nothing
+        aligned = self.as_nccl_tests(task) and block >= _BLOCK_BYTES
+        unit = max(task.item_bytes, _BLOCK_BYTES if aligned else 1)
+        return block // unit * unit * self.group_size
 
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change with anything asked for that changes the meaning of a row.
@@ -303,15 +296,14 @@ def _faults_of_options(run: Run) -> Iterator[str]:
         if given and not known:
             yield f"{option} has no effect: no collective of this run is called in libnccl (--runner libnccl)"
     if theirs:
-        for feature, asked in (
-            ("training steps", bool(run.training)),
-            ("schedules of ours", any(task.schedule for task in run.tasks)),
-            ("mode single", run.mode == "single"),
-            ("--ranks-per-gpu", run.ranks_per_gpu > 1),
-            ("--capture-choices", run.capture_choices),
-        ):
-            if asked:
-                yield f"nccl-tests has no {feature}; take --runner libnccl or torch"
+        asked = {
+            "training steps": run.training,
+            "schedules of ours": any(task.schedule for task in run.tasks),
+            "mode single": run.mode == "single",
+            "--ranks-per-gpu": run.ranks_per_gpu > 1,
+            "--capture-choices": run.capture_choices,
+        }
+        yield from (f"nccl-tests has no {name}; take --runner libnccl or torch" for name, on in asked.items() if on)
     if run.runner != "torch" and run.backend != "nccl":
         yield f"--runner {run.runner} is of NCCL, and this run is over {run.backend}"
     if run.register not in REGISTRATIONS:
@@ -330,7 +322,7 @@ def check_run(run: Run) -> None:
         if task.rooted and not 0 <= task.root < ranks:
             faults.append(f"{task.collective}: root {task.root} is not one of the ranks 0..{ranks - 1}")
         if not any(run.actual_size(task, size) for size in task.sizes):
-            least = task.item_bytes * (ranks if collective(task.collective).blocks == 1 else 1)
+            least = task.item_bytes * (ranks if task.in_blocks else 1)
             faults.append(f"{label}: no size is as large as one element per block, {least} B on {ranks} ranks")
         if task.dtype in _NOT_IN_TORCH and not run.as_nccl_tests(task):
             faults.append(f"{label}: the collectives of torch have no {task.dtype}")
@@ -341,7 +333,7 @@ def check_run(run: Run) -> None:
     if run.backend == "gloo" and (run.ranks_per_gpu > 1 or run.capture_choices):
         faults.append("--ranks-per-gpu and --capture-choices are of NCCL, and this run is over gloo")
     faults += [f"{task.name}: {fault}" for task in run.training for fault in task.faults()]
-    if not any(True for _ in run.points()) and not run.training and not faults:
+    if not faults and not run.training and next(run.points(), None) is None:
         faults.append("there is nothing to measure")
     if faults:
         raise MeasurementError("\n".join(faults))

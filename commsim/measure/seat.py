@@ -44,12 +44,10 @@ def take_seat(run: Run, place: Place, meeting: Rendezvous) -> Seat:
     index = 0 if gpu is None else gpu_index(gpu, run, place)
     if gpu is not None:
         gpu.use(index)
-    host = host_digest("" if gpu is None else gpu.host)
-    mine = {
-        "host": host,
-        "gpu": "" if gpu is None else f"{host} {_identity(gpu, index)}",
-        "address": own_address(place.address),
-    }
+    mine = {"host": host_digest("" if gpu is None else gpu.host), "gpu": "", "address": own_address(place.address)}
+    if gpu is not None:
+        name = gpu.properties(index).uuid or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {index}"
+        mine["gpu"] = f"{mine['host']} {name}"
     every = meeting.gather("seat", mine, run.timeout_s)
     if gpu is not None:
         check_shared_gpus([one["gpu"] for one in every], run.ranks_per_gpu)
@@ -79,11 +77,6 @@ def gpu_index(gpu: Gpus, run: Run, place: Place) -> int:
             "several ranks can share one with --ranks-per-gpu"
         )
     return index
-
-
-def _identity(gpu: Gpus, index: int) -> str:
-    """What tells a GPU from every other one of its host."""
-    return gpu.properties(index).uuid or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {index}"
 
 
 def check_shared_gpus(of_ranks: list[str], ranks_per_gpu: int) -> None:
@@ -118,9 +111,8 @@ def differences(expects: dict[str, Any], machine: dict[str, Any], ranks: int) ->
     if expects.get("ranks", ranks) != ranks:
         notes.append(f"the scenario has {expects['ranks']} ranks, measured are {ranks}")
     if "sm" in expects and machine.get("sm") not in (None, expects["sm"]):
-        notes.append(
-            f"the scenario has GPUs {expects['gpu'] or 'of sm ' + str(expects['sm'])}, found {machine.get('gpu')}"
-        )
+        gpu = expects["gpu"] or f"of sm {expects['sm']}"
+        notes.append(f"the scenario has GPUs {gpu}, found {machine.get('gpu')}")
     if "nccl" in expects and machine.get("nccl") not in (None, expects["nccl"]):
         notes.append(f"the scenario has NCCL {expects['nccl']}, found {machine.get('nccl')}")
     return notes

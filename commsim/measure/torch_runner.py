@@ -33,7 +33,7 @@ from commsim.measure.conditions import nccl_configuration, rank_conditions, run_
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
 from commsim.measure.libnccl import NcclFaultError
-from commsim.measure.link_counters import Counters, environment_of_nccl
+from commsim.measure.link_counters import Counters
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_environment import meaning
@@ -187,7 +187,7 @@ class _Rank:
         """Learns where this rank is, before NCCL and gloo begin."""
         self.seat = take_seat(self.run, self.place, self.meeting)
         self.device = self.seat.device
-        env = environment_of_nccl() if self.seat.gpu is not None else {}
+        env = nccl_configuration() | os.environ  # NCCL's files stand in where the environment is silent
         hosts, rank = list(self.seat.hosts), self.place.rank
         self.counters = Counters(self.seat.gpu, self.seat.index, hosts, rank, env, self.place.port)
 

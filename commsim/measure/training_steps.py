@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from commsim.measure.compute_rates import float32_products
+from commsim.measure.conditions import text_of
 from commsim.measure.gpu import Gpus
 from commsim.measure.parallelisms import PARALLELISMS, Step, micro_batches
 from commsim.measure.run import TrainingTask
@@ -136,11 +137,8 @@ def _release(gpu: Gpus | None) -> None:
 
 def _status(name: str) -> int:
     """Bytes that Linux states of this process under a name; elsewhere its peak."""
-    with suppress(OSError):
-        if match := re.search(
-            rf"^{name}:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"), re.MULTILINE
-        ):
-            return int(match[1]) * 1024
+    if match := re.search(rf"^{name}:\s+(\d+)", text_of("/proc/self/status"), re.MULTILINE):
+        return int(match[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if os.uname().sysname == "Darwin" else 1024)
 
 
