@@ -5,7 +5,6 @@ A lost rank or a faulted GPU takes one stage with it. A nursery forks them, so t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -113,12 +112,9 @@ def follow(place: Place, arrival_s: float) -> None:
 
 def _next(meeting: Rendezvous, number: int) -> str:
     """What to measure next, as JSON; empty when nothing is left. Raises MeasurementError when rank 0 is gone."""
-    until = time.monotonic() + _IDLE_S
     try:
-        while not meeting.store.check([_key(number)]):
-            if time.monotonic() > until:
-                raise MeasurementError(f"{meeting.place}: rank 0 has said nothing for {_IDLE_S:.0f} s")
-            time.sleep(_POLL_S)
+        if not meeting.has([_key(number)], _IDLE_S, _POLL_S):
+            raise MeasurementError(f"{meeting.place}: rank 0 has said nothing for {_IDLE_S:.0f} s")
         return str(meeting.store.get(_key(number)).decode())
     except RuntimeError:  # of torch, when the store is gone
         raise MeasurementError(f"{meeting.place}: rank 0 has stopped") from None

@@ -54,6 +54,15 @@ class _Child:
     cause: str = ""  # what torch or NCCL logged as the reason, before a stack of frames
     noise: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
 
+    def hear(self, line: str) -> None:
+        """Keeps a line of standard error."""
+        if line.startswith("commsim: "):
+            self.reason = line.removeprefix("commsim: ")
+        elif line.strip():
+            self.noise.append(line)
+            if not self.cause and (cause := _CAUSES.search(line)):
+                self.cause = cause[1].strip()[:300]
+
 
 def require_torch() -> None:
     """Raise a MeasurementError where torch is not installed."""
@@ -238,10 +247,10 @@ def _watch(children: list[_Child], show: Callable[[str], None]) -> None:
     """Passes lines on until all ranks are through; stops the others some time after one has failed."""
     with selectors.DefaultSelector() as selector:
         for child in children:
-            for stream, from_rank in ((child.process.stdout, show), (child.process.stderr, None)):
+            for stream, take in ((child.process.stdout, show), (child.process.stderr, child.hear)):
                 if stream is not None:
                     os.set_blocking(stream.fileno(), False)
-                    selector.register(stream, selectors.EVENT_READ, _Lines(stream, child, from_rank))
+                    selector.register(stream, selectors.EVENT_READ, _Lines(stream, take))
         first: _Child | None = None
         until = 0.0
         while True:
@@ -262,10 +271,10 @@ def _watch(children: list[_Child], show: Callable[[str], None]) -> None:
 
 
 class _Lines:
-    """Lines of one stream of a rank: those of standard output are shown, those of standard error are kept."""
+    """One stream of a rank, whose lines `take` gets."""
 
-    def __init__(self, stream: IO[bytes], child: _Child, show: Callable[[str], None] | None) -> None:
-        self.stream, self.child, self.show, self.rest = stream, child, show, b""
+    def __init__(self, stream: IO[bytes], take: Callable[[str], None]) -> None:
+        self.stream, self.take, self.rest = stream, take, b""
 
     def read(self) -> bool:
         """Takes what is there; False at the end of the stream, or where nothing is there now."""
@@ -275,27 +284,16 @@ class _Lines:
             return False
         *lines, self.rest = (self.rest + chunk).split(b"\n")
         for line in lines:
-            self._take(line.decode(errors="replace"))
+            self.take(line.decode(errors="replace"))
         return bool(chunk)
-
-    def _take(self, line: str) -> None:
-        if self.show is not None:
-            self.show(line)
-        elif line.startswith("commsim: "):
-            self.child.reason = line.removeprefix("commsim: ")
-        elif line.strip():
-            self.child.noise.append(line)
-            if not self.child.cause and (cause := _CAUSES.search(line)):
-                self.child.cause = cause[1].strip()[:300]
 
 
 def _report(children: list[_Child], first: _Child) -> str:
     """What happened to every rank, the cause first."""
     lines = []
-    killed = [c for c in children if (c.process.poll() or 0) < 0]
-    for child in killed:
-        code = -int(child.process.poll() or 0)
-        lines.append(f"rank {child.rank} was killed by signal {code} ({signal.Signals(code).name})")
+    killed = {c.rank: -code for c in children if (code := c.process.poll() or 0) < 0}
+    for rank, number in killed.items():
+        lines.append(f"rank {rank} was killed by signal {number} ({signal.Signals(number).name})")
     by_text: dict[str, list[int]] = {}
     for child in children:
         if text := child.reason.removeprefix(f"rank {child.rank} of {len(children)}: ") or child.cause:
@@ -305,7 +303,7 @@ def _report(children: list[_Child], first: _Child) -> str:
     if waiting:
         lines.append(f"{_ranks(waiting)} did not answer any more and had to be stopped")
     if not first.reason and not first.cause:
-        ended = [] if first in killed else [f"rank {first.rank} ended with status {first.process.poll()}"]
+        ended = [] if first.rank in killed else [f"rank {first.rank} ended with status {first.process.poll()}"]
         lines += [*ended, *([f"last words of rank {first.rank}:", *first.noise] if first.noise else [])]
     lines.append("finished rows are kept; run the same command again to go on")
     return "\n".join(lines)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
 import re
 import signal
@@ -270,12 +269,11 @@ class _Rank:
             self.loop.communicator.abort()
 
     def _open_folder(self) -> str | None:
-        """Takes up the folder and tells the others which rows it holds; returns what is wrong with it."""
+        """Takes up the folder; returns what is wrong with it."""
         try:
             self.folder = RunFolder(Path(self.run.out), self.run.fingerprint(), self.conditions)
         except CommsimError as error:
             return str(error)
-        self.meeting.store.set("finished", json.dumps(sorted(self.folder.finished)))
         warnings = list(self.conditions.get("differs", []))
         if "nvml" in self.conditions:
             warnings.append("without NVML (pip install nvidia-ml-py) NVLink is not counted, nor are slow clocks seen")
@@ -291,7 +289,7 @@ class _Rank:
 
     def _remaining(self) -> list[Repeat]:
         """The rows still to be measured, the same on every rank."""
-        finished = {tuple(key) for key in json.loads(self.meeting.store.get("finished"))}
+        finished = self._of_all(set() if self.folder is None else self.folder.finished)[0]
         return [point for point in self.run.points() if point.key not in finished]
 
     def _conditions(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -397,10 +395,9 @@ class _Rank:
             self.slowed |= set(slowed(gpu_state(self.seat.gpu, self.seat.index)))
 
     def _remaining_training(self) -> list[TrainingTask]:
-        if self.folder is not None:
-            names = [item["name"] for item in self.folder.training()]
-            self.meeting.store.set("finished training", json.dumps(names))
-        finished = json.loads(self.meeting.store.get("finished training")) if self.run.training else []
+        if not self.run.training:
+            return []
+        finished = self._of_all([] if self.folder is None else [item["name"] for item in self.folder.training()])[0]
         return [task for task in self.run.training if task.name not in finished]
 
     def _train(self, task: TrainingTask) -> str | None:
