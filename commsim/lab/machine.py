@@ -20,6 +20,7 @@ from commsim.topology.importing import checked, import_file
 
 TOPOLOGY, SCENARIO = "topology.yaml", "scenario.yaml"
 
+_NO_SETTINGS = ("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_HOSTID")  # say what NCCL logs, or where it is
 _SOCKET_GBIT = 10
 """Of an interface whose speed the kernel does not tell, such as loopback (NCCL src/misc/socket.cc and net_socket.cc,
 ncclNetSocketGetSpeed: 10000 Mb/s)."""
@@ -67,14 +68,9 @@ def site_of(gpus: Gpus, ranks: int, ranks_per_gpu: int, choices: Mapping[str, An
         memory_bytes=first.memory_bytes // ranks_per_gpu,
         nccl_version=".".join(map(str, version)),
         network=_network(nodes, ranks_per_gpu, gpus.sysfs),
-        env={name: value for name, value in os.environ.items() if _is_a_setting(name)},
+        env={k: v for k, v in os.environ.items() if k.startswith("NCCL_") and not k.startswith(_NO_SETTINGS)},
         shared=ranks_per_gpu > 1,
     )
-
-
-def _is_a_setting(name: str) -> bool:
-    """Whether a variable says how NCCL works, not what it logs or where."""
-    return name.startswith("NCCL_") and not name.startswith(("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_HOSTID"))
 
 
 def _network(nodes: int, ranks_per_gpu: int, sysfs: Path) -> str:

@@ -128,8 +128,9 @@ class Session:
 
     def _stage(self, title: str, run: Run, until: float = 1.0, ranks: Ranks | None = None) -> None:
         """One run until a part of the time has passed; a fault is noted, and ends this stage alone."""
-        seconds = self.clock.left(until)
-        if not (run.tasks or run.training) or _is_finished(run):
+        seconds, before = self.clock.left(until), read_conditions(Path(run.out))
+        is_finished = before.get("finished") and before.get("fingerprint") == run.fingerprint()
+        if is_finished or not (run.tasks or run.training):
             return
         if seconds <= 0:
             self.notes.append(f"{title}: no time was left")
@@ -179,12 +180,6 @@ def _possible(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
         for row in choices.get("table", ())
         if row["collective"] == "all_reduce" and row["algbw_GBps"] > 0
     ]
-
-
-def _is_finished(run: Run) -> bool:
-    """Whether an earlier laboratory has measured all of a run."""
-    conditions = read_conditions(Path(run.out))
-    return bool(conditions.get("finished")) and conditions.get("fingerprint") == run.fingerprint()
 
 
 def _line(error: BaseException) -> str:

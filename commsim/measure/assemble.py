@@ -66,10 +66,8 @@ def _curves_of_table(table: LogTable, path: Path, wanted: Wanted) -> Iterator[Cu
     for row in table.rows:
         if row.size > 0:
             by_key.setdefault(row.key, []).append(row)
-    skipped = table.skipped_lines  # counted once, with the first curve of the table
-    for rows in by_key.values():
-        yield _curve(table, rows, path, wanted, skipped)
-        skipped = 0
+    for i, rows in enumerate(by_key.values()):
+        yield _curve(table, rows, path, wanted, 0 if i else table.skipped_lines)
 
 
 def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, skipped: int) -> Curve:

@@ -243,8 +243,8 @@ def _nccl_library() -> Any:
     """libnccl as ctypes loads it; a name without a folder gives the copy that this process has loaded already."""
     import torch  # noqa: F401 - brings its own libnccl into this process
 
-    tried = []
-    for path in _nccl_paths():
+    named, tried = os.environ.get(NCCL_VARIABLE, ""), []
+    for path in [named] if named else [*_nccl_of_wheels(), "libnccl.so.2", "libnccl.so"]:
         try:
             return ctypes.CDLL(path)
         except OSError as error:
@@ -252,18 +252,12 @@ def _nccl_library() -> Any:
     raise MeasurementError(f"no libnccl can be loaded; name one in {NCCL_VARIABLE} ({'; '.join(tried)})")
 
 
-def _nccl_paths() -> list[str]:
-    named = os.environ.get(NCCL_VARIABLE, "")
-    if named:
-        return [named]
-    paths = []
+def _nccl_of_wheels() -> list[str]:
     with suppress(ImportError, ValueError):  # no wheel of NVIDIA is there
         spec = importlib.util.find_spec("nvidia.nccl")
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            path = Path(folder) / "lib" / "libnccl.so.2"
-            if path.exists():
-                paths.append(str(path))
-    return [*paths, "libnccl.so.2", "libnccl.so"]
+        folders = (spec.submodule_search_locations or ()) if spec else ()
+        return [str(path) for folder in folders if (path := Path(folder) / "lib" / "libnccl.so.2").exists()]
+    return []
 
 
 @cache

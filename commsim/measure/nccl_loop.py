@@ -14,7 +14,7 @@ from typing import Any
 from commsim.measure.communicator import Communicator
 from commsim.measure.libnccl import SUCCESS
 from commsim.measure.nccl_buffers import Buffers, largest
-from commsim.measure.nccl_calls import Calls, Layout, calls, layout
+from commsim.measure.nccl_calls import Calls, calls, layout
 from commsim.measure.pattern import Pattern, pattern_of
 from commsim.measure.run import Repeat, Run
 from commsim.measure.timing import Sample, barrier, counted
@@ -134,7 +134,9 @@ class _Plan:
         rank = communicator.rank
         cut = layout(pattern, rank, point.size)
         parts = max(1, min(buffers.nbytes // cut.span, count))
-        self._send, self._receive = _views(buffers, cut, in_place)
+        first, last = (cut.sent_in_place, cut.received_in_place) if in_place else (0, 0)
+        self._send = (buffers.receive if in_place else buffers.send)[first : first + cut.sent]
+        self._receive = buffers.receive[last : last + cut.received]
         self._calls: list[Calls] = [
             calls(
                 communicator.nccl,
@@ -172,11 +174,3 @@ class _Plan:
     def wrong(self) -> int:
         """Elements of the first part that are not what they must be."""
         return self._pattern.wrong(self._communicator.rank, self._receive.view(self._pattern.dtype))
-
-
-def _views(buffers: Buffers, cut: Layout, in_place: bool) -> tuple[Any, Any]:
-    """What one rank sends and receives of the first part; in place both lie in the receive buffer."""
-    first, last = cut.sent_in_place, cut.received_in_place
-    if in_place:
-        return buffers.receive[first : first + cut.sent], buffers.receive[last : last + cut.received]
-    return buffers.send[: cut.sent], buffers.receive[: cut.received]

@@ -49,7 +49,7 @@ def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> 
     def new(elements: int) -> Any:
         return torch.zeros(elements, dtype=p.dtype, device=device)
 
-    op = _reduce_op(task.redop) if task.reduces else None
+    op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(task.redop, task.redop.upper())) if task.reduces else None
     if name in IN_PLACE_ONLY:
         array = new(total)
         call = {
@@ -79,10 +79,6 @@ def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> 
     if name == "all_to_all":
         return send, receive, lambda: dist.all_to_all_single(receive, send)
     return send, receive, lambda: _send_recv(send, receive, rank, n)
-
-
-def _reduce_op(redop: str) -> Any:
-    return getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(redop, redop.upper()))
 
 
 def _send_recv(send: Any, receive: Any, rank: int, world_size: int) -> None:

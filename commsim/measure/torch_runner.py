@@ -196,13 +196,16 @@ class _Rank:
         # take long to load its libraries or to make its context on the GPU.
         self.meeting.answer_within(run.timeout_s)
         backend = "gloo" if self.seat.gpu is None else self.seat.gpu.c10d_backend
+        # torch's own NCCL, made at once, would only take the GPU's memory where libnccl is called.
+        in_torch = run.training or not all(run.through_libnccl(task) for task in run.tasks)
+        needs_nccl = run.backend == "nccl" and in_torch and "nccl" in backend
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", self.meeting.store),
             rank=place.rank,
             world_size=place.world_size,
             timeout=timedelta(seconds=run.timeout_s),
-            **({"device_id": self.device} if self._torch_needs_nccl() else {}),
+            **({"device_id": self.device} if needs_nccl else {}),
         )
         if self.seat.gpu is not None:
             # A rank that hears nothing over gloo waits until NCCL's watchdog has named what hangs.
@@ -240,12 +243,6 @@ class _Rank:
         every: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(every, mine)
         return every
-
-    def _torch_needs_nccl(self) -> bool:
-        """Whether torch's own NCCL is made at once; it would only take the GPU's memory where libnccl is called."""
-        run = self.run
-        through = all(run.through_libnccl(task) for task in run.tasks) and not run.training
-        return run.backend == "nccl" and not through and "nccl" in gpus().c10d_backend
 
     def _through_libnccl(self) -> NcclLoop:
         """What times collectives in libnccl; its communicator is made with the first of them."""
