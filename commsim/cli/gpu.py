@@ -103,8 +103,8 @@ def gpu(
 def _follow(place: Place) -> None:
     """A rank of torchrun or srun other than 0."""
     from commsim.lab.ranks import follow
+    from commsim.measure.rank_end import end_process
     from commsim.measure.run import ARRIVAL_S
-    from commsim.measure.torch_runner import end_process
 
     follow(place, ARRIVAL_S)
     end_process(0)

@@ -337,7 +337,8 @@ def _one(run: Run, folder: Path, fresh: bool, port: int | None, bed: WiringPlan 
         require_torch()
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", log_level(run))  # before torch is imported
         before = time.monotonic()
-        from commsim.measure.torch_runner import end_process, run_rank  # takes seconds, as it brings torch
+        from commsim.measure.rank_end import end_process
+        from commsim.measure.torch_runner import run_rank  # takes seconds, as it brings torch
 
         run_rank(run, place, time.monotonic() - before)
         if place.rank == 0:

@@ -6,7 +6,6 @@ A lost rank or a faulted GPU takes one stage with it. A nursery forks them, so t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import beside, capture_beside, capture_here, launch
@@ -22,22 +21,6 @@ _IDLE_S = 3600.0
 """For how long a rank waits for the next stage: rank 0 measures rates or describes the machine meanwhile."""
 
 
-class Ranks(Protocol):
-    """Who measures."""
-
-    world_size: int
-    ranks_per_gpu: int
-
-    def capture(self, run: Run) -> None:
-        """Has NCCL say what it chooses for a run, untimed; what is missing afterwards could not be had."""
-
-    def measure(self, run: Run) -> None:
-        """Measures a run into its folder; MeasurementError where it cannot go on."""
-
-    def end(self) -> None:
-        """Lets the ranks go; nothing is measured afterwards."""
-
-
 class StartedHere:
     """Ranks of this computer."""
 
@@ -47,12 +30,15 @@ class StartedHere:
         self._nursery: Nursery | None = None
 
     def capture(self, run: Run) -> None:
+        """Has NCCL say what it chooses for a run, untimed; what is missing afterwards could not be had."""
         capture_here(run, self._show, port=self._port, nursery=self._begun())
 
     def measure(self, run: Run) -> None:
+        """Measures a run into its folder; MeasurementError where it cannot go on."""
         launch(run, self._show, port=self._port, nursery=self._begun())
 
     def end(self) -> None:
+        """Lets the ranks go; nothing is measured afterwards."""
         if self._nursery is not None:
             self._nursery.close()
             self._nursery = None
@@ -89,6 +75,9 @@ class Joined:
     def _say(self, text: str) -> None:
         self._meeting.store.set(_key(self._number), text)
         self._number += 1
+
+
+Ranks = StartedHere | Joined
 
 
 def follow(place: Place, arrival_s: float) -> None:

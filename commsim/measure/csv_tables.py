@@ -22,15 +22,8 @@ from commsim.measure.assemble import error
 from commsim.measure.records import Curve, FloatArray, collective_name
 from commsim.measure.rows import Group, LogTable, TableRow
 
-MEASURED_COLUMNS = (
-    "size_bytes",
-    "oop_time_us",
-    "oop_algbw_GBps",
-    "oop_busbw_GBps",
-    "ip_time_us",
-    "ip_algbw_GBps",
-    "ip_busbw_GBps",
-)
+_GROUP = ("time_us", "algbw_GBps", "busbw_GBps")
+MEASURED_COLUMNS = ("size_bytes", *(f"{side}_{name}" for side in ("oop", "ip") for name in _GROUP))
 _CONDITIONS = (
     "n_nodes",
     "gpus_per_node",
@@ -217,7 +210,7 @@ def table_row(record: CsvRecord) -> TableRow:
 
 
 def _group(record: CsvRecord, side: str) -> Group:
-    time, algbw, busbw = (record.number(f"{side}_{name}") for name in ("time_us", "algbw_GBps", "busbw_GBps"))
+    time, algbw, busbw = (record.number(f"{side}_{name}") for name in _GROUP)
     wrong = record.get(f"{side}_wrong")
     return Group(time, algbw, busbw, wrong != "N/A" if wrong else None, int(wrong) if wrong.isdigit() else 0)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from commsim.measure.gpu import Gpus
 from commsim.measure.traffic import Bytes, tcp_bytes
@@ -107,20 +107,15 @@ def has_adapters(sysfs: Path) -> bool:
     return False
 
 
-class _Port(NamedTuple):
-    """The files of a port, as text: they are read before and after every row."""
-
-    state: str
-    sent: str
-    received: str
-
-
 @lru_cache(maxsize=8)
-def _ports(sysfs: Path) -> tuple[_Port, ...]:
-    """The ports of the host's adapters, looked for once: a driver makes them when the host starts."""
-    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
+def _ports(sysfs: Path) -> list[tuple[str, str, str]]:
+    """The files of state, words sent and words received of the adapters' ports; a driver makes them at the start.
+
+    As text and looked for once: they are read before and after every row.
+    """
     names = ("state", "counters/port_xmit_data", "counters/port_rcv_data")
-    return tuple(_Port(*(str(port / name) for name in names)) for port in ports)
+    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
+    return [(str(port / names[0]), str(port / names[1]), str(port / names[2])) for port in ports]
 
 
 def _read(path: str) -> str:
@@ -133,10 +128,10 @@ def adapter_bytes(sysfs: Path) -> Bytes | None:
     sent = received = 0
     counted = False
     try:
-        for port in _ports(sysfs):
-            if "ACTIVE" not in _read(port.state):
+        for state, *counters in _ports(sysfs):
+            if "ACTIVE" not in _read(state):
                 continue
-            words = [int(_read(name)) for name in (port.sent, port.received)]
+            words = [int(_read(name)) for name in counters]
             if _STUCK in words:
                 return None
             sent, received, counted = sent + words[0] * _WORD, received + words[1] * _WORD, True

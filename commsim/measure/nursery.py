@@ -175,7 +175,8 @@ def _serve(connection: Connection) -> None:
 def _be(request: Mapping[str, Any], descriptors: list[int], parent: int) -> None:
     """What a forked process does from its birth to its end."""
     try:
-        from commsim.measure.torch_runner import end_process, main
+        from commsim.measure.rank_end import end_process
+        from commsim.measure.torch_runner import main
 
         os.setsid()
         for descriptor, number in zip(descriptors, (1, 2), strict=True):
@@ -201,7 +202,8 @@ def main() -> int:
     import torch.distributed.fsdp
     import torch.distributed.tensor  # noqa: F401 - training steps load all three, for seconds
 
-    from commsim.measure.torch_runner import die_with_parent
+    from commsim.measure import torch_runner  # noqa: F401 - which ranks find loaded
+    from commsim.measure.rank_end import die_with_parent
 
     die_with_parent()
     gc.freeze()  # what is loaded is never collected, so that ranks go on sharing its memory

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from commsim.collectives.schedule import split_evenly
-from commsim.collectives.semantics import GATHERING, REDUCING, SCATTERING, TO_ROOT
+from commsim.collectives.semantics import GATHERING, ITEM_BYTES, REDUCING, ROOTED, SCATTERING, TO_ROOT
 from commsim.measure.run import Task
 
 PERIOD = 1021
@@ -30,18 +30,7 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types of the same width that torch copies and compares on every device, as it does not uint32 or 8-bit floats."""
 
 TORCH_TYPES: dict[str, torch.dtype] = {
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-    "uint32": torch.uint32,
-    "int64": torch.int64,
-    "uint64": torch.uint64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float8_e4m3": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
+    name: getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(name, name)) for name in ITEM_BYTES
 }
 
 
@@ -101,8 +90,8 @@ class Pattern:
             return None
         if name in REDUCING:
             return [Stretch(self.reduced(), *(self.block(rank) if name in SCATTERING else whole))]
-        if name in ("broadcast", "scatter"):
-            return [Stretch(self.base(self.root), *(whole if name == "broadcast" else self.block(rank)))]
+        if name in ROOTED - TO_ROOT:
+            return [Stretch(self.base(self.root), *(self.block(rank) if name in SCATTERING else whole))]
         if name == "send_recv":
             return [Stretch(self.base((rank - 1) % n), *whole)]
         if name in GATHERING:

@@ -28,6 +28,9 @@ _NOT_IN_TORCH = frozenset({"uint32", "uint64"})  # neither backend maps them, to
 _NOT_IN_GLOO = frozenset({"float8_e4m3", "float8_e5m2"})  # "Invalid scalar type", torch 2.13.0
 _NO_AVERAGE_IN_GLOO = frozenset({"int8", "uint8", "int32", "int64"})  # divides as float, cannot cast back, torch 2.13.0
 
+Key = tuple[str, str, str, int, int, int, str]
+"""Collective, type, operation, root, size, number of the repeat, and algorithm of a row."""
+
 IN_PLACE_ONLY = WHOLE - PAIRWISE
 """torch.distributed has no call for these that leaves the input alone."""
 
@@ -135,7 +138,7 @@ class Repeat:
     repeat: int
 
     @property
-    def key(self) -> tuple[str, str, str, int, int, int, str]:
+    def key(self) -> Key:
         """What identifies the row in a file."""
         t = self.task
         root = t.root if t.rooted else -1

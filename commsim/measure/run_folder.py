@@ -21,6 +21,7 @@ from commsim.measure.assemble import error
 from commsim.measure.capture import CHOICES, read_object
 from commsim.measure.csv_tables import csv_records, table_row
 from commsim.measure.rows import LogTable
+from commsim.measure.run import Key
 
 _PLACE_COLUMNS = ("time_us", "algbw_GBps", "busbw_GBps", "wrong", "mean_us", "p95_us", "min_us", "max_us")
 
@@ -59,8 +60,6 @@ SAME = ("gpu", "driver", "nccl", "cuda", "torch", "cpu", "hosts", "env", "nccl_c
 """What of the conditions must be as it was for rows to stand beside each other in one table."""
 
 _WITHOUT_MEANING = re.compile(r"\w*DEBUG\w*|TORCH_CPP_LOG_LEVEL|TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")
-
-Key = tuple[str, str, str, int, int, int, str]
 
 
 class RunFolder:

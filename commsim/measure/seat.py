@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from commsim.errors import MeasurementError
-from commsim.measure.conditions import host_digest
+from commsim.measure.conditions import host_digest, run_conditions
 from commsim.measure.gpu import Gpus, gpus
 from commsim.measure.rank_environment import (
     gloo_interface,
     library_environment,
+    meaning,
     own_address,
     sharing,
     watchdog_environment,
@@ -116,3 +117,36 @@ def differences(expects: dict[str, Any], machine: dict[str, Any], ranks: int) ->
     if "nccl" in expects and machine.get("nccl") not in (None, expects["nccl"]):
         notes.append(f"the scenario has NCCL {expects['nccl']}, found {machine.get('nccl')}")
     return notes
+
+
+_MEASURES = {
+    "torch": "torch.distributed's calls: the library's time with the launch from Python and c10d before it; medians "
+    "over the calls of the slowest rank",
+    "libnccl": "NCCL's calls, many in a row with one synchronisation, as nccl-tests; means over the calls and ranks",
+}
+
+
+def conditions_of(run: Run, seat: Seat, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What ``run.json`` says of a run, from what every rank runs on."""
+    machine = run_conditions(ranks)
+    version = seat.gpu.nccl_version() if seat.gpu is not None else None
+    asked = {
+        "graph_launches": run.graph,
+        "register": "" if run.register == "none" else run.register,
+        "split": run.split,
+        "library_env": run.env,
+    }
+    notes = {
+        "differs": differences(run.expects, machine, run.world_size),
+        "meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ),
+    }
+    return {
+        **run.description(),
+        "mode": run.mode,
+        "measures": _MEASURES[run.runner],
+        **{name: value for name, value in asked.items() if value},
+        "ranks_per_gpu": run.ranks_per_gpu,
+        **machine,
+        **{name: value for name, value in notes.items() if value},
+        **run.conditions,
+    }

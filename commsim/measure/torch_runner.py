@@ -6,19 +6,17 @@ input; under torchrun or srun the command line calls `run_rank` in the process t
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,44 +26,32 @@ from commsim.measure.capture import begin as begin_capture
 from commsim.measure.capture import capture_environment, is_captured
 from commsim.measure.capture import finish as finish_capture
 from commsim.measure.communicator import Communicator
-from commsim.measure.conditions import nccl_configuration, rank_conditions, run_conditions
+from commsim.measure.conditions import nccl_configuration, rank_conditions
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
 from commsim.measure.libnccl import NcclFaultError
 from commsim.measure.link_counters import Counters
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.operations import ReadyCollective, operation
-from commsim.measure.rank_environment import meaning
+from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.run import Repeat, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
-from commsim.measure.seat import differences, take_seat
+from commsim.measure.seat import conditions_of, take_seat
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, row_of, sample
 from commsim.units import format_bytes
 
 T = TypeVar("T")
 
-FAILED = 1
-
 LEAST_PATIENCE_S = 8.0
 
 _WATCHDOG_FIRST_S = 60.0
 """By which ranks wait longer over gloo than NCCL's watchdog does, which says what hangs."""
 
-_MEASURES = {
-    "torch": "torch.distributed's calls: the library's time with the launch from Python and c10d before it; medians "
-    "over the calls of the slowest rank",
-    "libnccl": "NCCL's calls, many in a row with one synchronisation, as nccl-tests; means over the calls and ranks",
-}
-
 _PATIENCE_S = 1.0
 """For which a rank that failed waits for the word of another that failed before it."""
-
-
-class _NoAnswerError(MeasurementError):
-    """A rank waited for another longer than allowed. It closes its connections, which the others take for its loss."""
 
 
 def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
@@ -88,7 +74,7 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
             rank.measure()
     except CommsimError as error:
         # Who fails because another one failed says what that one said; who waited in vain is the first to know.
-        reason = meeting.told(0.0 if isinstance(error, _NoAnswerError) else _PATIENCE_S)
+        reason = meeting.told(0.0 if isinstance(error, NoAnswerError) else _PATIENCE_S)
         meeting.leave(str(error))
         raise MeasurementError(f"{place}: {reason or error}") from None
     finally:
@@ -123,7 +109,7 @@ class _Rank:
             raise
         except Exception as error:
             self._give_up()
-            raise _failure(self.doing, error) from error
+            raise failure_of(self.doing, error) from error
         finally:
             if self.folder is not None:
                 self.folder.close()
@@ -233,7 +219,7 @@ class _Rank:
             state = {"state": gpu_state(seat.gpu, seat.index)}
             state |= {"host": host_conditions(seat.gpu)} if first_of_host else {}
         ranks = self._of_all((mine, state))
-        self.conditions = self._conditions([own for own, _ in ranks])
+        self.conditions = conditions_of(self.run, seat, [own for own, _ in ranks])
         if seat.gpu is not None:
             hosts = [more["host"] for _, more in ranks if "host" in more]
             self.conditions |= {"gpu_states": {"before": [more["state"] for _, more in ranks]}, "machines": hosts}
@@ -289,31 +275,6 @@ class _Rank:
         finished = self._of_all(set() if self.folder is None else self.folder.finished)[0]
         return [point for point in self.run.points() if point.key not in finished]
 
-    def _conditions(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        run = self.run
-        machine = run_conditions(ranks)
-        version = self.seat.gpu.nccl_version() if self.seat.gpu is not None else None
-        asked = {
-            "graph_launches": run.graph,
-            "register": "" if run.register == "none" else run.register,
-            "split": run.split,
-            "library_env": run.env,
-        }
-        notes = {
-            "differs": differences(run.expects, machine, run.world_size),
-            "meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ),
-        }
-        return {
-            **run.description(),
-            "mode": run.mode,
-            "measures": _MEASURES[run.runner],
-            **{name: value for name, value in asked.items() if value},
-            "ranks_per_gpu": run.ranks_per_gpu,
-            **machine,
-            **{name: value for name, value in notes.items() if value},
-            **run.conditions,
-        }
-
     def _measure(self, point: Repeat) -> str | None:
         """Measures one row; returns what is wrong on this rank, None if nothing.
 
@@ -364,7 +325,7 @@ class _Rank:
         except (RuntimeError, MemoryError) as error:
             if not gpus().is_out_of_memory(error):
                 raise
-            mine = _first_line(error)
+            mine = first_line(error)
         try:
             every = self._of_all(mine)
         except RuntimeError as error:  # the others stand where they wait for this rank
@@ -461,47 +422,6 @@ def _kept(
     if fault is None:
         print(text(record), flush=True)
     return fault
-
-
-def _failure(doing: str, error: BaseException) -> MeasurementError:
-    """A fault of torch while doing ``doing``, in one line."""
-    first, lowered = _first_line(error), str(error).lower()
-    if gpus().is_out_of_memory(error):
-        return MeasurementError(f"{doing}: out of memory ({first[:160]})")
-    if any(sign in lowered for sign in ("connection closed", "connection reset", "broken pipe", "socket closed")):
-        return MeasurementError(f"{doing}: a rank was lost ({first[:160]})")
-    if "timed out" in lowered or "timeout" in lowered:
-        return _NoAnswerError(
-            f"{doing}: no answer from another rank within the time allowed, --timeout ({first[:160]})"
-        )
-    return MeasurementError(f"{doing}: {type(error).__name__}: {first[:240]}")
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error says, as far as it concerns a user."""
-    text = re.sub(r"\[[^\]]*/([\w.]+:\d+)\] ", "", str(error).strip())  # gloo begins with a path of its build machine
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return first.split(" This is typically caused")[0].rstrip(".")
-
-
-def die_with_parent() -> None:
-    """Has Linux kill this process when the launcher dies, however it dies: no rank is left behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(os.environ.get("COMMSIM_LAUNCHER", os.getppid())):
-            os._exit(FAILED)  # it died before the line above
-
-
-def end_process(status: int) -> NoReturn:
-    """Ends this process without taking Python apart.
-
-    gloo's threads outlive their group wherever DDP, FSDP or a device mesh still holds it, and now and then one of them
-    touches what Python has freed already: SIGABRT after a run without fault (pytorch/pytorch#179291).
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # whoever read it has gone
-            stream.flush()
-    os._exit(status)
 
 
 def main() -> int:
