@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -77,16 +78,14 @@ class RunFolder:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as fault:
             raise MeasurementError(f"{self.path}: cannot be written: {fault.strerror}") from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._descriptor)
-            raise MeasurementError(f"{self.path}: another run is writing it; use another --out") from None
-        try:
+        with ExitStack() as on_fault:
+            on_fault.callback(os.close, self._descriptor)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise MeasurementError(f"{self.path}: another run is writing it; use another --out") from None
             self._take_up(fingerprint)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+            on_fault.pop_all()
 
     def _take_up(self, fingerprint: str) -> None:
         """Reads what an earlier run of the same run left, and cuts off a line that it could not finish."""
@@ -151,9 +150,8 @@ class RunFolder:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError):
-            raise MeasurementError(
-                f"{self.path.parent / TRAINING}: cannot be read; use another --out, or --fresh"
-            ) from None
+            path = self.path.parent / TRAINING
+            raise MeasurementError(f"{path}: cannot be read; use another --out, or --fresh") from None
 
     def close(self) -> None:
         """Lets another run have the folder."""
