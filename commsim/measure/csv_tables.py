@@ -218,16 +218,10 @@ def _group(record: CsvRecord, side: str) -> Group:
 def csv_records(stream: TextIO, path: Path, separator: str = ",") -> Iterator[CsvRecord]:
     """The rows below the header."""
     reader = csv.reader(stream, delimiter=separator)
-    header: list[str] = []
-    count = 0
+    lines = filter(None, reader)
     try:
-        for fields in reader:
-            if not fields:
-                continue
-            if not header:
-                header = [name.strip() for name in fields]
-                continue
-            count += 1
+        header = [name.strip() for name in next(lines, [])]
+        for count, fields in enumerate(lines, start=1):
             if count > _ROW_LIMIT:
                 raise error(path, reader.line_num, f"more than {_ROW_LIMIT} rows; expected the table of one log")
             if len(fields) > len(header):
