@@ -14,7 +14,7 @@ from typing import Any, Literal
 import commsim
 from commsim.collectives.semantics import ITEM_BYTES, PAIRWISE, REDUCING, ROOTED, WHOLE, collective
 from commsim.errors import MeasurementError
-from commsim.measure.splits import group_size
+from commsim.measure.splits import group_of
 
 ARRIVAL_S = 300.0
 """For how long ranks wait for each other to come: a cold cluster loads its libraries from a shared disk."""
@@ -203,7 +203,7 @@ class Run:
     @property
     def group_size(self) -> int:
         """Ranks per communicator: all of them, but for a split."""
-        return group_size(self.split, self.world_size)
+        return len(group_of(self.split, self.world_size, 0))
 
     def through_libnccl(self, task: Task) -> bool:
         """Whether the collective of a task is called in libnccl itself; a schedule of ours needs torch's sends."""
