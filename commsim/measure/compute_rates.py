@@ -172,18 +172,22 @@ def _both_ways(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> Calla
     return lambda: forward().sum().backward()
 
 
+def seconds_of(call: Callable[[], Any], gpu: Gpus | None) -> float:
+    """Seconds of one call, until the GPU, where there is one, has done everything."""
+    wait = gpu.synchronize if gpu is not None else (lambda: None)
+    wait()
+    start = time.perf_counter()
+    call()
+    wait()
+    return time.perf_counter() - start
+
+
 def _timed(call: Callable[[], Any], gpu: Gpus | None, repeats: int) -> tuple[float, float]:
     """Median and least seconds of a call, after two to warm up; of what fits into `ENOUGH_S` where a call is slow."""
     seconds: list[float] = []
     begun = time.perf_counter()
     while len(seconds) < repeats + _WARMUP and (not seconds or time.perf_counter() - begun < ENOUGH_S):
-        if gpu is not None:
-            gpu.synchronize()
-        start = time.perf_counter()
-        call()
-        if gpu is not None:
-            gpu.synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(seconds_of(call, gpu))
     warm = seconds[_WARMUP:] or seconds[-1:]
     return sorted(warm)[len(warm) // 2], min(warm)
 

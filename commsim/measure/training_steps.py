@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import resource
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from commsim.measure.compute_rates import float32_products
+from commsim.measure.compute_rates import float32_products, seconds_of
 from commsim.measure.conditions import text_of
 from commsim.measure.gpu import Gpus
 from commsim.measure.parallelisms import PARALLELISMS, Step, micro_batches
@@ -115,17 +114,8 @@ def _timed(step: Step, steps: int, gpu: Gpus | None, *, together: bool = True) -
     for _ in range(steps):
         if together:
             barrier()
-        _wait(gpu)
-        start = time.perf_counter()
-        step()
-        _wait(gpu)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(seconds_of(step, gpu))
     return seconds
-
-
-def _wait(gpu: Gpus | None) -> None:
-    if gpu is not None:
-        gpu.synchronize()
 
 
 def _release(gpu: Gpus | None) -> None:
