@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commsim.lab.ranks import Ranks
+    from commsim.lab.session import Clock
     from commsim.measure.rendezvous import Place
 
 
@@ -72,7 +73,7 @@ def gpu(
         raise CommsimError(f"--only: found {', '.join(map(repr, unknown))}, expected some of {', '.join(PARTS)}")
     place = place_from(os.environ)
     if place is not None and place.rank:
-        from commsim.measure.torch_runner import end_process  # takes seconds, as it brings torch
+        from commsim.measure.rank_end import end_process
 
         follow(place, ARRIVAL_S)
         end_process(0)
@@ -99,9 +100,8 @@ def _lead(
     timeout_s: float,
 ) -> None:
     """Measures as long as there is time, then writes the report, also of what an interrupt or a fault has left."""
-    from commsim.lab.clock import Clock
     from commsim.lab.ranks import StartedHere
-    from commsim.lab.session import Session
+    from commsim.lab.session import Clock, Session
 
     interrupted = False
     faults: list[str] = []
@@ -170,9 +170,8 @@ def _of_this_machine(ranks: Ranks) -> dict[str, object]:
 def _report(folder: Path, faults: list[str], notes: list[str]) -> None:
     """Judges what is in the folder and writes the report and the zip."""
     from commsim.files import write_atomically
-    from commsim.lab.findings import conclude
+    from commsim.lab.findings import conclude, left_out_or_slowed, wrong_data
     from commsim.lab.folder import REPORT, pack
-    from commsim.lab.incidents import left_out_or_slowed, wrong_data
     from commsim.lab.page import lab_page, summary
     from commsim.report.page import html
 

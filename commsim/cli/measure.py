@@ -258,17 +258,19 @@ def _by_ranks(run: Run, place: Place | None, folder: Path, port: int | None, bed
     if place is None or place.rank == 0:
         typer.echo(heading(run))
     if place is None and bed is not None:
-        from commsim.measure.testbed import Testbed
+        from commsim.measure.testbed import standing_testbed
+        from commsim.measure.wiring import address
 
-        with interrupts(), Testbed(bed) as built:
-            launch(run, typer.echo, hosts=built.hosts(), address=built.address, port=port)
+        with interrupts(), standing_testbed(bed) as hosts:
+            launch(run, typer.echo, hosts=hosts, address=address(0), port=port)
     elif place is None:
         launch(run, typer.echo, port=port)
     else:
         require_torch()
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", log_level(run))  # before torch is imported
         before = time.monotonic()
-        from commsim.measure.torch_runner import end_process, run_rank  # takes seconds, as it brings torch
+        from commsim.measure.rank_end import end_process
+        from commsim.measure.torch_runner import run_rank  # takes seconds, as it brings torch
 
         run_rank(run, place, time.monotonic() - before)
         if place.rank == 0:

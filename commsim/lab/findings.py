@@ -1,4 +1,4 @@
-"""What a laboratory's folder says: measured against predicted, calibrated, and NCCL's choices beside the model's."""
+"""What a laboratory's folder says: measured against predicted, calibrated, NCCL's choices beside the model's."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from commsim.accuracy.calibration import Calibration, calibrate
+from commsim.accuracy.calibration_models import model_of
+from commsim.accuracy.compare import compare
+from commsim.accuracy.judge import CurveSource, judged
+from commsim.accuracy.verdict import Verdict, verdict
+from commsim.accuracy.whatif import Tried, predicted_curve
 from commsim.collectives.semantics import RING_PASSES
-from commsim.errors import CommsimError, MeasurementError
+from commsim.errors import CommsimError
 from commsim.files import write_atomically
 from commsim.lab.machine import SCENARIO
-from commsim.measure.capture import CHOICES
-from commsim.measure.run_folder import TABLE, TRAINING
-
-if TYPE_CHECKING:
-    from commsim.accuracy.calibration import Calibration
-    from commsim.accuracy.verdict import Verdict
-    from commsim.accuracy.whatif import Tried
-    from commsim.measure.records import Curve
-    from commsim.nccl.predict import Predictor
-    from commsim.scenario.schema import Scenario
-
-COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "steps", "rates"
-GRAPHS, REGISTERED = "graphs", "registered"
-"""Folders of a laboratory."""
-
-PARAMS = "params.yaml"
+from commsim.lab.stages import COLLECTIVES, FORCED, GRAPHS, PARAMS, RATES, REGISTERED, SINGLE, STEPS
+from commsim.measure.capture import CHOICES, read_object
+from commsim.measure.parsers import read_measured
+from commsim.measure.records import Curve
+from commsim.measure.run_folder import TABLE, TRAINING, read_conditions
+from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.version import parse_version
+from commsim.report.calibration import params_yaml, plot_residuals
+from commsim.report.plots import figure_bytes
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.params import nccl_graphs
+from commsim.scenario.schema import Scenario
+from commsim.scenario.setting import build_topology
+from commsim.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -104,15 +108,13 @@ def conclude(folder: Path, progress: Callable[[str], None] = lambda text: None) 
                 findings.gaps.append(f"{name}: {error}")
     _traffic(folder / COLLECTIVES, findings)
     findings.calls = _table(folder / SINGLE / TABLE)
-    findings.steps = _items(folder / STEPS / TRAINING)
+    findings.steps = read_object(folder / STEPS / TRAINING).get("items", [])
     findings.variants = list(_variants(folder))
     findings.rates = _table(folder / RATES / "rates.csv")
     return findings
 
 
 def _scenario(folder: Path, findings: Findings) -> Scenario | None:
-    from commsim.scenario.load import load_scenarios
-
     path = folder / SCENARIO
     if not path.exists():
         findings.gaps.append("the machine could not be described: nothing is predicted for it")
@@ -126,8 +128,6 @@ def _scenario(folder: Path, findings: Findings) -> Scenario | None:
 
 def _curves(laboratory: Path, name: str, findings: Findings) -> list[Curve]:
     """The curves of a stage."""
-    from commsim.measure.parsers import read_measured
-
     folder = laboratory / name
     if not (folder / TABLE).exists():
         return []
@@ -140,11 +140,6 @@ def _curves(laboratory: Path, name: str, findings: Findings) -> list[Curve]:
 
 def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
     """Each curve against the prediction that commsim ships with, before any calibration."""
-    from commsim.accuracy.compare import compare
-    from commsim.accuracy.judge import CurveSource, judged
-    from commsim.accuracy.verdict import verdict
-    from commsim.accuracy.whatif import predicted_curve
-
     why: dict[str, list[str]] = {}
     source = CurveSource(Path(scenario.source), Path(scenario.source).parent, None, scenario)
     nameless = [replace(curve, source=f"{COLLECTIVES}/{TABLE}") for curve in curves]  # a whole path may name a user
@@ -160,12 +155,6 @@ def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
 def _calibrate(
     scenario: Scenario, curves: list[Curve], folder: Path, findings: Findings, progress: Callable[[str], None]
 ) -> None:
-    from commsim.accuracy.calibration import calibrate
-    from commsim.accuracy.calibration_models import model_of
-    from commsim.report.calibration import params_yaml, plot_residuals
-    from commsim.report.plots import figure_bytes
-    from commsim.scenario.setting import build_topology
-
     if not curves:
         findings.gaps.append("calibrating: no curve has been measured")
         return
@@ -178,57 +167,32 @@ def _calibrate(
 
 
 def _choices(scenario: Scenario, folder: Path, findings: Findings) -> None:
-    if not (folder / CHOICES).exists():
+    if (folder / CHOICES).exists():
+        findings.choices = logged_choices(scenario, folder / CHOICES)
+    else:
         findings.gaps.append("NCCL's own choices were not captured")
-        return
-    findings.choices = _compared(scenario, folder / CHOICES)
 
 
-def logged_choices(folder: Path) -> list[Choice]:
-    """NCCL's logged choices beside those of the model, each call once; a CommsimError where the folder has none."""
-    from commsim.scenario.load import load_scenarios
-
-    for name in (SCENARIO, CHOICES):
-        if not (folder / name).exists():
-            raise MeasurementError(f"{folder} holds no {name}")
-    return _compared(load_scenarios(folder / SCENARIO)[0], folder / CHOICES)
-
-
-def _compared(scenario: Scenario, path: Path) -> list[Choice]:
-    model = _predictor(scenario)
-    choices: dict[Choice, None] = {}
-    for logged in json.loads(path.read_text(encoding="utf-8"))["choices"]:
-        channels, nbytes = logged.get("channels"), int(logged["nbytes"])
-        if logged["collective"] in RING_PASSES:  # NCCL logs the bytes of one rank (src/enqueue.cc: count times element)
-            nbytes *= model.system.ranks
-        ours = model.predict(logged["collective"], nbytes)
-        choice = Choice(
-            logged["collective"],
-            nbytes,
-            f"{logged['algorithm']}/{logged['protocol']}",
-            f"{ours.algorithm}/{ours.protocol}",
-            channels,
-            ours.channels,
-        )
-        choices[choice] = None
-    return list(choices)
-
-
-def _predictor(scenario: Scenario) -> Predictor:
-    from commsim.nccl.predict import Options, Predictor
-    from commsim.nccl.version import parse_version
-    from commsim.scenario.params import nccl_graphs
-    from commsim.scenario.setting import build_topology
-
-    topology = build_topology(scenario)
+def logged_choices(scenario: Scenario, path: Path) -> list[Choice]:
+    """NCCL's logged choices in a ``nccl_choices.json`` beside those of the model, each call once."""
+    topology, library = build_topology(scenario), scenario.library
     options = Options(
-        parse_version(scenario.library.version),
-        dict(scenario.library.env),
-        scenario.library.launch_mode,
+        parse_version(library.version),
+        dict(library.env),
+        library.launch_mode,
         exact=True,
         graphs=nccl_graphs(scenario, topology),
     )
-    return Predictor(topology, options)
+    model = Predictor(topology, options)
+    choices: dict[Choice, None] = {}
+    for logged in json.loads(path.read_text(encoding="utf-8"))["choices"]:
+        collective, nbytes = logged["collective"], int(logged["nbytes"])
+        if collective in RING_PASSES:  # NCCL logs the bytes of one rank (src/enqueue.cc: count times element)
+            nbytes *= model.system.ranks
+        ours = model.predict(collective, nbytes)
+        log, modelled = f"{logged['algorithm']}/{logged['protocol']}", f"{ours.algorithm}/{ours.protocol}"
+        choices[Choice(collective, nbytes, log, modelled, logged.get("channels"), ours.channels)] = None
+    return list(choices)
 
 
 def _traffic(folder: Path, findings: Findings) -> None:
@@ -255,16 +219,46 @@ def _variants(folder: Path) -> Iterator[Variant]:
                 yield Variant(name, row["collective"], int(row["size_bytes"]), *times)
 
 
-def _items(path: Path) -> list[Mapping[str, Any]]:
-    try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["items"])
-    except (OSError, ValueError, KeyError):
-        return []
-
-
 def _table(path: Path) -> list[Mapping[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             return list(csv.DictReader(stream))
     except (OSError, ValueError):
         return []
+
+
+def wrong_data(folder: Path) -> Iterator[str]:
+    """Rows whose result was not what it must be: what a machine says that computes or carries wrongly."""
+    for stage in _stages(folder):
+        if rows := [row for row in _table(stage / TABLE) if _wrong(row)]:
+            first = f"{rows[0]['collective']} of {format_bytes(int(rows[0]['size_bytes']))}"
+            yield (
+                f"{stage.relative_to(folder)}: wrong data in {first}{_and_more(len(rows) - 1)}, up to "
+                f"{max(map(_wrong, rows))} elements"
+            )
+
+
+def left_out_or_slowed(folder: Path) -> Iterator[str]:
+    """Rows for which a GPU had no room, and GPUs that ran slower than they can while rows were measured."""
+    for stage in _stages(folder):
+        conditions = read_conditions(stage)
+        missing = conditions.get("left_out") or []
+        if missing:
+            first = f"{missing[0]['what']} is left out{_and_more(len(missing) - 1)}"
+            yield f"{stage.relative_to(folder)}: {first}, {missing[0]['why']}"
+        for rank, reasons in (conditions.get("slowed") or {}).items():
+            yield f"{stage.relative_to(folder)}: the GPU of rank {rank} was slowed down: {', '.join(reasons)}"
+
+
+def _stages(folder: Path) -> list[Path]:
+    named = [folder / name for name in (COLLECTIVES, SINGLE, STEPS, GRAPHS, REGISTERED)]
+    return [stage for stage in [*named, *sorted((folder / FORCED).glob("*/"))] if (stage / TABLE).is_file()]
+
+
+def _wrong(row: Mapping[str, str]) -> int:
+    """Elements of a row that were wrong, in the worse place."""
+    return max(int(row[name]) if (row.get(name) or "").isdigit() else 0 for name in ("oop_wrong", "ip_wrong"))
+
+
+def _and_more(count: int) -> str:
+    return f" and {count} more row{'s' * (count > 1)}" if count else ""

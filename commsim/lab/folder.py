@@ -8,30 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from commsim.errors import CommsimError, MeasurementError
-from commsim.lab.findings import COLLECTIVES, FORCED, GRAPHS, PARAMS, RATES, REGISTERED, SINGLE, STEPS
 from commsim.lab.machine import SCENARIO, TOPOLOGY
+from commsim.lab.stages import COLLECTIVES, FORCED, GRAPHS, PARAMS, RATES, REGISTERED, SINGLE, STEPS
 from commsim.measure.capture import CHOICES
 from commsim.measure.capture import FOLDER as CAPTURE
 from commsim.measure.run_folder import read_conditions
 
 REPORT = "report.html"
 
-_OWN = (
-    CAPTURE,
-    CHOICES,
-    COLLECTIVES,
-    SINGLE,
-    FORCED,
-    GRAPHS,
-    REGISTERED,
-    STEPS,
-    RATES,
-    SCENARIO,
-    TOPOLOGY,
-    PARAMS,
-    "calibration.png",
-    REPORT,
-)
+_STAGES = (COLLECTIVES, SINGLE, FORCED, GRAPHS, REGISTERED, STEPS, RATES)
+_OWN = (*_STAGES, CAPTURE, CHOICES, SCENARIO, TOPOLOGY, PARAMS, "calibration.png", REPORT)
 _NOT_MAILED = (".log", ".lock", ".part")
 """Raw logs of NCCL name hosts and addresses."""
 
@@ -48,21 +34,20 @@ def begin(folder: Path) -> None:
 
 
 def expect(folder: Path) -> None:
-    """Returns if an earlier laboratory has left something in the folder, else a CommsimError."""
+    """Raise a CommsimError if no earlier laboratory has left anything in the folder."""
     if not any((folder / name).exists() for name in _OWN):
         raise CommsimError(f"--out {folder}: found nothing that was measured, expected a folder of `commsim gpu`")
 
 
 def expect_same(folder: Path, machine: Mapping[str, object]) -> None:
-    """Returns if the folder's collectives were measured on such a machine, or not at all; else a CommsimError.
+    """Raise a CommsimError if the folder's collectives were measured on another machine.
 
     `machine` has what stays the same all through a laboratory, by the names of ``run.json``. Asked before anything is
     captured, since that would overwrite what an earlier machine's NCCL said.
     """
     before = read_conditions(folder / COLLECTIVES)
     now = machine.items()
-    other = [f"{name} was {before[name]}, is {value}" for name, value in now if before.get(name, value) != value]
-    if other:
+    if other := [f"{name} was {before[name]}, is {value}" for name, value in now if before.get(name, value) != value]:
         raise CommsimError(
             f"--out {folder}: holds measurements of another machine ({'; '.join(other)}); use another --out, "
             "or --fresh to start over"

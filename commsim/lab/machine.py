@@ -6,20 +6,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from commsim.errors import CommsimError, MeasurementError, TopologyError
 from commsim.files import write_atomically
 from commsim.lab.stages import MEASURED
+from commsim.measure.gpu import Gpus
+from commsim.nccl.graph_file import read_graph_file
 from commsim.topology.imported import Given, Imported
-
-if TYPE_CHECKING:
-    from commsim.measure.gpu import Gpus
+from commsim.topology.importing import checked, import_file
 
 TOPOLOGY, SCENARIO = "topology.yaml", "scenario.yaml"
 
+_NO_SETTINGS = ("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_HOSTID")  # say what NCCL logs, or where it is
 _SOCKET_GBIT = 10
 """Of an interface whose speed the kernel does not tell, such as loopback (NCCL src/misc/socket.cc and net_socket.cc,
 ncclNetSocketGetSpeed: 10000 Mb/s)."""
@@ -67,14 +68,9 @@ def site_of(gpus: Gpus, ranks: int, ranks_per_gpu: int, choices: Mapping[str, An
         memory_bytes=first.memory_bytes // ranks_per_gpu,
         nccl_version=".".join(map(str, version)),
         network=_network(nodes, ranks_per_gpu, gpus.sysfs),
-        env={name: value for name, value in os.environ.items() if _is_a_setting(name)},
+        env={k: v for k, v in os.environ.items() if k.startswith("NCCL_") and not k.startswith(_NO_SETTINGS)},
         shared=ranks_per_gpu > 1,
     )
-
-
-def _is_a_setting(name: str) -> bool:
-    """Whether a variable says how NCCL works, not what it logs or where."""
-    return name.startswith("NCCL_") and not name.startswith(("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_HOSTID"))
 
 
 def _network(nodes: int, ranks_per_gpu: int, sysfs: Path) -> str:
@@ -82,7 +78,7 @@ def _network(nodes: int, ranks_per_gpu: int, sysfs: Path) -> str:
     if nodes == 1:
         return "none"
     if ranks_per_gpu > 1:
-        return "ethernet"  # sockets (`commsim.measure.nccl_sharing`)
+        return "ethernet"  # sockets (`commsim.measure.rank_environment.sharing`)
     if any((sysfs / "class" / "cxi").glob("*")):
         return "slingshot"
     layers = set()
@@ -102,9 +98,7 @@ def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list
     The graph file is named by the scenario as `library.graph`, so that predictions begin with what NCCL found here.
     Raises TopologyError where the description of the machine is not whole, or not that of the ranks.
     """
-    from commsim.topology.importing import checked, import_file
-
-    imported = import_file(topology_xml, Given(sm=site.sm, network=_given_network(site)))
+    imported = import_file(topology_xml, Given(sm=site.sm, network=None if site.network == "none" else site.network))
     gpus = sum(kind == "gpu" for kind in imported.data["node"]["vertices"].values())
     if gpus * site.nodes != site.ranks:
         raise TopologyError(
@@ -116,23 +110,18 @@ def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list
     checked(imported, topology_xml, site.nodes)
     text = yaml.safe_dump(imported.data, sort_keys=False, default_flow_style=None, width=110)
     write_atomically(folder / TOPOLOGY, text)
-    graph, note = _graph(site, graphs)
-    write_atomically(folder / SCENARIO, scenario_text(site, str(graph.relative_to(folder)) if graph else None))
-    return [*notes, *([note] if note else [])]
-
-
-def _graph(site: Site, graphs: Path) -> tuple[Path | None, str]:
-    """The file of NCCL's graphs, or None and the reason why predictions search them anew."""
-    from commsim.nccl.graph_file import read_graph_file
-
     try:
         misfit = read_graph_file(graphs).misfit(site.gpus_per_node, site.nodes)
     except (CommsimError, OSError) as error:
         misfit = str(error)
-    return (None, f"NCCL's own graphs are not used: {misfit}") if misfit else (graphs, "")
+    if misfit:  # predictions search the graphs anew
+        notes.append(f"NCCL's own graphs are not used: {misfit}")
+    graph = None if misfit else str(graphs.relative_to(folder))
+    write_atomically(folder / SCENARIO, _scenario_text(site, graph))
+    return notes
 
 
-def scenario_text(site: Site, graph: str | None) -> str:
+def _scenario_text(site: Site, graph: str | None) -> str:
     """The scenario of the machine: its topology file, NCCL's version and environment, its graphs, its collectives."""
     library: dict[str, Any] = {"name": "nccl", "version": site.nccl_version}
     if graph is not None:
@@ -147,10 +136,6 @@ def scenario_text(site: Site, graph: str | None) -> str:
     }
     head = "# Written by `commsim gpu` from what NCCL said of this machine.\n"
     return head + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
-
-
-def _given_network(site: Site) -> str | None:
-    return None if site.network == "none" else site.network
 
 
 def _with_a_socket(imported: Imported) -> str:

@@ -56,6 +56,13 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
     )
 
 
+_SIZE = Column("size", number=True)
+
+
+def _bytes(nbytes: int) -> Cell:
+    return Cell(format_bytes(nbytes), float(nbytes))
+
+
 def _agreement(choices: list[Choice]) -> str:
     same = sum(choice.agrees for choice in choices)
     return f"NCCL's logged algorithms and protocols are those of the model in {same} of {len(choices)} calls."
@@ -64,27 +71,23 @@ def _agreement(choices: list[Choice]) -> str:
 def _choices(choices: list[Choice]) -> Part:
     rows = [
         (
-            c.collective, Cell(format_bytes(c.nbytes), float(c.nbytes)), c.logged, c.predicted,
+            c.collective, _bytes(c.nbytes), c.logged, c.predicted,
             "" if c.logged_channels is None else c.logged_channels, c.predicted_channels,
             "" if c.agrees else "differs",
         )
         for c in choices
     ]  # fmt: skip
-    head: list[str | Column] = [
-        "collective", Column("size", number=True), "NCCL's log", "the model", "channels logged", "of the model", "",
-    ]  # fmt: skip
+    head: list[str | Column] = ["collective", _SIZE, "NCCL's log", "the model", "channels logged", "of the model", ""]
     return table(head, rows, "Algorithm/protocol of each call, and how many channels it was spread over.")
 
 
 def _traffic(findings: Findings) -> Part:
     rows = [
-        (name, Cell(format_bytes(size), float(size)), measured, predicted, 100 * (measured / predicted - 1))
+        (name, _bytes(size), measured, predicted, 100 * (measured / predicted - 1))
         for name, size, measured, predicted in findings.traffic
         if predicted
     ]
-    head: list[str | Column] = [
-        "collective", Column("size", number=True), "counted (B)", "of the schedule (B)", "difference (%)",
-    ]  # fmt: skip
+    head: list[str | Column] = ["collective", _SIZE, "counted (B)", "of the schedule (B)", "difference (%)"]
     note = "Bytes that all ranks together sent in one call: ranks of a node that share an adapter are not told apart."
     return table(head, rows, note)
 
@@ -92,29 +95,29 @@ def _traffic(findings: Findings) -> Part:
 def _calls(findings: Findings) -> Part:
     rows = [
         (
-            row["collective"], Cell(format_bytes(int(row["size_bytes"])), float(row["size_bytes"])),
+            row["collective"],
+            _bytes(int(row["size_bytes"])),
             *(float(row[name]) if row.get(name) else "" for name in ("oop_time_us", "ip_time_us")),
         )
         for row in findings.calls
-    ]  # fmt: skip
+    ]
     head: list[str | Column] = [
-        "collective", Column("size", number=True), Column("out of place (us)", number=True),
-        Column("in place (us)", number=True),
-    ]  # fmt: skip
+        "collective",
+        _SIZE,
+        *(Column(name, number=True) for name in ("out of place (us)", "in place (us)")),
+    ]
     return table(head, rows, "One rank with a GPU for itself sends nothing: what calling and launching costs.")
 
 
 def _variants(findings: Findings) -> Part:
     rows = [
         (
-            v.way, v.collective, Cell(format_bytes(v.nbytes), float(v.nbytes)), float(microseconds(v.time_s)),
-            float(microseconds(v.plain_s)), 100 * (v.time_s / v.plain_s - 1),
+            v.way, v.collective, _bytes(v.nbytes), float(microseconds(v.time_s)), float(microseconds(v.plain_s)),
+            100 * (v.time_s / v.plain_s - 1),
         )
         for v in findings.variants
     ]  # fmt: skip
-    head: list[str | Column] = [
-        "as", "collective", Column("size", number=True), "time (us)", "without (us)", "difference (%)",
-    ]  # fmt: skip
+    head: list[str | Column] = ["as", "collective", _SIZE, "time (us)", "without (us)", "difference (%)"]
     return table(head, rows, "The same calls launched as CUDA graphs, and on memory registered with all ranks.")
 
 

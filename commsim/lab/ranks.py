@@ -5,9 +5,7 @@ A lost rank or a faulted GPU takes one stage with it. A nursery forks them, so t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Protocol
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import beside, capture_beside, capture_here, launch
@@ -23,22 +21,6 @@ _IDLE_S = 3600.0
 """For how long a rank waits for the next stage: rank 0 measures rates or describes the machine meanwhile."""
 
 
-class Ranks(Protocol):
-    """Who measures."""
-
-    world_size: int
-    ranks_per_gpu: int
-
-    def capture(self, run: Run) -> None:
-        """Has NCCL say what it chooses for a run, untimed; what is missing afterwards could not be had."""
-
-    def measure(self, run: Run) -> None:
-        """Measures a run into its folder; MeasurementError where it cannot go on."""
-
-    def end(self) -> None:
-        """Lets the ranks go; nothing is measured afterwards."""
-
-
 class StartedHere:
     """Ranks of this computer."""
 
@@ -48,12 +30,15 @@ class StartedHere:
         self._nursery: Nursery | None = None
 
     def capture(self, run: Run) -> None:
+        """Has NCCL say what it chooses for a run, untimed; what is missing afterwards could not be had."""
         capture_here(run, self._show, port=self._port, nursery=self._begun())
 
     def measure(self, run: Run) -> None:
+        """Measures a run into its folder; MeasurementError where it cannot go on."""
         launch(run, self._show, port=self._port, nursery=self._begun())
 
     def end(self) -> None:
+        """Lets the ranks go; nothing is measured afterwards."""
         if self._nursery is not None:
             self._nursery.close()
             self._nursery = None
@@ -92,6 +77,9 @@ class Joined:
         self._number += 1
 
 
+Ranks = StartedHere | Joined
+
+
 def follow(place: Place, arrival_s: float) -> None:
     """What a process of torchrun or srun other than that of rank 0 does: what rank 0 says, until it says no more.
 
@@ -113,12 +101,9 @@ def follow(place: Place, arrival_s: float) -> None:
 
 def _next(meeting: Rendezvous, number: int) -> str:
     """What to measure next, as JSON; empty when nothing is left. Raises MeasurementError when rank 0 is gone."""
-    until = time.monotonic() + _IDLE_S
     try:
-        while not meeting.store.check([_key(number)]):
-            if time.monotonic() > until:
-                raise MeasurementError(f"{meeting.place}: rank 0 has said nothing for {_IDLE_S:.0f} s")
-            time.sleep(_POLL_S)
+        if not meeting.has([_key(number)], _IDLE_S, _POLL_S):
+            raise MeasurementError(f"{meeting.place}: rank 0 has said nothing for {_IDLE_S:.0f} s")
         return str(meeting.store.get(_key(number)).decode())
     except RuntimeError:  # of torch, when the store is gone
         raise MeasurementError(f"{meeting.place}: rank 0 has stopped") from None

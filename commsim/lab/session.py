@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from commsim.errors import CommsimError, MeasurementError
-from commsim.lab.clock import Clock
-from commsim.lab.findings import COLLECTIVES, FORCED, GRAPHS, RATES, REGISTERED, SINGLE, STEPS
+from commsim.lab import stages
 from commsim.lab.machine import SCENARIO, Site, describe, site_of
 from commsim.lab.ranks import Ranks
-from commsim.lab.stages import (
-    BUFFERS,
-    GRAPH_LAUNCHES,
-    LARGEST_BYTES,
-    MEASURED,
-    SHARED_LARGEST_BYTES,
-    collective_tasks,
-    forced,
-    forced_tasks,
-    largest_bytes,
-    registration,
-    sizes,
-    step_tasks,
-    variant_tasks,
-)
+from commsim.lab.stages import COLLECTIVES, FORCED, GRAPHS, MEASURED, RATES, REGISTERED, SINGLE, STEPS
 from commsim.measure.capture import CHOICES, read_object
 from commsim.measure.gpu import gpus
 from commsim.measure.run import Run, Task
@@ -45,6 +31,23 @@ _STEP_ITERATIONS = 10
 
 _CAPTURED_BYTES = tuple(8 << 3 * k for k in range(10))  # 8 B .. 1 GiB: choices change a few times on the way
 _CAPTURED = tuple(name for name in MEASURED if name in FUNCTIONS)
+
+
+@dataclass
+class Clock:
+    """So many seconds from now on; `left` is what remains until a part of them has passed."""
+
+    seconds: float
+    start: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.start
+
+    def left(self, part: float = 1.0) -> float:
+        """Seconds until `part` of the whole time has passed; zero when it has."""
+        return max(0.0, part * self.seconds - self.spent)
 
 
 @dataclass
@@ -68,31 +71,31 @@ class Session:
         site = site_of(gpus(), self.ranks.world_size, self.ranks.ranks_per_gpu, choices)
         self.say(f"this machine: {site}")
         self._describe(site, choices)
-        most = self.most_bytes or (SHARED_LARGEST_BYTES if site.shared else LARGEST_BYTES)
-        largest = largest_bytes(min(site.memory_bytes, BUFFERS * most))
-        collectives = self._run(COLLECTIVES, collective_tasks(largest))
+        most = self.most_bytes or (stages.SHARED_LARGEST_BYTES if site.shared else stages.LARGEST_BYTES)
+        largest = stages.largest_bytes(min(site.memory_bytes, stages.BUFFERS * most))
+        collectives = self._run(COLLECTIVES, stages.collective_tasks(largest))
         if COLLECTIVES in self.parts:
             self._stage("collectives, the most used first", collectives, _UNTIL_COLLECTIVES)
         if COLLECTIVES in self.parts and self.alone is not None:
-            alone = self._run(SINGLE, [Task("all_reduce", sizes(largest)[0])], self.alone)
+            alone = self._run(SINGLE, [Task("all_reduce", stages.sizes(largest)[0])], self.alone)
             self._stage("one rank with the GPU for itself: what a call costs", alone, _UNTIL_COLLECTIVES, self.alone)
         if RATES in self.parts:
             self._rates()
         if STEPS in self.parts:
             stepping = self.alone or self.ranks
-            training = tuple(step_tasks(stepping.world_size, site.memory_bytes, largest))
+            training = tuple(stages.step_tasks(stepping.world_size, site.memory_bytes, largest))
             steps = self._run(STEPS, ranks=stepping, training=training)
             self._stage("training steps", steps, _UNTIL_STEPS, stepping)
         if FORCED in self.parts:
-            for one in forced(_possible(choices)):
-                run = self._run(f"{FORCED}/{one.name}", forced_tasks(largest), env=one.env)
+            for one in stages.forced(_possible(choices)):
+                run = self._run(f"{FORCED}/{one.name}", stages.forced_tasks(largest), env=one.env)
                 self._stage(f"all_reduce by {one.algorithm} over {one.protocol}, forced", run)
         if GRAPHS in self.parts:
-            run = self._run(GRAPHS, variant_tasks(largest), graph=GRAPH_LAUNCHES)
+            run = self._run(GRAPHS, stages.variant_tasks(largest), graph=stages.GRAPH_LAUNCHES)
             self._stage("the same calls as CUDA graphs", run)
         if REGISTERED in self.parts:
-            how = registration(site.nccl_version)
-            run = self._run(REGISTERED, variant_tasks(largest), register=how)
+            how = stages.registration(site.nccl_version)
+            run = self._run(REGISTERED, stages.variant_tasks(largest), register=how)
             self._stage(f"the same calls on registered memory ({how})", run)
         if COLLECTIVES in self.parts:
             self._stage("the remaining sizes", collectives)
@@ -125,8 +128,9 @@ class Session:
 
     def _stage(self, title: str, run: Run, until: float = 1.0, ranks: Ranks | None = None) -> None:
         """One run until a part of the time has passed; a fault is noted, and ends this stage alone."""
-        seconds = self.clock.left(until)
-        if not (run.tasks or run.training) or _is_finished(run):
+        seconds, before = self.clock.left(until), read_conditions(Path(run.out))
+        is_finished = before.get("finished") and before.get("fingerprint") == run.fingerprint()
+        if is_finished or not (run.tasks or run.training):
             return
         if seconds <= 0:
             self.notes.append(f"{title}: no time was left")
@@ -176,12 +180,6 @@ def _possible(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
         for row in choices.get("table", ())
         if row["collective"] == "all_reduce" and row["algbw_GBps"] > 0
     ]
-
-
-def _is_finished(run: Run) -> bool:
-    """Whether an earlier laboratory has measured all of a run."""
-    conditions = read_conditions(Path(run.out))
-    return bool(conditions.get("finished")) and conditions.get("fingerprint") == run.fingerprint()
 
 
 def _line(error: BaseException) -> str:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from commsim.collectives.semantics import NCCL_TESTS
 from commsim.measure.run import Task, TrainingTask
+
+COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "steps", "rates"
+GRAPHS, REGISTERED = "graphs", "registered"
+"""Folders of a laboratory."""
+
+PARAMS = "params.yaml"
+"""What was calibrated."""
 
 SMALLEST_BYTES = 8
 LARGEST_BYTES = 8 << 30
@@ -24,16 +32,8 @@ MEASURED = (*_FIRST, *_LAST)
 BUFFERS = 3
 """Arrays of the size of a message that a rank holds at most: what it sends, what it receives, and room to check it."""
 
-_FORCED = (
-    ("Ring", "Simple"),
-    ("Ring", "LL128"),
-    ("Ring", "LL"),
-    ("Tree", "Simple"),
-    ("Tree", "LL128"),
-    ("Tree", "LL"),
-    ("NVLS", "Simple"),
-    ("NVLSTree", "Simple"),
-)
+_RINGS_AND_TREES = product(("Ring", "Tree"), ("Simple", "LL128", "LL"))
+_FORCED = (*_RINGS_AND_TREES, ("NVLS", "Simple"), ("NVLSTree", "Simple"))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,10 +66,8 @@ def _curves_of_table(table: LogTable, path: Path, wanted: Wanted) -> Iterator[Cu
     for row in table.rows:
         if row.size > 0:
             by_key.setdefault(row.key, []).append(row)
-    skipped = table.skipped_lines  # counted once, with the first curve of the table
-    for rows in by_key.values():
-        yield _curve(table, rows, path, wanted, skipped)
-        skipped = 0
+    for i, rows in enumerate(by_key.values()):
+        yield _curve(table, rows, path, wanted, 0 if i else table.skipped_lines)
 
 
 def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, skipped: int) -> Curve:
@@ -80,12 +79,9 @@ def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, sk
     if collective is None:
         collective, reason = deduce_collective(table, rows, n_ranks, path.stem)
         if collective is None:
-            raise error(
-                path,
-                table.line,
-                f"the file does not say which collective this is ({reason}); "
-                "expected a log that does, or its name in the file's, such as all_reduce.log",
-            )
+            text = f"the file does not say which collective this is ({reason}); "
+            expected = "expected a log that does, or its name in the file's, such as all_reduce.log"
+            raise error(path, table.line, text + expected)
         notes.append(f"collective deduced from the {reason}")
     deduced = deduce_ranks(collective, rows)
     if n_ranks is None and deduced is None:
@@ -105,13 +101,10 @@ def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, sk
     if not kept:
         raise error(path, table.line, _no_time(collective, n_ranks, rows))
     origins = {origin for _, _, origin in kept}
-    size, time_s, low_s, high_s = _fold(
-        np.array([row.size for row, _, _ in kept], np.int64), np.array([t for _, t, _ in kept])
-    )
-    _, in_place, _, _ = _fold(
-        np.array([row.size for row, _, _ in kept], np.int64),
-        np.array([math.nan if row.in_place.wrong else row.in_place.time_us * 1e-6 for row, _, _ in kept]),
-    )
+    sizes = np.array([row.size for row, _, _ in kept], np.int64)
+    size, time_s, low_s, high_s = _fold(sizes, np.array([t for _, t, _ in kept]))
+    both = [math.nan if row.in_place.wrong else row.in_place.time_us * 1e-6 for row, _, _ in kept]
+    in_place = _fold(sizes, np.array(both))[1]
     notes += _wrong(kept)
     dtype, redop, root = rows[0].key
     return Curve(
@@ -195,35 +188,26 @@ def _fold(size: IntArray, time_s: FloatArray) -> tuple[IntArray, FloatArray, Flo
     return sizes, median, low, high
 
 
-def _identity(curve: Curve) -> tuple[object, ...]:
-    return curve.collective, curve.n_ranks, curve.dtype, curve.redop, curve.root, curve.time_from
+def _kind(curve: Curve) -> tuple[object, ...]:
+    """What curves of one run have in common."""
+    same = curve.collective, curve.n_ranks, curve.dtype, curve.redop, curve.root, curve.time_from
+    return *same, curve.conditions.get("env"), curve.in_place_time_s is None
 
 
 def _same_run(first: Curve, second: Curve) -> bool:
-    return (
-        _identity(first) == _identity(second)
-        and first.conditions.get("env") == second.conditions.get("env")
-        and (first.in_place_time_s is None) == (second.in_place_time_s is None)
-        and first.low_s is None
-        and second.low_s is None
-        and not np.intersect1d(first.size_bytes, second.size_bytes).size
-    )
+    repeated = first.low_s is not None or second.low_s is not None
+    overlap = np.intersect1d(first.size_bytes, second.size_bytes).size
+    return _kind(first) == _kind(second) and not repeated and not overlap
 
 
 def _joined(first: Curve, second: Curve) -> Curve:
-    size = np.concatenate([first.size_bytes, second.size_bytes])
-    order = np.argsort(size)
-    in_place = None
-    if first.in_place_time_s is not None and second.in_place_time_s is not None:
-        in_place = np.concatenate([first.in_place_time_s, second.in_place_time_s])[order]
-    return replace(
-        first,
-        size_bytes=size[order],
-        time_s=np.concatenate([first.time_s, second.time_s])[order],
-        in_place_time_s=in_place,
-        skipped_lines=first.skipped_lines + second.skipped_lines,
-        notes=tuple(dict.fromkeys(first.notes + second.notes)),
-    )
+    order = np.argsort(np.concatenate([first.size_bytes, second.size_bytes]))
+    names = [name for name in ("size_bytes", "time_s", "in_place_time_s") if getattr(first, name) is not None]
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)])[order] for name in names
+    }
+    notes = tuple(dict.fromkeys(first.notes + second.notes))
+    return replace(first, **joined, skipped_lines=first.skipped_lines + second.skipped_lines, notes=notes)
 
 
 def _named(curves: list[Curve], stem: str) -> list[Curve]:

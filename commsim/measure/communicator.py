@@ -79,17 +79,14 @@ class Communicator:
             if now < look:
                 continue
             look = now + _LOOK_S
-            error = self.nccl.async_error(self.handle)
-            if error is not None:
-                raise NcclFaultError(self._lost(error))
+            if error := self.nccl.async_error(self.handle):
+                what_failed = "a rank was lost ({})" if error.code == REMOTE_ERROR else "NCCL failed: {}"
+                raise NcclFaultError(what_failed.format(error.words))
             if now > until:
                 raise NcclFaultError(
                     f"NCCL did not finish within {self.timeout_s:.0f} s (--timeout): a rank has not called, or a "
                     "link does not carry"
                 )
-
-    def _lost(self, error: NcclError) -> str:
-        return f"a rank was lost ({error.words})" if error.code == REMOTE_ERROR else f"NCCL failed: {error.words}"
 
     def close(self) -> None:
         """Ends the communicator after a run without fault."""

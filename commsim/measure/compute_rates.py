@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from commsim.errors import MeasurementError
 from commsim.measure.gpu import Gpus
+from commsim.training.accelerator import accelerator_of_board
 
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (2048, 4096, 1024), (8192, 8192, 8192))
 """Rows, columns and inner length of C = A B; the last one only on a GPU."""
@@ -63,48 +64,38 @@ def compute_rates(
     """
     rates: list[Rate] = []
     last: dict[tuple[str, str], float] = {}
-    for job in _jobs(device, gpu, index):
+    for kind, shape, dtype, amount, prepare in _jobs(device, gpu, index):
         if rates and time.monotonic() > until_s:
             break
-        per_second = last.get((job.kind, job.dtype))
-        if per_second is not None and job.amount / per_second > LONGEST_S:
+        per_second = last.get((kind, dtype))
+        if per_second is not None and amount / per_second > LONGEST_S:
             continue
-        call = job.prepare()
-        rate = Rate(job.kind, job.shape, job.dtype, job.amount, *_timed(call, gpu, repeats))
-        last[job.kind, job.dtype] = rate.per_second
-        rates.append(rate)
+        call = prepare()
+        rates.append(Rate(kind, shape, dtype, amount, *_timed(call, gpu, repeats)))
+        last[kind, dtype] = rates[-1].per_second
         del call  # and its operands
     return rates
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A measurement to make: as `Rate`, and what gets the operands ready and returns the call."""
-
-    kind: str
-    shape: str
-    dtype: str
-    amount: float
-    prepare: Callable[[], Callable[[], Any]]
-
-
-def _jobs(device: Any, gpu: Gpus | None, index: int) -> Iterator[_Job]:
-    """What is measured, the quickest first."""
+def _jobs(
+    device: Any, gpu: Gpus | None, index: int
+) -> Iterator[tuple[str, str, str, float, Callable[[], Callable[[], Any]]]]:
+    """What is measured, the quickest first: as in `Rate`, and what gets the operands ready and returns the call."""
     on_gpu = gpu is not None
-    yield _Job("launch", f"{LAUNCHES} small additions", "float32", LAUNCHES, partial(_launches, device))
+    yield "launch", f"{LAUNCHES} small additions", "float32", LAUNCHES, partial(_launches, device)
     for size in COPY_BYTES if on_gpu else COPY_BYTES[:-1]:
-        yield _Job("copy", f"{size}", "uint8", 2.0 * size, partial(_copy, size, device))
+        yield "copy", f"{size}", "uint8", 2.0 * size, partial(_copy, size, device)
     for name, dtype, products in _types(gpu, index):
         for m, n, k in PRODUCTS if on_gpu else PRODUCTS[:-1]:
             prepare = partial(_product, (m, n, k), dtype, products, device)
-            yield _Job("matmul", f"{m}x{n}x{k}", name, 2.0 * m * n * k, prepare)
+            yield "matmul", f"{m}x{n}x{k}", name, 2.0 * m * n * k, prepare
         if name == "tf32":
             continue  # the fused kernels of attention have no such type
         for shape in ATTENTIONS if on_gpu else ATTENTIONS[:-1]:
             batch, heads, length, width = shape
             text, flop = "x".join(map(str, shape)), 2.0 * batch * heads * length * length * width
-            yield _Job("attention", text, name, flop, partial(_attention, shape, dtype, device))
-            yield _Job("attention_backward", text, name, 3.5 * flop, partial(_both_ways, shape, dtype, device))
+            yield "attention", text, name, flop, partial(_attention, shape, dtype, device)
+            yield "attention_backward", text, name, 3.5 * flop, partial(_both_ways, shape, dtype, device)
 
 
 def _launches(device: Any) -> Callable[[], Any]:
@@ -128,7 +119,7 @@ def _product(shape: tuple[int, int, int], dtype: torch.dtype, products: str, dev
     out = torch.empty(m, n, dtype=dtype, device=device)
 
     def call() -> None:
-        with _float32_products(products):
+        with float32_products(products):
             torch.mm(a, b, out=out)
 
     return call
@@ -151,7 +142,8 @@ def _types(gpu: Gpus | None, index: int) -> list[tuple[str, torch.dtype, str]]:
 
 
 @contextmanager
-def _float32_products(how: str) -> Iterator[None]:
+def float32_products(how: str) -> Iterator[None]:
+    """Has products of float32 run as told, ``highest`` or ``high`` (tf32); torch's default changed between versions."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(how)
     try:
@@ -180,18 +172,22 @@ def _both_ways(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> Calla
     return lambda: forward().sum().backward()
 
 
+def seconds_of(call: Callable[[], Any], gpu: Gpus | None) -> float:
+    """Seconds of one call, until the GPU, where there is one, has done everything."""
+    wait = gpu.synchronize if gpu is not None else (lambda: None)
+    wait()
+    start = time.perf_counter()
+    call()
+    wait()
+    return time.perf_counter() - start
+
+
 def _timed(call: Callable[[], Any], gpu: Gpus | None, repeats: int) -> tuple[float, float]:
     """Median and least seconds of a call, after two to warm up; of what fits into `ENOUGH_S` where a call is slow."""
     seconds: list[float] = []
     begun = time.perf_counter()
     while len(seconds) < repeats + _WARMUP and (not seconds or time.perf_counter() - begun < ENOUGH_S):
-        if gpu is not None:
-            gpu.synchronize()
-        start = time.perf_counter()
-        call()
-        if gpu is not None:
-            gpu.synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(seconds_of(call, gpu))
     warm = seconds[_WARMUP:] or seconds[-1:]
     return sorted(warm)[len(warm) // 2], min(warm)
 
@@ -210,16 +206,14 @@ def processor_yaml(rates: list[Rate], processor: str, memory_bytes: int, threads
 
     MeasurementError where time was too short for one of them.
     """
-
-    best = partial(_best, rates)
     copies = [r for r in rates if r.kind == "copy"]
     noun = "thread" if threads == 1 else "threads"
     return (
         f"# Measured by `commsim rates` with {threads} {noun} per process: accelerator of a training item.\n"
         f"processor: {json.dumps(processor)}\n"
         f"source: commsim rates, torch {torch.__version__}, {threads} {noun}\n"
-        f"fp32: {best('matmul', 'float32'):.0f}\n"
-        f"bf16: {best('matmul', 'bfloat16'):.0f}\n"
+        f"fp32: {_best(rates, 'matmul', 'float32'):.0f}\n"
+        f"bf16: {_best(rates, 'matmul', 'bfloat16'):.0f}\n"
         f"memory_bytes: {memory_bytes}\n"
         f"memory_bytes_per_s: {copies[-1].per_second:.0f}  # a copy that no cache holds\n"
     )
@@ -238,13 +232,10 @@ def parameter_yaml(rates: list[Rate], gpu: str, memory_bytes: int = 0) -> str | 
     None where the board has no datasheet among the presets of `commsim.training.accelerator`; MeasurementError where
     time was too short for one of them.
     """
-    from commsim.training.accelerator import accelerator_of_board
-
     board = accelerator_of_board(gpu, memory_bytes)
     if board is None:
         return None
     measured, short = ("bfloat16", "bf16") if board.supports("bf16") else ("float16", "fp16")
-
     best = partial(_best, rates)
     values = {
         f"gemm.{board.generation}": best("matmul", measured) / board.peak(short),

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def nccl_configuration(env: Mapping[str, str] | None = None) -> dict[str, str]:
     named = (os.environ if env is None else env).get("NCCL_CONF_FILE", "")
     settings: dict[str, str] = {}
     for path in (named or _CONFIGURATION[0], _CONFIGURATION[1]):
-        for line in _read(os.path.expanduser(path)).splitlines():  # noqa: PTH111 - a home that does not exist stays
+        for line in text_of(os.path.expanduser(path)).splitlines():  # noqa: PTH111 - a home that does not exist stays
             name, sign, value = line.partition("=")
             if sign and not line.startswith("#"):
                 settings.setdefault(name, value)
@@ -40,7 +41,7 @@ def nccl_configuration(env: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def host_digest(more: str = "") -> str:
     """What tells hosts of one run apart and names none; NCCL_HOSTID makes a host of its own, as it does for NCCL."""
-    boot = _read("/proc/sys/kernel/random/boot_id")
+    boot = text_of("/proc/sys/kernel/random/boot_id")
     identity = platform.node() + boot + os.environ.get("NCCL_HOSTID", "") + more
     return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
@@ -73,8 +74,7 @@ def run_conditions(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     hosts = [rank["host"] for rank in ranks]
     merged: dict[str, Any] = {"hosts": len(set(hosts)), "ranks_per_host": max(hosts.count(h) for h in hosts)}
     merged["load_average"] = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-    names = dict.fromkeys(name for rank in ranks for name in rank)
-    for name in names:
+    for name in dict.fromkeys(name for rank in ranks for name in rank):
         if name == "env":
             variables = sorted({variable for rank in ranks for variable in rank["env"]})
             merged["env"] = {v: _shared([rank["env"].get(v) for rank in ranks]) for v in variables}
@@ -85,10 +85,7 @@ def run_conditions(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _shared(values: list[Any]) -> Any:
     """The value that all ranks have, or the list of the different ones in the order of the ranks."""
-    different: list[Any] = []
-    for value in values:
-        if value not in different:
-            different.append(value)
+    different = [value for i, value in enumerate(values) if value not in values[:i]]
     return different[0] if len(different) == 1 else different
 
 
@@ -96,34 +93,27 @@ def cores_of_process() -> str:
     """The cores that the kernel lets this process use, such as ``0-15,64-79``; empty where it does not say."""
     if not hasattr(os, "sched_getaffinity"):
         return ""
-    cores = sorted(os.sched_getaffinity(0))
-    spans: list[list[int]] = []
-    for core in cores:
-        if spans and core == spans[-1][1] + 1:
-            spans[-1][1] = core
-        else:
-            spans.append([core, core])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    numbered = enumerate(sorted(os.sched_getaffinity(0)))
+    spans = [[core for _, core in run] for _, run in groupby(numbered, lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans)
 
 
 def _scheduling() -> str:
     """How the kernel schedules this process, such as ``other, nice 0`` or ``rr 5``: a busy machine delays the first."""
     if not hasattr(os, "sched_getscheduler"):
         return ""
-    policy = os.sched_getscheduler(0)
-    for name in ("fifo", "rr"):
-        if policy == getattr(os, f"SCHED_{name.upper()}"):
-            return f"{name} {os.sched_getparam(0).sched_priority}"
-    return f"other, nice {os.nice(0)}"
+    name = {os.SCHED_FIFO: "fifo", os.SCHED_RR: "rr"}.get(os.sched_getscheduler(0))
+    return f"{name} {os.sched_getparam(0).sched_priority}" if name else f"other, nice {os.nice(0)}"
 
 
 def cpu_model() -> str:
     """The name of the processor, or of its architecture where it has none."""
-    match = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", text_of("/proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else platform.machine()
 
 
-def _read(path: str) -> str:
+def text_of(path: str | Path) -> str:
+    """A file's text, empty where it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

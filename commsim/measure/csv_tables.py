@@ -22,15 +22,8 @@ from commsim.measure.assemble import error
 from commsim.measure.records import Curve, FloatArray, collective_name
 from commsim.measure.rows import Group, LogTable, TableRow
 
-MEASURED_COLUMNS = (
-    "size_bytes",
-    "oop_time_us",
-    "oop_algbw_GBps",
-    "oop_busbw_GBps",
-    "ip_time_us",
-    "ip_algbw_GBps",
-    "ip_busbw_GBps",
-)
+_GROUP = ("time_us", "algbw_GBps", "busbw_GBps")
+MEASURED_COLUMNS = ("size_bytes", *(f"{side}_{name}" for side in ("oop", "ip") for name in _GROUP))
 _CONDITIONS = (
     "n_nodes",
     "gpus_per_node",
@@ -61,7 +54,7 @@ _WHOLE = re.compile(r"^(\d+)\.0+$")
 
 
 @dataclass(frozen=True)
-class _Record:
+class CsvRecord:
     """A row of a CSV table: its line and its fields by column; blank and missing ones are empty strings."""
 
     path: Path
@@ -109,9 +102,9 @@ class _Record:
 def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[LogTable]:
     """The table of one log in CSV form, with the index row of its slug where there is one."""
     table, faults = LogTable(line=1), list[Fault]()
-    for record in _records(stream, path, separator):
+    for record in csv_records(stream, path, separator):
         try:
-            table.rows.append(_row(record))
+            table.rows.append(table_row(record))
         except LogFormatError as error_in_row:
             faults += error_in_row.faults
         if len(faults) == _FAULT_LIMIT:
@@ -156,8 +149,8 @@ def index_row(path: Path) -> dict[str, str]:
 
 def read_result_csv(stream: TextIO, path: Path) -> list[Curve]:
     """The curves of a ``result.csv``, as `report.tables.result_csv` writes it."""
-    by_curve: dict[tuple[str, str, str], list[_Record]] = {}
-    for record in _records(stream, path):
+    by_curve: dict[tuple[str, str, str], list[CsvRecord]] = {}
+    for record in csv_records(stream, path):
         key = record["curve"], record["collective"], record["n_ranks"]
         by_curve.setdefault(key, []).append(record)
     if not by_curve:
@@ -165,7 +158,7 @@ def read_result_csv(stream: TextIO, path: Path) -> list[Curve]:
     return [_predicted(records) for records in by_curve.values()]
 
 
-def _predicted(records: list[_Record]) -> Curve:
+def _predicted(records: list[CsvRecord]) -> Curve:
     first = records[0]
     path, line = first.path, first.line
     collective = collective_name(first["collective"])
@@ -176,15 +169,10 @@ def _predicted(records: list[_Record]) -> Curve:
     size = np.array([record.integer("size_bytes") for record in records], np.int64)
     time_s = _column(records, "time_us")
     if np.any(np.diff(size) == 0) or np.any(size <= 0) or not np.all(time_s > 0):
-        raise error(
-            path,
-            line,
-            f"curve {first['curve']!r} repeats a size, or has a size or time that is not above zero",
-        )
-    optional = {
-        name: _column(records, f"{name.removesuffix('_s')}_us") for name in ("low_s", "high_s", "lower_bound_s")
-    }
-    known = {name: None if np.any(np.isnan(values)) else values for name, values in optional.items()}
+        fault = f"curve {first['curve']!r} repeats a size, or has a size or time that is not above zero"
+        raise error(path, line, fault)
+    bands = {name: _column(records, f"{name}_us") for name in ("low", "high", "lower_bound")}
+    known = {name: None if np.any(np.isnan(values)) else values for name, values in bands.items()}
     root = _integer_or_none(first.get("root"))
     return Curve(
         name=first["curve"],
@@ -197,55 +185,48 @@ def _predicted(records: list[_Record]) -> Curve:
         redop="" if first.get("redop") == "none" else first.get("redop"),
         root=None if root is None or root < 0 else root,
         source=str(path),
-        low_s=known["low_s"],
-        high_s=known["high_s"],
-        lower_bound_s=known["lower_bound_s"],
+        low_s=known["low"],
+        high_s=known["high"],
+        lower_bound_s=known["lower_bound"],
     )
 
 
-def _column(records: list[_Record], name: str) -> FloatArray:
+def _column(records: list[CsvRecord], name: str) -> FloatArray:
     return np.array([record.number(name) * 1e-6 for record in records], np.float64)
 
 
-def _row(record: _Record) -> TableRow:
-    size = record.integer("size_bytes")
-    groups = [
-        Group(
-            record.number(f"{side}_time_us"),
-            record.number(f"{side}_algbw_GBps"),
-            record.number(f"{side}_busbw_GBps"),
-        )
-        for side in ("oop", "ip")
-    ]
+def table_row(record: CsvRecord) -> TableRow:
+    """The row of a table whose columns are `MEASURED_COLUMNS` and, where they are known, more."""
     return TableRow(
         record.line,
-        size,
+        record.integer("size_bytes"),
         _integer_or_none(record.get("count")),
         record.get("dtype"),
         record.get("redop"),
         _integer_or_none(record.get("root")),
-        *groups,
+        _group(record, "oop"),
+        _group(record, "ip"),
     )
 
 
-def _records(stream: TextIO, path: Path, separator: str = ",") -> Iterator[_Record]:
+def _group(record: CsvRecord, side: str) -> Group:
+    time, algbw, busbw = (record.number(f"{side}_{name}") for name in _GROUP)
+    wrong = record.get(f"{side}_wrong")
+    return Group(time, algbw, busbw, wrong != "N/A" if wrong else None, int(wrong) if wrong.isdigit() else 0)
+
+
+def csv_records(stream: TextIO, path: Path, separator: str = ",") -> Iterator[CsvRecord]:
     """The rows below the header."""
     reader = csv.reader(stream, delimiter=separator)
-    header: list[str] = []
-    count = 0
+    lines = filter(None, reader)
     try:
-        for fields in reader:
-            if not fields:
-                continue
-            if not header:
-                header = [name.strip() for name in fields]
-                continue
-            count += 1
+        header = [name.strip() for name in next(lines, [])]
+        for count, fields in enumerate(lines, start=1):
             if count > _ROW_LIMIT:
                 raise error(path, reader.line_num, f"more than {_ROW_LIMIT} rows; expected the table of one log")
             if len(fields) > len(header):
                 raise error(path, reader.line_num, f"more fields than the {len(header)} columns of the header")
-            yield _Record(path, reader.line_num, header, fields)
+            yield CsvRecord(path, reader.line_num, header, fields)
     except csv.Error as fault:
         raise error(path, max(1, reader.line_num), f"no CSV table: {fault}") from None
 

@@ -42,21 +42,6 @@ class GpuProperties:
     uuid: str = ""
 
 
-class Event:
-    """A moment on the stream that torch uses."""
-
-    def __init__(self) -> None:
-        self._event = _torch().cuda.Event(enable_timing=True)
-
-    def record(self) -> None:
-        """Marks the moment at which the GPU comes here."""
-        self._event.record()
-
-    def seconds_to(self, later: Event) -> float:
-        """Seconds on the GPU from this event to a later one, once both have passed."""
-        return float(self._event.elapsed_time(later._event)) * 1e-3
-
-
 class Stream:
     """A stream of the GPU in use that does not wait for the default one; `pointer` is its cudaStream_t."""
 
@@ -149,9 +134,9 @@ class Gpus:
         """A new stream of the GPU in use."""
         return Stream()
 
-    def event(self) -> Event:
-        """A new event of the GPU in use."""
-        return Event()
+    def event(self) -> Any:
+        """A new torch.cuda.Event of the GPU in use, which is timed."""
+        return _torch().cuda.Event(enable_timing=True)
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of the GPU in use; what torch keeps for later is not free."""
@@ -258,8 +243,8 @@ def _nccl_library() -> Any:
     """libnccl as ctypes loads it; a name without a folder gives the copy that this process has loaded already."""
     import torch  # noqa: F401 - brings its own libnccl into this process
 
-    tried = []
-    for path in _nccl_paths():
+    named, tried = os.environ.get(NCCL_VARIABLE, ""), []
+    for path in [named] if named else [*_nccl_of_wheels(), "libnccl.so.2", "libnccl.so"]:
         try:
             return ctypes.CDLL(path)
         except OSError as error:
@@ -267,18 +252,12 @@ def _nccl_library() -> Any:
     raise MeasurementError(f"no libnccl can be loaded; name one in {NCCL_VARIABLE} ({'; '.join(tried)})")
 
 
-def _nccl_paths() -> list[str]:
-    named = os.environ.get(NCCL_VARIABLE, "")
-    if named:
-        return [named]
-    paths = []
+def _nccl_of_wheels() -> list[str]:
     with suppress(ImportError, ValueError):  # no wheel of NVIDIA is there
         spec = importlib.util.find_spec("nvidia.nccl")
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            path = Path(folder) / "lib" / "libnccl.so.2"
-            if path.exists():
-                paths.append(str(path))
-    return [*paths, "libnccl.so.2", "libnccl.so"]
+        folders = (spec.submodule_search_locations or ()) if spec else ()
+        return [str(path) for folder in folders if (path := Path(folder) / "lib" / "libnccl.so.2").exists()]
+    return []
 
 
 @cache

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from commsim.measure.conditions import text_of
 from commsim.measure.gpu import Gpus
 
 SLOWED = {
@@ -60,7 +60,10 @@ def gpu_conditions(gpu: Gpus, index: int) -> dict[str, Any]:
         "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
         "numa_node": lambda: _numa_node(gpu.sysfs, _text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
     }
-    return conditions | _answers(asked) | {"mps": _has_mps()}
+    mps = Path(
+        os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    )  # CUDA's multi-process service listens there
+    return conditions | _answers(asked) | {"mps": (mps / "control").exists()}
 
 
 def gpu_state(gpu: Gpus, index: int) -> dict[str, Any]:
@@ -68,15 +71,19 @@ def gpu_state(gpu: Gpus, index: int) -> dict[str, Any]:
     nvml, handle = gpu.nvml(), gpu.nvml_handle(index)
     if nvml is None or handle is None:
         return {}
-    reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    if reasons is None:
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+    old_name = getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+    reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", old_name)
+
+    def because_of() -> list[str]:
+        bits = int(reasons(handle)) if reasons else 0
+        return [word for bit, word in (SLOWED | _SET).items() if bits & bit]
+
     asked: dict[str, Callable[[], Any]] = {
         "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, _CLOCK_SM),
         "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, _CLOCK_MEMORY),
         "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
         "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, 0),
-        "clocks_because_of": lambda: _reasons(int(reasons(handle)), SLOWED | _SET) if reasons else [],
+        "clocks_because_of": because_of,
     }
     return _answers(asked)
 
@@ -84,10 +91,6 @@ def gpu_state(gpu: Gpus, index: int) -> dict[str, Any]:
 def slowed(state: dict[str, Any]) -> list[str]:
     """The reasons in a state that took clock away."""
     return [reason for reason in state.get("clocks_because_of", []) if reason in SLOWED.values()]
-
-
-def _reasons(bits: int, words: dict[int, str]) -> list[str]:
-    return [word for bit, word in words.items() if bits & bit]
 
 
 def _answers(asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:
@@ -101,11 +104,6 @@ def _answers(asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _has_mps() -> bool:
-    """Whether CUDA's multi-process service takes connections here (its pipe directory, by default /tmp/nvidia-mps)."""
-    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()
 
 
 def _numa_node(sysfs: Path, bus: str) -> int:
@@ -129,14 +127,16 @@ def hcas(sysfs: Path) -> list[dict[str, Any]]:
     adapters = []
     for device in _entries(sysfs / "class/infiniband"):
         ports = [
-            {name: _line(port / file) for name, file in _PORT.items()} | {"port": port.name}
+            {
+                "state": _line(port / "state"),
+                "rate": _line(port / "rate"),
+                "link": _line(port / "link_layer"),
+                "port": port.name,
+            }
             for port in _entries(device / "ports")
         ]
         adapters.append({"name": device.name, "firmware": _line(device / "fw_ver"), "ports": ports})
     return adapters
-
-
-_PORT = {"state": "state", "rate": "rate", "link": "link_layer"}
 
 
 def acs(sysfs: Path) -> str:
@@ -144,19 +144,13 @@ def acs(sysfs: Path) -> str:
 
     The capability lies behind the first 256 bytes of a device's configuration, which only root may read.
     """
-    redirecting = asked = 0
+    redirecting: list[bool] = []
     for device in _entries(sysfs / "bus/pci/devices"):
-        if not _line(device / "class").startswith("0x0604"):
-            continue
-        try:
-            configuration = (device / "config").read_bytes()
-        except OSError:
-            continue
-        if len(configuration) < 512:
-            continue
-        asked += 1
-        redirecting += _redirects(configuration)
-    return f"{redirecting} of {asked} bridges redirect" if asked else "not readable"
+        if _line(device / "class").startswith("0x0604"):
+            with suppress(OSError):
+                configuration = (device / "config").read_bytes()
+                redirecting += [_redirects(configuration)] * (len(configuration) >= 512)
+    return f"{sum(redirecting)} of {len(redirecting)} bridges redirect" if redirecting else "not readable"
 
 
 def _redirects(configuration: bytes) -> bool:
@@ -174,21 +168,15 @@ def _redirects(configuration: bytes) -> bool:
 
 def loaded_plugins() -> list[str]:
     """File names of the NCCL libraries and plugins that this process has mapped, once NCCL has begun."""
-    with suppress(OSError):
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-        return sorted({Path(path).name for path in re.findall(r"\s(/\S*libnccl[\w.+-]*\.so[\w.]*)", maps)})
-    return []
+    paths = re.findall(r"\s(/\S*libnccl[\w.+-]*\.so[\w.]*)", text_of("/proc/self/maps"))
+    return sorted({Path(path).name for path in paths})
 
 
 def _topo_matrix() -> str:
     """What ``nvidia-smi topo -m`` prints, without its colours; empty without it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
+    words = ["nvidia-smi", "topo", "-m"]
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            [program, "topo", "-m"], capture_output=True, text=True, timeout=_TOPO_TIMEOUT_S, check=True
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_TOPO_TIMEOUT_S, check=True)
         return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).strip()
     return ""
 
@@ -201,7 +189,4 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return text_of(path).strip()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -66,16 +67,13 @@ def _nccl_tests(document: dict[str, Any], path: Path) -> LogTable:
     if isinstance(document.get("version"), str):
         table.conditions["nccl_tests_version"] = document["version"][:40]
     env = document.get("env")
-    if isinstance(env, list):
-        variables = sorted(str(e)[:200] for e in env[:256] if str(e).startswith(("NCCL_", "RCCL_")))
-        if variables:
-            table.conditions["env"] = " ".join(variables)
-    for number, result in enumerate(document["results"], start=1):
-        row = _result(result, number) if isinstance(result, dict) else None
-        if row is None:
-            table.skipped_lines += 1
-        else:
-            table.rows.append(row)
+    words_of_env = map(str, env[:256]) if isinstance(env, list) else ()
+    if variables := sorted(word[:200] for word in words_of_env if word.startswith(("NCCL_", "RCCL_"))):
+        table.conditions["env"] = " ".join(variables)
+    results = enumerate(document["results"], start=1)
+    rows = [_result(result, number) if isinstance(result, dict) else None for number, result in results]
+    table.rows = [row for row in rows if row is not None]
+    table.skipped_lines = len(rows) - len(table.rows)
     if not any(row.size > 0 for row in table.rows):
         raise error(path, 1, f"a table without rows: {table.skipped_lines} results cannot be read")
     return table
@@ -114,9 +112,7 @@ def _group(size: int, value: Any) -> Group | None:
 def _inspector(stream: TextIO, path: Path) -> list[LogTable]:
     tables: dict[tuple[str, int], LogTable] = {}
     skipped = total = 0
-    number = 0
-    while text := stream.readline(_LINE_LIMIT):
-        number += 1
+    for number, text in enumerate(iter(partial(stream.readline, _LINE_LIMIT), ""), start=1):
         if not text.strip():
             continue
         call = _call(_object(text), number)

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -53,6 +53,15 @@ class _Child:
     reason: str = ""
     cause: str = ""  # what torch or NCCL logged as the reason, before a stack of frames
     noise: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+
+    def hear(self, line: str) -> None:
+        """Keeps a line of standard error."""
+        if line.startswith("commsim: "):
+            self.reason = line.removeprefix("commsim: ")
+        elif line.strip():
+            self.noise.append(line)
+            if not self.cause and (cause := _CAUSES.search(line)):
+                self.cause = cause[1].strip()[:300]
 
 
 def require_torch() -> None:
@@ -238,10 +247,10 @@ def _watch(children: list[_Child], show: Callable[[str], None]) -> None:
     """Passes lines on until all ranks are through; stops the others some time after one has failed."""
     with selectors.DefaultSelector() as selector:
         for child in children:
-            for stream, from_rank in ((child.process.stdout, show), (child.process.stderr, None)):
+            for stream, take in ((child.process.stdout, show), (child.process.stderr, child.hear)):
                 if stream is not None:
                     os.set_blocking(stream.fileno(), False)
-                    selector.register(stream, selectors.EVENT_READ, _Lines(stream, child, from_rank))
+                    selector.register(stream, selectors.EVENT_READ, _Lines(stream, take))
         first: _Child | None = None
         until = 0.0
         while True:
@@ -262,10 +271,10 @@ def _watch(children: list[_Child], show: Callable[[str], None]) -> None:
 
 
 class _Lines:
-    """Lines of one stream of a rank: those of standard output are shown, those of standard error are kept."""
+    """One stream of a rank, whose lines `take` gets."""
 
-    def __init__(self, stream: IO[bytes], child: _Child, show: Callable[[str], None] | None) -> None:
-        self.stream, self.child, self.show, self.rest = stream, child, show, b""
+    def __init__(self, stream: IO[bytes], take: Callable[[str], None]) -> None:
+        self.stream, self.take, self.rest = stream, take, b""
 
     def read(self) -> bool:
         """Takes what is there; False at the end of the stream, or where nothing is there now."""
@@ -275,42 +284,26 @@ class _Lines:
             return False
         *lines, self.rest = (self.rest + chunk).split(b"\n")
         for line in lines:
-            self._take(line.decode(errors="replace"))
+            self.take(line.decode(errors="replace"))
         return bool(chunk)
-
-    def _take(self, line: str) -> None:
-        if self.show is not None:
-            self.show(line)
-        elif line.startswith("commsim: "):
-            self.child.reason = line.removeprefix("commsim: ")
-        elif line.strip():
-            self.child.noise.append(line)
-            if not self.child.cause and (cause := _CAUSES.search(line)):
-                self.child.cause = cause[1].strip()[:300]
 
 
 def _report(children: list[_Child], first: _Child) -> str:
     """What happened to every rank, the cause first."""
     lines = []
-    killed = [c for c in children if (c.process.poll() or 0) < 0]
-    for child in killed:
-        code = -int(child.process.poll() or 0)
-        lines.append(f"rank {child.rank} was killed by signal {code} ({signal.Signals(code).name})")
+    killed = {c.rank: -code for c in children if (code := c.process.poll() or 0) < 0}
+    for rank, number in killed.items():
+        lines.append(f"rank {rank} was killed by signal {number} ({signal.Signals(number).name})")
     by_text: dict[str, list[int]] = {}
     for child in children:
-        if child.reason:
-            by_text.setdefault(child.reason.removeprefix(f"rank {child.rank} of {len(children)}: "), []).append(
-                child.rank
-            )
-        elif child.cause:
-            by_text.setdefault(child.cause, []).append(child.rank)
-    for text, ranks in by_text.items():
-        lines.append(f"{_ranks(ranks)}: {text}")
+        if text := child.reason.removeprefix(f"rank {child.rank} of {len(children)}: ") or child.cause:
+            by_text.setdefault(text, []).append(child.rank)
+    lines += [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     waiting = [c.rank for c in children if c.process.poll() is None]
     if waiting:
         lines.append(f"{_ranks(waiting)} did not answer any more and had to be stopped")
     if not first.reason and not first.cause:
-        ended = [] if first in killed else [f"rank {first.rank} ended with status {first.process.poll()}"]
+        ended = [] if first.rank in killed else [f"rank {first.rank} ended with status {first.process.poll()}"]
         lines += [*ended, *([f"last words of rank {first.rank}:", *first.noise] if first.noise else [])]
     lines.append("finished rows are kept; run the same command again to go on")
     return "\n".join(lines)
@@ -339,18 +332,19 @@ def _end(children: list[_Child]) -> None:
                     stream.close()
 
 
-class interrupts:  # noqa: N801 - reads as a with statement
+@contextmanager
+def interrupts() -> Iterator[None]:
     """Has SIGTERM and SIGHUP end the run as Ctrl-C does, so that ranks and testbeds are cleared away."""
 
-    def __enter__(self) -> None:
-        def interrupt(number: int, frame: Any) -> None:
-            raise KeyboardInterrupt
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
 
-        self._before = {}
+    before = {}
+    try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             with suppress(ValueError):  # not the main thread
-                self._before[number] = signal.signal(number, interrupt)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+                before[number] = signal.signal(number, interrupt)
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)

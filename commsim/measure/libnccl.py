@@ -7,6 +7,7 @@ missing here too, and none has changed its arguments.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -200,19 +201,16 @@ class Nccl:
     def join(self, unique_id: bytes, rank: int, world_size: int) -> int:
         """A communicator of all ranks that were given the same id; waits until all have come."""
         given = UniqueId.from_buffer_copy(unique_id)
-        handle = c_void_p()
         if self.has("ncclCommInitRankConfig"):
-            config = config_for(self.version)
-            self.call("ncclCommInitRankConfig", byref(handle), world_size, given, rank, byref(config))
-        else:
-            self.call("ncclCommInitRank", byref(handle), world_size, given, rank)
-        return int(handle.value or 0)
+            config = byref(config_for(self.version))
+            return self._made(lambda new: self.call("ncclCommInitRankConfig", new, world_size, given, rank, config))
+        return self._made(lambda new: self.call("ncclCommInitRank", new, world_size, given, rank))
 
     def split(self, communicator: int, color: int, key: int) -> int:
         """The communicator of the ranks that named the same color, in the order of their keys."""
-        handle = c_void_p()
-        self.call("ncclCommSplit", communicator, color, key, byref(handle), None, communicator=communicator)
-        return int(handle.value or 0)
+        return self._made(
+            lambda new: self.call("ncclCommSplit", communicator, color, key, new, None, communicator=communicator)
+        )
 
     def async_error(self, communicator: int) -> NcclError | None:
         """What has gone wrong on a communicator after a call returned; None if nothing."""
@@ -224,31 +222,30 @@ class Nccl:
 
     def allocate(self, nbytes: int) -> int:
         """The address of memory that NCCL can register; raises NcclError where there is not enough."""
-        pointer = c_void_p()
-        self.call("ncclMemAlloc", byref(pointer), nbytes)
-        return int(pointer.value or 0)
+        return self._made(lambda new: self.call("ncclMemAlloc", new, nbytes))
 
     def free(self, pointer: int) -> None:
         """Gives memory of `allocate` back."""
         self.call("ncclMemFree", pointer)
 
-    def register(self, communicator: int, pointer: int, nbytes: int) -> int:
-        """The handle of a buffer that NCCL may read and write without a copy; 0 where NCCL makes no use of it."""
-        handle = c_void_p()
-        self.call("ncclCommRegister", communicator, pointer, nbytes, byref(handle), communicator=communicator)
-        return int(handle.value or 0)
+    def register(self, communicator: int, pointer: int, nbytes: int, *, window: bool) -> int:
+        """The handle of a buffer that NCCL may read and write without a copy; 0 where NCCL makes no use of it.
 
-    def deregister(self, communicator: int, handle: int) -> None:
+        `window`: a symmetric one, which all ranks make together.
+        """
+        name, flags = ("ncclCommWindowRegister", (WINDOW_SYMMETRIC,)) if window else ("ncclCommRegister", ())
+        return self._made(
+            lambda new: self.call(name, communicator, pointer, nbytes, new, *flags, communicator=communicator)
+        )
+
+    def deregister(self, communicator: int, handle: int, *, window: bool) -> None:
         """Ends `register`."""
-        self.call("ncclCommDeregister", communicator, handle, communicator=communicator)
+        name = "ncclCommWindowDeregister" if window else "ncclCommDeregister"
+        self.call(name, communicator, handle, communicator=communicator)
 
-    def register_window(self, communicator: int, pointer: int, nbytes: int) -> int:
-        """The handle of a symmetric window, made by all ranks together; 0 where NCCL has none for this machine."""
+    @staticmethod
+    def _made(make: Callable[[Any], None]) -> int:
+        """The pointer that a call writes to the place it is given; 0 where it writes none."""
         handle = c_void_p()
-        arguments = (communicator, pointer, nbytes, byref(handle), WINDOW_SYMMETRIC)
-        self.call("ncclCommWindowRegister", *arguments, communicator=communicator)
+        make(byref(handle))
         return int(handle.value or 0)
-
-    def deregister_window(self, communicator: int, handle: int) -> None:
-        """Ends `register_window`."""
-        self.call("ncclCommWindowDeregister", communicator, handle, communicator=communicator)

@@ -6,12 +6,11 @@ copies over PCIe, through the memory of the host, or within a GPU, and networks 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from commsim.measure.gpu import Gpus
 from commsim.measure.traffic import Bytes, tcp_bytes
@@ -57,13 +56,9 @@ class Counters:
 
     def __call__(self) -> Bytes | None:
         """All bytes so far; of the adapters of a host, each of its ranks is taken to have used an equal share."""
-        total = Bytes()
-        for way in self.ways:
-            now = self._of(way)
-            if now is None:
-                return None
-            total = total + now
-        return total if self.ways else None
+        counts = [self._of(way) for way in self.ways]
+        known = [count for count in counts if count is not None]
+        return sum(known, Bytes()) if counts and len(known) == len(counts) else None
 
     def _of(self, way: str) -> Bytes | None:
         if way == "sockets" or self._gpu is None:
@@ -112,20 +107,15 @@ def has_adapters(sysfs: Path) -> bool:
     return False
 
 
-class _Port(NamedTuple):
-    """The files of a port, as text: they are read before and after every row."""
-
-    state: str
-    sent: str
-    received: str
-
-
 @lru_cache(maxsize=8)
-def _ports(sysfs: Path) -> tuple[_Port, ...]:
-    """The ports of the host's adapters, looked for once: a driver makes them when the host starts."""
-    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
+def _ports(sysfs: Path) -> list[tuple[str, str, str]]:
+    """The files of state, words sent and words received of the adapters' ports; a driver makes them at the start.
+
+    As text and looked for once: they are read before and after every row.
+    """
     names = ("state", "counters/port_xmit_data", "counters/port_rcv_data")
-    return tuple(_Port(*(str(port / name) for name in names)) for port in ports)
+    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
+    return [(str(port / names[0]), str(port / names[1]), str(port / names[2])) for port in ports]
 
 
 def _read(path: str) -> str:
@@ -138,10 +128,10 @@ def adapter_bytes(sysfs: Path) -> Bytes | None:
     sent = received = 0
     counted = False
     try:
-        for port in _ports(sysfs):
-            if "ACTIVE" not in _read(port.state):
+        for state, *counters in _ports(sysfs):
+            if "ACTIVE" not in _read(state):
                 continue
-            words = [int(_read(name)) for name in (port.sent, port.received)]
+            words = [int(_read(name)) for name in counters]
             if _STUCK in words:
                 return None
             sent, received, counted = sent + words[0] * _WORD, received + words[1] * _WORD, True
@@ -172,10 +162,3 @@ def expected_sent(collective: str, size: int, rank: int, n: int, root: int = 0) 
         "send_recv": float(size),
     }
     return each.get(collective)
-
-
-def environment_of_nccl() -> Mapping[str, str]:
-    """What NCCL reads of this process: its files stand in where the environment is silent."""
-    from commsim.measure.conditions import nccl_configuration
-
-    return nccl_configuration() | dict(os.environ)

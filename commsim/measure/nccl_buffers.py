@@ -42,17 +42,15 @@ class Buffers:
         """Registers both buffers with all ranks, ``buffer`` or ``window``; returns what NCCL made of it."""
         nccl, handle = self._communicator.nccl, self._communicator.handle
         self._windows = how == "window"
-        begin = nccl.register_window if self._windows else nccl.register
         for tensor in (self.send, self.receive):
-            self._handles.append(begin(handle, tensor.data_ptr(), self.nbytes))
+            self._handles.append(nccl.register(handle, tensor.data_ptr(), self.nbytes, window=self._windows))
         return how if all(self._handles) else f"{how}, of which NCCL makes no use here"
 
     def close(self) -> None:
         """Gives the memory back."""
         nccl, handle = self._communicator.nccl, self._communicator.handle
-        end = nccl.deregister_window if self._windows else nccl.deregister
         for registered in filter(None, self._handles):
-            end(handle, registered)
+            nccl.deregister(handle, registered, window=self._windows)
         self._handles.clear()
         with suppress(AttributeError):  # the first of them could not be had
             del self.send, self.receive
@@ -87,16 +85,12 @@ def largest(communicator: Communicator, wanted: int, needed: int, ranks_per_gpu:
             except Exception as error:
                 if not communicator.layer.is_out_of_memory(error):
                     raise
-        if _on_all_ranks(buffers is not None):
+        on_all = torch.tensor([int(buffers is not None)])
+        dist.all_reduce(on_all, dist.ReduceOp.MIN)
+        if int(on_all):
             return buffers
         if buffers is not None:
             buffers.close()
         if nbytes <= needed:
             return None
         wanted = nbytes // 2
-
-
-def _on_all_ranks(mine: bool) -> bool:
-    flag = torch.tensor([int(mine)])
-    dist.all_reduce(flag, dist.ReduceOp.MIN)
-    return bool(int(flag))

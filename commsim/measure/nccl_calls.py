@@ -5,8 +5,8 @@ Offsets in place and counts are those of nccl-tests (src/*.cu, 2.19.6); `size` i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from commsim.collectives.semantics import GATHERING, SCATTERING
@@ -60,56 +60,42 @@ def calls(
     All-to-all, gather and scatter are NCCL's own since 2.28, else groups of sends and receives, as nccl-tests has it.
     """
     name, n, item = pattern.collective, pattern.world_size, pattern.dtype.itemsize
-    whole, block = pattern.elements, pattern.elements // n
-    kind, tail = DATATYPES[task.dtype], (communicator, stream)
-    operation = REDUCTIONS[task.redop if task.reduces else "sum"]
-    function = nccl.function
+    whole, block, root = pattern.elements, pattern.elements // n, task.root
+    kind, operation = DATATYPES[task.dtype], REDUCTIONS[pattern.redop]
+    own: dict[str, tuple[Any, ...]] = {
+        "all_reduce": ("ncclAllReduce", whole, kind, operation),
+        "reduce": ("ncclReduce", whole, kind, operation, root),
+        "broadcast": ("ncclBroadcast", whole, kind, root),
+        "all_gather": ("ncclAllGather", block, kind),
+        "reduce_scatter": ("ncclReduceScatter", block, kind, operation),
+        "gather": ("ncclGather", block, kind, root),
+        "scatter": ("ncclScatter", block, kind, root),
+        "all_to_all": ("ncclAlltoAll", block, kind),
+    }
+    if name in own and nccl.has(own[name][0]):
+        entry, *arguments = own[name]
+        return [(nccl.function(entry), (send, receive, *arguments, communicator, stream))]
 
-    def one(entry: str, *arguments: Any) -> Calls:
-        return [(function(entry), (send, receive, *arguments, *tail))]
+    def to(peer: int, count: int, first: int = 0) -> tuple[Any, tuple[Any, ...]]:
+        return nccl.function("ncclSend"), (send + first * item, count, kind, peer, communicator, stream)
 
-    def peer(entry: str) -> Callable[[int, int, int], tuple[Any, tuple[Any, ...]]]:
-        return lambda address, count, other: (function(entry), (address, count, kind, other, *tail))
+    def of(peer: int, count: int, first: int = 0) -> tuple[Any, tuple[Any, ...]]:
+        return nccl.function("ncclRecv"), (receive + first * item, count, kind, peer, communicator, stream)
 
-    to, of = peer("ncclSend"), peer("ncclRecv")
-
-    def together(*each: tuple[Any, tuple[Any, ...]]) -> Calls:
-        return [(function("ncclGroupStart"), ()), *each, (function("ncclGroupEnd"), ())]
-
-    if name == "all_reduce":
-        return one("ncclAllReduce", whole, kind, operation)
-    if name == "reduce":
-        return one("ncclReduce", whole, kind, operation, task.root)
-    if name == "broadcast":
-        return one("ncclBroadcast", whole, kind, task.root)
-    if name == "all_gather":
-        return one("ncclAllGather", block, kind)
-    if name == "reduce_scatter":
-        return one("ncclReduceScatter", block, kind, operation)
-    step = block * item
     if name == "gather":
-        if nccl.has("ncclGather"):
-            return one("ncclGather", block, kind, task.root)
-        arriving = [of(receive + other * step, block, other) for other in range(n)] if rank == task.root else []
-        return together(to(send, block, task.root), *arriving)
-    if name == "scatter":
-        if nccl.has("ncclScatter"):
-            return one("ncclScatter", block, kind, task.root)
-        leaving = [to(send + other * step, block, other) for other in range(n)] if rank == task.root else []
-        return together(*leaving, of(receive, block, task.root))
-    if name == "all_to_all":
-        if nccl.has("ncclAlltoAll"):
-            return one("ncclAlltoAll", block, kind)
-        return together(
-            *(each for p in range(n) for each in (to(send + p * step, block, p), of(receive + p * step, block, p)))
-        )
-    if name == "send_recv":
-        return together(to(send, whole, (rank + 1) % n), of(receive, whole, (rank - 1) % n))
-    if name == "all_to_all_v":
+        each = [to(root, block), *(of(p, block, p * block) for p in range(n) if rank == root)]
+    elif name == "scatter":
+        each = [*(to(p, block, p * block) for p in range(n) if rank == root), of(root, block)]
+    elif name == "all_to_all":
+        each = [call for p in range(n) for call in (to(p, block, p * block), of(p, block, p * block))]
+    elif name == "send_recv":
+        each = [to((rank + 1) % n, whole), of((rank - 1) % n, whole)]
+    elif name == "all_to_all_v":
         counts = pattern.pair_counts()
-        pairs: list[tuple[Any, tuple[Any, ...]]] = []
-        for p in range(n):
-            pairs += [to(send, counts[rank][p], p), of(receive, counts[p][rank], p)]
-            send, receive = send + counts[rank][p] * item, receive + counts[p][rank] * item
-        return together(*pairs)
-    raise KeyError(name)
+        leaving, arriving = counts[rank], [row[rank] for row in counts]
+        firsts = zip(accumulate(leaving, initial=0), accumulate(arriving, initial=0), strict=True)
+        pairs = zip(range(n), leaving, arriving, firsts, strict=False)
+        each = [call for p, out, back, (a, b) in pairs for call in (to(p, out, a), of(p, back, b))]
+    else:
+        raise KeyError(name)
+    return [(nccl.function("ncclGroupStart"), ()), *each, (nccl.function("ncclGroupEnd"), ())]

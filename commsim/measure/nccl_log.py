@@ -75,9 +75,8 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
     agree with their header or with themselves are counted in `skipped_lines`.
     """
     run, tables, columns = _RunSoFar(), list[LogTable](), None
-    failure, early, total, characters = "", 0, 0, 0
-    binary = False
-    number = 0
+    failure, binary = "", False
+    number = early = total = characters = 0
     for number, line in enumerate(_lines(stream), start=1):
         characters += len(line)
         binary = binary or "\0" in line
@@ -111,13 +110,9 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
         lines = sum(table.skipped_lines for table in tables)
         why = f"; {lines} lines that look like rows do not agree with it" if lines else ""
         tables[0].skipped_lines = lines
-        text = f"a table without rows: the run ended before its first result{why}{_said(failure)}"
-        raise NoRows(path, tables[0], text)
+        reason = f" (the log says: {failure})" if failure else ""
+        raise NoRows(path, tables[0], f"a table without rows: the run ended before its first result{why}{reason}")
     return tables
-
-
-def _said(failure: str) -> str:
-    return f" (the log says: {failure})" if failure else ""
 
 
 def _no_table(lines: int, early: int, binary: bool) -> str:
@@ -168,39 +163,30 @@ def read_rows(line: str, number: int, columns: HeaderColumns) -> tuple[list[Tabl
     starts = list(_ROW.finditer(line))
     if not starts:
         return [], int(_looks_like_a_row(line))
-    rows, skipped = [], 0
+    rows = []
     for match, following in zip(starts, [*starts[1:], None], strict=True):
         part = line[match.start() : following.start() if following else len(line)]
-        row = _row(match, part, number, columns, cut=following is not None or not line.endswith("\n"))
-        if row is None:
-            skipped += 1
-        else:
-            rows.append(row)
-    return rows, skipped
+        rows.append(_row(match, part, number, columns, cut=following is not None or not line.endswith("\n")))
+    readable = [row for row in rows if row is not None]
+    return readable, len(rows) - len(readable)
 
 
 def _row(match: re.Match[str], part: str, number: int, columns: HeaderColumns, cut: bool) -> TableRow | None:
     size, count, dtype = int(match[1]), int(match[2]), match[3]
     if not size_is_sound(size, count, dtype):
         return None
-    words = part.split()
-    at = 3
-    redop, root = "", None
+    words, redop, root = part.split()[3:], "", None
     if columns.has_redop:
-        redop = words[at] if at < len(words) else ""
-        at += 1
+        redop, *words = words or [""]
         if not redop.isalpha():
             return None
     if columns.has_root:
-        text = words[at] if at < len(words) else ""
-        at += 1
+        text, *words = words or [""]
         if not re.fullmatch(r"-?\d{1,7}", text):
             return None
         root = int(text)
-    groups = _groups(size, words[at:], part, columns, cut)
-    if groups is None:
-        return None
-    return TableRow(number, size, count, dtype, redop, root, *groups)
+    groups = _groups(size, words, part, columns, cut)
+    return None if groups is None else TableRow(number, size, count, dtype, redop, root, *groups)
 
 
 def _groups(size: int, words: list[str], part: str, columns: HeaderColumns, cut: bool) -> tuple[Group, Group] | None:

@@ -11,16 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from commsim.measure.communicator import Communicator
 from commsim.measure.libnccl import SUCCESS
 from commsim.measure.nccl_buffers import Buffers, largest
-from commsim.measure.nccl_calls import Calls, Layout, calls, layout
-from commsim.measure.pattern import TORCH_TYPES, Pattern
+from commsim.measure.nccl_calls import Calls, calls, layout
+from commsim.measure.pattern import Pattern, pattern_of
 from commsim.measure.run import Repeat, Run
-from commsim.measure.timing import Sample, sent_per_call
+from commsim.measure.timing import Sample, barrier, counted
 from commsim.measure.traffic import Bytes
 
 
@@ -57,18 +54,15 @@ class NcclLoop:
         self.communicator.wait()
         single = run.mode == "single"
         work = self._launches(plan) if run.graph else lambda: plan.each(run.iterations)
-        _barrier()  # an adapter that ranks share has sent what was to be sent before
-        before = traffic()
-        _barrier()
-        between = traffic()
-        _barrier()
-        seconds = self._one_by_one(plan) if single else self._timed(work)
-        _barrier()
-        after = traffic()
         rounds = run.iterations * max(1, run.graph)
+
+        def together() -> float:
+            barrier()
+            return self._one_by_one(plan) if single else self._timed(work)
+
+        seconds, sent = counted(together, traffic, rounds, 2 + run.iterations * single)
         wrong = self._check(plan) if run.check else 0
-        barriers = 2 + run.iterations * single
-        return Sample([seconds / rounds], wrong, sent_per_call(before, between, after, rounds, barriers))
+        return Sample([seconds / rounds], wrong, sent)
 
     def once(self, point: Repeat, place: str) -> None:
         """Calls a row's collective once, untimed: for NCCL to choose, and to log what."""
@@ -94,7 +88,7 @@ class NcclLoop:
         seconds = 0.0
         for number in range(self.run.iterations):
             seconds += self._timed(partial(plan.issue, number))
-            _barrier()
+            barrier()
         return seconds
 
     def _launches(self, plan: _Plan) -> Callable[[], None]:
@@ -113,7 +107,7 @@ class NcclLoop:
         if self.run.graph:
             once = self.communicator.stream.capture(once)
         plan.fill()
-        _barrier()
+        barrier()
         once()
         self.communicator.wait()
         return plan.wrong()
@@ -122,10 +116,7 @@ class NcclLoop:
         return layout(self._pattern(point), 0, point.size).span
 
     def _pattern(self, point: Repeat) -> Pattern:
-        task = point.task
-        redop = task.redop if task.reduces else "sum"
-        elements = point.size // task.item_bytes
-        return Pattern(task.collective, self.communicator.size, elements, TORCH_TYPES[task.dtype], redop, task.root)
+        return pattern_of(point.task, point.size, self.communicator.size)
 
     def _plan(self, point: Repeat, place: str) -> _Plan:
         if self._buffers is None:
@@ -143,7 +134,9 @@ class _Plan:
         rank = communicator.rank
         cut = layout(pattern, rank, point.size)
         parts = max(1, min(buffers.nbytes // cut.span, count))
-        self._send, self._receive = _views(buffers, cut, in_place)
+        first, last = (cut.sent_in_place, cut.received_in_place) if in_place else (0, 0)
+        self._send = (buffers.receive if in_place else buffers.send)[first : first + cut.sent]
+        self._receive = buffers.receive[last : last + cut.received]
         self._calls: list[Calls] = [
             calls(
                 communicator.nccl,
@@ -181,16 +174,3 @@ class _Plan:
     def wrong(self) -> int:
         """Elements of the first part that are not what they must be."""
         return self._pattern.wrong(self._communicator.rank, self._receive.view(self._pattern.dtype))
-
-
-def _views(buffers: Buffers, cut: Layout, in_place: bool) -> tuple[Any, Any]:
-    """What one rank sends and receives of the first part; in place both lie in the receive buffer."""
-    first, last = cut.sent_in_place, cut.received_in_place
-    if in_place:
-        return buffers.receive[first : first + cut.sent], buffers.receive[last : last + cut.received]
-    return buffers.send[: cut.sent], buffers.receive[: cut.received]
-
-
-def _barrier() -> None:
-    """All ranks of the run have come here."""
-    dist.all_reduce(torch.zeros(1))

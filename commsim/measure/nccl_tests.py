@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from commsim.collectives.semantics import NCCL_TESTS
 from commsim.errors import CommsimError, MeasurementError
 from commsim.files import write_atomically
 from commsim.measure.conditions import environment
@@ -27,17 +28,8 @@ from commsim.measure.run_folder import RunFolder
 from commsim.measure.table import format_row
 from commsim.units import format_bytes
 
-PROGRAMS = {
-    "all_reduce": "all_reduce_perf",
-    "all_gather": "all_gather_perf",
-    "reduce_scatter": "reduce_scatter_perf",
-    "broadcast": "broadcast_perf",
-    "reduce": "reduce_perf",
-    "all_to_all": "alltoall_perf",
-    "gather": "gather_perf",
-    "scatter": "scatter_perf",
-    "send_recv": "sendrecv_perf",
-}
+_SHORT = {"all_to_all": "alltoall", "send_recv": "sendrecv"}
+PROGRAMS = {name: f"{_SHORT.get(name, name)}_perf" for name in NCCL_TESTS}
 
 LOG = "nccl-tests.log"
 

@@ -6,25 +6,24 @@ It touches no GPU and begins no thread, since CUDA must not be inherited by a fo
 from __future__ import annotations
 
 import io
-import json
 import os
-import select
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import IO, Any
 
 from commsim.errors import MeasurementError
 
-_HEAD = struct.Struct("<Q")  # the length of what follows
 _LOOK_S = 0.05  # between two looks at what has ended
 _BORN_S = 120.0  # to load torch from a cold disk
+_LONGEST_S = 60.0  # that one wait for the nursery may take
 _FAILED = 70
 
 
@@ -33,7 +32,7 @@ class Nursery:
 
     def __init__(self) -> None:
         env = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"} | os.environ  # read as torch is loaded
-        self._socket, theirs = socket.socketpair()
+        self._connection, theirs = Pipe()
         words = [sys.executable, "-m", "commsim.measure.nursery", str(theirs.fileno())]
         self._process = subprocess.Popen(
             words,
@@ -44,7 +43,6 @@ class Nursery:
             start_new_session=True,  # an interrupt of the terminal reaches the launcher alone
         )
         theirs.close()
-        self._rest = b""
         self._ended: dict[int, int] = {}
         self._born: list[int] = []
         self.gone = False
@@ -55,7 +53,12 @@ class Nursery:
         err = os.pipe()
         try:
             self._send({"env": dict(env), "text": text}, [stdout if stdout is not None else out[1], err[1]])
-            pid = self._next_born()
+            until = time.monotonic() + _BORN_S
+            while not self._born:
+                if self.gone or time.monotonic() > until:
+                    raise MeasurementError("no rank could be started: torch cannot be loaded")
+                self._listen(1.0)
+            pid = self._born.pop(0)
         except BaseException:
             for descriptor in (*out[:1], err[0]):
                 os.close(descriptor)
@@ -75,44 +78,36 @@ class Nursery:
         until = time.monotonic() + patience_s
         while pid not in self._ended and not self.gone:
             left = until - time.monotonic()
-            if not self._listen(max(0.0, left)) and left <= 0:
+            if not self._listen(min(max(0.0, left), _LONGEST_S)) and left <= 0:
                 return None
         return self._ended.get(pid, -signal.SIGKILL)  # they die with the nursery
 
     def close(self) -> None:
         """Ends the nursery and whom it still holds."""
-        self._socket.close()
+        self._connection.close()
         self._process.wait()
 
     def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
-        message = json.dumps(request).encode()
         try:
-            socket.send_fds(self._socket, [_HEAD.pack(len(message))], descriptors)
-            self._socket.sendall(message)
+            self._connection.send(request)
+            for descriptor in descriptors:
+                send_handle(self._connection, descriptor, None)
         except OSError:
             raise MeasurementError("the process that starts the ranks has ended") from None
 
-    def _next_born(self) -> int:
-        until = time.monotonic() + _BORN_S
-        while not self._born:
-            if self.gone or time.monotonic() > until:
-                raise MeasurementError("no rank could be started: torch cannot be loaded")
-            self._listen(1.0)
-        return self._born.pop(0)
-
     def _listen(self, patience_s: float) -> bool:
         """Takes in what the nursery says; False where it says nothing for so long."""
-        if not select.select([self._socket], [], [], patience_s)[0]:
+        if not self._connection.poll(patience_s):
             return False
-        chunk = self._socket.recv(65536)
-        self.gone = not chunk
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            word, pid, *status = line.split()
-            if word == b"born":
-                self._born.append(int(pid))
-            else:
-                self._ended[int(pid)] = int(status[0])
+        try:
+            pid, status = self._connection.recv()
+        except (EOFError, OSError):
+            self.gone = True
+            return True
+        if status is None:
+            self._born.append(pid)
+        else:
+            self._ended[pid] = status
         return True
 
 
@@ -144,7 +139,7 @@ class Born:
         self._nursery.signal(self.pid, signal.SIGKILL)
 
 
-def _serve(connection: socket.socket) -> None:
+def _serve(connection: Connection) -> None:
     """Forks whom the other side asks for and says who has ended, until the other side hangs up."""
     alive: set[int] = set()
     while True:
@@ -152,18 +147,18 @@ def _serve(connection: socket.socket) -> None:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 alive.remove(pid)
-                connection.sendall(f"ended {pid} {os.waitstatus_to_exitcode(status)}\n".encode())
-        if not select.select([connection], [], [], _LOOK_S if alive else None)[0]:
+                connection.send((pid, os.waitstatus_to_exitcode(status)))
+        if not connection.poll(_LOOK_S if alive else None):
             continue
-        head, descriptors, *_ = socket.recv_fds(connection, _HEAD.size, 2)
-        if len(head) < _HEAD.size:
+        try:
+            request = connection.recv()
+        except EOFError:
             break
-        request = json.loads(_exactly(connection, _HEAD.unpack(head)[0]))
         if "signal" in request:
             if request["pid"] in alive:
                 os.kill(request["pid"], request["signal"])
             continue
-        parent = os.getpid()
+        descriptors, parent = [recv_handle(connection) for _ in range(2)], os.getpid()
         pid = os.fork()
         if pid == 0:
             connection.close()
@@ -171,27 +166,17 @@ def _serve(connection: socket.socket) -> None:
         alive.add(pid)
         for descriptor in descriptors:
             os.close(descriptor)
-        connection.sendall(f"born {pid}\n".encode())
+        connection.send((pid, None))
     for pid in alive:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    message = b""
-    while len(message) < length:
-        part = connection.recv(length - len(message))
-        if not part:
-            raise EOFError
-        message += part
-    return message
-
-
 def _be(request: Mapping[str, Any], descriptors: list[int], parent: int) -> None:
     """What a forked process does from its birth to its end."""
-    status = _FAILED
     try:
-        from commsim.measure.torch_runner import end_process, main
+        from commsim.measure.rank_end import end_process
+        from commsim.measure.torch_runner import main
 
         os.setsid()
         for descriptor, number in zip(descriptors, (1, 2), strict=True):
@@ -206,23 +191,24 @@ def _be(request: Mapping[str, Any], descriptors: list[int], parent: int) -> None
     finally:
         with suppress(BaseException):
             sys.stderr.flush()
-        os._exit(status)
+        os._exit(_FAILED)
 
 
 def main() -> int:
-    """Entry point of the nursery: loads torch, then serves the socket whose number is its argument."""
+    """Entry point of the nursery: loads torch, then serves the connection whose number is its argument."""
     import gc
 
     import torch._dynamo  # which optimizers load when they are made
     import torch.distributed.fsdp
     import torch.distributed.tensor  # noqa: F401 - training steps load all three, for seconds
 
-    from commsim.measure.torch_runner import die_with_parent
+    from commsim.measure import torch_runner  # noqa: F401 - which ranks find loaded
+    from commsim.measure.rank_end import die_with_parent
 
     die_with_parent()
     gc.freeze()  # what is loaded is never collected, so that ranks go on sharing its memory
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    with suppress(BrokenPipeError, ConnectionError, EOFError):
+    connection = Connection(int(sys.argv[1]))
+    with suppress(ConnectionError):  # the other side is gone
         _serve(connection)
     return 0
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from commsim.measure.pattern import TORCH_TYPES, Pattern
+from commsim.collectives.semantics import GATHERING, SCATTERING
+from commsim.measure.pattern import Pattern, pattern_of
 from commsim.measure.run import IN_PLACE_ONLY, Task
 
 # torch 2.13 renamed the two and warns of the old names, which are the only ones before.
@@ -31,7 +32,7 @@ def operation(task: Task, size: int, place: str, rank: int, world_size: int, dev
 
     The buffers hold the pattern before every check; calls in a row work on what the last one left.
     """
-    p = Pattern(task.collective, world_size, size // task.item_bytes, TORCH_TYPES[task.dtype], _redop(task), task.root)
+    p = pattern_of(task, size, world_size)
     send, receive, call = _buffers(p, task, place == "ip", rank, device)
 
     def fill() -> None:
@@ -41,21 +42,14 @@ def operation(task: Task, size: int, place: str, rank: int, world_size: int, dev
     return ReadyCollective(fill, call, lambda: p.wrong(rank, receive))
 
 
-def _redop(task: Task) -> str:
-    return task.redop if task.reduces else "sum"
-
-
 def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> tuple[Any, Any, Callable[[], None]]:
     """The send buffer, the receive buffer (the same memory or a part of it, in place), and the call."""
-    n, root, total = p.world_size, p.root, p.elements
-    block = total // n
+    n, root, name, total = p.world_size, p.root, p.collective, p.elements
 
     def new(elements: int) -> Any:
         return torch.zeros(elements, dtype=p.dtype, device=device)
 
-    first, last = p.block(rank)
-    op = _reduce_op(task.redop) if task.reduces else None
-    name = p.collective
+    op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(task.redop, task.redop.upper())) if task.reduces else None
     if name in IN_PLACE_ONLY:
         array = new(total)
         call = {
@@ -64,38 +58,27 @@ def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> 
             "broadcast": lambda: dist.broadcast(array, root),
         }[name]
         return array, array, call
-    if name == "reduce_scatter":
-        send = new(total)
-        receive = send[first:last] if in_place else new(block)
-        return send, receive, lambda: _REDUCE_SCATTER(receive, send, op)
-    if name == "all_gather":
-        receive = new(total)
-        send = receive[first:last] if in_place else new(block)
-        return send, receive, lambda: _ALL_GATHER(receive, send)
-    if name == "gather":
-        receive = new(total if rank == root else 0)
-        send = receive[first:last] if in_place and rank == root else new(block)
-        parts = list(receive.chunk(n)) if rank == root else None
-        return send, receive, lambda: dist.gather(send, parts, dst=root)
-    if name == "scatter":
-        send = new(total if rank == root else 0)
-        receive = send[first:last] if in_place and rank == root else new(block)
-        parts = list(send.chunk(n)) if rank == root else None
-        return send, receive, lambda: dist.scatter(receive, parts, src=root)
-    if name == "all_to_all":
-        send, receive = new(total), new(total)
-        return send, receive, lambda: dist.all_to_all_single(receive, send)
+    if name in GATHERING or name in SCATTERING:
+        has_whole = not task.rooted or rank == root
+        whole = new(total if has_whole else 0)
+        part = whole[slice(*p.block(rank))] if in_place and has_whole else new(total // n)
+        parts = list(whole.chunk(n)) if has_whole else None
+        call = {
+            "all_gather": lambda: _ALL_GATHER(whole, part),
+            "gather": lambda: dist.gather(part, parts, dst=root),
+            "reduce_scatter": lambda: _REDUCE_SCATTER(part, whole, op),
+            "scatter": lambda: dist.scatter(part, parts, src=root),
+        }[name]
+        return (part, whole, call) if name in GATHERING else (whole, part, call)
     if name == "all_to_all_v":
         counts = p.pair_counts()
         to, of = counts[rank], [row[rank] for row in counts]
         send, receive = new(sum(to)), new(sum(of))
         return send, receive, lambda: dist.all_to_all_single(receive, send, of, to)
     send, receive = new(total), new(total)
+    if name == "all_to_all":
+        return send, receive, lambda: dist.all_to_all_single(receive, send)
     return send, receive, lambda: _send_recv(send, receive, rank, n)
-
-
-def _reduce_op(redop: str) -> Any:
-    return getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(redop, redop.upper()))
 
 
 def _send_recv(send: Any, receive: Any, rank: int, world_size: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -38,9 +39,8 @@ def read_osu(stream: TextIO, path: Path) -> list[LogTable]:
     collective, n_ranks = None, None
     columns: list[str] | None = None
     unit = ""
-    number = total = 0
-    while line := stream.readline(_LINE_LIMIT):
-        number += 1
+    total = 0
+    for number, line in enumerate(iter(partial(stream.readline, _LINE_LIMIT), ""), start=1):
         if match := _NP.search(line) or _WORLD.search(line):
             n_ranks = int(match[1])
         if match := _TITLE.search(line):
@@ -72,14 +72,10 @@ def _osu(line: str, number: int, unit: str, table: LogTable) -> TableRow | None:
     if match is None or re.match(r"\s*[A-Za-z_]", match[3]) or not line.endswith("\n"):
         return None
     size, value = int(match[1]), float(match[2])
-    if value <= 0 or size >= 2**62:
+    arrays = table.n_ranks if table.collective in DIVIDED else 1
+    if value <= 0 or size >= 2**62 or arrays is None:
         return None
-    time_us = size / value if unit == "mb/s" else value
-    whole = size
-    if table.collective in DIVIDED:
-        if table.n_ranks is None:
-            return None
-        whole = size * table.n_ranks
+    time_us, whole = size / value if unit == "mb/s" else value, size * arrays
     if not 0 < time_us < 1e12:
         return None
     return TableRow(number, whole, None, "", "", None, Group(time_us, math.nan, math.nan), NOTHING)

@@ -64,12 +64,12 @@ def _accumulate(
     model: Any,
     optimizer: Optimizer,
     batches: list[tuple[Any, Any]],
-    around: Callable[[bool], AbstractContextManager[Any]] = lambda last: nullcontext(),
+    around: Callable[[bool], AbstractContextManager[Any] | None] = lambda last: None,
 ) -> Any:
-    """One step of gradient accumulation; `around` surrounds each micro-batch and knows the last one."""
+    """One step of gradient accumulation; `around`, which knows the last micro-batch, gives what surrounds each."""
     total = 0.0
     for i, (tokens, targets) in enumerate(batches):
-        with around(i == len(batches) - 1):
+        with around(i == len(batches) - 1) or nullcontext():
             value = loss(model(tokens), targets) / len(batches)
             value.backward()
         total = total + value.detach()  # on the device: reading it here would wait for the backward pass
@@ -87,13 +87,8 @@ def _ddp(task: TrainingTask, rank: int, device: Any) -> Parallel:
     size, batches = _weights(task, model), micro_batches(task, rank, device)
     wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=task.bucket_bytes / _MIB)
     optimizer = Optimizer(task, wrapped, device)
-
-    def around(last: bool) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = nullcontext() if last else wrapped.no_sync()
-        return context
-
     return Parallel(
-        lambda: _accumulate(wrapped, optimizer, batches, around),
+        lambda: _accumulate(wrapped, optimizer, batches, lambda last: None if last else wrapped.no_sync()),
         lambda: lambda: _accumulate(model, optimizer, batches),
         size,
     )
@@ -118,10 +113,9 @@ def _fsdp(task: TrainingTask, rank: int, device: Any) -> Parallel:
     size, batches = _weights(task, model), micro_batches(task, rank, device)
     optimizer = Optimizer(task, model, device)
 
-    def around(last: bool) -> AbstractContextManager[Any]:
+    def around(last: bool) -> None:
         if keep:
             model.set_reshard_after_backward(last)
-        return nullcontext()
 
     def alone() -> Step:
         plain = whole(task, device)  # only now: beside the shards it would be most of the peak of memory

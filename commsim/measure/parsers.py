@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from commsim.measure.assemble import Wanted, curves_of, error
-from commsim.measure.csv_tables import (
-    MEASURED_COLUMNS,
-    read_measured_csv,
-    read_result_csv,
-)
+from commsim.measure.csv_tables import MEASURED_COLUMNS, read_measured_csv, read_result_csv
 from commsim.measure.json_logs import read_json
 from commsim.measure.nccl_log import read_log
 from commsim.measure.osu_log import is_osu, read_osu

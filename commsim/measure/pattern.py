@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from commsim.collectives.schedule import split_evenly
-from commsim.collectives.semantics import GATHERING, REDUCING, SCATTERING, TO_ROOT
+from commsim.collectives.semantics import GATHERING, ITEM_BYTES, REDUCING, ROOTED, SCATTERING, TO_ROOT
+from commsim.measure.run import Task
 
 PERIOD = 1021
 
@@ -29,18 +30,7 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types of the same width that torch copies and compares on every device, as it does not uint32 or 8-bit floats."""
 
 TORCH_TYPES: dict[str, torch.dtype] = {
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-    "uint32": torch.uint32,
-    "int64": torch.int64,
-    "uint64": torch.uint64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float8_e4m3": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
+    name: getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(name, name)) for name in ITEM_BYTES
 }
 
 
@@ -100,10 +90,8 @@ class Pattern:
             return None
         if name in REDUCING:
             return [Stretch(self.reduced(), *(self.block(rank) if name in SCATTERING else whole))]
-        if name == "broadcast":
-            return [Stretch(self.base(self.root), *whole)]
-        if name == "scatter":
-            return [Stretch(self.base(self.root), *self.block(rank))]
+        if name in ROOTED - TO_ROOT:
+            return [Stretch(self.base(self.root), *(self.block(rank) if name in SCATTERING else whole))]
         if name == "send_recv":
             return [Stretch(self.base((rank - 1) % n), *whole)]
         if name in GATHERING:
@@ -114,16 +102,6 @@ class Pattern:
             bounds = self.pair_bounds()
             return [Stretch(self.base(i // n), bounds[i], bounds[i + 1]) for i in range(rank, n * n, n)]
         raise KeyError(name)
-
-    def input(self, rank: int) -> Any:
-        """The send buffer of a rank, as a tensor of its own on the CPU."""
-        part = self.given(rank)
-        return self.tile(part.base, part.first, part.last)
-
-    def expected(self, rank: int) -> Any | None:
-        """What the receive buffer of a rank must hold, as a tensor of its own on the CPU."""
-        parts = self.wanted(rank)
-        return None if parts is None else torch.cat([self.tile(p.base, p.first, p.last) for p in parts])
 
     def block(self, rank: int) -> tuple[int, int]:
         """First and last (exclusive) element of the block of a rank; blocks are equal."""
@@ -138,11 +116,6 @@ class Pattern:
         """Elements from each rank to each rank."""
         counts = [b - a for a, b in pairwise(self.pair_bounds())]
         return [counts[i : i + self.world_size] for i in range(0, len(counts), self.world_size)]
-
-    def tile(self, base: Any, first: int, last: int) -> Any:
-        """The elements first..last of the array whose period is `base`."""
-        values = self._typed(base).roll(-(first % PERIOD))
-        return values.repeat(-(-(last - first) // PERIOD) or 1)[: last - first].view(self.dtype)
 
     def fill(self, rank: int, buffer: Any) -> None:
         """Writes what a rank contributes into its send buffer, where that lies; an empty one stays empty."""
@@ -211,6 +184,13 @@ class Pattern:
         if self.dtype in (torch.uint32, torch.uint64):
             return values.to(_CARRIERS[self.dtype.itemsize])
         return _carried(values.to(self.dtype))
+
+
+def pattern_of(task: Task, size: int, world_size: int) -> Pattern:
+    """The pattern of a task at a size in bytes of the whole array."""
+    redop = task.redop if task.reduces else "sum"
+    elements, dtype = size // task.item_bytes, TORCH_TYPES[task.dtype]
+    return Pattern(task.collective, world_size, elements, dtype, redop, task.root)
 
 
 def _carried(tensor: Any) -> Any:

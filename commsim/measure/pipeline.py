@@ -16,41 +16,36 @@ from commsim.measure.run import TrainingTask
 from commsim.measure.small_transformer import compute_type, loss
 
 
-class _Neighbours:
-    """The exchange of hidden states with the stages before and after; without communication it receives zeros."""
+def one_forward_one_backward(
+    task: TrainingTask, model: Any, batches: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
+) -> Any | None:
+    """Forward and backward of all micro-batches on one stage; the mean loss, as a tensor, on the last one.
 
-    def __init__(self, task: TrainingTask, rank: int, device: Any, communicate: bool) -> None:
-        self.before = rank - 1 if rank > 0 else None
-        self.after = rank + 1 if rank < task.ranks - 1 else None
-        self._shape = (task.micro_batch_size, task.seq_len, task.hidden)
-        self._dtype, self._device, self._communicate = compute_type(task), device, communicate
+    Without communication a stage receives zeros.
+    """
+    m, shape = task.micro_batches, (task.micro_batch_size, task.seq_len, task.hidden)
+    before = rank - 1 if rank > 0 else None
+    after = rank + 1 if rank < task.ranks - 1 else None
+    waiting: list[tuple[Any, Any]] = []
+    total = torch.zeros((), device=device)
 
-    def swap(self, peer: int | None, send: Any | None, receive: bool) -> Any | None:
+    def swap(peer: int | None, send: Any | None, receive: bool) -> Any | None:
         """Sends to a neighbour, if there is one, and returns what it sends meanwhile, if anything is wanted."""
         if peer is None:
             return None
-        received = torch.zeros(self._shape, dtype=self._dtype, device=self._device) if receive else None
+        received = torch.zeros(shape, dtype=compute_type(task), device=device) if receive else None
         calls = [dist.P2POp(dist.isend, send.contiguous(), peer)] if send is not None else []
         if received is not None:
             calls.append(dist.P2POp(dist.irecv, received, peer))
-        if calls and self._communicate:
+        if calls and communicate:
             for work in dist.batch_isend_irecv(calls):
                 work.wait()
         return received
 
-
-def one_forward_one_backward(
-    task: TrainingTask, model: Any, batches: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
-) -> Any | None:
-    """Forward and backward of all micro-batches on one stage; the mean loss, as a tensor, on the last one."""
-    m, peers = task.micro_batches, _Neighbours(task, rank, device, communicate)
-    waiting: list[tuple[Any, Any]] = []
-    total = torch.zeros((), device=device)
-
     def forward(i: int, given: Any | None) -> Any:
         nonlocal total
         result = model(batches[i][0] if given is None else given.requires_grad_())
-        if peers.after is None:
+        if after is None:
             result = loss(result, batches[i][1]) / m
             total = total + result.detach()
         waiting.append((given, result))
@@ -63,13 +58,13 @@ def one_forward_one_backward(
 
     warm = min(m, task.ranks - 1 - rank)
     for i in range(warm):
-        handed = forward(i, peers.swap(peers.before, None, receive=True))
-        peers.swap(peers.after, handed, receive=False)
-    given = peers.swap(peers.before, None, receive=True) if warm < m else None
+        handed = forward(i, swap(before, None, receive=True))
+        swap(after, handed, receive=False)
+    given = swap(before, None, receive=True) if warm < m else None
     for i in range(warm, m):
         handed = forward(i, given)
-        gradient = backward(peers.swap(peers.after, handed, receive=True))
-        given = peers.swap(peers.before, gradient, receive=i < m - 1)
+        gradient = backward(swap(after, handed, receive=True))
+        given = swap(before, gradient, receive=i < m - 1)
     for _ in range(warm):
-        peers.swap(peers.before, backward(peers.swap(peers.after, None, receive=True)), receive=False)
-    return total if peers.after is None else None
+        swap(before, backward(swap(after, None, receive=True)), receive=False)
+    return total if after is None else None

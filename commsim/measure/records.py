@@ -16,19 +16,8 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Kind = Literal["measured", "predicted"]
 
-# Names that nccl-tests binaries, NCCL's log and published tables use, in our words.
-COLLECTIVES: dict[str, str] = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "all_to_all",
-    "sendrecv": "send_recv",
-    "gather": "gather",
-    "scatter": "scatter",
-}
+COLLECTIVES = {name.replace("_", ""): name for name in semantics.NCCL_TESTS} | {"bcast": "broadcast"}
+"""Our names by those that nccl-tests binaries, NCCL's log and published tables use, in lower case without signs."""
 
 COPYING = semantics.DIVIDED - semantics.REDUCING
 """Collectives that copy a rank's own block when out of place, and so take longer there; the others do the same work."""

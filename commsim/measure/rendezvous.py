@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from commsim.errors import MeasurementError
@@ -94,6 +95,15 @@ class Rendezvous:
         """How long the store waits for a key that another rank has yet to set."""
         self.store.set_timeout(timedelta(seconds=seconds))
 
+    def has(self, keys: list[str], patience_s: float, poll_s: float = _POLL_S) -> bool:
+        """Whether all keys are set within so many seconds."""
+        until = time.monotonic() + patience_s
+        while not self.store.check(keys):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(poll_s)
+        return True
+
     def gather(self, name: str, mine: Any, timeout_s: float) -> list[Any]:
         """What every rank says under a name, plain values in the order of the ranks, before any group is there.
 
@@ -122,19 +132,11 @@ class Rendezvous:
 
         place = self.place
         # torchrun keeps a store of its own at that port, and counts how often it has started the ranks.
-        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-        def connect() -> Any:
-            return TCPStore(
-                place.address,
-                place.port,
-                is_master=place.rank == 0 and not agent,
-                timeout=timedelta(seconds=self._timeout_s),
-                wait_for_workers=False,
-            )
-
+        master = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        own: dict[str, Any] = {"timeout": timedelta(seconds=self._timeout_s), "wait_for_workers": False}
+        connect = partial(TCPStore, place.address, place.port, is_master=master, **own)
         try:
-            store = within(self._timeout_s + 1.0, connect, lambda: hang_up(place.port))  # torch's own limit comes first
+            store = self._answered(self._timeout_s + 1.0, connect)  # torch's own limit comes first
         except TimeoutError:
             raise MeasurementError(self._no_store("what listens there does not answer")) from None
         except (DistStoreError, RuntimeError) as error:
@@ -164,9 +166,7 @@ class Rendezvous:
         store.set(f"hello/{place.rank}", json.dumps(mine))
         waiting = set(range(place.world_size))
         while True:
-            for rank in sorted(waiting):
-                if not store.check([f"hello/{rank}"]):
-                    continue
+            for rank in [rank for rank in sorted(waiting) if store.check([f"hello/{rank}"])]:
                 waiting.discard(rank)
                 hello = json.loads(store.get(f"hello/{rank}"))
                 if hello["world_size"] != place.world_size:
@@ -182,11 +182,11 @@ class Rendezvous:
                 store.compare_set("verdict", "", _TOGETHER)
             if time.monotonic() > self._deadline + (0.0 if waiting else _ANSWER_S):
                 late = sorted(waiting) or [0]  # which has not said that all are there
-                missing = ", ".join(map(str, late[:8])) + (" ..." if len(late) > 8 else "")
-                missed = (
-                    f"{len(late)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {missing}"
+                names = ", ".join(map(str, late[:8])) + (" ..." if len(late) > 8 else "")
+                missing = (
+                    f"{len(late)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {names}"
                 )
-                store.compare_set("verdict", "", missed)
+                store.compare_set("verdict", "", missing)
             if store.check(["verdict"]):
                 verdict = store.get("verdict").decode()
                 if verdict != _TOGETHER:
@@ -198,12 +198,7 @@ class Rendezvous:
         """Why another rank stopped, if it said so; None too where the store is gone."""
 
         def listen() -> str | None:
-            until = time.monotonic() + patience_s
-            while not self.store.check(["fault"]):
-                if time.monotonic() >= until:
-                    return None
-                time.sleep(_POLL_S)
-            return str(self.store.get("fault").decode())
+            return str(self.store.get("fault").decode()) if self.has(["fault"], patience_s) else None
 
         with suppress(Exception):  # rank 0 is gone, and its store with it
             return self._answered(patience_s + _ANSWER_S, listen)
@@ -219,10 +214,7 @@ class Rendezvous:
                 if self._first:
                     self.store.set(f"left/{self.place.rank}", "1")
                 return
-            others = [f"left/{rank}" for rank in range(1, self.place.world_size)]
-            until = time.monotonic() + _LINGER_S
-            while time.monotonic() < until and not self.store.check(others):
-                time.sleep(_POLL_S)
+            self.has([f"left/{rank}" for rank in range(1, self.place.world_size)], _LINGER_S)
 
         with suppress(Exception):  # rank 0 is gone, and its store with it
             self._answered(_LINGER_S + _ANSWER_S, tell)

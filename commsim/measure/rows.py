@@ -165,10 +165,9 @@ def deduce_collective(
     if len(left) > 1:
         # alltoall and sendrecv cannot be verified in place: they print N/A there, the others a count.
         in_place = {row.in_place.checked for row in rows}
-        out_of_place = {row.out_of_place.checked for row in rows}
         if in_place == {True}:
             left = [name for name in left if name not in PAIRWISE]
-        elif in_place == {False} and out_of_place == {True}:
+        elif in_place == {False} and {row.out_of_place.checked for row in rows} == {True}:
             left = [name for name in left if name in PAIRWISE]
     if len(left) == 1:
         return left[0], "columns of the table"
@@ -187,7 +186,4 @@ def _ratio_fits(collective: str, rows: Sequence[TableRow], n_ranks: int | None) 
 
 def _name_hint(file_name: str) -> str | None:
     text = "".join(c for c in file_name.lower() if c.isalnum())
-    for key in sorted(COLLECTIVES, key=len, reverse=True):
-        if key in text:
-            return COLLECTIVES[key]
-    return None
+    return next((COLLECTIVES[key] for key in sorted(COLLECTIVES, key=len, reverse=True) if key in text), None)

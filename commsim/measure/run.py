@@ -14,7 +14,7 @@ from typing import Any, Literal
 import commsim
 from commsim.collectives.semantics import ITEM_BYTES, PAIRWISE, REDUCING, ROOTED, WHOLE, collective
 from commsim.errors import MeasurementError
-from commsim.measure.splits import group_size
+from commsim.measure.splits import group_of
 
 ARRIVAL_S = 300.0
 """For how long ranks wait for each other to come: a cold cluster loads its libraries from a shared disk."""
@@ -27,6 +27,9 @@ _BLOCK_BYTES = 16  # to a multiple of which nccl-tests rounds blocks down (src/a
 _NOT_IN_TORCH = frozenset({"uint32", "uint64"})  # neither backend maps them, torch 2.13.0
 _NOT_IN_GLOO = frozenset({"float8_e4m3", "float8_e5m2"})  # "Invalid scalar type", torch 2.13.0
 _NO_AVERAGE_IN_GLOO = frozenset({"int8", "uint8", "int32", "int64"})  # divides as float, cannot cast back, torch 2.13.0
+
+Key = tuple[str, str, str, int, int, int, str]
+"""Collective, type, operation, root, size, number of the repeat, and algorithm of a row."""
 
 IN_PLACE_ONLY = WHOLE - PAIRWISE
 """torch.distributed has no call for these that leaves the input alone."""
@@ -66,29 +69,10 @@ class Task:
         """Whether the collective has a root."""
         return self.collective in ROOTED
 
-    def places(self, in_torch: bool = True) -> tuple[str, ...]:
-        """``oop`` and ``ip``, as far as torch, or NCCL itself, has the collective out of place and in place."""
-        if in_torch and self.collective in IN_PLACE_ONLY:
-            return ("ip",)
-        one = self.collective in PAIRWISE or (in_torch and self.schedule)
-        return ("oop",) if one else ("oop", "ip")
-
-    def count(self, size: int, world_size: int) -> int:
-        """Elements as nccl-tests counts them: of one block where the array has a block per rank."""
-        kind = collective(self.collective)
-        blocks = world_size if kind.blocks == 1 else 1
-        return size // (self.item_bytes * blocks)
-
-    def actual_size(self, size: int, world_size: int, block_bytes: int = 1) -> int:
-        """The largest size up to `size` of whole elements, and of equal blocks where there is one per rank.
-
-        A block that has as many bytes is a multiple of `block_bytes`: 16 in nccl-tests, which aligns blocks.
-        """
-        if collective(self.collective).blocks != 1:
-            return size // self.item_bytes * self.item_bytes
-        block = size // world_size
-        unit = max(self.item_bytes, block_bytes) if block >= block_bytes else self.item_bytes
-        return block // unit * unit * world_size
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the array has a block per rank."""
+        return collective(self.collective).blocks == 1
 
 
 SCHEMES = ("ddp", "zero2", "zero3", "tp", "pp")
@@ -154,7 +138,7 @@ class Repeat:
     repeat: int
 
     @property
-    def key(self) -> tuple[str, str, str, int, int, int, str]:
+    def key(self) -> Key:
         """What identifies the row in a file."""
         t = self.task
         root = t.root if t.rooted else -1
@@ -163,7 +147,8 @@ class Repeat:
     def columns(self, run: Run) -> dict[str, Any]:
         """What a table of the run says of the row beside what is measured."""
         names = ("collective", "dtype", "redop", "root", "size_bytes", "repeat", "algorithm")
-        count = self.task.count(self.size, run.group_size)
+        # nccl-tests counts the elements of one block where the array has a block per rank.
+        count = self.size // (self.task.item_bytes * (run.group_size if self.task.in_blocks else 1))
         more = {"n_ranks": run.group_size, "count": count, "iterations": run.iterations}
         return dict(zip(names, self.key, strict=True)) | more
 
@@ -218,7 +203,7 @@ class Run:
     @property
     def group_size(self) -> int:
         """Ranks per communicator: all of them, but for a split."""
-        return group_size(self.split, self.world_size)
+        return len(group_of(self.split, self.world_size, 0))
 
     def through_libnccl(self, task: Task) -> bool:
         """Whether the collective of a task is called in libnccl itself; a schedule of ours needs torch's sends."""
@@ -230,14 +215,25 @@ class Run:
 
     def places(self, task: Task) -> tuple[str, ...]:
         """``oop`` and ``ip``, as far as the runner has the collective of a task out of place and in place."""
-        return task.places(in_torch=not self.as_nccl_tests(task))
+        in_torch = not self.as_nccl_tests(task)
+        if in_torch and task.collective in IN_PLACE_ONLY:
+            return ("ip",)
+        one = task.collective in PAIRWISE or (in_torch and task.schedule)
+        return ("oop",) if one else ("oop", "ip")
 
     def actual_size(self, task: Task, size: int) -> int:
-        """The size of the row that stands for a size of a task, 0 where there is none."""
-        actual = task.actual_size(size, self.group_size, _BLOCK_BYTES if self.as_nccl_tests(task) else 1)
-        if self.runner == "nccl-tests" and collective(task.collective).blocks == 1:
-            return actual if actual >= _BLOCK_BYTES * self.group_size else 0  # which it rounds down to nothing
-        return actual
+        """The size of the row that stands for a size of a task, 0 where there is none.
+
+        The largest of whole elements, and of equal blocks where there is one per rank; nccl-tests aligns blocks.
+        """
+        if not task.in_blocks:
+            return size // task.item_bytes * task.item_bytes
+        block = size // self.group_size
+        if self.runner == "nccl-tests" and block < _BLOCK_BYTES:
+            return 0  # which it rounds down to nothing
+        aligned = self.as_nccl_tests(task) and block >= _BLOCK_BYTES
+        unit = max(task.item_bytes, _BLOCK_BYTES if aligned else 1)
+        return block // unit * unit * self.group_size
 
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change with anything asked for that changes the meaning of a row.
@@ -303,15 +299,14 @@ def _faults_of_options(run: Run) -> Iterator[str]:
         if given and not known:
             yield f"{option} has no effect: no collective of this run is called in libnccl (--runner libnccl)"
     if theirs:
-        for feature, asked in (
-            ("training steps", bool(run.training)),
-            ("schedules of ours", any(task.schedule for task in run.tasks)),
-            ("mode single", run.mode == "single"),
-            ("--ranks-per-gpu", run.ranks_per_gpu > 1),
-            ("--capture-choices", run.capture_choices),
-        ):
-            if asked:
-                yield f"nccl-tests has no {feature}; take --runner libnccl or torch"
+        asked = {
+            "training steps": run.training,
+            "schedules of ours": any(task.schedule for task in run.tasks),
+            "mode single": run.mode == "single",
+            "--ranks-per-gpu": run.ranks_per_gpu > 1,
+            "--capture-choices": run.capture_choices,
+        }
+        yield from (f"nccl-tests has no {name}; take --runner libnccl or torch" for name, on in asked.items() if on)
     if run.runner != "torch" and run.backend != "nccl":
         yield f"--runner {run.runner} is of NCCL, and this run is over {run.backend}"
     if run.register not in REGISTRATIONS:
@@ -330,7 +325,7 @@ def check_run(run: Run) -> None:
         if task.rooted and not 0 <= task.root < ranks:
             faults.append(f"{task.collective}: root {task.root} is not one of the ranks 0..{ranks - 1}")
         if not any(run.actual_size(task, size) for size in task.sizes):
-            least = task.item_bytes * (ranks if collective(task.collective).blocks == 1 else 1)
+            least = task.item_bytes * (ranks if task.in_blocks else 1)
             faults.append(f"{label}: no size is as large as one element per block, {least} B on {ranks} ranks")
         if task.dtype in _NOT_IN_TORCH and not run.as_nccl_tests(task):
             faults.append(f"{label}: the collectives of torch have no {task.dtype}")
@@ -341,7 +336,7 @@ def check_run(run: Run) -> None:
     if run.backend == "gloo" and (run.ranks_per_gpu > 1 or run.capture_choices):
         faults.append("--ranks-per-gpu and --capture-choices are of NCCL, and this run is over gloo")
     faults += [f"{task.name}: {fault}" for task in run.training for fault in task.faults()]
-    if not any(True for _ in run.points()) and not run.training and not faults:
+    if not faults and not run.training and next(run.points(), None) is None:
         faults.append("there is nothing to measure")
     if faults:
         raise MeasurementError("\n".join(faults))

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,7 +20,9 @@ from commsim.errors import MeasurementError
 from commsim.files import write_atomically
 from commsim.measure.assemble import error
 from commsim.measure.capture import CHOICES, read_object
-from commsim.measure.rows import NOTHING, Group, LogTable, TableRow
+from commsim.measure.csv_tables import csv_records, table_row
+from commsim.measure.rows import LogTable
+from commsim.measure.run import Key
 
 _PLACE_COLUMNS = ("time_us", "algbw_GBps", "busbw_GBps", "wrong", "mean_us", "p95_us", "min_us", "max_us")
 
@@ -59,8 +62,6 @@ SAME = ("gpu", "driver", "nccl", "cuda", "torch", "cpu", "hosts", "env", "nccl_c
 
 _WITHOUT_MEANING = re.compile(r"\w*DEBUG\w*|TORCH_CPP_LOG_LEVEL|TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")
 
-Key = tuple[str, str, str, int, int, int, str]
-
 
 class RunFolder:
     """The rows of a run as they are appended, by one process; `finished` holds the keys of those already there.
@@ -71,25 +72,20 @@ class RunFolder:
     def __init__(self, folder: Path, fingerprint: str, conditions: dict[str, Any] | None = None) -> None:
         self._now = json.loads(json.dumps(conditions or {}))
         self.path = folder / TABLE
-        self._conditions_path = folder / CONDITIONS
         self.finished: set[Key] = set()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as fault:
             raise MeasurementError(f"{self.path}: cannot be written: {fault.strerror}") from None
-        try:
-            self._lock()
+        with ExitStack() as on_fault:
+            on_fault.callback(os.close, self._descriptor)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise MeasurementError(f"{self.path}: another run is writing it; use another --out") from None
             self._take_up(fingerprint)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise MeasurementError(f"{self.path}: another run is writing it; use another --out") from None
+            on_fault.pop_all()
 
     def _take_up(self, fingerprint: str) -> None:
         """Reads what an earlier run of the same run left, and cuts off a line that it could not finish."""
@@ -130,18 +126,21 @@ class RunFolder:
 
     def add(self, row: dict[str, Any]) -> None:
         """Appends one row, a value per name of `COLUMNS` (blank where there is none)."""
-        self._append(",".join(_text(row.get(name)) for name in COLUMNS) + "\n")
-        self.finished.add(_key({name: _text(row.get(name)) for name in COLUMNS}, self.path))
+        texts = {name: _text(row.get(name)) for name in COLUMNS}
+        self._append(",".join(texts.values()) + "\n")
+        self.finished.add(_key(texts, self.path))
 
     def write_conditions(self, conditions: dict[str, Any]) -> None:
         """Writes ``run.json`` anew."""
-        document = {"schema_version": SCHEMA_VERSION} | conditions
-        write_atomically(self._conditions_path, json.dumps(document, indent=2) + "\n")
+        self._write(CONDITIONS, conditions)
 
     def add_training(self, record: dict[str, Any]) -> None:
         """Writes ``training.json`` anew, with one item more."""
-        document = {"schema_version": SCHEMA_VERSION, "items": [*self.training(), record]}
-        write_atomically(self.path.parent / TRAINING, json.dumps(document, indent=2) + "\n")
+        self._write(TRAINING, {"items": [*self.training(), record]})
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        text = json.dumps({"schema_version": SCHEMA_VERSION} | document, indent=2) + "\n"
+        write_atomically(self.path.parent / name, text)
 
     def training(self) -> list[dict[str, Any]]:
         """The training items that are there already."""
@@ -151,9 +150,8 @@ class RunFolder:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError):
-            raise MeasurementError(
-                f"{self.path.parent / TRAINING}: cannot be read; use another --out, or --fresh"
-            ) from None
+            path = self.path.parent / TRAINING
+            raise MeasurementError(f"{path}: cannot be read; use another --out, or --fresh") from None
 
     def close(self) -> None:
         """Lets another run have the folder."""
@@ -162,19 +160,12 @@ class RunFolder:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What is not as it was, each in a few words."""
-    changes = [
-        f"{name} was {_brief(before.get(name))}, is {_brief(now.get(name))}"
-        for name in SAME
-        if name != "env" and name in now and before.get(name) != now[name]
-    ]
+    pairs = [(name, before.get(name), now[name]) for name in SAME if name != "env" and name in now]
     was, is_ = before.get("env", {}), now.get("env", {})
     if "env" in now and isinstance(was, dict):
-        changes += [
-            f"{name} was {_brief(was.get(name))}, is {_brief(is_.get(name))}"
-            for name in sorted(was | is_)
-            if was.get(name) != is_.get(name) and not _WITHOUT_MEANING.fullmatch(name)
-        ]
-    return changes
+        names = [name for name in sorted(was | is_) if not _WITHOUT_MEANING.fullmatch(name)]
+        pairs += [(name, was.get(name), is_.get(name)) for name in names]
+    return [f"{name} was {_brief(old)}, is {_brief(new)}" for name, old, new in pairs if old != new]
 
 
 def _brief(value: Any) -> str:
@@ -198,23 +189,17 @@ def read_run(stream: TextIO, path: Path) -> list[LogTable]:
     conditions = {name: str(stored[name]) for name in _SHOWN if stored.get(name) not in (None, "")}
     env = stored.get("library_env")
     tables: dict[tuple[str, str, str], LogTable] = {}
-    reader = csv.DictReader(stream, restval="")
-    try:
-        for record in reader:
-            if record["sent_bytes"] is None or None in record:
-                raise error(path, reader.line_num, "a row with more or fewer fields than the header")
-            key = record["collective"], record["n_ranks"], record["algorithm"]
-            if key not in tables:
-                tables[key] = LogTable(
-                    line=reader.line_num,
-                    collective=key[0],
-                    n_ranks=int(key[1]),
-                    conditions=conditions | ({"algorithm": key[2]} if key[2] else {}),
-                    env={str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {},
-                )
-            tables[key].rows.append(_row(record, reader.line_num))
-    except (ValueError, KeyError, csv.Error) as fault:
-        raise error(path, max(1, reader.line_num), f"a row that cannot be read: {fault}") from None
+    for record in csv_records(stream, path):
+        key = record["collective"], record["n_ranks"], record["algorithm"]
+        if key not in tables:
+            tables[key] = LogTable(
+                line=record.line,
+                collective=key[0],
+                n_ranks=record.integer("n_ranks"),
+                conditions=conditions | ({"algorithm": key[2]} if key[2] else {}),
+                env={str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {},
+            )
+        tables[key].rows.append(table_row(record))
     if not tables:
         raise error(path, 1, "a run without finished rows")
     return list(tables.values())
@@ -223,38 +208,10 @@ def read_run(stream: TextIO, path: Path) -> list[LogTable]:
 _SHOWN = ("name", "backend", "network", "torch", "nccl", "gpu", "cpu", "hosts", "mode", "commsim")
 
 
-def _row(record: dict[str, str], line: int) -> TableRow:
-    return TableRow(
-        line,
-        int(record["size_bytes"]),
-        int(record["count"]),
-        record["dtype"],
-        record["redop"],
-        int(record["root"]),
-        _group(record, "oop"),
-        _group(record, "ip"),
-    )
-
-
-def _group(record: dict[str, str], place: str) -> Group:
-    if not record[f"{place}_time_us"]:
-        return NOTHING
-    time, algbw, busbw = (float(record[f"{place}_{name}"]) for name in _PLACE_COLUMNS[:3])
-    wrong = record[f"{place}_wrong"]
-    return Group(time, algbw, busbw, wrong != "N/A", int(wrong) if wrong.isdigit() else 0)
-
-
 def _key(record: dict[str, str], path: Path) -> Key:
     try:
-        return (
-            record["collective"],
-            record["dtype"],
-            record["redop"],
-            int(record["root"]),
-            int(record["size_bytes"]),
-            int(record["repeat"]),
-            record["algorithm"],
-        )
+        root, size, repeat = (int(record[name]) for name in ("root", "size_bytes", "repeat"))
+        return record["collective"], record["dtype"], record["redop"], root, size, repeat, record["algorithm"]
     except (KeyError, ValueError, TypeError):
         raise MeasurementError(f"{path}: is not the table of a run; use another --out, or --fresh") from None
 

@@ -21,7 +21,7 @@ from commsim.measure.operations import ReadyCollective
 from commsim.measure.pattern import TORCH_TYPES, Pattern, Stretch
 from commsim.measure.run import Task
 
-_COMBINE = {"sum": "add_", "prod": "mul_", "max": "maximum", "min": "minimum"}
+_COMBINE = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum}
 
 
 def load_schedule(task: Task, world_size: int, size: int) -> Schedule:
@@ -149,7 +149,7 @@ def schedule_operation(schedule: Schedule, task: Task, rank: int, device: Any) -
     return ReadyCollective(fill, lambda: _run(steps, memory, _COMBINE[task.redop]), wrong)
 
 
-def _run(steps: list[_Step], memory: list[Any], combine: str) -> None:
+def _run(steps: list[_Step], memory: list[Any], combine: Any) -> None:
     def at(piece: _Piece) -> Any:
         return memory[piece.buffer][piece.first : piece.last]
 
@@ -168,13 +168,10 @@ def _run(steps: list[_Step], memory: list[Any], combine: str) -> None:
         for work in dist.batch_isend_irecv(calls) if calls else ():
             work.wait()
         for values, target, reduces in [*moved, *arrived]:
-            if not reduces:
-                at(target).copy_(values)
-            elif combine.endswith("_"):
-                getattr(at(target), combine)(values)
+            if reduces:
+                combine(at(target), values, out=at(target))
             else:
-                torch_combine = getattr(torch, combine)
-                torch_combine(at(target), values, out=at(target))
+                at(target).copy_(values)
 
 
 assert set(Buffer) == {0, 1, 2}  # the order of `memory`

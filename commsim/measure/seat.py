@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from commsim.errors import MeasurementError
-from commsim.measure.conditions import host_digest
+from commsim.measure.conditions import host_digest, run_conditions
 from commsim.measure.gpu import Gpus, gpus
-from commsim.measure.nccl_sharing import sharing
 from commsim.measure.rank_environment import (
-    apply,
     gloo_interface,
     library_environment,
+    meaning,
     own_address,
+    sharing,
     watchdog_environment,
 )
 from commsim.measure.rendezvous import Place, Rendezvous
@@ -39,25 +39,23 @@ def take_seat(run: Run, place: Place, meeting: Rendezvous) -> Seat:
     """
     import torch
 
-    apply(library_environment(run, os.environ))
-    apply(watchdog_environment(run, os.environ))
+    os.environ.update(library_environment(run, os.environ))
+    os.environ.update(watchdog_environment(run, os.environ))
     gpu = gpus() if run.backend == "nccl" else None
     index = 0 if gpu is None else gpu_index(gpu, run, place)
     if gpu is not None:
         gpu.use(index)
-    host = host_digest("" if gpu is None else gpu.host)
-    mine = {
-        "host": host,
-        "gpu": "" if gpu is None else f"{host} {_identity(gpu, index)}",
-        "address": own_address(place.address),
-    }
+    mine = {"host": host_digest("" if gpu is None else gpu.host), "gpu": "", "address": own_address(place.address)}
+    if gpu is not None:
+        name = gpu.properties(index).uuid or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {index}"
+        mine["gpu"] = f"{mine['host']} {name}"
     every = meeting.gather("seat", mine, run.timeout_s)
     if gpu is not None:
         check_shared_gpus([one["gpu"] for one in every], run.ranks_per_gpu)
-    apply(gloo_interface(every, place.rank, os.environ))
+    os.environ.update(gloo_interface(every, place.rank, os.environ))
     if gpu is not None:
         # NCCL reads its environment when the group is made.
-        apply(sharing(run.ranks_per_gpu, place.rank, gpu.nccl_version() or (0, 0, 0), os.environ))
+        os.environ.update(sharing(run.ranks_per_gpu, place.rank, gpu.nccl_version() or (0, 0, 0), os.environ))
     device = torch.device("cpu") if gpu is None else gpu.torch_device(index)
     return Seat(device, gpu, index, tuple(one["host"] for one in every))
 
@@ -80,11 +78,6 @@ def gpu_index(gpu: Gpus, run: Run, place: Place) -> int:
             "several ranks can share one with --ranks-per-gpu"
         )
     return index
-
-
-def _identity(gpu: Gpus, index: int) -> str:
-    """What tells a GPU from every other one of its host."""
-    return gpu.properties(index).uuid or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {index}"
 
 
 def check_shared_gpus(of_ranks: list[str], ranks_per_gpu: int) -> None:
@@ -119,9 +112,41 @@ def differences(expects: dict[str, Any], machine: dict[str, Any], ranks: int) ->
     if expects.get("ranks", ranks) != ranks:
         notes.append(f"the scenario has {expects['ranks']} ranks, measured are {ranks}")
     if "sm" in expects and machine.get("sm") not in (None, expects["sm"]):
-        notes.append(
-            f"the scenario has GPUs {expects['gpu'] or 'of sm ' + str(expects['sm'])}, found {machine.get('gpu')}"
-        )
+        gpu = expects["gpu"] or f"of sm {expects['sm']}"
+        notes.append(f"the scenario has GPUs {gpu}, found {machine.get('gpu')}")
     if "nccl" in expects and machine.get("nccl") not in (None, expects["nccl"]):
         notes.append(f"the scenario has NCCL {expects['nccl']}, found {machine.get('nccl')}")
     return notes
+
+
+_MEASURES = {
+    "torch": "torch.distributed's calls: the library's time with the launch from Python and c10d before it; medians "
+    "over the calls of the slowest rank",
+    "libnccl": "NCCL's calls, many in a row with one synchronisation, as nccl-tests; means over the calls and ranks",
+}
+
+
+def conditions_of(run: Run, seat: Seat, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What ``run.json`` says of a run, from what every rank runs on."""
+    machine = run_conditions(ranks)
+    version = seat.gpu.nccl_version() if seat.gpu is not None else None
+    asked = {
+        "graph_launches": run.graph,
+        "register": "" if run.register == "none" else run.register,
+        "split": run.split,
+        "library_env": run.env,
+    }
+    notes = {
+        "differs": differences(run.expects, machine, run.world_size),
+        "meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ),
+    }
+    return {
+        **run.description(),
+        "mode": run.mode,
+        "measures": _MEASURES[run.runner],
+        **{name: value for name, value in asked.items() if value},
+        "ranks_per_gpu": run.ranks_per_gpu,
+        **machine,
+        **{name: value for name, value in notes.items() if value},
+        **run.conditions,
+    }

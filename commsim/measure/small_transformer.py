@@ -17,20 +17,10 @@ from torch.nn import functional
 from commsim.measure.run import TrainingTask
 
 
-class _ToAllRanks(torch.autograd.Function):  # type: ignore[misc]
-    """The input as it is; its gradient is the sum over the ranks (Megatron's f, Shoeybi et al. 2019)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        del ctx
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        del ctx
-        total = gradients[0].contiguous()
-        dist.all_reduce(total)
-        return total
+def _sum(x: Any) -> Any:
+    total = x.contiguous()
+    dist.all_reduce(total)
+    return total
 
 
 class _FromAllRanks(torch.autograd.Function):  # type: ignore[misc]
@@ -39,9 +29,7 @@ class _FromAllRanks(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
         del ctx
-        total = x.contiguous()
-        dist.all_reduce(total)
-        return total
+        return _sum(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -72,7 +60,10 @@ class TransformerLayer(nn.Module):  # type: ignore[misc]
         return x + self._summed(self._mlp(self._spread(self.norm2(x))))
 
     def _spread(self, x: Any) -> Any:
-        return _ToAllRanks.apply(x) if self.tp > 1 and not self.alone else x
+        """The input as it is; its gradient is the sum over the ranks (Megatron's f, Shoeybi et al. 2019)."""
+        if self.tp > 1 and not self.alone:
+            x.register_hook(_sum)
+        return x
 
     def _summed(self, x: Any) -> Any:
         return _FromAllRanks.apply(x) if self.tp > 1 and not self.alone else x

@@ -49,8 +49,3 @@ def group_of(rule: str, world_size: int, rank: int) -> list[int]:
     """The ranks of the run that share a communicator with a rank, in order."""
     each = colors(rule, world_size)
     return [other for other in range(world_size) if each[other] == each[rank]]
-
-
-def group_size(rule: str, world_size: int) -> int:
-    """Ranks per communicator."""
-    return len(group_of(rule, world_size, 0))

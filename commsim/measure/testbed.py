@@ -13,13 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import Host
-from commsim.measure.wiring import INTERFACE, PREFIX, WiringPlan, address, commands, namespace
+from commsim.measure.wiring import INTERFACE, PREFIX, WiringPlan, commands, namespace
 
 _NAMES = Path("/run/netns")
 LOCK = Path("/run/commsim-testbed.lock")
@@ -37,59 +37,40 @@ def obstacle() -> str | None:
     return None
 
 
-class Testbed:
-    """The network of a wiring; entering builds it, leaving removes it, whatever happened in between."""
-
-    __test__ = False  # no test class, whatever its name says
-
-    def __init__(self, plan: WiringPlan) -> None:
-        self.plan = plan
-        self._lock = -1
-
-    def __enter__(self) -> Testbed:
-        reason = obstacle()
-        if reason is not None:
-            raise MeasurementError(reason)
-        self._lock = _locked()
-        try:
-            remove_leftovers()
-            for program, lines in commands(self.plan):
-                _batch(program, lines)
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._remove()
-
-    def _remove(self) -> None:
-        """Takes the testbed away; an interrupt meanwhile waits."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        try:
-            with suppress(ValueError):  # not the main thread
-                for number in before:
-                    signal.signal(number, signal.SIG_IGN)
-            remove_leftovers()
-        finally:
-            with suppress(ValueError):
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-            os.close(self._lock)
-
-    def hosts(self) -> list[Host]:
-        """Where the ranks start, in rank order."""
+@contextmanager
+def standing_testbed(plan: WiringPlan) -> Iterator[list[Host]]:
+    """Builds the network of a plan, and gives where ranks start, in their order; removes it whatever happens."""
+    if reason := obstacle():
+        raise MeasurementError(reason)
+    lock = _locked()
+    try:
+        remove_leftovers()
+        for program, lines in commands(plan):
+            _batch(program, lines)
         env = {"GLOO_SOCKET_IFNAME": INTERFACE, "NCCL_SOCKET_IFNAME": INTERFACE}
-        return [
-            Host(("ip", "netns", "exec", namespace(node)), env)
-            for node in range(self.plan.nodes)
-            for _ in range(self.plan.ranks_per_node)
-        ]
+        hosts = [Host(("ip", "netns", "exec", namespace(node)), env) for node in range(plan.nodes)]
+        yield [host for host in hosts for _ in range(plan.ranks_per_node)]
+    finally:
+        try:
+            with _uninterrupted():
+                remove_leftovers()
+        finally:
+            os.close(lock)
 
-    @property
-    def address(self) -> str:
-        """Where rank 0 listens."""
-        return address(0)
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Has an interrupt wait."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    with suppress(ValueError):  # not the main thread
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _locked() -> int:

@@ -6,20 +6,17 @@ input; under torchrun or srun the command line calls `run_rank` in the process t
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import json
 import os
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,47 +26,32 @@ from commsim.measure.capture import begin as begin_capture
 from commsim.measure.capture import capture_environment, is_captured
 from commsim.measure.capture import finish as finish_capture
 from commsim.measure.communicator import Communicator
-from commsim.measure.conditions import nccl_configuration, rank_conditions, run_conditions
+from commsim.measure.conditions import nccl_configuration, rank_conditions
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
 from commsim.measure.libnccl import NcclFaultError
-from commsim.measure.link_counters import Counters, environment_of_nccl
+from commsim.measure.link_counters import Counters
 from commsim.measure.nccl_loop import NcclLoop
-from commsim.measure.nccl_sharing import meaning
 from commsim.measure.operations import ReadyCollective, operation
-from commsim.measure.rank_environment import apply
-from commsim.measure.rank_samples import row_of
+from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.run import Repeat, Run, TrainingTask
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
-from commsim.measure.seat import differences, take_seat
+from commsim.measure.seat import conditions_of, take_seat
 from commsim.measure.table import format_row
-from commsim.measure.timing import Sample, sample
-from commsim.measure.traffic import Bytes
+from commsim.measure.timing import Sample, row_of, sample
 from commsim.units import format_bytes
 
 T = TypeVar("T")
-
-FAILED = 1
 
 LEAST_PATIENCE_S = 8.0
 
 _WATCHDOG_FIRST_S = 60.0
 """By which ranks wait longer over gloo than NCCL's watchdog does, which says what hangs."""
 
-_MEASURES = {
-    "torch": "torch.distributed's calls: the library's time with the launch from Python and c10d before it; medians "
-    "over the calls of the slowest rank",
-    "libnccl": "NCCL's calls, many in a row with one synchronisation, as nccl-tests; means over the calls and ranks",
-}
-
 _PATIENCE_S = 1.0
 """For which a rank that failed waits for the word of another that failed before it."""
-
-
-class _NoAnswerError(MeasurementError):
-    """A rank waited for another longer than allowed. It closes its connections, which the others take for its loss."""
 
 
 def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
@@ -92,7 +74,7 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
             rank.measure()
     except CommsimError as error:
         # Who fails because another one failed says what that one said; who waited in vain is the first to know.
-        reason = meeting.told(0.0 if isinstance(error, _NoAnswerError) else _PATIENCE_S)
+        reason = meeting.told(0.0 if isinstance(error, NoAnswerError) else _PATIENCE_S)
         meeting.leave(str(error))
         raise MeasurementError(f"{place}: {reason or error}") from None
     finally:
@@ -114,7 +96,6 @@ class _Rank:
         self.loop: NcclLoop | None = None
         self.start = time.monotonic()
         self.cut_short = False
-        self.named = ""
 
     @contextmanager
     def _faults_named(self) -> Iterator[None]:
@@ -128,7 +109,7 @@ class _Rank:
             raise
         except Exception as error:
             self._give_up()
-            raise _failure(self.doing, error) from error
+            raise failure_of(self.doing, error) from error
         finally:
             if self.folder is not None:
                 self.folder.close()
@@ -165,7 +146,7 @@ class _Rank:
             if not self.meeting.gather("capture", needed, run.timeout_s)[0]:
                 return
             self._sit_down()
-            apply(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
+            os.environ.update(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
             self._connect()
             for point in run.points():
                 self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
@@ -191,7 +172,7 @@ class _Rank:
         """Learns where this rank is, before NCCL and gloo begin."""
         self.seat = take_seat(self.run, self.place, self.meeting)
         self.device = self.seat.device
-        env = environment_of_nccl() if self.seat.gpu is not None else {}
+        env = nccl_configuration() | os.environ  # NCCL's files stand in where the environment is silent
         hosts, rank = list(self.seat.hosts), self.place.rank
         self.counters = Counters(self.seat.gpu, self.seat.index, hosts, rank, env, self.place.port)
 
@@ -201,13 +182,16 @@ class _Rank:
         # take long to load its libraries or to make its context on the GPU.
         self.meeting.answer_within(run.timeout_s)
         backend = "gloo" if self.seat.gpu is None else self.seat.gpu.c10d_backend
+        # torch's own NCCL, made at once, would only take the GPU's memory where libnccl is called.
+        in_torch = run.training or not all(run.through_libnccl(task) for task in run.tasks)
+        needs_nccl = run.backend == "nccl" and in_torch and "nccl" in backend
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", self.meeting.store),
             rank=place.rank,
             world_size=place.world_size,
             timeout=timedelta(seconds=run.timeout_s),
-            **({"device_id": self.device} if self._torch_needs_nccl() else {}),
+            **({"device_id": self.device} if needs_nccl else {}),
         )
         if self.seat.gpu is not None:
             # A rank that hears nothing over gloo waits until NCCL's watchdog has named what hangs.
@@ -234,18 +218,17 @@ class _Rank:
             mine |= {"plugins": loaded_plugins(), "nccl_conf": nccl_configuration()}
             state = {"state": gpu_state(seat.gpu, seat.index)}
             state |= {"host": host_conditions(seat.gpu)} if first_of_host else {}
-        ranks: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(ranks, (mine, state))
-        self.conditions = self._conditions([own for own, _ in ranks])
+        ranks = self._of_all((mine, state))
+        self.conditions = conditions_of(self.run, seat, [own for own, _ in ranks])
         if seat.gpu is not None:
             hosts = [more["host"] for _, more in ranks if "host" in more]
             self.conditions |= {"gpu_states": {"before": [more["state"] for _, more in ranks]}, "machines": hosts}
 
-    def _torch_needs_nccl(self) -> bool:
-        """Whether torch's own NCCL is made at once; it would only take the GPU's memory where libnccl is called."""
-        run = self.run
-        through = all(run.through_libnccl(task) for task in run.tasks) and not run.training
-        return run.backend == "nccl" and not through and "nccl" in gpus().c10d_backend
+    def _of_all(self, mine: T) -> list[T]:
+        """What every rank says, in the order of the ranks."""
+        every: list[Any] = [None] * self.place.world_size
+        dist.all_gather_object(every, mine)
+        return every
 
     def _through_libnccl(self) -> NcclLoop:
         """What times collectives in libnccl; its communicator is made with the first of them."""
@@ -269,12 +252,11 @@ class _Rank:
             self.loop.communicator.abort()
 
     def _open_folder(self) -> str | None:
-        """Takes up the folder and tells the others which rows it holds; returns what is wrong with it."""
+        """Takes up the folder; returns what is wrong with it."""
         try:
             self.folder = RunFolder(Path(self.run.out), self.run.fingerprint(), self.conditions)
         except CommsimError as error:
             return str(error)
-        self.meeting.store.set("finished", json.dumps(sorted(self.folder.finished)))
         warnings = list(self.conditions.get("differs", []))
         if "nvml" in self.conditions:
             warnings.append("without NVML (pip install nvidia-ml-py) NVLink is not counted, nor are slow clocks seen")
@@ -290,28 +272,8 @@ class _Rank:
 
     def _remaining(self) -> list[Repeat]:
         """The rows still to be measured, the same on every rank."""
-        finished = {tuple(key) for key in json.loads(self.meeting.store.get("finished"))}
+        finished = self._of_all(set() if self.folder is None else self.folder.finished)[0]
         return [point for point in self.run.points() if point.key not in finished]
-
-    def _conditions(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        run = self.run
-        machine = run_conditions(ranks)
-        version = self.seat.gpu.nccl_version() if self.seat.gpu is not None else None
-        shared = run.ranks_per_gpu > 1
-        return {
-            **run.description(),
-            "mode": run.mode,
-            "measures": _MEASURES[run.runner],
-            **({"graph_launches": run.graph} if run.graph else {}),
-            **({"register": run.register} if run.register != "none" else {}),
-            **({"split": run.split} if run.split else {}),
-            **({"library_env": run.env} if run.env else {}),
-            "ranks_per_gpu": run.ranks_per_gpu,
-            **machine,
-            **({"differs": differ} if (differ := differences(run.expects, machine, run.world_size)) else {}),
-            **({"meaning": meaning(run.ranks_per_gpu, version or (0, 0, 0), os.environ)} if shared else {}),
-            **run.conditions,
-        }
 
     def _measure(self, point: Repeat) -> str | None:
         """Measures one row; returns what is wrong on this rank, None if nothing.
@@ -324,28 +286,24 @@ class _Rank:
             return self._leave_out(obstacle)
         for place in self.run.places(point.task):
             if through:
-                work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self._traffic)
+                work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self.counters)
             else:
                 op, full = self._within_memory(partial(self._operation, point, place))
                 if op is None:
                     return self._leave_out(full)
-                work = partial(sample, op, self.run, self.device, self._traffic)
+                work = partial(sample, op, self.run, self.device, self.counters)
             taken, full = self._within_memory(work)
             if taken is None:
                 del work
                 return self._leave_out(full)
             places[place] = taken
-        every: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(every, places)
+        every = self._of_all(places)
         self._look_at_gpu()
         if self.folder is None:
             return None
         row = row_of(point, self.run, every)
         self._compare_traffic(point, row)
-        if fault := _fault_of(partial(self.folder.add, row)):
-            return fault
-        print(format_row(row), flush=True)
-        return None
+        return _kept(self.folder.add, row, format_row)
 
     def _compare_traffic(self, point: Repeat, row: dict[str, Any]) -> None:
         """Keeps what the ranks sent of what they should have sent, of each collective's largest row."""
@@ -367,10 +325,9 @@ class _Rank:
         except (RuntimeError, MemoryError) as error:
             if not gpus().is_out_of_memory(error):
                 raise
-            mine = _first_line(error)
-        every: list[Any] = [None] * self.place.world_size
+            mine = first_line(error)
         try:
-            dist.all_gather_object(every, mine)
+            every = self._of_all(mine)
         except RuntimeError as error:  # the others stand where they wait for this rank
             raise MeasurementError(f"{self.doing}: out of memory ({mine[:160]})") if mine else error from None
         full = {rank: text for rank, text in enumerate(every) if text}
@@ -396,10 +353,9 @@ class _Rank:
             self.slowed |= set(slowed(gpu_state(self.seat.gpu, self.seat.index)))
 
     def _remaining_training(self) -> list[TrainingTask]:
-        if self.folder is not None:
-            names = [item["name"] for item in self.folder.training()]
-            self.meeting.store.set("finished training", json.dumps(names))
-        finished = json.loads(self.meeting.store.get("finished training")) if self.run.training else []
+        if not self.run.training:
+            return []
+        finished = self._of_all([] if self.folder is None else [item["name"] for item in self.folder.training()])[0]
         return [task for task in self.run.training if task.name not in finished]
 
     def _train(self, task: TrainingTask) -> str | None:
@@ -407,28 +363,20 @@ class _Rank:
         from commsim.measure.training_steps import format_record, measure_steps, training_record
 
         rank, steps, gpu = self.place.rank, self.run.iterations, self.seat.gpu
-        mine, full = self._within_memory(lambda: measure_steps(task, rank, self.device, steps, self._traffic, gpu))
-        if full:
+        mine, full = self._within_memory(lambda: measure_steps(task, rank, self.device, steps, self.counters, gpu))
+        if mine is None:
             return self._leave_out(full)
-        every: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(every, mine)
+        every = self._of_all(mine)
         self._look_at_gpu()
         if self.folder is None:
             return None
-        record = training_record(task, every)
-        if fault := _fault_of(partial(self.folder.add_training, record)):
-            return fault
-        print(format_record(record), flush=True)
-        return None
+        return _kept(self.folder.add_training, training_record(task, every), format_record)
 
     def _operation(self, point: Repeat, place: str) -> ReadyCollective:
         rank, n = self.place.rank, self.run.world_size
         if not point.task.schedule:
             return operation(point.task, point.size, place, rank, n, self.device)
         return schedule_operation(load_schedule(point.task, n, point.size), point.task, rank, self.device)
-
-    def _traffic(self) -> Bytes | None:
-        return self.counters()
 
     def _agree(self, fault: str | None) -> None:
         """Raise the same MeasurementError on all ranks if one of them has a fault, or was told of one."""
@@ -447,15 +395,13 @@ class _Rank:
             ways = " and ".join(self.counters.ways)
             print(f"# {name} of {format_bytes(size)}: sent {share:.4f} of what the ring sends ({ways})", flush=True)
         if self.seat.gpu is not None:
-            mine = (gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed))
-            every: list[Any] = [None] * self.place.world_size
-            dist.all_gather_object(every, mine)
+            every = self._of_all((gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed)))
             self.conditions["gpu_states"]["after"] = [state for state, _ in every]
-            for rank, (_, reasons) in enumerate(every):
-                if reasons and self.folder is not None:
-                    print(f"# warning: the GPU of rank {rank} was slowed down: {', '.join(reasons)}", flush=True)
-            if any(reasons for _, reasons in every):
-                self.conditions["slowed"] = {str(r): reasons for r, (_, reasons) in enumerate(every) if reasons}
+            slow = {str(rank): reasons for rank, (_, reasons) in enumerate(every) if reasons}
+            if slow:
+                self.conditions["slowed"] = slow
+            for rank, reasons in slow.items() if self.folder is not None else ():
+                print(f"# warning: the GPU of rank {rank} was slowed down: {', '.join(reasons)}", flush=True)
         return self._write_conditions(finished=not self.cut_short)
 
 
@@ -468,45 +414,14 @@ def _fault_of(work: Callable[[], object]) -> str | None:
     return None
 
 
-def _failure(doing: str, error: BaseException) -> MeasurementError:
-    """A fault of torch while doing ``doing``, in one line."""
-    first, lowered = _first_line(error), str(error).lower()
-    if gpus().is_out_of_memory(error):
-        return MeasurementError(f"{doing}: out of memory ({first[:160]})")
-    if any(sign in lowered for sign in ("connection closed", "connection reset", "broken pipe", "socket closed")):
-        return MeasurementError(f"{doing}: a rank was lost ({first[:160]})")
-    if "timed out" in lowered or "timeout" in lowered:
-        return _NoAnswerError(
-            f"{doing}: no answer from another rank within the time allowed, --timeout ({first[:160]})"
-        )
-    return MeasurementError(f"{doing}: {type(error).__name__}: {first[:240]}")
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error says, as far as it concerns a user."""
-    text = re.sub(r"\[[^\]]*/([\w.]+:\d+)\] ", "", str(error).strip())  # gloo begins with a path of its build machine
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return first.split(" This is typically caused")[0].rstrip(".")
-
-
-def die_with_parent() -> None:
-    """Has Linux kill this process when the launcher dies, however it dies: no rank is left behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(os.environ.get("COMMSIM_LAUNCHER", os.getppid())):
-            os._exit(FAILED)  # it died before the line above
-
-
-def end_process(status: int) -> NoReturn:
-    """Ends this process without taking Python apart.
-
-    gloo's threads outlive their group wherever DDP, FSDP or a device mesh still holds it, and now and then one of them
-    touches what Python has freed already: SIGABRT after a run without fault (pytorch/pytorch#179291).
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # whoever read it has gone
-            stream.flush()
-    os._exit(status)
+def _kept(
+    add: Callable[[dict[str, Any]], None], record: dict[str, Any], text: Callable[[dict[str, Any]], str]
+) -> str | None:
+    """Adds a record to the folder and prints it; returns why it cannot be added, None where it is."""
+    fault = _fault_of(partial(add, record))
+    if fault is None:
+        print(text(record), flush=True)
+    return fault
 
 
 def main() -> int:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import resource
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-import torch.distributed as dist
-
+from commsim.measure.compute_rates import float32_products, seconds_of
+from commsim.measure.conditions import text_of
 from commsim.measure.gpu import Gpus
 from commsim.measure.parallelisms import PARALLELISMS, Step, micro_batches
 from commsim.measure.run import TrainingTask
 from commsim.measure.small_transformer import reference_loss
+from commsim.measure.timing import barrier, counted, slowest
 from commsim.measure.traffic import Bytes
 from commsim.training import traffic
 
@@ -55,36 +56,24 @@ def measure_steps(
 
     `gpu` is the layer of the GPU that the rank works on, None on a CPU.
     """
-    with _matmul_precision(task):
+    with float32_products("high" if task.precision == "tf32" else "highest"):
         before = _resident_bytes()
         parallel = PARALLELISMS[task.scheme](task, rank, device)
         first = parallel.step()
         parallel.step()
-        _barrier()
         _forget_peak(gpu)
-        counted = traffic_of()
-        _barrier()
-        start = traffic_of()
-        seconds = _timed(parallel.step, steps, gpu)
-        _barrier()
-        end = traffic_of()
-        peak = _peak_bytes(gpu) - (before if gpu is None else 0)
-        sent = None
-        if counted is not None and start is not None and end is not None:
-            sent = ((end - start).sent - (start - counted).sent * (1 + steps)) / steps
-        expected_bytes, size, make_alone = (
-            expected_sent(task, rank, parallel.parameter_bytes),
-            parallel.parameter_bytes,
-            parallel.alone,
-        )
-        del parallel  # with the shards, which the unsharded model needs the room of
+        timed = partial(_timed, parallel.step, steps, gpu)
+        seconds, sent = counted(timed, traffic_of, steps, 1 + steps, barrier)
+        peak = _status("VmHWM") - before if gpu is None else gpu.peak_memory()
+        size, make_alone = parallel.parameter_bytes, parallel.alone
+        del parallel, timed  # with the shards, which the unsharded model needs the room of
         alone = _alone_seconds(make_alone, steps, gpu)
         del make_alone
         _release(gpu)
         mine = expected = None
         if first is not None:
             mine, expected = float(first), reference_loss(task, micro_batches(task, rank, device), device)
-    return StepSample(seconds, alone, sent, peak, mine, expected, expected_bytes, size)
+    return StepSample(seconds, alone, sent, peak, mine, expected, expected_sent(task, rank, size), size)
 
 
 def _alone_seconds(make: Callable[[], Step], steps: int, gpu: Gpus | None) -> list[float]:
@@ -100,7 +89,7 @@ def _alone_seconds(make: Callable[[], Step], steps: int, gpu: Gpus | None) -> li
     except (RuntimeError, MemoryError) as error:
         if not gpu.is_out_of_memory(error):
             raise
-    _barrier()
+    barrier()
     return seconds
 
 
@@ -124,22 +113,9 @@ def _timed(step: Step, steps: int, gpu: Gpus | None, *, together: bool = True) -
     seconds = []
     for _ in range(steps):
         if together:
-            _barrier()
-        _wait(gpu)
-        start = time.perf_counter()
-        step()
-        _wait(gpu)
-        seconds.append(time.perf_counter() - start)
+            barrier()
+        seconds.append(seconds_of(step, gpu))
     return seconds
-
-
-def _barrier() -> None:
-    dist.all_reduce(torch.zeros(1))
-
-
-def _wait(gpu: Gpus | None) -> None:
-    if gpu is not None:
-        gpu.synchronize()
 
 
 def _release(gpu: Gpus | None) -> None:
@@ -149,27 +125,10 @@ def _release(gpu: Gpus | None) -> None:
         gpu.release_memory()
 
 
-@contextmanager
-def _matmul_precision(task: TrainingTask) -> Iterator[None]:
-    """Has products of float32 run as the task says; torch's default is not the same in all its versions."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if task.precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-# -- memory ---------------------------------
-
-
 def _status(name: str) -> int:
-    try:
-        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    """Bytes that Linux states of this process under a name; elsewhere its peak."""
+    if match := re.search(rf"^{name}:\s+(\d+)", text_of("/proc/self/status"), re.MULTILINE):
+        return int(match[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if os.uname().sysname == "Darwin" else 1024)
 
 
@@ -186,27 +145,16 @@ def _forget_peak(gpu: Gpus | None) -> None:
     if gpu is not None:
         gpu.reset_peak_memory()
         return
-    try:
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    except OSError:
-        return
-
-
-def _peak_bytes(gpu: Gpus | None) -> int:
-    return _status("VmHWM") if gpu is None else gpu.peak_memory()
-
-
-# -- results ---------------------------------
 
 
 def training_record(task: TrainingTask, samples: list[StepSample]) -> dict[str, Any]:
     """What all ranks measured, as plain values with units in the names; seconds are medians of the slowest rank."""
-    slowest = torch.tensor([s.seconds for s in samples], dtype=torch.float64).amax(dim=0)
-    step_s, compute_s = float(slowest.quantile(0.5)), None
+    seconds = slowest([s.seconds for s in samples])
+    step_s, compute_s = float(seconds.quantile(0.5)), None
     if all(s.alone_seconds for s in samples):
-        compute_s = float(
-            torch.tensor([s.alone_seconds for s in samples], dtype=torch.float64).amax(dim=0).quantile(0.5)
-        )
+        compute_s = float(slowest([s.alone_seconds for s in samples]).quantile(0.5))
     tokens = task.micro_batch_size * task.seq_len * task.micro_batches * (task.ranks if task.splits_data else 1)
     return {
         "name": task.name,
@@ -216,8 +164,8 @@ def training_record(task: TrainingTask, samples: list[StepSample]) -> dict[str, 
         "parameter_bytes": [s.parameter_bytes for s in samples],
         "tokens_per_step": tokens,
         "step_s": step_s,
-        "step_p95_s": float(slowest.quantile(0.95)),
-        "step_min_s": float(slowest.min()),
+        "step_p95_s": float(seconds.quantile(0.95)),
+        "step_min_s": float(seconds.min()),
         "compute_s": compute_s,
         "exposed_comm_s": None if compute_s is None else max(0.0, step_s - compute_s),
         "tokens_per_s": tokens / step_s,
@@ -242,11 +190,9 @@ def format_record(record: dict[str, Any]) -> str:
     """One line on a training item."""
     sent, expected = record["sent_bytes"], record["expected_sent_bytes"]
     most = max((s for s in sent if s is not None), default=None)
-    ratio = (
-        ""
-        if most is None or not any(expected)
-        else (f", sent {most:.0f} B/rank ({most / max(expected):.4f} of the schedules')")
-    )
+    ratio = ""
+    if most is not None and any(expected):
+        ratio = f", sent {most:.0f} B/rank ({most / max(expected):.4f} of the schedules')"
     exposed = record["exposed_comm_s"]
     hidden = "no room to compute alone" if exposed is None else f"exposed communication {exposed * 1e3:.1f} ms"
     return (

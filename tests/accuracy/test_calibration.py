@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -24,6 +25,9 @@ from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import read_params
 from commsim.scenario.schema import Scenario
 from commsim.scenario.setting import build_topology
+
+if TYPE_CHECKING:
+    from commsim.accuracy.calibration_models import CurveModel
 
 TRUTH = shipped_parameters().model_copy(
     update={"call": 80e-6, "message": 30e-6, "wake": 200e-6, "copy_rate": 1.4e9, "reduce_rate": 1.0e9}
@@ -199,7 +203,7 @@ def test_of_all_points_on_the_way_the_best_is_taken(truth: float) -> None:
     model = Wavy(nbytes)
     noise = np.array([1.0, 1.02, 0.99, 1.01])
     curve = Curve("run", "all_reduce", 2, "measured", nbytes.astype(np.int64), model.times(np.array([truth])) * noise)
-    result = calibrate(model, [curve])
+    result = calibrate(cast("CurveModel", model), [curve])
 
     def cost(x: Float64) -> float:
         """Twice the soft-L1 of ln(predicted / measured) in tenths, and the prior's weak pull, by hand."""

@@ -33,7 +33,7 @@ def test_leaving_keeps_what_was_said_and_the_status() -> None:
     """Not even a thread that never ends, nor a handler of Python's end, delays or changes it."""
     words = (
         "import atexit, threading\n"
-        "from commsim.measure.torch_runner import end_process\n"
+        "from commsim.measure.rank_end import end_process\n"
         "atexit.register(print, 'taken apart')\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
         "print('said', end='')\n"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import MeasurementError
-from commsim.measure.nccl_sharing import meaning, sharing
+from commsim.measure.rank_environment import meaning, sharing
 from commsim.measure.run import Run, Task, check_run
 from commsim.measure.sbatch import sbatch
 

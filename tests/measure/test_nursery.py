@@ -57,7 +57,7 @@ def test_a_rank_that_is_killed_says_by_what(nursery: Nursery) -> None:
     assert born.wait(30) == -signal.SIGKILL
     assert other.poll() is None
     other.terminate()
-    assert other.wait(30) == -signal.SIGTERM
+    assert other.wait() == -signal.SIGTERM
     assert said(born) == said(other) == (b"", b"")
 
 

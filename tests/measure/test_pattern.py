@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import patterns
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,10 +30,10 @@ ELEMENTS = 2448  # more than two periods, divisible by 1..4 squared
 def test_expected_is_the_reference(collective: str, n: int) -> None:
     root = n - 1 if collective in ("reduce", "broadcast", "scatter", "gather") else 0
     pattern = Pattern(collective, n, ELEMENTS, torch.int32, root=root)
-    whole = [pattern.tile(pattern.base(rank), 0, ELEMENTS) for rank in range(n)]
+    whole = [patterns.tile(pattern, pattern.base(rank), 0, ELEMENTS) for rank in range(n)]
     values, defined = reference(collective, np.stack([w.numpy() for w in whole]), root=root)
     for rank in range(n):
-        expected = pattern.expected(rank)
+        expected = patterns.expected(pattern, rank)
         wanted = values[rank][defined[rank]]
         assert (np.array([]) if expected is None else expected.numpy()).tolist() == wanted.tolist()
 
@@ -50,14 +51,14 @@ def test_reductions_are_exact_in_every_type(name: str, redop: str) -> None:
 
 def test_a_shift_is_seen() -> None:
     pattern = Pattern("broadcast", 2, 5000, torch.float32)
-    right = pattern.input(0)
+    right = patterns.given(pattern, 0)
     assert pattern.wrong(1, right) == 0
     assert all(pattern.wrong(1, right.roll(shift)) > 1000 for shift in (1, 2, 4, 512, 1020, 1022, 2500))
 
 
 def test_one_wrong_element_is_one() -> None:
     pattern = Pattern("all_reduce", 3, 100, torch.float32, "avg")
-    received = pattern.tile(pattern.reduced(), 0, 100)
+    received = patterns.tile(pattern, pattern.reduced(), 0, 100)
     received[17] += 0.1
     assert pattern.wrong(0, received) == 1
 
@@ -73,9 +74,9 @@ def test_what_is_written_and_compared_in_chunks_is_the_whole(
 ) -> None:
     monkeypatch.setattr("commsim.measure.pattern.CHUNK_BYTES", 3000)  # below one period of 4 bytes, above one of 2
     pattern = Pattern(collective, 4, 16 * 700, TORCH_TYPES[name])
-    expected = pattern.expected(2)
+    expected = patterns.expected(pattern, 2)
     assert expected is not None
-    given = pattern.input(2)
+    given = patterns.given(pattern, 2)
     buffer = torch.zeros_like(given.view(torch.uint8)).view(given.dtype)
     pattern.fill(2, buffer)
     assert torch.equal(buffer.view(torch.uint8), given.view(torch.uint8))
@@ -88,7 +89,7 @@ def test_what_is_written_and_compared_in_chunks_is_the_whole(
 
 def test_a_copy_has_no_tolerance() -> None:
     pattern = Pattern("broadcast", 64, 5000, torch.float8_e5m2)
-    received = pattern.input(0)
+    received = patterns.given(pattern, 0)
     raw = received.view(torch.uint8)
     raw[17] += 1  # one step of the type, which a sum of 64 ranks would be forgiven
     assert pattern.wrong(1, received) == 1
@@ -96,7 +97,9 @@ def test_a_copy_has_no_tolerance() -> None:
 
 def test_sums_of_whole_numbers_wrap_as_those_of_the_library() -> None:
     pattern = Pattern("all_reduce", 200, PERIOD, torch.int8)
-    received = torch.stack([pattern.tile(pattern.base(r), 0, PERIOD) for r in range(200)]).sum(0, dtype=torch.int8)
+    received = torch.stack([patterns.tile(pattern, pattern.base(r), 0, PERIOD) for r in range(200)]).sum(
+        0, dtype=torch.int8
+    )
     assert pattern.wrong(0, received) == 0
 
 
@@ -154,7 +157,7 @@ def test_a_check_takes_less_than_half_a_buffer() -> None:
     """What a copy in doubles of what is there and of what should be would take: four times a buffer of float32."""
     size = 64 << 20
     pattern = Pattern("all_reduce", 2, size // 4, torch.float32)
-    received = pattern.tile(pattern.reduced(), 0, pattern.elements)
+    received = patterns.tile(pattern, pattern.reduced(), 0, pattern.elements)
     with _Held() as held:
         assert pattern.wrong(0, received) == 0
     assert held.most["cpu"] - size < size / 2  # the buffer itself is counted as soon as it is looked at

@@ -7,6 +7,7 @@ import ctypes
 import os
 from pathlib import Path
 
+import patterns
 import pytest
 import torch
 from ranks import measure
@@ -57,8 +58,8 @@ def test_what_is_written_on_the_gpu_is_what_is_written_on_the_host(name: str) ->
     pattern = Pattern("all_reduce", 8, 100_003, TORCH_TYPES[name])
     there = torch.zeros(100_003 * pattern.dtype.itemsize, dtype=torch.uint8, device="cuda").view(pattern.dtype)
     pattern.fill(3, there)
-    assert torch.equal(there.cpu().view(torch.uint8), pattern.input(3).view(torch.uint8))
-    expected = pattern.expected(3)
+    assert torch.equal(there.cpu().view(torch.uint8), patterns.given(pattern, 3).view(torch.uint8))
+    expected = patterns.expected(pattern, 3)
     assert expected is not None
     right = expected.view(torch.uint8).cuda().view(pattern.dtype)
     assert pattern.wrong(3, right) == 0

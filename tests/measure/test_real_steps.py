@@ -147,7 +147,7 @@ def test_the_optimizer_is_fused_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device
 @pytest.mark.parametrize(("precision", "products"), [("fp32", "highest"), ("tf32", "high")])
 def test_tf32_is_of_the_task_alone(monkeypatch: pytest.MonkeyPatch, precision: str, products: str) -> None:
     seen = []
-    monkeypatch.setattr(training_steps, "_barrier", lambda: seen.append(torch.get_float32_matmul_precision()))
+    monkeypatch.setattr(training_steps, "barrier", lambda: seen.append(torch.get_float32_matmul_precision()))
     before = torch.get_float32_matmul_precision()
     training_steps.measure_steps(replace(ALONE, precision=precision), 0, CPU, 1, Bytes)
     assert set(seen) == {products}
@@ -220,7 +220,7 @@ def test_a_model_without_room_alone_is_still_measured(monkeypatch: pytest.Monkey
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     parallel = parallelisms.PARALLELISMS["tp"](task, 0, CPU)
-    monkeypatch.setattr(training_steps, "_barrier", lambda: None)
+    monkeypatch.setattr(training_steps, "barrier", lambda: None)
     monkeypatch.setitem(parallelisms.PARALLELISMS, "tp", lambda *_: replace(parallel, alone=full))
     sample = training_steps.measure_steps(task, 0, CPU, 2, Bytes, _FullGpu())
     record = training_steps.training_record(task, [sample])

@@ -16,8 +16,8 @@ from ranks import disturbed, measure
 
 from commsim.collectives.registry import build
 from commsim.errors import MeasurementError
-from commsim.measure import testbed
-from commsim.measure.testbed import Testbed, obstacle, remove_leftovers
+from commsim.measure import testbed as module
+from commsim.measure.testbed import obstacle, remove_leftovers, standing_testbed
 from commsim.measure.wiring import PREFIX, commands, namespace, wiring
 from commsim.topology.presets import load_preset
 
@@ -46,7 +46,7 @@ def _skip_unless_it_stands() -> None:
     reason = obstacle()
     if reason is None:
         try:
-            with Testbed(STAR):
+            with standing_testbed(STAR):
                 return
         except MeasurementError as error:
             reason = str(error)
@@ -58,7 +58,7 @@ needs_root = pytest.mark.usefixtures("can_stand")
 
 @needs_root
 def test_leaving_removes_everything() -> None:
-    with Testbed(STAR):
+    with standing_testbed(STAR):
         assert sorted(standing()) == sorted(STAR.namespaces())
     assert standing() == []
 
@@ -66,10 +66,10 @@ def test_leaving_removes_everything() -> None:
 @needs_root
 def test_one_testbed_at_a_time() -> None:
     with (
-        Testbed(STAR),
+        standing_testbed(STAR),
         pytest.raises(MeasurementError, match=f"another testbed stands on this machine \\(process {os.getpid()}"),
     ):
-        Testbed(STAR).__enter__()
+        standing_testbed(STAR).__enter__()
 
 
 @needs_root
@@ -80,7 +80,7 @@ def test_leftovers_of_a_crash_are_removed_and_nothing_else() -> None:
     sleeper = subprocess.Popen(["ip", "netns", "exec", namespace(7), "sleep", "100"])
     try:
         wait_until_inside(namespace(7), sleeper)
-        with Testbed(STAR):
+        with standing_testbed(STAR):
             assert namespace(7) not in standing()
         assert sleeper.wait(5) == -signal.SIGKILL
         assert (Path("/run/netns") / other).exists()
@@ -103,15 +103,15 @@ def wait_until_inside(space: str, process: subprocess.Popen[bytes]) -> None:
 @needs_root
 def test_a_testbed_that_cannot_be_built_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = commands(STAR)
-    monkeypatch.setattr(testbed, "commands", lambda plan: [*steps[:3], (("ip", "-batch", "-"), ["link add"])])
+    monkeypatch.setattr(module, "commands", lambda plan: [*steps[:3], (("ip", "-batch", "-"), ["link add"])])
     with pytest.raises(MeasurementError, match="the testbed cannot be built"):
-        Testbed(STAR).__enter__()
+        standing_testbed(STAR).__enter__()
     assert standing() == []
 
 
 @needs_root
 def test_rates_are_those_of_the_topology() -> None:
-    with Testbed(STAR):
+    with standing_testbed(STAR):
         shown = subprocess.run(
             ["ip", "netns", "exec", namespace(0), "tc", "qdisc", "show", "dev", "eth0"],
             capture_output=True,
@@ -147,7 +147,7 @@ def test_an_interrupt_leaves_no_testbed(tmp_path: Path, number: signal.Signals) 
     assert (status != 0, left) == (True, [])
     assert seconds < 20
     if number == signal.SIGKILL:
-        with Testbed(STAR):
+        with standing_testbed(STAR):
             pass
     assert standing() == []
 
@@ -158,7 +158,7 @@ def test_without_root_there_is_a_message_and_loopback(tmp_path: Path, monkeypatc
     assert reason is not None
     assert "a testbed" in reason
     with pytest.raises(MeasurementError, match="a testbed"):
-        Testbed(STAR).__enter__()
+        standing_testbed(STAR).__enter__()
 
 
 def test_remove_leftovers_finds_nothing_where_nothing_is() -> None:

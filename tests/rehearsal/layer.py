@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from commsim.measure.gpu import Event, GpuProperties, Gpus
+from commsim.measure.gpu import GpuProperties, Gpus
 from rehearsal.collectives import Operation
 from rehearsal.counters import Counters, lay_out
 from rehearsal.library import Library
@@ -20,20 +19,6 @@ from rehearsal.settings import Failure, settings
 from rehearsal.streams import RehearsedStream
 
 _FIRST_STREAM = 0x5000_0000
-
-
-class _HostEvent(Event):
-    """A moment of the host's clock: what torch computes in a rehearsal, it computes on the CPU."""
-
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def record(self) -> None:
-        self.at_s = time.perf_counter()
-
-    def seconds_to(self, later: Event) -> float:
-        assert isinstance(later, _HostEvent)
-        return later.at_s - self.at_s
 
 
 class Rehearsal(Gpus):
@@ -101,9 +86,6 @@ class Rehearsal(Gpus):
     def stream_at(self, pointer: int | None) -> RehearsedStream:
         """The stream that a call of NCCL names by its address."""
         return self._streams[pointer or 0]
-
-    def event(self) -> Event:
-        return _HostEvent()
 
     def memory(self) -> tuple[int, int]:
         return self.settings.memory_bytes - self.used_bytes, self.settings.memory_bytes

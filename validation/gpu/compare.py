@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from commsim.errors import CommsimError
-from commsim.lab.findings import COLLECTIVES, RATES, SINGLE, STEPS, Choice, logged_choices
-from commsim.lab.stages import step_tasks
+from commsim.lab.findings import Choice, logged_choices
+from commsim.lab.machine import SCENARIO
+from commsim.lab.stages import COLLECTIVES, RATES, SINGLE, STEPS, step_tasks
+from commsim.measure.capture import CHOICES
 from commsim.measure.run import TrainingTask
 from commsim.measure.run_folder import CONDITIONS, TABLE, TRAINING
+from commsim.scenario.load import load_scenarios
 from commsim.training.accelerator import Accelerator, accelerator_of_board
 from commsim.training.compute import Values
 from commsim.training.model import Model
@@ -157,7 +160,10 @@ def _launches(folder: Path) -> Iterator[str]:
 def _choices(folder: Path) -> Iterator[str]:
     """How often the model's algorithm, protocol and channels are those of NCCL's log, and every call that differs."""
     try:
-        choices = logged_choices(folder)
+        for name in (SCENARIO, CHOICES):
+            if not (folder / name).exists():
+                raise CommsimError(f"{folder} holds no {name}")
+        choices = logged_choices(load_scenarios(folder / SCENARIO)[0], folder / CHOICES)
     except CommsimError as error:
         yield f"They cannot be compared: {error}"
         return
