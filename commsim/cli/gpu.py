@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commsim.lab.ranks import Ranks
-    from commsim.lab.session import Clock
     from commsim.measure.rendezvous import Place
 
 
