@@ -119,8 +119,7 @@ class Schedule:
             raise ScheduleError(
                 f"found {self.world_size} ranks and {self.endpoints} endpoints, need 1 <= ranks <= endpoints"
             )
-        if not 0 <= self.root < self.world_size:
-            raise ScheduleError(f"root {self.root} is not one of the ranks 0..{self.world_size - 1}")
+        check_root(self.root, self.world_size)
         if not 0 <= self.scratch_chunks <= self.chunk_bytes.size:
             raise ScheduleError(f"found {self.scratch_chunks} scratch chunks among {self.chunk_bytes.size} chunks")
         if self.rows and (self.step[1:] < self.step[:-1]).any():
@@ -167,21 +166,28 @@ class Schedule:
         np.add.at(total, endpoint, np.where(self.src != self.dst, self.payload_bytes(), 0))
         return total
 
+    def slots(
+        self, endpoint: npt.NDArray[np.integer], buffer: npt.NDArray[np.integer], chunk: npt.NDArray[np.integer]
+    ) -> Int64:
+        """Number of each slot among all slots of all endpoints."""
+        place: Int64 = endpoint.astype(np.int64) * len(Buffer) + buffer
+        return place * int(self.chunk_bytes.size) + chunk
+
+    def slots_read(self) -> Int64:
+        """Number of the slot that each row reads, (rows,)."""
+        return self.slots(self.src, self.src_buffer, self.src_chunk)
+
+    def slots_written(self) -> Int64:
+        """Number of the slot that each row writes, (rows,)."""
+        return self.slots(self.dst, self.dst_buffer, self.dst_chunk)
+
     def dependencies(self, *, joins: bool = False) -> Dependencies:
         """Successors of each row in CSR form, ``idx[ptr[i]:ptr[i + 1]]`` of row i; ``joins``: see `derive`."""
         from commsim.collectives.dependencies import derive, with_extra
 
         if self.known_dependencies is not None:
             return with_extra(self.known_dependencies(), self.after)
-        chunks = self.chunk_bytes.size
-        return derive(
-            self.op,
-            (self.src.astype(np.int64) * len(Buffer) + self.src_buffer) * chunks + self.src_chunk,
-            (self.dst.astype(np.int64) * len(Buffer) + self.dst_buffer) * chunks + self.dst_chunk,
-            self.step,
-            self.after,
-            joins=joins,
-        )
+        return derive(self.op, self.slots_read(), self.slots_written(), self.step, self.after, joins=joins)
 
     def edit(self, **changes: Any) -> Schedule:
         """A copy with fields replaced; dependences are derived anew when a column they rest on changes."""
@@ -235,6 +241,12 @@ def at_least_one(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise ScheduleError(f"{name} is {value}, expected at least 1")
+
+
+def check_root(root: int, world_size: int) -> None:
+    """Raise a ScheduleError unless the root is one of the ranks."""
+    if not 0 <= root < world_size:
+        raise ScheduleError(f"root {root} is not one of the ranks 0..{world_size - 1}")
 
 
 def _same_frame(schedules: Sequence[Schedule]) -> None:
