@@ -170,19 +170,18 @@ def _numbers(name: str, given: Any, most: int, faults: list[str]) -> npt.NDArray
     """A column of whole numbers from 0 to ``most``; an empty one, and a fault, if it is not."""
     if not isinstance(given, list):
         faults.append(f"{name} is {_short(given)}, expected a list of numbers")
-        return np.zeros(0, np.int64)
     # bool is a subclass of int; a set of types is one pass in C.
-    if set(map(type, given)) - {int}:
+    elif set(map(type, given)) - {int}:
         wrong = next(i for i, value in enumerate(given) if type(value) is not int)
         faults.append(f"{name}[{wrong}] is {_short(given[wrong])}, expected a whole number")
-        return np.zeros(0, np.int64)
-    if given and (min(given) < 0 or max(given) > most):
+    elif given and (min(given) < 0 or max(given) > most):
         wrong = next(i for i, value in enumerate(given) if not 0 <= value <= most)
         faults.append(
             f"{name}[{wrong}] is {_short(given[wrong])}, expected {f'0..{most}' if most >= 0 else 'no number'}"
         )
-        return np.zeros(0, np.int64)
-    return np.array(given, np.int64)
+    else:
+        return np.array(given, np.int64)
+    return np.zeros(0, np.int64)
 
 
 def _short(value: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.msccl_order import Slot, Wired
-from commsim.collectives.msccl_xml import LOCAL, RECEIVES, Faults
+from commsim.collectives.msccl_xml import LOCAL, READS, RECEIVES, WRITES, Faults
 from commsim.collectives.schedule import Buffer, Op
 from commsim.errors import ScheduleError
 
@@ -48,8 +48,8 @@ def accesses(wired: Wired, layout: BufferLayout) -> tuple[list[list[Slot]], list
     reads: list[list[Slot]] = []
     writes: list[list[Slot]] = []
     for i, step in enumerate(wired.steps):
-        source = _span(wired, layout, i, "src") if step.type in {"s", "rrs", "rrc", "rrcs"} | LOCAL else []
-        target = _span(wired, layout, i, "dst") if step.type in {"r", "rcs", "rrc", "rrcs"} | LOCAL else []
+        source = _span(wired, layout, i, "src") if step.type in READS else []
+        target = _span(wired, layout, i, "dst") if step.type in WRITES else []
         reads.append(source + target if step.type in {"rcs", "rrcs"} else source)
         writes.append(target)
     return reads, writes

@@ -20,6 +20,10 @@ MOST_NUMBER: Final = 2**31 - 1
 SENDS: Final = frozenset({"s", "rcs", "rrs", "rrcs"})
 RECEIVES: Final = frozenset({"r", "rcs", "rrs", "rrc", "rrcs"})
 LOCAL: Final = frozenset({"cpy", "re", "ra"})
+READS: Final = LOCAL | {"s", "rrs", "rrc", "rrcs"}
+"""Steps that read the source in memory."""
+WRITES: Final = LOCAL | {"r", "rcs", "rrc", "rrcs"}
+"""Steps that write the target in memory."""
 TYPES: Final = SENDS | RECEIVES | LOCAL | {"nop"}
 
 

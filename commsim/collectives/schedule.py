@@ -68,10 +68,6 @@ _LOWERED_TYPES: dict[str, type[np.generic]] = {
 }
 
 
-def _no_edges() -> Int64:
-    return np.zeros((0, 2), np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """A collective as a table of chunk moves; columns have shape (rows,) unless said otherwise.
@@ -100,7 +96,7 @@ class Schedule:
     root: int = 0
     in_place: bool = True
     scratch_chunks: int = 0
-    after: Int64 = dataclasses.field(default_factory=_no_edges)
+    after: Int64 = dataclasses.field(default_factory=lambda: np.zeros((0, 2), np.int64))
     wire_bytes: Int64 | None = None
     connection: Int32 | None = None
     known_dependencies: Callable[[], Dependencies] | None = dataclasses.field(default=None, repr=False)
@@ -200,9 +196,9 @@ class Schedule:
         place = np.full(self.rows, -1, np.int64)
         place[order] = np.arange(order.size)
         after = place[self.after]
-        columns = {name: getattr(self, name)[order] for name in _ROW_TYPES}
-        lowered = {name: None if getattr(self, name) is None else getattr(self, name)[order] for name in _LOWERED_TYPES}
-        return self.edit(**columns | lowered | {"after": after[(after >= 0).all(axis=1)]} | changes)
+        given = {name: getattr(self, name) for name in _ROW_TYPES | _LOWERED_TYPES}
+        columns = {name: None if column is None else column[order] for name, column in given.items()}
+        return self.edit(**columns | {"after": after[(after >= 0).all(axis=1)]} | changes)
 
 
 def _column(name: str, value: Any, kind: type[np.generic], rows: int | None) -> npt.NDArray[Any]:
