@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.schedule import Buffer, Schedule
+from commsim.collectives.schedule import Schedule
 
 _COLUMNS = ("step", "channel", "src", "dst", "src_buffer", "src_chunk", "dst_buffer", "dst_chunk", "op")
 
@@ -32,9 +32,7 @@ def earliest_steps(schedule: Schedule) -> npt.NDArray[np.int64]:
     s = schedule
     ptr, idx = s.dependencies()
     step = np.zeros(s.rows, np.int64)
-    chunks = s.chunk_bytes.size
-    read = (s.src.astype(np.int64) * len(Buffer) + s.src_buffer) * chunks + s.src_chunk
-    write = (s.dst.astype(np.int64) * len(Buffer) + s.dst_buffer) * chunks + s.dst_chunk
+    read, write = s.slots_read(), s.slots_written()
     bounds = np.flatnonzero(np.diff(s.step, prepend=-1, append=-1) != 0) if s.rows else np.zeros(1, np.int64)
     # Every dependence leads to a later step, so a step is final once all steps before it are done.
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):

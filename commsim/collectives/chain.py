@@ -6,9 +6,8 @@ import numpy as np
 
 from commsim.collectives.ring import Order, ring_orders
 from commsim.collectives.rows import assemble, blocks, mirrored, rows
-from commsim.collectives.schedule import Op, Schedule, at_least_one, then
+from commsim.collectives.schedule import Op, Schedule, at_least_one, check_root, then
 from commsim.collectives.tree import Int32, along_trees
-from commsim.errors import ScheduleError
 
 
 def chain_broadcast(
@@ -93,8 +92,7 @@ def chain_gather(world_size: int, nbytes: int, root: int = 0, *, itemsize: int =
 def _previous(world_size: int, channels: int, root: int, order: Order) -> Int32:
     """The rank before each rank in its channel's ring, (channels, world_size); -1 for the root."""
     at_least_one(world_size=world_size, channels=channels)
-    if not 0 <= root < world_size:
-        raise ScheduleError(f"root {root} is not one of the ranks 0..{world_size - 1}")
+    check_root(root, world_size)
     rings = ring_orders(order, world_size, channels)
     parent = np.empty_like(rings)
     np.put_along_axis(parent, rings, np.roll(rings, 1, axis=1), axis=1)

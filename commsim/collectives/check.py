@@ -19,10 +19,8 @@ from commsim.errors import ScheduleError
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
-_UNDEFINED, _ZERO = (
-    -1,
-    -2,
-)  # data of slots that hold nothing yet: at ranks, and at switches, which start from zero
+_UNDEFINED, _ZERO = -1, -2
+"""Data of slots that hold nothing yet: at ranks, and at switches, which start from zero."""
 
 
 def check(schedule: Schedule) -> None:
@@ -82,7 +80,7 @@ def _check_sizes(s: Schedule) -> None:
 
 def _write_order(s: Schedule) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Rows by (step, slot written, row), and which of them write the slot that the one before writes."""
-    slot = _slot(s, s.dst, s.dst_buffer, s.dst_chunk)
+    slot = s.slots_written()
     order = np.lexsort((slot, s.step))
     same = np.r_[False, (np.diff(slot[order]) == 0) & (np.diff(s.step[order]) == 0)][: s.rows]
     return order, same
@@ -144,17 +142,17 @@ class _Replay:
         slots = s.endpoints * len(Buffer) * int(s.chunk_bytes.size)
         self.words = -(-s.world_size // 64)
         self.datum = np.full(slots, _UNDEFINED, np.int64)
-        self.datum[_slot(s, np.asarray(s.world_size), np.asarray(0), np.asarray(0)) :] = _ZERO
+        self.datum[s.world_size * len(Buffer) * int(s.chunk_bytes.size) :] = _ZERO
         self.ranks = np.zeros(slots if self.words == 1 else (slots, self.words), np.uint64)
         self.everyone = np.bitwise_or.reduce(_mask(np.arange(s.world_size), self.words), axis=0)
         self.loss = np.full(slots, -1, np.int64)
         self.idempotent = collective(s.collective).idempotent
         start = precondition(s)
-        place = _slot(s, start.endpoint, start.buffer, start.chunk)
+        place = s.slots(start.endpoint, start.buffer, start.chunk)
         self.datum[place] = start.datum
         self.ranks[place] = _mask(start.rank, self.words)
-        self.read = _slot(s, s.src, s.src_buffer, s.src_chunk)
-        self.write = _slot(s, s.dst, s.dst_buffer, s.dst_chunk)
+        self.read = s.slots_read()
+        self.write = s.slots_written()
         self.reduces = s.op == Op.REDUCE
 
     def run(self, order: Int64, same: npt.NDArray[np.bool_]) -> None:
@@ -224,7 +222,7 @@ class _Replay:
 
     def _finish(self, goal: Contents) -> None:
         s = self.schedule
-        place = _slot(s, goal.endpoint, goal.buffer, goal.chunk)
+        place = s.slots(goal.endpoint, goal.buffer, goal.chunk)
         all_ranks = goal.rank == ALL_RANKS
         need = np.where(
             all_ranks if self.words == 1 else all_ranks[:, None], self.everyone, _mask(goal.rank, self.words)
@@ -249,16 +247,6 @@ class _Replay:
             cause = f"; row {loss} (step {s.step[loss]}, from {s.src[loss]}) overwrote data that was there"
         more = f"; {wrong.size - 1} more slots are wrong" if wrong.size > 1 else ""
         raise ScheduleError(f"{s.algorithm} {s.collective}, after {s.steps} steps: {where} {fault}{cause}{more}")
-
-
-def _slot(
-    s: Schedule,
-    endpoint: npt.NDArray[np.integer],
-    buffer: npt.NDArray[np.integer],
-    chunk: npt.NDArray[np.integer],
-) -> Int64:
-    base: Int64 = endpoint.astype(np.int64) * len(Buffer) + buffer
-    return base * int(s.chunk_bytes.size) + chunk
 
 
 def _mask(rank: npt.NDArray[np.integer], words: int) -> UInt64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.rows import Int64, Rows, assemble, blocks, equal_blocks, mirrored, only, rows
+from commsim.collectives.rows import Int64, Rows, assemble, between_ranks, blocks, equal_blocks, mirrored, rows
 from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, then
 
 
@@ -73,8 +73,7 @@ def direct_send_recv(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sche
     """
     at_least_one(ranks=world_size)
     rank = np.arange(world_size)
-    moves = rows(0, rank, (rank + 1) % world_size, 0)
-    moves = only(moves, moves["src"] != moves["dst"])
+    moves = between_ranks(rows(0, rank, (rank + 1) % world_size, 0))
     return assemble("send_recv", "direct", world_size, [moves], blocks(nbytes, 1, itemsize))
 
 

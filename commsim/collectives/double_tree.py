@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.schedule import Schedule, at_least_one
+from commsim.collectives.schedule import Schedule, at_least_one, check_root
 from commsim.collectives.tree import Int32, along_trees, double_binary_tree
-from commsim.errors import ScheduleError
 
 
 def double_tree_broadcast(
@@ -36,8 +35,7 @@ def double_tree_reduce(
 def _parents(world_size: int, root: int, channels: int) -> Int32:
     """Parent of each rank, (2 * channels, world_size)."""
     at_least_one(ranks=world_size, channels=channels)
-    if not 0 <= root < world_size:
-        raise ScheduleError(f"root {root} is not one of the ranks 0..{world_size - 1}")
+    check_root(root, world_size)
     parent = np.full((2, world_size), -1, np.int64)
     if world_size > 1:
         # A parent of -1, a tree's root, becomes 0: the root of the broadcast, from which ranks are counted.

@@ -47,13 +47,13 @@ def load_json(path: Path) -> Schedule:
     """The schedule of a JSON file; a ScheduleError names every fault found."""
     try:
         with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
+            content = stream.read(MOST_BYTES + 1)
     except OSError as fault:
         raise ScheduleError(f"{path}: cannot be read: {fault.strerror or fault}") from None
-    if len(data) > MOST_BYTES:
+    if len(content) > MOST_BYTES:
         raise ScheduleError(f"{path}: larger than {MOST_BYTES // 2**20} MiB")
     try:
-        return parse_json(data.decode("utf-8-sig"), file=str(path))
+        return parse_json(content.decode("utf-8-sig"), file=str(path))
     except UnicodeDecodeError as fault:
         raise ScheduleError(f"{path}: no UTF-8 at byte {fault.start}") from None
 
@@ -65,13 +65,13 @@ def parse_json(text: str, *, file: str = "<text>") -> Schedule:
     result is right is for ``check`` to say.
     """
     try:
-        data = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        table = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except json.JSONDecodeError as fault:
         raise ScheduleError(f"{file}:{fault.lineno}:{fault.colno}: no JSON: {fault.msg}") from None
     except (ValueError, RecursionError) as fault:
         raise ScheduleError(f"{file}: no JSON that could be a schedule: {str(fault)[:120]}") from None
     faults: list[str] = []
-    fields = _fields(data, faults)
+    fields = _fields(table, faults)
     if faults:
         shown = faults[:_MOST_FAULTS] + [f"... and {len(faults) - _MOST_FAULTS} more"] * (len(faults) > _MOST_FAULTS)
         raise ScheduleError("\n".join(f"{file}: {fault}" for fault in shown))
@@ -94,40 +94,42 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"found {name}, expected numbers only")
 
 
-def _fields(data: Any, faults: list[str]) -> dict[str, Any]:
+def _fields(table: Any, faults: list[str]) -> dict[str, Any]:
     """The arguments of Schedule; ``faults`` gets everything that makes no sense."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
         faults.append(f'expected an object with "format": "{FORMAT}"')
         return {}
-    if data.get("version") != VERSION:
-        faults.append(f"version is {_short(data.get('version'))}, expected {VERSION}")
+    if table.get("version") != VERSION:
+        faults.append(f"version is {_short(table.get('version'))}, expected {VERSION}")
         return {}
     known = {"format", "version", "collective", "algorithm", *_NUMBERS, "in_place", "chunk_bytes", "rows", "after"}
-    faults += [f"unknown key {name[:40]!r}, expected one of {', '.join(sorted(known))}" for name in data.keys() - known]
+    faults += [
+        f"unknown key {name[:40]!r}, expected one of {', '.join(sorted(known))}" for name in table.keys() - known
+    ]
     fields: dict[str, Any] = {}
-    if data.get("collective") not in COLLECTIVES:
-        faults.append(f"collective is {_short(data.get('collective'))}, expected one of {', '.join(COLLECTIVES)}")
+    if table.get("collective") not in COLLECTIVES:
+        faults.append(f"collective is {_short(table.get('collective'))}, expected one of {', '.join(COLLECTIVES)}")
     for name in ("collective", "algorithm"):
-        fields[name] = data.get(name)
+        fields[name] = table.get(name)
         if not isinstance(fields[name], str) or not 0 < len(fields[name]) <= 200:
             faults.append(f"{name} is {_short(fields[name])}, expected a name")
-    if not isinstance(data.get("in_place"), bool):
-        faults.append(f"in_place is {_short(data.get('in_place'))}, expected true or false")
-    fields["in_place"] = data.get("in_place")
+    if not isinstance(table.get("in_place"), bool):
+        faults.append(f"in_place is {_short(table.get('in_place'))}, expected true or false")
+    fields["in_place"] = table.get("in_place")
     for name in _NUMBERS:
-        value = data.get(name)
+        value = table.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**31 - 1:
             faults.append(f"{name} is {_short(value)}, expected a whole number")
             value = 1
         fields[name] = value
     if fields["endpoints"] > MOST_ENDPOINTS:
         faults.append(f"endpoints is {fields['endpoints']}, expected at most {MOST_ENDPOINTS}")
-    fields["chunk_bytes"] = _numbers("chunk_bytes", data.get("chunk_bytes"), 2**62, faults)
+    fields["chunk_bytes"] = _numbers("chunk_bytes", table.get("chunk_bytes"), 2**62, faults)
     total = fields["chunk_bytes"].astype(np.float64).sum()
     if total > 2**62:
         faults.append("chunk_bytes add up to more than 4 EiB")
-    columns = _columns(data.get("rows"), fields, faults)
-    after = data.get("after", [])
+    columns = _columns(table.get("rows"), fields, faults)
+    after = table.get("after", [])
     pairs = isinstance(after, list) and all(isinstance(edge, list) and len(edge) == 2 for edge in after)
     if not pairs:
         faults.append("after is no list of pairs of rows")
@@ -168,19 +170,18 @@ def _numbers(name: str, given: Any, most: int, faults: list[str]) -> npt.NDArray
     """A column of whole numbers from 0 to ``most``; an empty one, and a fault, if it is not."""
     if not isinstance(given, list):
         faults.append(f"{name} is {_short(given)}, expected a list of numbers")
-        return np.zeros(0, np.int64)
     # bool is a subclass of int; a set of types is one pass in C.
-    if set(map(type, given)) - {int}:
+    elif set(map(type, given)) - {int}:
         wrong = next(i for i, value in enumerate(given) if type(value) is not int)
         faults.append(f"{name}[{wrong}] is {_short(given[wrong])}, expected a whole number")
-        return np.zeros(0, np.int64)
-    if given and (min(given) < 0 or max(given) > most):
+    elif given and (min(given) < 0 or max(given) > most):
         wrong = next(i for i, value in enumerate(given) if not 0 <= value <= most)
         faults.append(
             f"{name}[{wrong}] is {_short(given[wrong])}, expected {f'0..{most}' if most >= 0 else 'no number'}"
         )
-        return np.zeros(0, np.int64)
-    return np.array(given, np.int64)
+    else:
+        return np.array(given, np.int64)
+    return np.zeros(0, np.int64)
 
 
 def _short(value: Any) -> str:

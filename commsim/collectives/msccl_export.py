@@ -19,6 +19,7 @@ from commsim.collectives.schedule import Buffer, Schedule
 from commsim.errors import ScheduleError
 
 PROTOCOLS = ("Simple", "LL", "LL128")
+_STEP_ATTRIBUTES = ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep")
 
 
 def msccl_text(schedule: Schedule, protocol: str = "Simple") -> str:
@@ -40,22 +41,9 @@ def msccl_text(schedule: Schedule, protocol: str = "Simple") -> str:
 def _algo(s: Schedule, made: MscclProgram, collective: str, protocol: str) -> Algo:
     channels = 1 + max((block.channel for own in made.blocks for block in own), default=0)
     gpus = [_gpu(s, made.made, rank, own) for rank, own in enumerate(made.blocks)]
-    name = f"{s.algorithm}_{s.collective}"
-    return Algo(
-        0,
-        name,
-        collective,
-        protocol,
-        channels,
-        s.data_chunks,
-        s.world_size,
-        s.in_place,
-        not s.in_place,
-        0,
-        0,
-        s.root,
-        gpus,
-    )
+    calls = (s.in_place, not s.in_place)
+    sizes = (channels, s.data_chunks, s.world_size)
+    return Algo(0, f"{s.algorithm}_{s.collective}", collective, protocol, *sizes, *calls, 0, 0, s.root, gpus)
 
 
 def _exportable(s: Schedule, protocol: str) -> str:
@@ -120,8 +108,8 @@ Ends = tuple[tuple[str, int], tuple[str, int]]
 """Buffer and offset of source and target."""
 
 
-def _step(number: int, kind: str, ends: Ends, wait: tuple[int, int], told: bool = False) -> MscclStep:
-    return MscclStep(0, number, kind, *ends[0], *ends[1], 0 if kind == "nop" else 1, *wait, told)
+def _step(number: int, kind: str, ends: Ends, wait: tuple[int, int], signals: bool = False) -> MscclStep:
+    return MscclStep(0, number, kind, *ends[0], *ends[1], 0 if kind == "nop" else 1, *wait, signals)
 
 
 def _part_reductions(steps: list[MscclStep]) -> None:
@@ -142,8 +130,8 @@ def _text(algo: Algo) -> str:
         "nchunksperloop": algo.nchunksperloop,
         "ngpus": algo.ngpus,
         "coll": algo.coll,
-        "inplace": int(algo.inplace),
-        "outofplace": int(algo.outofplace),
+        "inplace": algo.inplace,
+        "outofplace": algo.outofplace,
         "minBytes": algo.min_bytes,
         "maxBytes": algo.max_bytes,
         "root": algo.root,
@@ -154,25 +142,12 @@ def _text(algo: Algo) -> str:
         lines.append(f"  <gpu{_attributes(sizes)}>")
         for block in gpu.blocks:
             lines.append(f'    <tb id="{block.id}" send="{block.send}" recv="{block.recv}" chan="{block.chan}">')
-            lines += [f"      <step{_attributes(_shown(step))}/>" for step in block.steps]
+            for step in block.steps:
+                shown = {name: getattr(step, name) for name in _STEP_ATTRIBUTES}
+                lines.append(f"      <step{_attributes(shown)}/>")
             lines.append("    </tb>")
         lines.append("  </gpu>")
     return "\n".join([*lines, "</algo>"]) + "\n"
-
-
-def _shown(step: MscclStep) -> dict[str, object]:
-    return {
-        "s": step.s,
-        "type": step.type,
-        "srcbuf": step.srcbuf,
-        "srcoff": step.srcoff,
-        "dstbuf": step.dstbuf,
-        "dstoff": step.dstoff,
-        "cnt": step.cnt,
-        "depid": step.depid,
-        "deps": step.deps,
-        "hasdep": int(step.hasdep),
-    }
 
 
 def _ends(s: Schedule, made: Actions, rank: int, done: list[int], kind: str) -> Ends:
@@ -215,7 +190,6 @@ def _sizes(s: Schedule, used: dict[str, int]) -> dict[str, int]:
 
 
 def _attributes(values: Mapping[str, object]) -> str:
-    return "".join(
-        f" {name}={quoteattr(value)}" if isinstance(value, str) else f' {name}="{value}"'
-        for name, value in values.items()
-    )
+    """XML attributes; truth values are 0 and 1."""
+    shown = {name: str(int(value) if isinstance(value, bool) else value) for name, value in values.items()}
+    return "".join(f" {name}={quoteattr(text)}" for name, text in shown.items())

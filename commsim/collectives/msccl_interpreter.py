@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from commsim.collectives.msccl_limits import SLOTS, named, over_limits
-from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, MscclStep, ThreadBlock
+from commsim.collectives.msccl_xml import READS, RECEIVES, SENDS, WRITES, Algo, MscclStep, ThreadBlock
 from commsim.errors import ScheduleError
 
 Connection = tuple[int, int, int]
@@ -147,11 +147,11 @@ class Interpreter:
             if step.type in RECEIVES:
                 value = self.messages[block.into].popleft()
                 events.append(("room", block.into))
-            if step.type in LOCAL or step.type in {"s", "rrs", "rrc", "rrcs"}:
+            if step.type in READS:
                 value += memory.read(step.srcbuf, step.srcoff + k)
             if step.type in {"re", "ra"}:
                 value += memory.read(step.dstbuf, step.dstoff + k)
-            if step.type not in {"s", "rrs"}:
+            if step.type in WRITES:
                 memory.write(step.dstbuf, step.dstoff + k, value & _MASK)
             if step.type in SENDS:
                 self.messages[block.out].append(value & _MASK)

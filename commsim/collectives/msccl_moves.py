@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.msccl_order import Slot, Wired
-from commsim.collectives.msccl_xml import LOCAL, RECEIVES, Faults
+from commsim.collectives.msccl_xml import LOCAL, READS, RECEIVES, WRITES, Faults
 from commsim.collectives.schedule import Buffer, Op
 from commsim.errors import ScheduleError
 
@@ -48,8 +48,8 @@ def accesses(wired: Wired, layout: BufferLayout) -> tuple[list[list[Slot]], list
     reads: list[list[Slot]] = []
     writes: list[list[Slot]] = []
     for i, step in enumerate(wired.steps):
-        source = _span(wired, layout, i, "src") if step.type in {"s", "rrs", "rrc", "rrcs"} | LOCAL else []
-        target = _span(wired, layout, i, "dst") if step.type in {"r", "rcs", "rrc", "rrcs"} | LOCAL else []
+        source = _span(wired, layout, i, "src") if step.type in READS else []
+        target = _span(wired, layout, i, "dst") if step.type in WRITES else []
         reads.append(source + target if step.type in {"rcs", "rrcs"} else source)
         writes.append(target)
     return reads, writes
@@ -113,7 +113,7 @@ def draft(wired: Wired, layout: BufferLayout, overwrites: list[tuple[int, int]],
                     f"{faults.file}: a GPU overwrites what it sends before its peer can take it: it relies on the "
                     "buffers of the connection, which a schedule of direct moves does not have"
                 )
-        wrong = _looked_at(drafted, passing - kept, layout)
+        wrong = _looked_at(drafted, passing - kept)
         if not wrong:
             break
         kept |= wrong if attempt == 0 else passing
@@ -238,7 +238,6 @@ def _longest(
     count: int, source: npt.NDArray[np.integer], target: npt.NDArray[np.integer], weight: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Length of the longest path to each node of a graph without circles, (count,)."""
-    length = np.zeros(count, np.int64)
     order = np.argsort(source, kind="stable")
     first = np.searchsorted(source[order], np.arange(count + 1)).tolist()
     after, extra = target[order].tolist(), weight[order].tolist()
@@ -252,11 +251,10 @@ def _longest(
             waits[k] -= 1
             if not waits[k]:
                 ready.append(k)
-    length[:] = longest
-    return length
+    return np.array(longest, np.int64)
 
 
-def _looked_at(drafted: Draft, passing: set[int], layout: BufferLayout) -> set[int]:
+def _looked_at(drafted: Draft, passing: set[int]) -> set[int]:
     """The passing steps whose sum lies where something else may read it before it is overwritten."""
     accesses: dict[tuple[int, Slot], list[tuple[int, int, bool]]] = {}
     for i in passing:
@@ -269,24 +267,14 @@ def _looked_at(drafted: Draft, passing: set[int], layout: BufferLayout) -> set[i
         for slot in move.target:
             if (move.dst, slot) in accesses:
                 accesses[move.dst, slot].append((move.level, number, move.op == Op.REDUCE))
-    return {i for i in passing if not all(_overwritten(drafted, i, s, accesses, layout) for s in _targets(drafted, i))}
 
+    def overwritten(i: int, slot: Slot) -> bool:
+        move = drafted.moves[drafted.inward[i]]
+        own = {drafted.inward[i], drafted.outward[i]}
+        later = [a for a in accesses[move.dst, slot] if a[0] > move.level and a[1] not in own]
+        if not later:
+            return slot[0] != Buffer.OUTPUT  # the result lies in OUTPUT
+        soon = min(level for level, _, _ in later)
+        return not any(reads for level, _, reads in later if level == soon)
 
-def _targets(drafted: Draft, i: int) -> list[Slot]:
-    return drafted.moves[drafted.inward[i]].target
-
-
-def _overwritten(
-    drafted: Draft,
-    i: int,
-    slot: Slot,
-    accesses: dict[tuple[int, Slot], list[tuple[int, int, bool]]],
-    layout: BufferLayout,
-) -> bool:
-    move = drafted.moves[drafted.inward[i]]
-    own = {drafted.inward[i], drafted.outward[i]}
-    later = [a for a in accesses[move.dst, slot] if a[0] > move.level and a[1] not in own]
-    if not later:
-        return slot[0] != Buffer.OUTPUT  # the result lies in OUTPUT
-    soon = min(level for level, _, _ in later)
-    return not any(reads for level, _, reads in later if level == soon)
+    return {i for i in passing if not all(overwritten(i, s) for s in drafted.moves[drafted.inward[i]].target)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, Faults, MscclGpu, MscclStep, ThreadBlock
+from commsim.collectives.msccl_xml import READS, RECEIVES, SENDS, WRITES, Algo, Faults, MscclGpu, MscclStep, ThreadBlock
 from commsim.errors import ScheduleError
 
 Slot = tuple[int, int]
@@ -114,20 +114,13 @@ def _check_step(step: MscclStep, block: ThreadBlock, gpu: MscclGpu, faults: Faul
         faults.add(step.line, f"type {step.type} sends, but the thread block has send=-1")
     if step.type in RECEIVES and block.recv < 0:
         faults.add(step.line, f"type {step.type} receives, but the thread block has recv=-1")
-    for side, buffer, offset in (("src", step.srcbuf, step.srcoff), ("dst", step.dstbuf, step.dstoff)):
-        if not _uses(step, side):
-            continue
-        if offset < 0 or offset + step.cnt > gpu.chunks[buffer]:
+    ends = (("src", READS, step.srcbuf, step.srcoff), ("dst", WRITES, step.dstbuf, step.dstoff))
+    for side, users, buffer, offset in ends:
+        if step.type in users and (offset < 0 or offset + step.cnt > gpu.chunks[buffer]):
             faults.add(
                 step.line,
                 f"{side}off={offset} with cnt={step.cnt} leaves buffer {buffer} of {gpu.chunks[buffer]} chunks",
             )
-
-
-def _uses(step: MscclStep, side: str) -> bool:
-    if side == "src":
-        return step.type in {"s", "rrs", "rrc", "rrcs"} or step.type in LOCAL
-    return step.type in {"r", "rcs", "rrc", "rrcs"} or step.type in LOCAL
 
 
 def _meet(wired: Wired, faults: Faults) -> None:

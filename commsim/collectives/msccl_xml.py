@@ -20,6 +20,10 @@ MOST_NUMBER: Final = 2**31 - 1
 SENDS: Final = frozenset({"s", "rcs", "rrs", "rrcs"})
 RECEIVES: Final = frozenset({"r", "rcs", "rrs", "rrc", "rrcs"})
 LOCAL: Final = frozenset({"cpy", "re", "ra"})
+READS: Final = LOCAL | {"s", "rrs", "rrc", "rrcs"}
+"""Steps that read the source in memory."""
+WRITES: Final = LOCAL | {"r", "rcs", "rrc", "rrcs"}
+"""Steps that write the target in memory."""
 TYPES: Final = SENDS | RECEIVES | LOCAL | {"nop"}
 
 
@@ -86,18 +90,18 @@ class Faults:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.found: list[Fault] = []
+        self.noted: list[Fault] = []
 
     def add(self, line: int, message: str, where: str = "") -> None:
         """Note one fault; beyond a limit the reading ends."""
-        self.found.append(Fault(self.file, line, 1, where, message))
-        if len(self.found) >= MOST_FAULTS:
+        self.noted.append(Fault(self.file, line, 1, where, message))
+        if len(self.noted) >= MOST_FAULTS:
             self.stop("; stopped here")
 
     def stop(self, more: str = "") -> None:
         """Raise a ScheduleError with every fault so far, if there is any."""
-        if self.found:
-            raise ScheduleError("\n".join(str(f) for f in sorted(self.found)) + more)
+        if self.noted:
+            raise ScheduleError("\n".join(str(f) for f in sorted(self.noted)) + more)
 
 
 def read_algo(source: Path | str, file: str | None = None) -> Algo:
@@ -117,7 +121,7 @@ def _read(stream: BinaryIO, file: str) -> Algo:
     try:
         read_events(stream, handler, MOST_BYTES)
     except XmlFaultError as fault:
-        faults.found.append(Fault(file, fault.line, fault.column, "", str(fault)))
+        faults.noted.append(Fault(file, fault.line, fault.column, "", str(fault)))
     faults.stop()
     if handler.algo is None:
         raise ScheduleError(f"{file}: holds no <algo>")

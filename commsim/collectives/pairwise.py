@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.rows import Int64, Rows, assemble, equal_blocks, only, rows
+from commsim.collectives.rows import Int64, assemble, between_ranks, equal_blocks, rows
 from commsim.collectives.schedule import Buffer, Schedule, at_least_one, elements, split_evenly
 from commsim.errors import ScheduleError
 
@@ -108,7 +108,7 @@ def pairwise_all_to_all_v(
     to = nccl_rounds(world_size, ranks_per_node)
     moves = rows(np.arange(world_size)[:, None], np.arange(world_size), to, np.arange(world_size) * world_size + to)
     frame = pair_blocks(world_size, nbytes, counts, itemsize)
-    return assemble("all_to_all_v", "pairwise", world_size, [_between_ranks(moves)], frame)
+    return assemble("all_to_all_v", "pairwise", world_size, [between_ranks(moves)], frame)
 
 
 def direct_all_to_all_v(
@@ -118,8 +118,4 @@ def direct_all_to_all_v(
     frame = pair_blocks(world_size, nbytes, counts, itemsize)
     rank, target = np.arange(world_size), nccl_rounds(world_size)
     moves = rows(0, rank, target, rank * world_size + target)
-    return assemble("all_to_all_v", "direct", world_size, [_between_ranks(moves)], frame)
-
-
-def _between_ranks(moves: Rows) -> Rows:
-    return only(moves, moves["src"] != moves["dst"])
+    return assemble("all_to_all_v", "direct", world_size, [between_ranks(moves)], frame)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from commsim.collectives.grid import node_grid
 from commsim.collectives.knomial import knomial_edges
 from commsim.collectives.pairwise import pair_blocks
-from commsim.collectives.rows import Rows, assemble, blocks, equal_blocks, mirrored, only, rows
+from commsim.collectives.rows import Rows, assemble, between_ranks, blocks, equal_blocks, mirrored, only, rows
 from commsim.collectives.schedule import Buffer, Schedule
 
 
@@ -77,8 +77,7 @@ def hierarchical_all_to_all_v(
     parts = []
     for part in _through_rails(nodes, local):
         pair = part.pop("origin") * world_size + part.pop("target")
-        moves = part | {"src_chunk": pair, "dst_chunk": pair}
-        parts.append(only(moves, moves["src"] != moves["dst"]))
+        parts.append(between_ranks(part | {"src_chunk": pair, "dst_chunk": pair}))
     return assemble("all_to_all_v", "hierarchical", world_size, parts, frame)
 
 

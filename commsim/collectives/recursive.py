@@ -3,20 +3,23 @@
 The largest power of two p <= n takes part. The other n - p ranks are *folded*: each hands its data to a
 neighbour first and gets the result back at the end (Thakur, Rabenseifner, Gropp 2005), so any rank count works.
 
-Partners are an array (steps, p): who swaps with whom. For the reduce-scatter, the blocks that rank q answers
-for after step t are R_t(q), where R_last(q) = {q} and R_t-1(q) = R_t(q) + R_t(partner); in step t a rank sends
-its partner R_t(partner). The all-gather is its mirror image. Any partners whose sets R never overlap will do:
-Swing uses the same code with other partners.
+Partners are an array (steps, p), given as a function of p: who swaps with whom. For the reduce-scatter, the blocks
+that rank q answers for after step t are R_t(q), where R_last(q) = {q} and R_t-1(q) = R_t(q) + R_t(partner); in step t
+a rank sends its partner R_t(partner). The all-gather is its mirror image. Any partners whose sets R never overlap
+will do: Swing uses the same code with other partners.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from commsim.collectives.rows import Int64, Rows, assemble, blocks, mirrored, only, rows
 from commsim.collectives.schedule import Op, Schedule, at_least_one, then
+
+Partners = Callable[[int], Int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,47 +43,57 @@ def doubling_partners(ranks: int) -> Int64:
     return np.arange(ranks) ^ (1 << np.arange(ranks.bit_length() - 1)[:, None])
 
 
-def swap_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Int64, itemsize: int = 1) -> Schedule:
+def halving_partners(ranks: int) -> Int64:
+    """The partners of doubling, the farthest first."""
+    return doubling_partners(ranks)[::-1]
+
+
+def swap_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1) -> Schedule:
     """Swap and add the whole array with each partner in turn: latency-optimal."""
     folded = fold(world_size)
-    steps = len(partners)
+    swaps = partners(folded.active.size)
+    steps = len(swaps)
     into = folded.active[: folded.extra.size]
     parts = [
         rows(0, folded.extra, into, 0, op=Op.REDUCE),
-        rows(np.arange(steps)[:, None] + 1, folded.active, folded.active[partners], 0, op=Op.REDUCE),
+        rows(np.arange(steps)[:, None] + 1, folded.active, folded.active[swaps], 0, op=Op.REDUCE),
         rows(steps + 1, into, folded.extra, 0),
     ]
     return assemble("all_reduce", algorithm, world_size, parts, blocks(nbytes, 1, itemsize))
 
 
-def swap_reduce_scatter(algorithm: str, world_size: int, nbytes: int, partners: Int64, itemsize: int = 1) -> Schedule:
+def swap_reduce_scatter(
+    algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1
+) -> Schedule:
     """Swap halves, quarters, ... with each partner in turn; a folded rank adds its own block itself at the end."""
     folded = fold(world_size)
+    swaps = partners(folded.active.size)
     into = folded.active[: folded.extra.size]
     away = rows(0, folded.extra[:, None], into[:, None], np.arange(world_size), op=Op.REDUCE)
     parts = [
         only(away, away["src_chunk"] != away["src"]),
-        *_halves(folded, partners),
-        rows(len(partners) + 1, into, folded.extra, folded.extra, op=Op.REDUCE),
+        *_halves(folded, swaps),
+        rows(len(swaps) + 1, into, folded.extra, folded.extra, op=Op.REDUCE),
     ]
     return assemble("reduce_scatter", algorithm, world_size, parts, blocks(nbytes, world_size, itemsize))
 
 
-def swap_all_gather(algorithm: str, world_size: int, nbytes: int, partners: Int64, itemsize: int = 1) -> Schedule:
+def swap_all_gather(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1) -> Schedule:
     """The mirror image of the reduce-scatter: a folded rank hands over its block and gets all others at the end."""
     forth = swap_reduce_scatter(algorithm, world_size, nbytes, partners, itemsize)
     return mirrored(forth, "all_gather", op=Op.COPY)
 
 
 def swap_halves_all_reduce(
-    algorithm: str, world_size: int, nbytes: int, partners: Int64, itemsize: int = 1
+    algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1
 ) -> Schedule:
     """Reduce-scatter and all-gather by swaps among p ranks, p blocks; folded ranks hand over the whole array."""
     folded = fold(world_size)
-    p, steps = folded.active.size, len(partners)
+    p = folded.active.size
+    swaps = partners(p)
     sizes = blocks(nbytes, p, itemsize)
     scatter = assemble(
-        "reduce_scatter", algorithm, p, _halves(FoldedRanks(np.arange(p), folded.extra[:0]), partners), sizes
+        "reduce_scatter", algorithm, p, _halves(FoldedRanks(np.arange(p), folded.extra[:0]), swaps), sizes
     )
     core = then(scatter, mirrored(scatter, "all_gather", op=Op.COPY))
     into, whole = folded.active[: folded.extra.size, None], np.arange(p)
@@ -88,7 +101,7 @@ def swap_halves_all_reduce(
     parts = [
         rows(0, folded.extra[:, None], into, whole, op=Op.REDUCE),
         middle | {"op": core.op.astype(np.int64)},
-        rows(2 * steps + 1, into, folded.extra[:, None], whole),
+        rows(2 * len(swaps) + 1, into, folded.extra[:, None], whole),
     ]
     return assemble("all_reduce", algorithm, world_size, parts, sizes)
 
@@ -114,8 +127,7 @@ def recursive_doubling_all_reduce(world_size: int, nbytes: int, *, itemsize: int
     >>> recursive_doubling_all_reduce(6, nbytes=100).sent_bytes()
     array([100, 300, 100, 300, 200, 200])
     """
-    partners = doubling_partners(fold(world_size).active.size)
-    return swap_all_reduce("recursive_doubling", world_size, nbytes, partners, itemsize)
+    return swap_all_reduce("recursive_doubling", world_size, nbytes, doubling_partners, itemsize)
 
 
 def rabenseifner_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -124,8 +136,7 @@ def rabenseifner_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) 
     >>> rabenseifner_all_reduce(4, nbytes=400).sent_bytes()
     array([600, 600, 600, 600])
     """
-    partners = doubling_partners(fold(world_size).active.size)[::-1]
-    return swap_halves_all_reduce("rabenseifner", world_size, nbytes, partners, itemsize)
+    return swap_halves_all_reduce("rabenseifner", world_size, nbytes, halving_partners, itemsize)
 
 
 def recursive_halving_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -134,8 +145,7 @@ def recursive_halving_reduce_scatter(world_size: int, nbytes: int, *, itemsize: 
     >>> recursive_halving_reduce_scatter(4, nbytes=400).sent_bytes()
     array([300, 300, 300, 300])
     """
-    partners = doubling_partners(fold(world_size).active.size)[::-1]
-    return swap_reduce_scatter("recursive_halving", world_size, nbytes, partners, itemsize)
+    return swap_reduce_scatter("recursive_halving", world_size, nbytes, halving_partners, itemsize)
 
 
 def recursive_doubling_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -144,5 +154,4 @@ def recursive_doubling_all_gather(world_size: int, nbytes: int, *, itemsize: int
     >>> recursive_doubling_all_gather(4, nbytes=400).sent_bytes()
     array([300, 300, 300, 300])
     """
-    partners = doubling_partners(fold(world_size).active.size)[::-1]
-    return swap_all_gather("recursive_doubling", world_size, nbytes, partners, itemsize)
+    return swap_all_gather("recursive_doubling", world_size, nbytes, halving_partners, itemsize)

@@ -29,7 +29,7 @@ from commsim.collectives import (
     tree,
 )
 from commsim.collectives.rows import spread
-from commsim.collectives.schedule import Schedule, at_least_one
+from commsim.collectives.schedule import Schedule, at_least_one, check_root
 from commsim.collectives.semantics import COLLECTIVES
 from commsim.errors import ScheduleError
 
@@ -326,8 +326,7 @@ def build(
     reason = known.applicable(world_size, ranks_per_node)
     if reason is not None:
         raise ScheduleError(f"{algorithm} {collective} is not applicable: {reason}")
-    if not 0 <= root < world_size:
-        raise ScheduleError(f"root {root} is not one of the ranks 0..{world_size - 1}")
+    check_root(root, world_size)
     if root and "root" not in known.takes:
         raise ScheduleError(f"{algorithm} {collective} has no root, found root {root}")
     possible = {"root": root, "ranks_per_node": ranks_per_node, **cut}

@@ -47,10 +47,8 @@ def ring_all_reduce(
     >>> ring_all_reduce(3, nbytes=4).sent_bytes()   # blocks of 2, 1 and 1 bytes
     array([5, 6, 5])
     """
-    steps = 2 * (world_size - 1)
     chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
-    rings = ring_orders(order, world_size, channels)
-    return _ring("all_reduce", rings, pipeline, chunk_bytes, range(steps))
+    return _ring("all_reduce", ring_orders(order, world_size, channels), pipeline, chunk_bytes)
 
 
 def stepwise_ring_all_reduce(
@@ -93,10 +91,8 @@ def ring_reduce_scatter(
     >>> ring_reduce_scatter(4, nbytes=4096).sent_bytes()
     array([3072, 3072, 3072, 3072])
     """
-    steps = world_size - 1
     chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
-    rings = ring_orders(order, world_size, channels)
-    return _ring("reduce_scatter", rings, pipeline, chunk_bytes, range(steps))
+    return _ring("reduce_scatter", ring_orders(order, world_size, channels), pipeline, chunk_bytes)
 
 
 def ring_all_gather(
@@ -113,10 +109,8 @@ def ring_all_gather(
     >>> ring_all_gather(4, nbytes=4096).received_bytes()
     array([3072, 3072, 3072, 3072])
     """
-    first = world_size - 1
     chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
-    rings = ring_orders(order, world_size, channels)
-    return _ring("all_gather", rings, pipeline, chunk_bytes, range(first, 2 * first))
+    return _ring("all_gather", ring_orders(order, world_size, channels), pipeline, chunk_bytes)
 
 
 def ring_orders(order: Order, world_size: int, channels: int) -> Int32:
@@ -143,13 +137,14 @@ def block_chunks(nbytes: int, itemsize: int, blocks: int, channels: int, pipelin
     return counts.reshape(-1) * itemsize
 
 
-def _ring(collective: str, rings: Int32, pipeline: int, chunk_bytes: Int64, span: range) -> Schedule:
-    """The steps ``span`` of the ring all-reduce; its first n - 1 steps reduce, the others copy.
+def _ring(collective: str, rings: Int32, pipeline: int, chunk_bytes: Int64) -> Schedule:
+    """The ring all-reduce, or its first n - 1 steps, which reduce, or the others, which copy.
 
     Within a step rows run over (channel, piece, block), so that the next hop of a chunk stands one step's
     rows further down.
     """
     channels, n = rings.shape
+    span = range(n - 1 if collective == "all_gather" else 0, n - 1 if collective == "reduce_scatter" else 2 * (n - 1))
     shape = (len(span), channels, pipeline, n)
     rows = len(span) * channels * pipeline * n
 

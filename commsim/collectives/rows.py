@@ -40,6 +40,11 @@ def only(part: Rows, kept: npt.NDArray[np.bool_]) -> Rows:
     return {name: column[mask] for name, column in part.items()}
 
 
+def between_ranks(part: Rows) -> Rows:
+    """The rows that leave their endpoint."""
+    return only(part, part["src"] != part["dst"])
+
+
 def assemble(
     collective: str,
     algorithm: str,

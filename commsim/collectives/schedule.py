@@ -68,10 +68,6 @@ _LOWERED_TYPES: dict[str, type[np.generic]] = {
 }
 
 
-def _no_edges() -> Int64:
-    return np.zeros((0, 2), np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """A collective as a table of chunk moves; columns have shape (rows,) unless said otherwise.
@@ -100,7 +96,7 @@ class Schedule:
     root: int = 0
     in_place: bool = True
     scratch_chunks: int = 0
-    after: Int64 = dataclasses.field(default_factory=_no_edges)
+    after: Int64 = dataclasses.field(default_factory=lambda: np.zeros((0, 2), np.int64))
     wire_bytes: Int64 | None = None
     connection: Int32 | None = None
     known_dependencies: Callable[[], Dependencies] | None = dataclasses.field(default=None, repr=False)
@@ -119,8 +115,7 @@ class Schedule:
             raise ScheduleError(
                 f"found {self.world_size} ranks and {self.endpoints} endpoints, need 1 <= ranks <= endpoints"
             )
-        if not 0 <= self.root < self.world_size:
-            raise ScheduleError(f"root {self.root} is not one of the ranks 0..{self.world_size - 1}")
+        check_root(self.root, self.world_size)
         if not 0 <= self.scratch_chunks <= self.chunk_bytes.size:
             raise ScheduleError(f"found {self.scratch_chunks} scratch chunks among {self.chunk_bytes.size} chunks")
         if self.rows and (self.step[1:] < self.step[:-1]).any():
@@ -167,21 +162,28 @@ class Schedule:
         np.add.at(total, endpoint, np.where(self.src != self.dst, self.payload_bytes(), 0))
         return total
 
+    def slots(
+        self, endpoint: npt.NDArray[np.integer], buffer: npt.NDArray[np.integer], chunk: npt.NDArray[np.integer]
+    ) -> Int64:
+        """Number of each slot among all slots of all endpoints."""
+        place: Int64 = endpoint.astype(np.int64) * len(Buffer) + buffer
+        return place * int(self.chunk_bytes.size) + chunk
+
+    def slots_read(self) -> Int64:
+        """Number of the slot that each row reads, (rows,)."""
+        return self.slots(self.src, self.src_buffer, self.src_chunk)
+
+    def slots_written(self) -> Int64:
+        """Number of the slot that each row writes, (rows,)."""
+        return self.slots(self.dst, self.dst_buffer, self.dst_chunk)
+
     def dependencies(self, *, joins: bool = False) -> Dependencies:
         """Successors of each row in CSR form, ``idx[ptr[i]:ptr[i + 1]]`` of row i; ``joins``: see `derive`."""
         from commsim.collectives.dependencies import derive, with_extra
 
         if self.known_dependencies is not None:
             return with_extra(self.known_dependencies(), self.after)
-        chunks = self.chunk_bytes.size
-        return derive(
-            self.op,
-            (self.src.astype(np.int64) * len(Buffer) + self.src_buffer) * chunks + self.src_chunk,
-            (self.dst.astype(np.int64) * len(Buffer) + self.dst_buffer) * chunks + self.dst_chunk,
-            self.step,
-            self.after,
-            joins=joins,
-        )
+        return derive(self.op, self.slots_read(), self.slots_written(), self.step, self.after, joins=joins)
 
     def edit(self, **changes: Any) -> Schedule:
         """A copy with fields replaced; dependences are derived anew when a column they rest on changes."""
@@ -194,9 +196,9 @@ class Schedule:
         place = np.full(self.rows, -1, np.int64)
         place[order] = np.arange(order.size)
         after = place[self.after]
-        columns = {name: getattr(self, name)[order] for name in _ROW_TYPES}
-        lowered = {name: None if getattr(self, name) is None else getattr(self, name)[order] for name in _LOWERED_TYPES}
-        return self.edit(**columns | lowered | {"after": after[(after >= 0).all(axis=1)]} | changes)
+        given = {name: getattr(self, name) for name in _ROW_TYPES | _LOWERED_TYPES}
+        columns = {name: None if column is None else column[order] for name, column in given.items()}
+        return self.edit(**columns | {"after": after[(after >= 0).all(axis=1)]} | changes)
 
 
 def _column(name: str, value: Any, kind: type[np.generic], rows: int | None) -> npt.NDArray[Any]:
@@ -235,6 +237,12 @@ def at_least_one(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise ScheduleError(f"{name} is {value}, expected at least 1")
+
+
+def check_root(root: int, world_size: int) -> None:
+    """Raise a ScheduleError unless the root is one of the ranks."""
+    if not 0 <= root < world_size:
+        raise ScheduleError(f"root {root} is not one of the ranks 0..{world_size - 1}")
 
 
 def _same_frame(schedules: Sequence[Schedule]) -> None:

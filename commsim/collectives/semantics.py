@@ -111,21 +111,24 @@ class Contents:
 class Collective:
     """What holds before, what must hold after, and nccl-tests' busbw = algbw * factor(ranks).
 
-    ``load(n)`` is the least part of nbytes that the busiest of n ranks sends or receives. The array has a multiple
-    of n ** ``blocks`` chunks. In an ``idempotent`` collective a rank may count more than once. Blocks that are
-    sent from a place and arrive at another must be ``equal_blocks``: nbytes is a multiple of n elements.
+    The array has a multiple of n ** ``blocks`` chunks. In an ``idempotent`` collective a rank may count more than
+    once. Blocks that are sent from a place and arrive at another must be ``equal_blocks``: nbytes is a multiple of n
+    elements.
     """
 
     name: str
     before: Callable[[Schedule], Contents]
     after: Callable[[Schedule], Contents]
     factor: Callable[[int], float]
-    load: Callable[[int], float]
     rooted: bool = False
     blocks: int = 0
     in_place_possible: bool = True
     idempotent: bool = False
     equal_blocks: bool = False
+
+    def load(self, n: int) -> float:
+        """The least part of nbytes that the busiest of n ranks sends or receives."""
+        return self.factor(n) if n > 1 else 0.0
 
 
 def collective(name: str) -> Collective:
@@ -168,10 +171,9 @@ def bandwidth_bytes(name: str, world_size: int, nbytes: int, *, in_network: bool
     >>> bandwidth_bytes("all_reduce", 4, 1000), bandwidth_bytes("all_reduce", 4, 1000, in_network=True)
     (1500.0, 1000.0)
     """
-    load = collective(name).load(world_size)
     if in_network and name == "all_reduce":
-        load = _one_if_any(world_size)
-    return load * nbytes
+        return float(nbytes) * (world_size > 1)
+    return collective(name).load(world_size) * nbytes
 
 
 def precondition(schedule: Schedule) -> Contents:
@@ -242,6 +244,7 @@ def _sum_of_own_block(s: Schedule) -> Contents:
 
 
 def _own_block(s: Schedule) -> Contents:
+    """Its block, of all_to_all_v its row of the matrix of pairs."""
     ranks, chunks = _blocks(s)
     return _contents(s, ranks, chunks, ranks)
 
@@ -280,13 +283,6 @@ def _block_from_everyone(s: Schedule) -> Contents:
     return _contents(s, receivers, slot, senders, buffer=Buffer.OUTPUT, datum=datum)
 
 
-def _blocks_to_everyone(s: Schedule) -> Contents:
-    """Rank r against the chunks of its row of the matrix of pairs."""
-    ranks = np.arange(s.world_size)[:, None]
-    per_rank = s.data_chunks // s.world_size
-    return _contents(s, ranks, ranks * per_rank + np.arange(per_rank), ranks)
-
-
 def _unequal_block_from_everyone(s: Schedule) -> Contents:
     """All-to-all-v: rank r holds the chunks of column r of the matrix of pairs."""
     n, per_pair = s.world_size, s.data_chunks // s.world_size**2
@@ -304,53 +300,32 @@ def _share(n: int) -> float:
     return (n - 1) / n
 
 
-def _twice_share(n: int) -> float:
-    return 2 * (n - 1) / n
-
-
-def _pair_share(n: int) -> float:
-    return (n - 1) / n**2
-
-
-def _one(n: int) -> float:
-    del n
+def _one(_: int) -> float:
     return 1.0
-
-
-def _one_if_any(n: int) -> float:
-    return float(n > 1)
-
-
-def _none(n: int) -> float:
-    del n
-    return 0.0
 
 
 COLLECTIVES: dict[str, Collective] = {
     c.name: c
     for c in (
-        Collective("all_reduce", _own_array, _sum_everywhere, _twice_share, _twice_share),
-        Collective("reduce_scatter", _own_array, _sum_of_own_block, _share, _share, blocks=1),
-        Collective("all_gather", _own_block, _every_block, _share, _share, blocks=1),
-        Collective("broadcast", _array_at_root, _root_array_everywhere, _one, _one_if_any, rooted=True),
-        Collective("reduce", _own_array, _sum_at_root, _one, _one_if_any, rooted=True),
-        Collective("scatter", _array_at_root, _root_block_everywhere, _share, _share, rooted=True, blocks=1),
-        Collective("gather", _own_block, _every_block_at_root, _share, _share, rooted=True, blocks=1),
+        Collective("all_reduce", _own_array, _sum_everywhere, lambda n: 2 * (n - 1) / n),
+        Collective("reduce_scatter", _own_array, _sum_of_own_block, _share, blocks=1),
+        Collective("all_gather", _own_block, _every_block, _share, blocks=1),
+        Collective("broadcast", _array_at_root, _root_array_everywhere, _one, rooted=True),
+        Collective("reduce", _own_array, _sum_at_root, _one, rooted=True),
+        Collective("scatter", _array_at_root, _root_block_everywhere, _share, rooted=True, blocks=1),
+        Collective("gather", _own_block, _every_block_at_root, _share, rooted=True, blocks=1),
         Collective(
             "all_to_all",
             _own_array,
             _block_from_everyone,
-            _share,
             _share,
             blocks=1,
             in_place_possible=False,
             equal_blocks=True,
         ),
         # The factor makes equal counts give the busbw of all_to_all, whose nbytes is 1/n of this one's.
-        Collective(
-            "all_to_all_v", _blocks_to_everyone, _unequal_block_from_everyone, _pair_share, _pair_share, blocks=2
-        ),
-        Collective("send_recv", _own_array, _array_of_previous, _one, _one_if_any),
-        Collective("barrier", _own_array, _sum_everywhere, _none, _none, idempotent=True),
+        Collective("all_to_all_v", _own_block, _unequal_block_from_everyone, lambda n: (n - 1) / n**2, blocks=2),
+        Collective("send_recv", _own_array, _array_of_previous, _one),
+        Collective("barrier", _own_array, _sum_everywhere, lambda _: 0.0, idempotent=True),
     )
 }

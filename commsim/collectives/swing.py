@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from commsim.collectives.recursive import (
-    fold,
     swap_all_gather,
     swap_all_reduce,
     swap_halves_all_reduce,
@@ -41,8 +40,7 @@ def swing_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sche
     >>> swing_all_reduce(8, nbytes=800).sent_bytes()
     array([1400, 1400, 1400, 1400, 1400, 1400, 1400, 1400])
     """
-    partners = swing_partners(fold(world_size).active.size)
-    return swap_halves_all_reduce("swing", world_size, nbytes, partners, itemsize)
+    return swap_halves_all_reduce("swing", world_size, nbytes, swing_partners, itemsize)
 
 
 def swing_latency_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -51,8 +49,7 @@ def swing_latency_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1)
     >>> swing_latency_all_reduce(8, nbytes=100).sent_bytes()
     array([300, 300, 300, 300, 300, 300, 300, 300])
     """
-    partners = swing_partners(fold(world_size).active.size)
-    return swap_all_reduce("swing_latency", world_size, nbytes, partners, itemsize)
+    return swap_all_reduce("swing_latency", world_size, nbytes, swing_partners, itemsize)
 
 
 def swing_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -61,8 +58,7 @@ def swing_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> 
     >>> swing_reduce_scatter(8, nbytes=800).sent_bytes()
     array([700, 700, 700, 700, 700, 700, 700, 700])
     """
-    partners = swing_partners(fold(world_size).active.size)
-    return swap_reduce_scatter("swing", world_size, nbytes, partners, itemsize)
+    return swap_reduce_scatter("swing", world_size, nbytes, swing_partners, itemsize)
 
 
 def swing_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -71,5 +67,4 @@ def swing_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sche
     >>> swing_all_gather(8, nbytes=800).sent_bytes()
     array([700, 700, 700, 700, 700, 700, 700, 700])
     """
-    partners = swing_partners(fold(world_size).active.size)
-    return swap_all_gather("swing", world_size, nbytes, partners, itemsize)
+    return swap_all_gather("swing", world_size, nbytes, swing_partners, itemsize)

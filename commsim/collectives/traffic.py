@@ -8,6 +8,7 @@ from commsim.collectives import registry
 from commsim.collectives import traffic_forms as f
 from commsim.collectives import traffic_switches as sw
 from commsim.collectives.grid import usual_node
+from commsim.collectives.recursive import halving_partners
 from commsim.collectives.sharp import SwitchTree
 from commsim.collectives.swing import swing_partners
 from commsim.collectives.traffic_forms import Form, Int64, Participants, each
@@ -82,7 +83,7 @@ _knomial = f.both(f.back(f.knomial_broadcast(4)), f.knomial_broadcast(4))
 _flat = f.both(f.back(f.flat_broadcast), f.flat_broadcast)
 _half = each(lambda at: at.n - 1)
 _whole = each(lambda at: 2 * (at.n - 1))
-_halving = f.swap_reduce_scatter(f.halving_partners)
+_halving = f.swap_reduce_scatter(halving_partners)
 _swing = f.swap_reduce_scatter(swing_partners)
 _ring = "(n-1)/n"
 _twice = "2(n-1)/n"

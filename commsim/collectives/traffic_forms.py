@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.recursive import doubling_partners
 from commsim.collectives.sharp import SwitchTree
 
 Int64 = npt.NDArray[np.int64]
@@ -247,10 +246,6 @@ def swap_reduce_scatter(partners: Callable[[int], Int64]) -> Form:
         return Units(n, np.full(n, n - 1), received)
 
     return form
-
-
-def halving_partners(ranks: int) -> Int64:
-    return doubling_partners(ranks)[::-1]
 
 
 def bits_below(n: int) -> int:
