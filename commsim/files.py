@@ -1,4 +1,4 @@
-"""Files that are either complete or not there."""
+"""Where the shipped files lie, and files that are either complete or not there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 from commsim.errors import CommsimError
+
+_PACKAGE = Path(__file__).resolve().parent
 
 
 def write_atomically(path: Path, content: str | bytes) -> Path:
@@ -55,3 +57,12 @@ def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
+
+
+def data_root() -> Path:
+    """The folder that holds ``topologies/``, ``scenarios/`` and ``validation/measured/``.
+
+    A wheel carries them in ``commsim/data``; an editable install does not get that folder, so the checkout serves.
+    """
+    wheel = _PACKAGE / "data"
+    return wheel if wheel.is_dir() else _PACKAGE.parent

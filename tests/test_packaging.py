@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import commsim
-from commsim.resources import data_root
+from commsim.files import data_root
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from commsim.errors import ScenarioError
-from commsim.resources import data_root
+from commsim.files import data_root
 
 
 def find_scenario(name: str) -> Path:

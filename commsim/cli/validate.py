@@ -76,7 +76,7 @@ def training(
 def _study() -> Any:
     """The commands of ``validation/study``: of the checkout that commsim runs from, else of the current folder's."""
     from commsim.errors import ScenarioError
-    from commsim.resources import data_root
+    from commsim.files import data_root
 
     for checkout in (data_root(), Path.cwd(), *Path.cwd().parents):
         if (checkout / "validation" / "study" / "command.py").is_file():

@@ -18,7 +18,6 @@ from collections.abc import Container, Mapping
 from datetime import date
 
 from commsim.nccl.parameters import MATCH_MODE, network_of
-from commsim.nccl.tuner_ofi import why_not
 from commsim.nccl.version import NEWEST, Version
 from commsim.topology.graph import Topology
 
@@ -74,6 +73,8 @@ def of_machine(topology: Topology, version: Version = NEWEST) -> dict[str, str]:
     """What the plugin of a machine (its ``fabric.plugin``) sets for NCCL of a version; its tuner where it has a say."""
     if topology.plugin not in PLUGINS or not topology.uniform:
         return {}
+    from commsim.nccl.tuner_ofi import why_not  # of which most machines have none
+
     env = variables(topology.plugin, topology.gpu.model, topology.nodes)
     if version < _TUNERS_SINCE or why_not(topology, env):
         return {name: value for name, value in env.items() if name not in _TUNER}

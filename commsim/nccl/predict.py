@@ -13,6 +13,7 @@ from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from commsim.bounds import crossing_bytes
 from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError
 from commsim.nccl import timing
@@ -28,15 +29,15 @@ from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.system import System
-from commsim.nccl.tuner import Candidate, candidates, left_out, max_threads
-from commsim.nccl.tuner_ofi import own_choice, why_not
+from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
-from commsim.network.bounds import crossing_bytes
 from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.tree import TreeTimer
+
+_TUNER_PLUGIN = "NCCL_TUNER_PLUGIN"
 
 _OVERLAP_ORDER = 6.0
 
@@ -145,8 +146,11 @@ class Predictor:
                 "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose "
                 "switches reduce (in_network_reduction: true)"
             )
-        if reason := why_not(self.topology, self.options.env):
-            self._warn(f"NCCL_TUNER_PLUGIN has no effect: {reason}")
+        if _TUNER_PLUGIN in self.options.env:
+            from commsim.nccl.tuner_ofi import why_not
+
+            if reason := why_not(self.topology, self.options.env):
+                self._warn(f"{_TUNER_PLUGIN} has no effect: {reason}")
         for name in unmodelled(self.options.env):
             instead = ": name the file as library.graph" if name == "NCCL_GRAPH_FILE" else ""
             self._warn(f"{name} is not modelled and has no effect{instead}")
@@ -192,7 +196,12 @@ class Predictor:
             table = self.candidates(collective, nbytes, env)
         if options.protocol is not None:
             table = [c for c in table if c.protocol == options.protocol]
-        best = own_choice(self.topology, options.env, collective, nbytes, table)
+        if _TUNER_PLUGIN in options.env:
+            from commsim.nccl.tuner_ofi import own_choice
+
+            best = own_choice(self.topology, options.env, collective, nbytes, table)
+        else:
+            best = choose(table)
         if best is None:
             open_to = rules.algorithms & {c.algorithm for c in table} or rules.algorithms
             asked = options.algorithm or ", ".join(sorted(open_to))

@@ -27,7 +27,7 @@ class RowPredictor:
     """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
 
     def __init__(self, work: CollectiveSpec, topology: Topology, *, in_network: bool = False) -> None:
-        from commsim.network.bounds import lower_bound_s
+        from commsim.bounds import lower_bound_s
 
         self.work, self.topology = work, topology
         self._in_network = in_network

@@ -17,7 +17,6 @@ from commsim.topology.bisection import fabric_bisection, node_bisection
 from commsim.topology.columns import NodeGroup, TopologyColumns
 from commsim.topology.kinds import Cpu, Gpu, Int32, LinkKind, PathType, RouteTable, VertexKind
 from commsim.topology.routing import route_table
-from commsim.topology.symmetry import link_image, smallest_period
 
 __all__ = ["Cpu", "Gpu", "LinkKind", "NodeGroup", "PathType", "RouteTable", "Topology", "VertexKind"]
 
@@ -130,6 +129,8 @@ class Topology(TopologyColumns):
         None where no shift by less than the world size does: an incomplete leaf group, a degraded link, static
         routes. Inside one node only links that routes between its ranks take are looked at.
         """
+        from commsim.topology.symmetry import smallest_period  # only folding asks
+
         return smallest_period(self)
 
     def link_image(self, shift: int) -> Int32:
@@ -137,6 +138,8 @@ class Topology(TopologyColumns):
 
         ``route((a + shift) % n, (b + shift) % n)`` is ``link_image(shift)[route(a, b)]``.
         """
+        from commsim.topology.symmetry import link_image
+
         period = self.period_ranks
         if shift % self.world_size and (period is None or shift % period):
             raise TopologyError(f"{self.name}: a shift of {shift} ranks is no multiple of the period, {period}")

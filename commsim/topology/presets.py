@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from commsim.document import Document, read_documents, validate
 from commsim.errors import Fault, TopologyError
-from commsim.resources import data_root
+from commsim.files import data_root
 from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of
 from commsim.topology.freeze import NodePart, freeze
 from commsim.topology.graph import Cpu, Gpu, Topology

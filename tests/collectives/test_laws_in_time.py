@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from commsim.bounds import lower_bound_s
 from commsim.collectives.prove import proof_bytes
 from commsim.collectives.registry import build, entry, names
 from commsim.engine.evaluate import evaluate
@@ -17,7 +18,6 @@ from commsim.engine.placement import place
 from commsim.engine.program import build_program
 from commsim.engine.simulate import simulate
 from commsim.errors import ScheduleError, TopologyError
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.aggregation import SwitchTree
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset

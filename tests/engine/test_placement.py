@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from commsim.bounds import lower_bound_s
 from commsim.collectives.check import check
 from commsim.collectives.registry import build, entry, names
 from commsim.collectives.schedule import Schedule
@@ -14,7 +15,6 @@ from commsim.engine.evaluate import evaluate
 from commsim.engine.placement import place
 from commsim.engine.program import build_program
 from commsim.errors import ScheduleError, TopologyError
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.aggregation import SwitchTree
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LinkKind, VertexKind

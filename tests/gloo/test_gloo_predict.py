@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from commsim.bounds import lower_bound_s
 from commsim.cli import app
 from commsim.engine import memory
 from commsim.engine.simulate import simulate
@@ -21,7 +22,6 @@ from commsim.gloo.lower import BYTES_PER_OP, SOCKET_BYTES, links_of, lower, ops_
 from commsim.gloo.parameters import GlooParameters, shipped_parameters
 from commsim.gloo.predict import EVEN, RUN_AHEAD, SETTLING, GlooPredictor
 from commsim.gloo.schedules import gloo_schedule, messages
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_preset
 
 ONE = GlooParameters.model_validate(

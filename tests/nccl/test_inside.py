@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from commsim.bounds import lower_bound_s
 from commsim.collectives.tree import along_trees
 from commsim.engine.evaluate import evaluate
 from commsim.nccl.channels import Call, Split
@@ -15,7 +16,6 @@ from commsim.nccl.lower import tree_share
 from commsim.nccl.machine import Ways, staged_rate
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import PROTOCOLS
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
 
@@ -121,7 +121,7 @@ def _exchange_s(topology: Topology, each: float) -> float:
     """Seconds of the quickest exchange of `each` bytes between all GPUs of a node, over any ways of its links."""
     from scipy.optimize import linprog
 
-    from commsim.network.bounds import _usable, _wires
+    from commsim.bounds import _usable, _wires
 
     wires = _wires(topology)
     links = np.flatnonzero(_usable(wires))

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from commsim.bounds import lower_bound_s
 from commsim.errors import TopologyError
 from commsim.nccl.environment import FUNCTIONS as CHOSEN
 from commsim.nccl.environment import POINT_TO_POINT as SENDS
 from commsim.nccl.predict import Options, Prediction, Predictor
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_preset, preset_names
 
 VERSION = (2, 26, 2)

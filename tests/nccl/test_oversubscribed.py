@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from commsim.bounds import lower_bound_s
 from commsim.nccl.predict import Options, Predictor
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_topology
 from commsim.topology.spec import TopologySpec
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsim.bounds import lower_bound_s
 from commsim.errors import ScenarioError
 from commsim.nccl.pat import transfers
 from commsim.nccl.predict import Options, Predictor
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.presets import load_preset
 
 SLOT = 1 << 19

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsim.bounds import lower_bound_s
 from commsim.errors import ScenarioError, TopologyError
 from commsim.nccl.channels import Call, Split
 from commsim.nccl.lower import Loop, lower_ring, misaligned, shares
@@ -18,7 +19,6 @@ from commsim.nccl.parameters import GENERATIONS, load_parameters, network_of
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
 from commsim.nccl.version import Version, format_version, parse_version
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.faults import without_nvlink
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset, load_topology, preset_names

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from commsim.bounds import lower_bound_s
 from commsim.cli import app
 from commsim.collectives.registry import build
 from commsim.engine.evaluate import evaluate
 from commsim.errors import ScenarioError, TopologyError
-from commsim.network.bounds import lower_bound_s
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.raw import even_node
 from commsim.scenario.run import run

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import LogFormatError, ScenarioError, TopologyError
+from commsim.files import data_root
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.tuner import whole_lines
-from commsim.resources import data_root
 from study.cases import CaseRow, case_of, fabric_class, load_cases
 from study.index import REQUIRED
 from study.machines import host_of

@@ -150,7 +150,7 @@ def test_unknown_mode_is_named(folder: Path) -> None:
 def test_without_a_checkout_one_line_says_so(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commsim.resources.data_root", lambda: tmp_path / "data")
+    monkeypatch.setattr("commsim.files.data_root", lambda: tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["commsim", "validate", *command])
     with pytest.raises(SystemExit) as left:
@@ -166,7 +166,7 @@ def test_the_current_folder_may_be_the_checkout(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """As with an installed wheel, whose data hold no study."""
-    monkeypatch.setattr("commsim.resources.data_root", lambda: tmp_path / "data")
+    monkeypatch.setattr("commsim.files.data_root", lambda: tmp_path / "data")
     monkeypatch.chdir(checkout / "validation")
     words = ["validate", "collectives", str(folder), "--only", "new_[ab]", "--json", "-", "--check", "--workers", "1"]
     found = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)

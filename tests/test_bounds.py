@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsim.bounds import lower_bound_s
 from commsim.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from commsim.collectives.schedule import Schedule
 from commsim.collectives.semantics import COLLECTIVES
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.evaluate import evaluate
 from commsim.errors import ScheduleError
-from commsim.network.bounds import lower_bound_s
 from commsim.topology.faults import without_nvlink
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset, preset_names
