@@ -1,4 +1,7 @@
-"""Lower bounds: what no schedule on a topology can beat, from what its parts must at least send and receive."""
+"""Lower bounds: what no schedule on a topology can beat.
+
+They follow from what parts of the machine must at least send and receive.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ FLOWS = (
     ("Comparison", "accuracy", "report", 7.8),
     ("Verdict", "accuracy", "lab", 10.6),
     ("figure_bytes", "report", "cli", 5.0),
-    ("Clock", "lab", "cli", 10.4),
+    ("Session", "lab", "cli", 10.4),
     ("main", "cli", "__main__", 1.2),
     ("find_scenario", "cli", "api", 10.0),
 )
