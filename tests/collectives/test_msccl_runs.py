@@ -215,3 +215,11 @@ def test_what_passes_for_a_mutated_file_ends_right_in_any_order(text: str, seed:
         return
     for again in range(3):
         assert right(read_algo(text), schedule.root, seed + again)
+
+
+def test_what_the_interpreter_finds_wrong_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = registry.build("all_reduce", "ring", 4, 4 << 10)
+    assert msccl_text(schedule).startswith("<algo")
+    monkeypatch.setattr("commsim.collectives.msccl_export.faults", lambda *of: ["rank 1 waits for ever", "so does 2"])
+    with pytest.raises(ScheduleError, match="ring all_reduce cannot be written for MSCCL: rank 1 waits for ever; so d"):
+        msccl_text(schedule)

@@ -14,10 +14,10 @@ from commsim.collectives.direct import one_shot_all_reduce
 from commsim.collectives.ring import ring_all_gather, ring_all_reduce
 from commsim.collectives.schedule import Schedule, both
 from commsim.collectives.tree import tree_all_reduce
-from commsim.engine.evaluate import BothWays, evaluate, other_contention, uniform_steps
+from commsim.engine.evaluate import BothWays, evaluate, other_contention, synchronous, uniform_steps
 from commsim.engine.family import Family, hierarchical_family, ring_family
 from commsim.engine.simulate import Outcome, simulate
-from commsim.errors import InfeasibleError
+from commsim.errors import InfeasibleError, ScheduleError
 from commsim.topology.presets import load_preset
 
 
@@ -74,6 +74,12 @@ def test_contention_across_nodes_is_simulated() -> None:
     """Two rings through one NIC per node share it; a closed form that ignored it would be twice too fast."""
     topology = load_preset("hgx-h100-ndr400", nodes=2)
     assert evaluate(ring_all_reduce(16, 16 << 20), topology).level == "event"
+
+
+def test_a_family_of_more_ranks_than_the_machine_has_is_refused() -> None:
+    family = ring_family("all_reduce", 16, 16 << 20)
+    with pytest.raises(ScheduleError, match="the schedule has 16 ranks, the topology hgx-h100 only 8"):
+        synchronous(family, load_preset("hgx-h100"))
 
 
 def test_unknown_engine() -> None:
