@@ -71,9 +71,15 @@ def test_the_hops_of_a_pass_are_those_that_leave_or_enter_its_own_node() -> None
     """64 ranks on eight nodes: of the first node each rank sends to the second one, and hears from the last one."""
     out, into = [(r, r + 8) for r in range(8)], [(56 + r, r) for r in range(8)]
     assert hops(Mesh(dp=64), 8, "inside", 0, "dp", "cp", sharded=True) == out + into
+    # Three ranks on one node, one on the next: what rank 1 sends to 0, and 2 to 1, takes no card.
+    assert hops(Mesh(dp=4), 3, "inside", 0, "dp", "cp", sharded=True) == [(0, 3), (3, 2)]
 
 
 def test_of_more_than_1024_hops_those_at_the_first_node_stand_for_all() -> None:
     around = [(r, (r + 1) % 1024) for r in range(1024)]
     assert hops(Mesh(dp=1024), 1, "reduce_scatter", 0, "dp", "cp") == around
     assert hops(Mesh(dp=1025), 1, "reduce_scatter", 0, "dp", "cp") == [(0, 1), (1024, 0)]
+    # Of each of two rings over nodes of two the hop inside the first node, the one out and the one in.
+    assert sorted(hops(Mesh(dp=1026), 2, "reduce_scatter", 0, "dp", "cp")) == [
+        (0, 1), (0, 3), (1, 0), (1, 2), (1024, 1), (1025, 0),
+    ]  # fmt: skip

@@ -258,6 +258,8 @@ def test_what_a_quantised_base_needs_more_by_hand(recompute: str, layers: int) -
     assert packed["activations"] - plain["activations"] == 100 * layers * (6 * 4096 + 2 * 14336)
     assert packed["dequantised layer"] == 2 * 4096 * 14336 * 2
     assert "dequantised layer" not in plain
+    slim = replace(one, model=replace(one.model, ffn_hidden=2048))  # whose queries are wider
+    assert finetune_memory(slim, FineTune(1e6, NF4_BYTES))["dequantised layer"] == 2 * 4096 * 4096 * 2
 
 
 # -- published figures ---------------------------------

@@ -92,6 +92,12 @@ def test_an_unknown_name_is_answered_by_the_nearest_ones(name: str, meant: str) 
         model(name)
 
 
+def test_an_unknown_name_is_answered_by_at_most_three() -> None:
+    assert sum(name.startswith("opt-") for name in model_names()) > 3
+    with pytest.raises(ScenarioError, match=r"such as opt-\S+ or opt-\S+ or opt-[^ ,]+, or a config.json"):
+        model("opt")
+
+
 def test_a_model_that_cannot_be_names_every_fault() -> None:
     with pytest.raises(ScenarioError, match=r"layers = 0.*heads = 6, expected a multiple of kv_heads = 4.*top_k = 9"):
         Model("x", 0, 64, 256, 6, 4, 16, 100, 8, moe=Moe(8, 9, 64))
