@@ -114,7 +114,7 @@ def _root(algo: Algo, wired: Wired, collective: str, faults: Faults) -> int:
     if algo.root is not None:
         if algo.root >= algo.ngpus:
             faults.add(algo.line, f"<algo> has root={algo.root}, expected 0..{algo.ngpus - 1}")
-        return min(algo.root, algo.ngpus - 1)
+        return algo.root
     if collective not in {"broadcast", "scatter", "reduce", "gather"}:
         return 0
     from_root = collective in {"broadcast", "scatter"}

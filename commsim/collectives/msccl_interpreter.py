@@ -180,19 +180,21 @@ class Interpreter:
         return f"it hangs with {self.slots} messages on a connection, blocks wait in a circle: {text}"
 
     def _waited_for(self, block: _Running) -> _Running | None:
-        step = block.step
-        cause = self._cause(block, step) if step is not None else None
-        if step is None or cause is None:
-            return None
+        step, cause = self._stopped(block)
         if cause[0] == "flag":
             return self.by_id.get((block.gpu, step.depid))
         return self.sender.get(block.into) if cause[0] == "message" else self.receiver.get(block.out)
 
-    def _waits(self, block: _Running) -> str:
+    def _stopped(self, block: _Running) -> tuple[MscclStep, Event]:
+        """The step at which a hanging block stands, and what it waits for."""
         step = block.step
-        cause = self._cause(block, step) if step is not None else None
         assert step is not None
+        cause = self._cause(block, step)
         assert cause is not None
+        return step, cause
+
+    def _waits(self, block: _Running) -> str:
+        step, cause = self._stopped(block)
         src, dst, channel = (*cause[1], 0)[:3]
         words = {
             "flag": f"step {step.deps} of thread block {step.depid}",

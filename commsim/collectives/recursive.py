@@ -48,7 +48,7 @@ def halving_partners(ranks: int) -> Int64:
     return doubling_partners(ranks)[::-1]
 
 
-def swap_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1) -> Schedule:
+def swap_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
     """Swap and add the whole array with each partner in turn: latency-optimal."""
     folded = fold(world_size)
     swaps = partners(folded.active.size)
@@ -62,9 +62,7 @@ def swap_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Part
     return assemble("all_reduce", algorithm, world_size, parts, blocks(nbytes, 1, itemsize))
 
 
-def swap_reduce_scatter(
-    algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1
-) -> Schedule:
+def swap_reduce_scatter(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
     """Swap halves, quarters, ... with each partner in turn; a folded rank adds its own block itself at the end."""
     folded = fold(world_size)
     swaps = partners(folded.active.size)
@@ -78,15 +76,13 @@ def swap_reduce_scatter(
     return assemble("reduce_scatter", algorithm, world_size, parts, blocks(nbytes, world_size, itemsize))
 
 
-def swap_all_gather(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1) -> Schedule:
+def swap_all_gather(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
     """The mirror image of the reduce-scatter: a folded rank hands over its block and gets all others at the end."""
     forth = swap_reduce_scatter(algorithm, world_size, nbytes, partners, itemsize)
     return mirrored(forth, "all_gather", op=Op.COPY)
 
 
-def swap_halves_all_reduce(
-    algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int = 1
-) -> Schedule:
+def swap_halves_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
     """Reduce-scatter and all-gather by swaps among p ranks, p blocks; folded ranks hand over the whole array."""
     folded = fold(world_size)
     p = folded.active.size
@@ -101,7 +97,7 @@ def swap_halves_all_reduce(
     parts = [
         rows(0, folded.extra[:, None], into, whole, op=Op.REDUCE),
         middle | {"op": core.op.astype(np.int64)},
-        rows(2 * len(swaps) + 1, into, folded.extra[:, None], whole),
+        rows(core.steps + 1, into, folded.extra[:, None], whole),
     ]
     return assemble("all_reduce", algorithm, world_size, parts, sizes)
 

@@ -166,7 +166,7 @@ def finetune_memory(step: Step, tune: FineTune, tokens: int | None = None, ranks
         "logits": tokens * model.vocab * 10.0,
     }
     if quantised:
-        parts["dequantised layer"] = 2.0 * 2.0 * max(model.hidden * model.ffn_hidden, model.hidden * model.q_width)
+        parts["dequantised layer"] = 2.0 * 2.0 * model.hidden * max(model.ffn_hidden, model.q_width)
     return parts
 
 

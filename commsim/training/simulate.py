@@ -142,10 +142,9 @@ class _Simulation:
         """The compute stream of a stage: its actions in order, each when its inputs have arrived."""
         env, order, machine = self.env, self.order, self.machine
         factor = self.replicas[replica][stage]
-        done: set[Action] = set()
         for action in order.actions[stage]:
             for other, needed in order.needs(stage, action):
-                if other == stage and needed in done:
+                if other == stage:  # an earlier one of its own; what it sent may still be under way
                     continue
                 event = self._arrived[replica, other, needed]
                 if not event.processed:
@@ -162,7 +161,6 @@ class _Simulation:
             if flow is not None:
                 yield from self._held_up(start + seconds, flow, beside)
             self._write(start, replica, stage, 0, action.kind)
-            done.add(action)
             peer = self.order.goes_to(stage, action)
             if peer is None:
                 self._arrived[replica, stage, action].succeed()

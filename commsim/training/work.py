@@ -68,8 +68,8 @@ class Exchange:
 
     axis: str
     seconds: float
-    window: float = 0.0
-    pieces: int = 1
+    window: float
+    pieces: int
 
     def exposed(self, slowdown: float = 1.0) -> float:
         """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs."""

@@ -351,7 +351,8 @@ def test_sizes_are_whole_chunks() -> None:
 
 
 def test_nothing_too_large_is_built() -> None:
-    text = _RING.replace('nchunksperloop="3"', 'nchunksperloop="9999999"')
+    """Three GPUs have three buffers each: together at most 2**24 = 9 * 1,864,135 + 1 chunks."""
+    text = _RING.replace('nchunksperloop="3"', 'nchunksperloop="1864136"')
     with pytest.raises(ScheduleError, match="too many"):
         parse_msccl(text)
 

@@ -206,6 +206,16 @@ def with_(one: MscclStep, **more: Any) -> MscclStep:
     return MscclStep(**{f: getattr(one, f) for f in MscclStep.__slots__} | more)
 
 
+@pytest.mark.parametrize(
+    ("first", "hanging"),
+    [(with_(RE, hasdep=True), 0), (RE, 1), (with_(NOP, depid=-1, hasdep=True), 1)],
+    ids=["told", "not told", "nop"],
+)
+def test_a_flag_is_raised_by_a_step_that_moves_something_and_is_to_tell(first: MscclStep, hanging: int) -> None:
+    algo = program([(-1, -1, [first]), (-1, -1, [with_(RE, depid=0, deps=0)])])
+    assert len(Interpreter(algo, 2).hanging()) == hanging
+
+
 LIMITS = {
     "steps": ([(1, -1, [S] * (MOST_STEPS + 1))], "257 steps, MSCCL's runtime takes 256"),
     "blocks": ([(-1, -1, [RE])] * (MOST_BLOCKS + 1), "217 thread blocks, MSCCL's runtime takes 216"),

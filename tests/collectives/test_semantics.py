@@ -1,6 +1,7 @@
 """What collectives promise, on schedules of a few rows written by hand."""
 
 import doctest
+import re
 from typing import Any
 
 import numpy as np
@@ -230,3 +231,10 @@ def test_the_facts_about_collectives_are_those_of_their_contracts() -> None:
         assert apart == (name in PAIRWISE), name
     assert {"broadcast", "reduce"} == CHAINED
     assert {name for name in NCCL_TESTS if name in GATHERING | SCATTERING and name not in ROOTED} == RING_PASSES
+
+
+@pytest.mark.parametrize(("name", "nbytes"), semantics.ITEM_BYTES.items())
+def test_the_name_of_a_type_says_its_bits(name: str, nbytes: int) -> None:
+    bits = re.match(r"[a-z]+(\d+)", name)
+    assert bits is not None
+    assert 8 * nbytes == int(bits[1])

@@ -22,7 +22,7 @@ from commsim.training.parameters import parameters, read_values, shipped_values,
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.stages import chunks_of
-from commsim.training.step_time import optimizer_seconds, overlapped, recompute_seconds, step_time
+from commsim.training.step_time import optimizer_seconds, overlapped, recompute_seconds, ring_seconds, step_time
 from commsim.training.work import compute_time, optimizer_time
 
 
@@ -297,6 +297,12 @@ def test_tensor_parallel_over_two_nodes_is_as_fast_as_its_cards() -> None:
     assert _part("tp", tp=16) == pytest.approx(16 * 32 * 4 * 2 * 15 / 16 * HIDDEN / min(NVLINK, 8 * NIC))
 
 
+@pytest.mark.parametrize(("ranks", "nodes"), [(8, 0), (16, 2), (64, 8)])
+def test_a_ring_across_nodes_takes_a_latency_more_for_each_of_them(ranks: int, nodes: int) -> None:
+    values = dict(shipped_values()) | {"alpha": 10.0, "alpha_node": 3.0}
+    assert ring_seconds(0.0, ranks, 1.0, _step(), values) == 10.0 + 3.0 * nodes
+
+
 def test_expert_parallel_seconds_by_hand() -> None:
     """Two of eight experts: four exchanges a layer, half of them in the open."""
     experts: dict[str, Any] = {"model": model("mixtral-8x7b"), "dp": 8, "ep": 8}
@@ -335,6 +341,14 @@ def test_gradients_and_parameters_by_hand(zero: int, gradients: int, parameters:
     changes = {"pp": 2, "dp": 8, "zero_stage": zero}
     assert _part("dp", **changes, overlap_dp=False) == pytest.approx(seconds, rel=1e-3)  # norms are not counted
     assert _part("dp", **changes) == pytest.approx(seconds, rel=1e-3)  # of which all is in the open
+
+
+def test_a_single_layer_of_experts_takes_as_long_as_each_of_many() -> None:
+    many = _step(model=model("mixtral-8x7b"))
+    assert many.model.moe is not None
+    single = replace(many, model=replace(many.model, moe=replace(many.model.moe, dense_layers=31)))
+    passes = [step_compute(one, shipped_values()).moe.forward for one in (single, many)]
+    assert passes[0] == passes[1]
 
 
 # -- operators by hand ---------------------------------

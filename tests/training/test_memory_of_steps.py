@@ -249,6 +249,19 @@ def test_qlora_needs_less_than_lora() -> None:
     assert qlora < 48 * GIB < lora
 
 
+@pytest.mark.parametrize(("recompute", "layers"), [("none", 32), ("full", 1)])
+def test_what_a_quantised_base_needs_more_by_hand(recompute: str, layers: int) -> None:
+    """Llama 3 8B: 6 h + 2 f bytes a token in every layer that keeps its activations, and two matrices of h x f, the
+    widest, in 16 bit."""
+    one = step(model=model("llama3-8b"), precision=precision("bf16"), frozen_weights=True, recompute=recompute)
+    plain, packed = (finetune_memory(one, FineTune(1e6, base_bytes), 100) for base_bytes in (2.0, NF4_BYTES))
+    assert packed["activations"] - plain["activations"] == 100 * layers * (6 * 4096 + 2 * 14336)
+    assert packed["dequantised layer"] == 2 * 4096 * 14336 * 2
+    assert "dequantised layer" not in plain
+    slim = replace(one, model=replace(one.model, ffn_hidden=2048))  # whose queries are wider
+    assert finetune_memory(slim, FineTune(1e6, NF4_BYTES))["dequantised layer"] == 2 * 4096 * 4096 * 2
+
+
 # -- published figures ---------------------------------
 
 

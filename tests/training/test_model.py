@@ -84,8 +84,18 @@ def test_names_are_found_in_their_spellings() -> None:
     assert model("LLAMA3_70B") is not None
     assert model("GPT3-175B").name == "gpt3-175b"
     assert model("opt-13b").layers == 40
-    with pytest.raises(ScenarioError, match=r"llama3-70b"):
-        model("llama3-71b")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("llama3-71b", "llama3-70b"), ("grok", "grok1-314b")])
+def test_an_unknown_name_is_answered_by_the_nearest_ones(name: str, meant: str) -> None:
+    with pytest.raises(ScenarioError, match=meant):
+        model(name)
+
+
+def test_an_unknown_name_is_answered_by_at_most_three() -> None:
+    assert sum(name.startswith("opt-") for name in model_names()) > 3
+    with pytest.raises(ScenarioError, match=r"such as opt-\S+ or opt-\S+ or opt-[^ ,]+, or a config.json"):
+        model("opt")
 
 
 def test_a_model_that_cannot_be_names_every_fault() -> None:
@@ -181,6 +191,20 @@ def test_a_family_gates_its_mlp_or_not(tmp_path: Path, family: str, gated: bool)
     one = read_hf_config(_write(tmp_path, LLAMA | {"model_type": family}))
     assert one.gated_mlp is gated
     assert one.mlp_parameters == pytest.approx((3 if gated else 2) * 4096 * 14336, rel=2e-3)  # biases
+
+
+@pytest.mark.parametrize(
+    ("tied", "families"),
+    [
+        (True, "gpt2 opt gpt_bigcode gpt_neo bloom falcon mpt starcoder2 gemma gemma2 gemma3_text cohere"),
+        (False, "llama mistral mixtral qwen2 qwen3 gpt_neox gptj phi phi3 nemotron gpt_oss deepseek_v3"),
+    ],
+)
+def test_a_family_ties_its_embeddings_where_the_file_says_nothing(tmp_path: Path, tied: bool, families: str) -> None:
+    """As the family's configuration class in transformers does by default."""
+    without = {name: value for name, value in LLAMA.items() if name != "tie_word_embeddings"}
+    for family in families.split():
+        assert read_hf_config(_write(tmp_path, without | {"model_type": family})).tied_embeddings is tied, family
 
 
 @pytest.mark.parametrize(("family", "window"), [("gpt_oss", 128), ("llama", 0), ("qwen3", 0)])

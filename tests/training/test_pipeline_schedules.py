@@ -45,6 +45,8 @@ def test_every_schedule_does_everything_once_and_never_waits_for_ever(
     stages += stages % 2 if name == "dualpipe" else 0
     order = build(name, stages, 2 * rounds * stages, chunks if name == "interleaved_1f1b" else 1)
     check(order)
+    for mine in order.actions:
+        assert {action.chunk for action in mine} == set(range(order.chunks))
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 8), (8, 32), (5, 7)])

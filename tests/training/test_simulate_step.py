@@ -17,6 +17,7 @@ from commsim.training.communicators import CommTime, Ranks, nccl_times, shape
 from commsim.training.flows import FlowBuilder
 from commsim.training.mesh import Mesh
 from commsim.training.model import model
+from commsim.training.offload import Offload
 from commsim.training.simulate import StepRun
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk
@@ -60,7 +61,7 @@ def test_slow_compute_never_helps(compute: float, comm: float, slow: float) -> N
 
 
 def test_an_exchange_without_a_window_is_exposed() -> None:
-    assert Exchange("tp", 2.0).exposed() == 2.0
+    assert Exchange("tp", 2.0, window=0.0, pieces=4).exposed() == 2.0
     assert Exchange("cp", 2.0, window=10.0, pieces=4).exposed() == pytest.approx(0.5)
 
 
@@ -144,6 +145,33 @@ def test_the_timeline_is_in_order_and_stages_do_one_thing_at_a_time() -> None:
     for stage in range(4):
         mine = (timeline.endpoint == stage) & (timeline.stream == 0)
         assert (timeline.start_s[mine][1:] >= timeline.end_s[mine][:-1] - 1e-12).all()
+
+
+def test_weight_gradients_do_not_wait_for_what_is_sent() -> None:
+    """Of the last stage's split backward the second half begins while the first half's result is still under way."""
+    timeline = simulated(step(pp=2, schedule="zb_h1", global_batch_size=1), linear(alpha=1.0)).timeline
+    named = np.array(timeline.names)[timeline.name_code]
+    last = timeline.endpoint == 1
+    assert timeline.start_s[last & (named == "W")] == pytest.approx(timeline.end_s[last & (named == "I")])
+
+
+@pytest.mark.parametrize(
+    ("cuts", "dense", "experts"),
+    [
+        ({"zero_stage": 0, "dp": 1}, 1, 1),
+        ({"zero_stage": 0, "dp": 4, "ep": 2}, 1, 1 / 2),
+        ({"zero_stage": 1, "dp": 4, "ep": 2}, 1 / 4, 1 / 4),
+    ],
+)
+def test_the_host_updates_what_a_rank_owns(cuts: dict[str, Any], dense: float, experts: float) -> None:
+    """28 bytes of host memory per parameter at 14 GB/s: 2 ns; its gradient and weight over PCIe at 1 GB/s."""
+    one = step(model=model("mixtral-8x7b"), **cuts)
+    plan = StepPlan(offload=Offload(update_bytes_per_s=14e9), pcie_bytes_per_s=1e9)
+    (seconds,) = step_program(one, per_layer(), linear(), optimizer_s=[9.0], plan=plan).machine.optimizer_s
+    routed = 32 * one.model.routed_parameters
+    owned = (one.model.parameters() - routed) * dense + routed * experts
+    crossing = one.precision.gradient_bytes + one.precision.weight_bytes
+    assert seconds == pytest.approx(owned * (2e-9 + crossing * 1e-9))
 
 
 # -- contention ---------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,3 +122,10 @@ def test_every_accelerator_is_whole() -> None:
         assert found.source
     with pytest.raises(ScenarioError, match="H100"):
         accelerator("H10")
+
+
+@pytest.mark.parametrize("generation", [3, 4, 5, 6])
+def test_a_slot_carries_most_of_the_rate_of_its_lanes(generation: int) -> None:
+    """16 lanes of PCIe 3 carry 15.75 GB/s after their encoding, and each generation twice that of the one before."""
+    card = replace(accelerator("A100"), nvlink_bytes_per_s=0.0, pcie_gen=generation)
+    assert 0.75 < card.near_bytes_per_s / (15.75e9 * 2 ** (generation - 3)) < 0.8

@@ -32,7 +32,7 @@ def test_gradients_and_parameters_are_those_of_the_papers(zero: int, scheme: tra
 def test_sends_between_stages_are_those_of_the_closed_form(v: int) -> None:
     one = step(pp=4, virtual_stages=v, schedule="interleaved_1f1b" if v > 1 else "1f1b")
     for stage, sent in enumerate(step_traffic(one, StepPlan())):
-        assert sent["pp"] == pytest.approx(pipeline_bytes(message_bytes(one), stage, 4, v, one.num_microbatches))
+        assert sent["pp"] == pipeline_bytes(message_bytes(one), stage, 4, v, one.num_microbatches)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1", "dualpipe"])

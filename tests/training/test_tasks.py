@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -86,9 +87,12 @@ def test_more_gpus_never_take_longer(sequences: int, answer: int) -> None:
     assert many <= few * (1 + 1e-9)
 
 
-def test_generation_that_does_not_fit_says_so() -> None:
-    with pytest.raises(InfeasibleError, match="use more GPUs per replica"):
-        generation_seconds(model("opt-66b"), accelerator("A100"), Rollout(8, 256, 256), 8)
+@pytest.mark.parametrize(("name", "gpus", "gibibytes"), [("opt-66b", 1, "67.1"), ("gpt3-175b", 4, "268.2")])
+def test_generation_that_does_not_fit_says_so(name: str, gpus: int, gibibytes: str) -> None:
+    """Nine tenths of 80 GB are 67.06 GiB."""
+    rollout = Rollout(8, 256, 256, gpus_per_replica=gpus)
+    with pytest.raises(InfeasibleError, match=rf"found {re.escape(gibibytes)} GiB; use more GPUs per replica"):
+        generation_seconds(model(name), accelerator("A100"), rollout, 8)
 
 
 def test_rlhf_and_verifiable_rewards() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from steps import step
@@ -17,7 +18,7 @@ from commsim.training.parameters import shipped_values
 from commsim.training.spec import StepPlan
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
 from commsim.training.step_run import mesh_of
-from commsim.training.work import ChunkSeconds, chunk_work
+from commsim.training.work import ChunkSeconds, chunk_calls, chunk_work
 
 
 def seconds(chunk: Chunk) -> ChunkSeconds:
@@ -104,3 +105,12 @@ def test_what_eager_torch_keeps_of_a_frozen_layer_by_hand() -> None:
     assert eager_bytes(step()) == norms + attention + 4 * 4096 + 3 * 2 * 14336
     plain = step(model=model("gpt3-175b"), dp=64)
     assert eager_bytes(plain) == 4 * 12288 + 2 * (5 * 12288 + 12288) + 4 * 12288 + 2 * 49152
+
+
+@pytest.mark.parametrize(("context", "widths"), [("ring", 2 * 1024), ("ulysses", 2 * 4096 + 2 * 1024)])
+def test_context_parallelism_moves_the_heads_of_a_rank(context: Literal["ring", "ulysses"], widths: int) -> None:
+    """Llama 3 8B: 1,024 tokens of four ranks, half of the heads, in 16 bit; queries are 4,096 wide, keys 1,024."""
+    one = step(cp=4, tp=2)
+    (chunk,) = chunks_of(one)
+    calls = [call for call in chunk_calls(one, chunk, StepPlan(context=context)) if call.axis == "cp"]
+    assert {call.nbytes for call in calls} == {1024 * widths / 2 * 2}
