@@ -35,9 +35,18 @@ def _system(sm: int, nodes: int) -> System:
 
 def _constants(version: Version) -> dict[str, object]:
     """What the tuner holds for a version, and the speeds that its search tries."""
-    found: dict[str, object] = {"algorithms": tables.algorithms(version)}
+    found: dict[str, object] = {
+        "algorithms": tables.algorithms(version),
+        "LL": tables.ll_max(version),
+        "LL128 of rings": tables.ring_ll128_cap(version, "all_reduce"),
+        "LL128 of trees": tables.tree_ll128_cap(version, "all_reduce"),
+        "trees": tables.tree_cap(version),
+        "NVLSTree": tables.nvls_tree_cap(version),
+    }
     for protocol in range(3):
-        sizes = [tables.tree_correction("tree", protocol, size, version) for size in (1, 63, *(1 << i for i in range(32)))]
+        sizes = [
+            tables.tree_correction("tree", protocol, size, version) for size in (1, 63, *(1 << i for i in range(32)))
+        ]
         found[f"correction {protocol}"] = sizes
     for algorithm in ("tree", "ring", "nvls", "nvls_tree"):
         for link in ("NVLINK", "PCI", "NET"):
