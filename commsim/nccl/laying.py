@@ -378,7 +378,7 @@ class Laying:
     def _to_all(self, head: int, way: _Way) -> None:
         """CollNetDirect: the head exchanges its share with every other GPU."""
         view = self.view
-        gbps = self.now.intra / max(1, view.gpus - 1)
+        gbps = self.now.intra / (view.gpus - 1)
         others = [g for g in range(view.gpus) if g != head]
         there, back = [view.gpu_gpu[head][g] for g in others], [view.gpu_gpu[g][head] for g in others]
         self._by_all([(path, gbps) for path in there + back], head, way)

@@ -33,7 +33,7 @@ SIMPLE_ORDER_GBPS = 0.1
 
 
 def search(
-    view: NodeView, pattern: str, version: Version, *, least: int, most: int, cross_nic: int = 2
+    view: NodeView, pattern: str, version: Version, *, least: int, most: int, cross_nic: int
 ) -> Solution:  # fmt: skip
     """The channels of a pattern (RING, BALANCED_TREE, TREE, NVLS, COLLNET_DIRECT); none where nothing fits.
 
@@ -110,7 +110,8 @@ class _Search:
         self.crossed = crossing(version)
         self.nearest, self.farthest = _types(view, version)
         self.speeds = speeds(view.sm, bool(view.nets), version)
-        start = Solution(pattern, least, most, int(cross == 1), pattern != "NVLS", 0.0, 0.0, *self.nearest)
+        start = Solution(pattern, least, most, int(cross == 1), pattern != "NVLS")
+        start.type_intra, start.type_inter = self.nearest
         self.laying = Laying(view, version, start)
         self.tried: dict[tuple[object, ...], int] = {}
         self.gpu_types = sorted({p.type for row in view.gpu_gpu for p in row})

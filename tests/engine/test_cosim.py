@@ -91,6 +91,25 @@ def test_each_starts_when_the_one_before_has_ended(contention: Literal["fifo", "
     assert env.now == pytest.approx(sum(log) + 3e-3, rel=1e-12)
 
 
+@pytest.mark.parametrize("contention", _MODES)
+def test_one_that_starts_while_another_waits_for_its_latency_goes_first(contention: Literal["fifo", "fair"]) -> None:
+    """Messages of one byte are on their way, their successors' starts are known, when other ranks begin."""
+    ring, late = Template.of(ring_all_reduce(8, 8)), 100e-6
+    alone = Environment(_TOPOLOGY, contention)
+    alone.start(ring, range(8))
+    alone.run()
+    env, took = Environment(_TOPOLOGY, contention), list[float]()
+
+    def job(wait: float, ranks: range) -> Process:
+        yield env.timeout(wait)
+        took.append((yield env.start(ring, ranks)))
+
+    env.process(job(late, range(8)))
+    env.process(job(late + alone.now / ring_all_reduce(8, 8).steps / 2, range(8, 16)))
+    env.run()
+    assert took == pytest.approx([alone.now] * 2, rel=1e-9)
+
+
 @given(st.integers(0, 2**32 - 1), st.sampled_from(_MODES))
 def test_random_traffic_keeps_time_and_repeats(seed: int, contention: Literal["fifo", "fair"]) -> None:
     """Random starts on random groups: all end, time never goes back, bytes add up, two runs are identical."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import numpy as np
@@ -10,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import on_switch
 
+from commsim.collectives.chain import chain_broadcast
 from commsim.collectives.direct import one_shot_all_reduce
 from commsim.collectives.ring import ring_all_gather, ring_all_reduce
 from commsim.collectives.schedule import Schedule, both
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.evaluate import BothWays, evaluate, other_contention, synchronous, uniform_steps
-from commsim.engine.family import Family, hierarchical_family, ring_family
+from commsim.engine.family import Family, Totals, hierarchical_family, ring_family
 from commsim.engine.simulate import Outcome, simulate
 from commsim.errors import InfeasibleError, ScheduleError
 from commsim.topology.presets import load_preset
@@ -80,6 +82,25 @@ def test_a_family_of_more_ranks_than_the_machine_has_is_refused() -> None:
     family = ring_family("all_reduce", 16, 16 << 20)
     with pytest.raises(ScheduleError, match="the schedule has 16 ranks, the topology hgx-h100 only 8"):
         synchronous(family, load_preset("hgx-h100"))
+
+
+@pytest.mark.parametrize("column", ["link_latency", "link_bandwidth"])
+def test_one_route_that_differs_in_latency_or_in_bandwidth_alone_is_enough_for_no_closed_form(column: str) -> None:
+    topology = load_preset("hgx-h100")
+    changed = getattr(topology, column).copy()
+    changed[topology.route(2, 3)] *= 0.5
+    family = ring_family("all_reduce", 8, 8 << 20)
+    assert isinstance(synchronous(family, topology), Totals)
+    uneven = dataclasses.replace(topology, **{column: changed})
+    assert synchronous(family, uneven) == "the routes differ in latency or smallest bandwidth"
+
+
+def test_one_message_alone_has_a_closed_form() -> None:
+    """Two links of 50 GB/s and 0.5 us each."""
+    schedule = chain_broadcast(2, 100_000)
+    found = uniform_steps(on_switch(schedule), schedule.step)
+    assert isinstance(found, Outcome)
+    assert found.makespan_s == pytest.approx(1e-6 + 2e-6)
 
 
 def test_unknown_engine() -> None:

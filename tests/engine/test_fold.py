@@ -11,6 +11,7 @@ from commsim.engine.fair import simulate_fair
 from commsim.engine.family import Family, Phase, Totals, hierarchical_family, ring_family
 from commsim.engine.fold import Folded, fold, run_folded
 from commsim.engine.simulate import simulate
+from commsim.errors import ScheduleError
 from commsim.topology.faults import degraded
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
@@ -170,3 +171,35 @@ def test_of_many_ranks_only_neighbours_of_a_period_are_folded(
     else:
         assert isinstance(folded, str)
         assert folded.startswith("the family reaches beyond the next period, which is only checked up to 63 ranks")
+
+
+def test_a_family_has_one_connection_per_route_and_channel() -> None:
+    """Two channels of two pieces: four messages a step from each of 8 ranks, on 16 connections."""
+    family = ring_family("all_reduce", 8, 8 * 4 << 10, 2, pipeline=2)
+    program = family.program(load_preset("hgx-h100"))
+    connection = family.connections(program.route, 8).reshape(family.steps, 4, 8)
+    assert np.unique(connection).size == 16
+    assert (connection == connection[0]).all()
+    assert np.array_equal(connection[:, 0], connection[:, 1])  # the pieces of a channel follow each other
+    assert np.array_equal(connection[:, 2], connection[:, 3])
+    assert not np.intersect1d(connection[:, 0], connection[:, 2]).size
+
+
+def test_a_family_of_more_ranks_than_the_machine_has_is_no_program() -> None:
+    with pytest.raises(ScheduleError, match="the schedule has 16 ranks, the topology hgx-h100 only 8"):
+        ring_family("all_reduce", 16, 16 << 20).program(load_preset("hgx-h100"))
+
+
+def test_a_node_of_two_kinds_of_ranks_is_not_turned() -> None:
+    """Every second GPU hears late: the ring turned by two ranks is its own image, turned by one it is not."""
+    topology = load_preset("hgx-h100-ndr400", nodes=4)
+    latency = topology.link_latency.copy()
+    for node in range(0, 32, 8):
+        for rank in range(0, 8, 2):
+            latency[topology.route(node + rank + 1, node + rank)[-1]] *= 10
+    uneven = dataclasses.replace(topology, link_latency=latency)
+    family = hierarchical_family(32, 32 << 12, 8)
+    folded = fold(family, uneven, 8)
+    assert isinstance(folded, Folded)
+    assert folded.senders == 8
+    assert run_folded(folded).makespan_s == simulate(family.program(uneven)).makespan_s

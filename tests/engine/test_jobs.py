@@ -117,6 +117,12 @@ def test_a_flow_of_some_bytes_ends(without_latency: Topology, contention: Any) -
     assert found.messages == 512 + (1 if contention == "fair" else (16 << 20) // module.PIECE_BYTES)
 
 
+@pytest.mark.parametrize(("nbytes", "last"), [(1 << 20, 65_536), ((1 << 20) - 65_535, 1), ((1 << 20) - 65_536, 65_536)])
+def test_with_fifo_links_a_flow_is_cut_into_pieces_of_64_kib(flat: Topology, nbytes: int, last: int) -> None:
+    sizes = module._flow_part(BackgroundFlow(0, 2, nbytes=nbytes), flat, "fifo", nbytes).program.nbytes.tolist()
+    assert sizes == [65_536] * ((nbytes - last) // 65_536) + [last]
+
+
 def test_a_flow_alone_reaches_the_whole_bandwidth(flat: Topology) -> None:
     """The window of pieces covers the way there: a flow of 16 MiB takes its bytes over 50 GB/s and the latency once."""
     part = module._flow_part(BackgroundFlow(0, 2, nbytes=16 << 20), flat, "fifo", 16 << 20)

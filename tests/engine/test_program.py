@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from programs import program
 
 from commsim.collectives.chain import chain_broadcast
+from commsim.collectives.direct import two_shot_all_reduce
 from commsim.collectives.ring import ring_all_reduce
 from commsim.collectives.schedule import relabel
 from commsim.engine.fair import simulate_fair
+from commsim.engine.memory import estimate_bytes, require_memory
 from commsim.engine.program import MAX_HOPS, build_program, dense_ids
 from commsim.engine.simulate import simulate
 from commsim.engine.timeline import timeline
@@ -97,6 +99,26 @@ def test_building_beyond_the_memory_of_the_machine_is_refused(monkeypatch: pytes
     monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 4096)
     with pytest.raises(InfeasibleError, match="112 chunk moves needs about"):
         build_program(ring_all_reduce(8, 800), load_preset("hgx-h100"))
+
+
+@pytest.mark.parametrize(("derived", "per_row"), [(True, 265 + 76), (False, 75 + 76)])
+def test_half_of_the_memory_is_taken_to_the_last_row(
+    derived: bool, per_row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row takes 265 bytes where its dependences are sorted out, 75 where they are known, and 76 in the run."""
+    monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 2 * 1000 * per_row)
+    require_memory(estimate_bytes(1000, derived=derived), 1000)
+    with pytest.raises(InfeasibleError, match="1,000 moves would fit"):
+        require_memory(estimate_bytes(1001, derived=derived), 1001)
+
+
+def test_joins_follow_the_rows_and_change_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commsim.collectives.dependencies._JOINED", 1)
+    schedule, topology = two_shot_all_reduce(8, 8 << 10), load_preset("hgx-h100")
+    plain, joined = build_program(schedule, topology), build_program(schedule, topology, joins=True)
+    assert joined.rows == schedule.rows + joined.joins > schedule.rows
+    assert joined.nbytes[schedule.rows :].tolist() == [0] * joined.joins
+    assert np.array_equal(simulate(joined).end_s[: schedule.rows], simulate(plain).end_s)
 
 
 def test_timeline_rows_are_the_schedule_rows() -> None:

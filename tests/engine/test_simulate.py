@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from programs import on_switch, program, random_programs
 
 from commsim.collectives.ring import ring_all_reduce
-from commsim.engine.critical import StretchKind
+from commsim.engine.critical import Record, StretchKind
 from commsim.engine.memory import estimate_bytes, machine_bytes
 from commsim.engine.merging import Routes
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.errors import InfeasibleError, ScheduleError
+
+
+def test_a_run_that_is_not_recorded_keeps_nothing() -> None:
+    assert [column.size for column in Record.none()] == [0, 0, 0, 0]
 
 
 def test_one_message_over_one_link() -> None:
@@ -52,6 +56,17 @@ def test_a_link_fed_by_a_slower_one_is_held_until_the_tail() -> None:
     done = simulate(p)
     assert done.end_s.tolist() == pytest.approx([4e-6, 4e-6 + 1000 / 4e9])
     assert done.link_busy_s.tolist() == pytest.approx([4e-6, 4e-6 + 1000 / 4e9])
+
+
+def test_those_behind_a_join_wait_for_the_last_before_it() -> None:
+    """Ops 0 and 1, of 1 and 2 us, before the join 4; behind it 2 and 3, on links of their own."""
+    edges = [(0, 4), (1, 4), (4, 2), (4, 3)]
+    p = program(
+        [1000, 2000, 3000, 4000, 0], [[0], [1], [2], [3], []], edges,
+        bandwidth=[1e9] * 4, latency=[0.0] * 4, delay_s=[0.0, 0.0, 0.0, 1e-6, 0.0],
+    )  # fmt: skip
+    done = simulate(dataclasses.replace(p, joins=1))
+    assert done.end_s.tolist() == pytest.approx([1e-6, 2e-6, 5e-6, 7e-6, 2e-6])
 
 
 def test_a_message_without_a_link_ends_after_its_delay() -> None:

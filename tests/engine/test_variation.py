@@ -11,7 +11,7 @@ from commsim.collectives.registry import build
 from commsim.collectives.ring import ring_all_reduce
 from commsim.engine.evaluate import evaluate
 from commsim.engine.program import build_program
-from commsim.engine.variation import Jitter, RepeatedTimes, Straggler, Variation, repeated
+from commsim.engine.variation import Jitter, RepeatedTimes, Straggler, Variation, more_connections, repeated
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
 
@@ -87,6 +87,12 @@ def test_jitter_adds_to_every_message_on_the_way(node: Topology) -> None:
     assert (varied.delay_s > 0).all()
     assert np.unique(varied.delay_s).size == program.rows
     assert varied.link_bandwidth is program.link_bandwidth
+
+
+def test_ops_before_the_others_have_connections_of_their_own() -> None:
+    connection = more_connections(np.array([0, 2, 0, 1], np.int32), 3)
+    assert connection[3:].tolist() == [0, 2, 0, 1]
+    assert len({*connection[:3].tolist(), 0, 1, 2}) == 6
 
 
 def test_median_and_p99_are_those_of_the_runs() -> None:

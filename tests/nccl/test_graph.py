@@ -6,7 +6,7 @@ import pytest
 
 from commsim.errors import TopologyError
 from commsim.nccl import tuner
-from commsim.nccl.graph import discover
+from commsim.nccl.graph import _names, discover
 from commsim.nccl.system import Graph
 from commsim.topology.presets import load_preset
 
@@ -93,6 +93,13 @@ def test_sharp_graphs_only_when_asked_for() -> None:
     assert asked.collnet
     assert asked.collnet_chain is not None
     assert asked.collnet_direct is not None
+
+
+@pytest.mark.parametrize(("gpus", "asked"), [(8, True), (9, False)])
+def test_sharp_takes_nodes_of_up_to_eight_ranks(gpus: int, asked: bool) -> None:
+    """A head hands over to seven others at most (NCCL_MAX_DIRECT_ARITY)."""
+    topology = load_preset("dgx-2-edr100", nodes=2, gpus_per_node=gpus, fabric={"in_network_reduction": True})
+    assert ("collnet_chain" in _names(topology, {"NCCL_COLLNET_ENABLE": "1"})) is asked
 
 
 def test_nvls_needs_hopper_and_2_17() -> None:

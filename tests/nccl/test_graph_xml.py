@@ -31,6 +31,23 @@ def test_a_graph_is_read_with_its_orders(tmp_path: Path) -> None:
     assert ring == Graph(2, 20.0, 24.5, "RING", "NVL", "PXB", same_channels=False, orders=((0, 10), (10, 0)))
 
 
+@pytest.mark.parametrize(("written", "same"), [("0", False), ("1", True)])
+def test_whether_all_channels_have_the_same_order(tmp_path: Path, written: str, same: bool) -> None:
+    (tmp_path / "graph.xml").write_text(GOOD.replace('samechannels="0"', f'samechannels="{written}"'))
+    assert read_graphs(tmp_path / "graph.xml")["ring"].same_channels is same
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [  # NCCL_TOPO_PATTERN_* of src/include/graph.h
+        (1, "BALANCED_TREE"), (2, "SPLIT_TREE"), (3, "TREE"), (4, "RING"), (5, "NVLS"), (6, "COLLNET_DIRECT"),
+    ],
+)  # fmt: skip
+def test_patterns_have_the_numbers_of_nccl(tmp_path: Path, number: int, name: str) -> None:
+    (tmp_path / "graph.xml").write_text(GOOD.replace('pattern="4"', f'pattern="{number}"'))
+    assert read_graphs(tmp_path / "graph.xml")["ring"].pattern == name
+
+
 def test_every_fault_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "graph.xml"
     path.write_text(

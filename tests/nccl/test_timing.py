@@ -52,6 +52,13 @@ def test_a_latency_bound_ring_waits_for_every_hop() -> None:
     assert ring_closed_form(plan(8, (Loop(1, 4, 1000),)))[0] == pytest.approx(13 * (t + h) + 4 * t + h)
 
 
+@pytest.mark.parametrize(("nbytes", "passes"), [(2048, 0.25), (8192, 1.0), (16384, 1.0)])
+def test_a_hop_waits_for_its_part_of_the_first_pass_and_once_at_most(nbytes: int, passes: float) -> None:
+    """A pass of a block moves 8,192 bytes."""
+    p = plan(4, (Loop(1, 1, nbytes),), hop=2e-6, first=1e-6)
+    assert p.hop_of(p.loops[0]) == pytest.approx(2e-6 + passes * 1e-6)
+
+
 def test_a_slice_holds_its_thread_block_beyond_its_bytes() -> None:
     # Two slices of 1,000 bytes and 1 us of hand-over each: a step takes 2 x 1.1 us, longer than a slice and its hop.
     p = replace(plan(8, (Loop(1, 2, 1000),), 10e9, 1e-6), slice_s=1e-6)
