@@ -176,7 +176,8 @@ def test_one_that_fills_the_memory_to_the_last_byte_is_one_of_the_topmost_eighth
     both = rank_space(of, "megatron", shipped_values())
     peaks = [r.memory_bytes for r in both.best]
     assert min(peaks) > 7 / 8 * max(peaks)
-    full = replace(of, accelerator=replace(of.accelerator, memory_bytes=max(peaks)))
+    gpu = replace(of.accelerator, memory_bytes=max(peaks))  # type: ignore[arg-type]
+    full = replace(of, accelerator=gpu)
     ranking = rank_space(full, "megatron", shipped_values(), keep=1)
     assert ranking.counts["fits"] == 2
     assert ranking.best == both.best[:1]
