@@ -167,7 +167,7 @@ def _tried(
 def _alone(scenario: Scenario, place: int, size: int | None) -> Document:
     """The scenario with one item of its workload, of one size, and nothing to compare with."""
     written = scenario.document
-    content = copy.deepcopy(written.data) or scenario.model_dump(mode="json", exclude_none=True)
+    content = copy.deepcopy(written.data)
     content = {key: value for key, value in content.items() if key not in ("compare", "report")}
     content["workload"] = [content["workload"][place]]
     if size is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from steps import step
 
-from commsim.planner.changes import machine_changes, step_changes
+from commsim.planner.changes import collective_changes, machine_changes, step_changes
+from commsim.scenario.schema import Scenario
 from commsim.topology.presets import load_preset
 from commsim.training.precision import precision
 
@@ -27,6 +30,27 @@ def test_nics_are_changed_where_there_are_several_nodes(nodes: int, some: bool) 
     assert ("NICs of twice the rate (800 Gb/s)" in offered) is some
     assert ("one more NIC per node (9 instead of 8)" in offered) is some
     assert "NVLinks of twice the rate" in offered
+
+
+def test_the_rate_that_is_doubled_is_that_of_the_first_gpus_own_link() -> None:
+    """Its PCIe moves 24 GB/s, every other link of the machine twice that already."""
+    one = load_preset("a100-pcie")
+    own = one.link_src == one.rank_vertex[0]
+    assert set(one.link_bandwidth[own]) == {24e9}
+    uneven = replace(one, link_bandwidth=np.where(own, 24e9, 48e9))
+    offered = [change.what for change in machine_changes(uneven)]
+    assert "PCIe of twice the rate (48 GB/s)" in offered
+
+
+@pytest.mark.parametrize("own", [None, "LL"])
+def test_a_protocol_that_the_item_names_is_changed_with_nccls(own: str | None) -> None:
+    work = {"collective": "all_reduce", "sizes": ["1 MiB"]} | ({"protocol": own} if own else {})
+    scenario = Scenario.model_validate({"name": "x", "topology": {"preset": "hgx-h100"}, "workload": [work]})
+    offered = list(collective_changes(scenario, load_preset("hgx-h100"), scenario.collectives[0]))
+    asked = [c.values for c in offered if "library.env.NCCL_PROTO" in c.values]
+    assert len(asked) == 2 * 3 + 2  # NVLS has one protocol
+    for values in asked:
+        assert values.get("workload.0.protocol") == (values["library.env.NCCL_PROTO"] if own else None)
 
 
 def test_a_step_on_one_gpu_has_little_to_change() -> None:

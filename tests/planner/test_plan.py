@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from steps import step
 from typer.testing import CliRunner
 
 from commsim.api import run
@@ -14,7 +17,9 @@ from commsim.cli import app
 from commsim.errors import InfeasibleError, ScenarioError
 from commsim.planner import plan as plan_module
 from commsim.planner.plan import PlanAnswer, machines, rank, sensitivity, shortlist, simulate
-from commsim.planner.question import read_plan
+from commsim.planner.question import PlanSpec, read_plan
+from commsim.planner.ranking import Ranked, Ranking
+from commsim.scenario.training import TrainingSpec
 from commsim.topology.kinds import VertexKind
 from commsim.training.step_run import step_program
 
@@ -106,6 +111,46 @@ def test_the_shortlist_has_the_quickest_and_of_each_machine_the_leanest_of_the_q
         assert {id(r) for m, r in chosen if m is machine} == set(map(id, wanted))
 
 
+@pytest.mark.parametrize(("slower", "listed"), [(1.5, True), (1.501, False)])
+def test_a_lean_one_may_take_half_as_long_again_as_the_best(file: Path, slower: float, listed: bool) -> None:
+    question, document = read_plan(file, ["plan.best=1"])
+    _, machine = machines(question.plan, document, file.parent)
+    best, lean = (Ranked({}, seconds, 1, nbytes, {}) for seconds, nbytes in ((1.0, 9e9), (slower, 1e9)))
+    answer = PlanAnswer({machine.title: Ranking(best=[best, lean])})
+    chosen = [ranked for _, ranked in shortlist(question.plan, [machine], answer)]
+    assert chosen == ([best, lean] if listed else [best])
+
+
+def test_progress_counts_the_spaces_of_all_machines(file: Path) -> None:
+    search = "plan.search={tp: 4, pp: 1, cp: 1, zero_stage: 1, recompute: [none, full], schedule: 1f1b}"
+    question, document = read_plan(file, [search])
+    found, said = machines(question.plan, document, file.parent), list[tuple[str, int, int]]()
+    rank(question.plan, found, PlanAnswer(), lambda *words: said.append(words))
+    first, whole = found[0].space.size, sum(machine.space.size for machine in found)
+    assert {(what, of) for what, _, of in said} == {("ranking", whole)}
+    counts = [done for _, done, _ in said]
+    assert counts == sorted(counts)
+    assert first in counts
+    assert counts[-1] == whole
+
+
+@pytest.mark.parametrize(
+    ("what", "seconds", "change"),
+    [
+        ("NIC bandwidth + 10 %", lambda step, _: 1 / step.nic_bytes_per_s, 1 / 1.1 - 1),
+        ("NVLink bandwidth + 10 %", lambda step, _: 1 / step.accelerator.near_bytes_per_s, 1 / 1.1 - 1),
+        ("memory bandwidth + 10 %", lambda step, _: 1 / step.accelerator.memory_bytes_per_s, 1 / 1.1 - 1),
+        ("collective latency - 10 %", lambda _, values: values["alpha"] + values["alpha_node"], 0.9 - 1),
+    ],
+)
+def test_a_step_that_waits_for_one_thing_alone_follows_it(
+    monkeypatch: pytest.MonkeyPatch, what: str, seconds: Callable[[Any, Any], float], change: float
+) -> None:
+    monkeypatch.setattr(plan_module, "step_time", lambda of, values: SimpleNamespace(total=seconds(of, values)))
+    found = {s.what: s.change for s in sensitivity(SimpleNamespace(step=step()))}  # type: ignore[arg-type]
+    assert {name: found[name] for name in found if abs(found[name]) > 1e-9} == pytest.approx({what: change})
+
+
 def test_a_better_machine_is_never_slower(file: Path) -> None:
     assert all(s.change <= 1e-12 for s in sensitivity(answered(file, "plan.best=1").best))
 
@@ -179,6 +224,43 @@ def test_a_checkpoint_of_one_node_leaves_by_all_of_its_nics(file: Path) -> None:
     written = answer.best.step.model.parameters() * (2 + 12)
     assert answer.best.outlook.checkpoint_s == pytest.approx(written / (8 * 50e9))
     assert answer.best.outlook.bound == "the network"
+
+
+def test_every_nic_of_every_node_may_stop_the_run(file: Path) -> None:
+    """Where nothing else fails: 2 nodes of 8 NICs, each once in 1,600 hours, are one failure in 100 hours."""
+    never = "gpu_hours: 1.0e+30, host_hours: 1.0e+30"
+    best = answered(file, f"plan.failures={{restart: 300 s, nic_hours: 1600, {never}}}", "plan.best=1").best
+    assert best.step.world_size == 16
+    assert best.outlook is not None
+    assert best.outlook.mtbf_s == pytest.approx(100 * 3600)
+
+
+def test_a_checkpoint_of_two_nodes_waits_for_their_uplinks(file: Path) -> None:
+    """Each node under its own leaf, whose uplinks are an eighth of 8 * 400 Gb/s; half the states leave by either."""
+    words = [
+        "plan.clusters.1.topology.nodes=2", "plan.clusters.1.topology.nodes_per_leaf=1", "plan.clusters.1.name=narrow",
+        "plan.clusters.1.topology.oversubscription=8", "plan.failures.storage_bandwidth=900 TB/s",
+    ]  # fmt: skip
+    question, document = read_plan(file, words)
+    (_, machine), answer = machines(question.plan, document, file.parent), PlanAnswer()
+    rank(question.plan, [machine], answer)
+    plan_module.ranked_choices(question.plan, shortlist(question.plan, [machine], answer)[:1], answer)
+    assert answer.best.outlook is not None
+    written = answer.best.step.model.parameters() * (2 + 12)
+    assert answer.best.outlook.checkpoint_s == pytest.approx(written / 2 / (8 * 50e9 / 8))
+
+
+def test_a_plan_trains_as_a_training_item_does_where_neither_says_how() -> None:
+    shared = ("framework", "stack", "flash_attention", "overlap_tp")
+    plan, item = ({name: spec.model_fields[name].get_default() for name in shared} for spec in (PlanSpec, TrainingSpec))
+    assert plan == item
+
+
+def test_a_cluster_may_have_a_name_of_one_letter(file: Path) -> None:
+    question, _ = read_plan(file, ["plan.clusters.0.name=A"])
+    assert question.plan.clusters[0].title() == "A"
+    with pytest.raises(ScenarioError, match=r"plan\.clusters\.0\.name"):
+        read_plan(file, ["plan.clusters.0.name=''"])
 
 
 def test_a_checkpoint_feels_the_network_and_the_price_of_its_switches(file: Path) -> None:

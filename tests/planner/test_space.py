@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from commsim.errors import CommsimError
-from commsim.planner.ranking import evaluated, rank_space
-from commsim.planner.space import REASONS, Block, Space, default_axes
+from commsim.planner import ranking as ranking_module
+from commsim.planner.ranking import Ranking, evaluated, rank_space, valid_batches
+from commsim.planner.space import AXES, REASONS, Block, Space, default_axes
 from commsim.training.accelerator import accelerator
 from commsim.training.memory import Framework, step_memory
 from commsim.training.model import model
@@ -31,6 +33,16 @@ def space(name: str, gpus: int, batch: int, framework: str) -> Space:
     axes["precision"] = tuple(formats)
     gpu = accelerator("H100")
     return Space(architecture, gpu, gpus, 8, NIC, formats, axes, {}, sharded_pipelines=framework == "fsdp2")
+
+
+def tiny(name: str = "gpt2-1558m", **axes: tuple[Any, ...]) -> Space:
+    """One configuration on four GPUs, data parallel, but for the axes that are given."""
+    values: dict[str, tuple[Any, ...]] = {
+        "precision": ("bf16",), "seq_len": (512,), "global_batch_size": (16,), "schedule": ("1f1b",), "pp": (1,),
+        "virtual_stages": (1,), "recompute": ("full",), "zero_stage": (1,), "ep": (1,), "micro_batch_size": (1,),
+        "cp": (1,), "tp": (1,), "sequence_parallel": (False,),
+    }  # fmt: skip
+    return Space(model(name), accelerator("H100"), 4, 8, NIC, {"bf16": precision("bf16")}, values | axes, {})
 
 
 CASES: list[tuple[str, int, int, Framework]] = [
@@ -144,6 +156,37 @@ def test_the_first_reason_of_every_combination(name: str, gpus: int, batch: int,
         for i in rng.choice(block.length, min(block.length, 30), replace=False):
             at = {axis: of.axes[axis][place] for axis, place in block.places(int(i)).items()}
             assert REASONS[reasons[i]] == _first_reason(of, at), at
+
+
+@pytest.mark.parametrize(("name", "lengths"), [("llama3-8b", [1024, 2048]), ("gpt3-175b", [2048, 2048])])
+def test_a_model_is_as_long_as_its_sequences_unless_it_learned_its_positions(name: str, lengths: list[int]) -> None:
+    of = tiny(name, seq_len=(1024, 2048))
+    steps = [of.step(dict.fromkeys(AXES, 0) | {"seq_len": place}) for place in (0, 1)]
+    assert [step.seq_len for step in steps] == [1024, 2048]
+    assert [step.model.seq_len for step in steps] == lengths
+
+
+def test_the_only_configuration_of_a_space_is_kept() -> None:
+    ranking = rank_space(tiny(), "megatron", shipped_values(), keep=1)
+    assert len(ranking.best) == ranking.counts["fits"] == 1
+
+
+def test_one_that_fills_the_memory_to_the_last_byte_is_one_of_the_topmost_eighth() -> None:
+    of = tiny(micro_batch_size=(1, 2))
+    both = rank_space(of, "megatron", shipped_values())
+    peaks = [r.memory_bytes for r in both.best]
+    assert min(peaks) > 7 / 8 * max(peaks)
+    gpu = replace(of.accelerator, memory_bytes=max(peaks))  # type: ignore[arg-type]
+    full = replace(of, accelerator=gpu)
+    ranking = rank_space(full, "megatron", shipped_values(), keep=1)
+    assert ranking.counts["fits"] == 2
+    assert ranking.best == both.best[:1]
+
+
+def test_a_batch_that_is_full_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking_module, "BATCH", 1)
+    of = tiny(micro_batch_size=(1, 2, 4))
+    assert [block.length for block in valid_batches(of, Ranking())] == [1, 1, 1]
 
 
 def test_what_there_is_to_choose_by_hand() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from commsim.errors import ScenarioError
+from commsim.planner import sweep as sweep_module
 from commsim.planner.sweep import Point, read_sweep
 
 BASE = """\
@@ -75,6 +77,11 @@ def test_identity_changes_with_values_and_overrides_only(tmp_path: Path) -> None
         ("sweep: {topology.nodes: [1, two]}", "6:29", "found 'two', expected a whole number"),
         ("sweep: {topology.nodes: [1]}\nexclude: [{topology.nods: 1}]", "7:12", "did you mean 'topology.nodes'?"),
         ("sweep: {topology.nodes: [1]}\nreplicates: 0", "7:13", "expected a whole number from 1"),
+        (
+            "sweep: {variation.seed: [1, 2]}\nreplicates: 2",
+            "7:13",
+            "expected it only where variation.seed does not vary",
+        ),
         ("sweep: {topology.nodes: [1]}\nexclude: [{topology.nodes: 1}]", "1:1", "found no point left"),
         ("sweep: {topology.nodes: [1]}\ncompar: []", "7:1", "did you mean 'compare'?"),
         ("sweep: {workload.3.sizes: [1 MiB]}", "6:28", "an index 0..0 of workload"),
@@ -93,6 +100,25 @@ def test_too_many_points_are_refused_before_any_is_made(tmp_path: Path) -> None:
     many = list(range(1, 1002))
     with pytest.raises(ScenarioError, match="1,002,001 points"):
         read_sweep(written(tmp_path, f"sweep: {{topology.nodes: {many}, topology.nodes_per_leaf: {many}}}"))
+
+
+@pytest.mark.parametrize(("most", "taken"), [(5, False), (6, True), (7, True)])
+def test_a_sweep_may_have_as_many_points_as_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, taken: bool
+) -> None:
+    monkeypatch.setattr(sweep_module, "MOST_POINTS", most)
+    path = written(tmp_path, "sweep: {topology.nodes: [1, 2], workload.0.dtype: [float16, float32, float64]}")
+    with nullcontext() if taken else pytest.raises(ScenarioError, match=f"found 6 points, expected at most {most};"):
+        read_sweep(path)
+
+
+@pytest.mark.parametrize(("before", "taken"), [(63, True), (64, False)])
+def test_a_value_is_wrong_once_64_points_refuse_it(tmp_path: Path, before: int, taken: bool) -> None:
+    """A ring is refused with library nccl, which so many points have before the first with library none."""
+    nodes = list(range(1, before + 1))
+    text = f"sweep: {{library: [nccl, none], topology.nodes: {nodes}, workload.0.algorithm: [ring]}}"
+    with nullcontext() if taken else pytest.raises(ScenarioError, match=r"algorithm"):
+        read_sweep(written(tmp_path, text))
 
 
 def test_a_value_that_only_fits_with_another_is_no_fault_of_the_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import CommsimError
+from commsim.planner import workers
 from commsim.planner.journal import Journal, read_journal
 from commsim.planner.results import as_csv, as_parquet, merged
 from commsim.planner.sweep import read_sweep
@@ -67,6 +68,42 @@ def test_a_shard_that_is_missing_is_named(file: Path, tmp_path: Path) -> None:
     sweep_command(file, tmp_path / "parts", "-j", "1", "--shard", "0/9")
     with pytest.raises(CommsimError, match=r"found 2 of 18 points, missing 1, 2, 3, 4, 5, 6, 7, 8, \.\.\.;"):
         merged([tmp_path / "parts" / "journal-0-of-9.jsonl"])
+
+
+def test_without_journals_there_is_nothing_to_merge() -> None:
+    with pytest.raises(CommsimError, match="found no journal"):
+        merged([])
+
+
+def test_a_journal_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommsimError, match=r"gone\.jsonl: cannot be read: No such file"):
+        read_journal(tmp_path / "gone.jsonl")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(CommsimError, match=r"pip install 'commsim\[parquet\]'"):
+        as_parquet([])
+
+
+def test_one_worker_starts_no_process(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "Pool", None)
+    sweep = read_sweep(file)
+    answers = [a for some in run_local(sweep, list(sweep.points())[:3], 1) for a in some]
+    assert [(a.number, len(a.rows), a.error) for a in answers] == [(0, 2, None), (1, 2, None), (2, 2, None)]
+
+
+def test_a_point_that_is_no_scenario_has_the_scenarios_faults_as_its_error(file: Path) -> None:
+    """The file is read all the same: each of the values makes a scenario with another one."""
+    file.write_text(
+        SWEEP.split("sweep:", maxsplit=1)[0] + "sweep: {library: [none, nccl], workload.0.algorithm: [ring]}"
+    )
+    sweep = read_sweep(file)
+    taken, refused = (a for some in run_local(sweep, list(sweep.points()), 1) for a in some)
+    assert (len(taken.rows), taken.error) == (2, None)
+    assert refused.error is not None
+    assert "workload.0.algorithm" in refused.error
+    assert "a fault of commsim" not in refused.error
 
 
 def test_a_sweep_of_which_nothing_can_be_predicted_ends_in_status_1(file: Path, tmp_path: Path) -> None:
@@ -169,8 +206,6 @@ def test_a_process_that_dies_costs_one_point(file: Path, monkeypatch: pytest.Mon
     """The worker of point 5 is killed each time; the others are answered."""
     monkeypatch.setenv("COMMSIM_TEST_KILL", "5")
     sweep = read_sweep(file)
-    from commsim.planner import workers
-
     monkeypatch.setattr(workers, "in_worker", dying)
     answers = sorted((a for some in run_local(sweep, list(sweep.points()), 2) for a in some), key=lambda a: a.number)
     assert [a.number for a in answers] == list(range(18))

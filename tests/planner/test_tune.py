@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,9 @@ topology: {{preset: {preset}}}
 library: {{name: nccl, version: {version}, env: {env}}}
 workload: [{{collective: all_reduce, sizes: 1 MiB}}]
 """
+
+
+SOME = [1 << k for k in range(14, 24)]
 
 
 def scenario(folder: Path, preset: str = "hgx-h100", version: str = "2.26.2", env: str = "{}") -> Scenario:
@@ -118,6 +123,29 @@ def test_other_libraries_and_old_versions_are_refused(tmp_path: Path) -> None:
     old = scenario(tmp_path, version="2.19.3")
     with pytest.raises(ScenarioError, match=r"NCCL 2\.19\.3 has no tuner plugin with a cost table"):
         tune(old, build_topology(old))
+
+
+@pytest.mark.parametrize(("version", "known"), [("2.20.5", False), ("2.21.5", True)])
+def test_plugins_have_a_cost_table_since_2_21(
+    version: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commsim.planner.tune.spread", lambda *_: Spread(0.99, 1.01))
+    one = scenario(tmp_path, version=version)
+    with nullcontext() if known else pytest.raises(ScenarioError, match=r"expected 2\.21(\.0)? or later"):
+        assert tune(one, build_topology(one), sizes=SOME).rules
+
+
+def test_the_last_rule_reaches_the_largest_size_of_a_call(tuning: Tuning) -> None:
+    """NCCL counts bytes in a size_t."""
+    last = {rule.collective: rule.high for rule in tuning.rules}
+    assert set(last.values()) == {ctypes.c_size_t(-1).value}
+
+
+def test_a_collective_that_nccl_cannot_run_has_no_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an all-reduce goes by trees of both directions."""
+    monkeypatch.setattr("commsim.planner.tune.spread", lambda *_: Spread(0.99, 1.01))
+    one = scenario(tmp_path, version="2.26.2", env="{NCCL_ALGO: Tree}")
+    assert {r.collective for r in tune(one, build_topology(one), sizes=SOME).rules} == {"all_reduce"}
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
