@@ -33,6 +33,9 @@ LARGE_BYTES = 64 << 10
 """Sizes above this have an error of their own: bandwidth decides there, and latency and the machine's load below."""
 
 LEAST_ROWS = 4
+LEAST_MOVED = 1e-3
+"""Change of ln(value) from which on a number or two say something of a field."""
+
 DETERMINED = 0.5
 """Largest part of the prior's width that may be left of a field's uncertainty for it to count as determined."""
 
@@ -54,12 +57,13 @@ class Calibration:
     """The result: values by path, why others were kept, errors as fractions, and logs that look wrong."""
 
     curves: tuple[Curve, ...]
+    x: Float64  # ln(value / start) of the model's fields
     values: tuple[Value, ...]
     kept: dict[str, str]
     before_s: Float64  # (rows,) predicted as shipped
     fitted_s: Float64  # (rows,) predicted with the fitted values
-    held_out_s: Float64  # (rows,) each predicted by the fit that had not seen it
-    band: tuple[float, float]  # 10 % and 90 % quantile of measured / held-out prediction, 1 between them
+    held_out_s: Float64  # (rows,) each predicted by the fit that had not seen it; NaN of `adapt`
+    band: tuple[float, float] | None  # 10 % and 90 % quantile of measured / held-out prediction, 1 between them
     suspects: tuple[str, ...]
 
     @property
@@ -113,6 +117,7 @@ def calibrate(
     values = tuple(_value(model, int(f), x, float(d)) for f, d in zip(fitted, sd, strict=True))
     return Calibration(
         curves=tuple(curves),
+        x=x,
         values=values,
         kept=kept,
         before_s=before,
@@ -121,6 +126,23 @@ def calibrate(
         band=(min(1.0, float(np.quantile(ratio, 0.1))), max(1.0, float(np.quantile(ratio, 0.9)))),
         suspects=tuple(suspects(curves, fitted_s)),
     )
+
+
+def adapt(model: CurveModel, curves: Sequence[Curve]) -> Calibration:
+    """The most likely parameters where only a number or two are known, too few to determine any one of them.
+
+    All that they touch move together, each as far as its prior lets it; nothing is left to say the error.
+    """
+    contacts = [model.contact(model.center)]
+    free = np.any(contacts[0].slope != 0, axis=0)
+    x, settled = _settle(model, curves, contacts, free, lambda text: None)
+    information = _information(model, _rows(model, curves, settled[-1:], free), x)
+    moved = np.flatnonzero(free & (np.abs(x - model.center) > LEAST_MOVED))
+    values = tuple(
+        _value(model, int(f), x, float(d)) for f, d in zip(moved, _deviations(information, moved), strict=True)
+    )
+    unknown = np.full(_measured(curves).size, np.nan)
+    return Calibration(tuple(curves), x, values, {}, contacts[0].seconds, settled[-1].seconds, unknown, None, ())
 
 
 def _determined(

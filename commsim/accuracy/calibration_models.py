@@ -51,16 +51,16 @@ class Contact:
 
 
 class GlooModel:
-    """The gloo model's predictions of curves on one topology, as a function of x = ln(value / start) of its `fields`.
+    """The gloo model's predictions of curves, as a function of x = ln(value / start) of its `fields`.
 
-    `center` is the x of the shipped parameters.
+    `on` is the topology of each curve; `center` is the x of the shipped parameters.
     """
 
-    def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
+    def __init__(self, scenario: Scenario, curves: Sequence[Curve], on: Sequence[Topology]) -> None:
         from commsim.gloo.parameters import shipped_parameters
 
         self._shipped = shipped_parameters()
-        self._topology, self._curves = topology, curves
+        self._on, self._curves = on, curves
         self._one_host, self._mode = scenario.library.one_host, scenario.mode
         listed = [parameter for parameter in walk(self._shipped) if parameter[0] in _WIDTH]
         paths, start, is_time = zip(*listed, strict=True)
@@ -86,11 +86,15 @@ class GlooModel:
         from commsim.gloo.predict import GlooPredictor
 
         parameters: Any = self.parameters(x)
-        model = GlooPredictor(self._topology, parameters, one_host=self._one_host, mode=self._mode)
+        models = {
+            id(topology): GlooPredictor(topology, parameters, one_host=self._one_host, mode=self._mode)
+            for topology in self._on
+        }
         return np.array(
             [
-                model.predict(c.collective, int(n), root=c.root or 0, itemsize=ITEM_BYTES.get(c.dtype, 4)).time_s
-                for c in self._curves
+                models[id(topology)].predict(c.collective, int(n), root=c.root or 0, itemsize=item).time_s
+                for c, topology in zip(self._curves, self._on, strict=True)
+                for item in [ITEM_BYTES.get(c.dtype, 4)]
                 for n in c.size_bytes
             ]
         )
@@ -101,7 +105,7 @@ class GlooModel:
         sign = self.fields.sign
         slope = np.zeros((here.size, x.size))
         for f in range(x.size):
-            if self.path(f) == "goodput" and self._topology.nodes == 1:
+            if self.path(f) == "goodput" and all(topology.nodes == 1 for topology in self._on):
                 continue  # no network
             moved = x.copy()
             moved[f] += sign[f] * _STEP
@@ -112,14 +116,15 @@ class GlooModel:
 
 
 class NcclModel:
-    """The same of the channel model on one machine, through the planes of `commsim.accuracy.planes`."""
+    """The same of the channel model, through the planes of `commsim.accuracy.planes`."""
 
-    def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> None:
+    def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve], on: Sequence[Topology]) -> None:
         from commsim.nccl.parameters import load_parameters, network_of
 
         self.fields = space()
         self._generation = topology.gpu.generation
-        self._network = network_of(topology, scenario.library.env)
+        widest = max((topology, *on), key=lambda shape: shape.nodes)  # whose calls go over the network, if any do
+        self._network = network_of(widest, scenario.library.env)
         shipped = load_parameters(self._generation, self._network)
         self._scopes = frozenset(scope_of(p, self._generation, self._network) for p, _, _ in walk(shipped))
         self.center = np.zeros(len(self.fields.fields))
@@ -128,7 +133,7 @@ class NcclModel:
             if field is not None and value > 0:
                 self.center[field] = np.log(value / self.fields.start[field])
         self._curves = [(curve, [int(n) for n in curve.size_bytes]) for curve in curves]
-        self._predictors = [_predictor(scenario, topology, curve) for curve in curves]
+        self._predictors = [_predictor(scenario, shape, curve) for curve, shape in zip(curves, on, strict=True)]
 
     def path(self, field: int) -> str:
         """As of `GlooModel`; empty for a field of other machines."""
@@ -189,10 +194,16 @@ def _unpredictable(curve: Curve, error: CommsimError) -> CalibrationError:
     return CalibrationError(f"{curve.name} cannot be predicted: {str(error).splitlines()[0]}")
 
 
-def model_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> CurveModel:
-    """The model that a scenario's library has; CalibrationError where it has no parameters."""
+def model_of(
+    scenario: Scenario, topology: Topology, curves: Sequence[Curve], on: Sequence[Topology] | None = None
+) -> CurveModel:
+    """The model that a scenario's library has; CalibrationError where it has no parameters.
+
+    `on`: the shape of the machine that each curve was measured on, by default that of the scenario.
+    """
+    shapes = [topology] * len(curves) if on is None else on
     if scenario.library.name == "gloo":
-        return GlooModel(scenario, topology, curves)
+        return GlooModel(scenario, curves, shapes)
     if scenario.library.name == "nccl":
-        return NcclModel(scenario, topology, curves)
+        return NcclModel(scenario, topology, curves, shapes)
     raise CalibrationError("library none has no parameters but its links; expected a scenario of nccl or gloo")

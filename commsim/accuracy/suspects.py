@@ -23,7 +23,7 @@ def suspects(curves: Sequence[Curve], fitted_s: npt.NDArray[np.float64]) -> list
 def _contradictions(curves: Sequence[Curve]) -> list[str]:
     lines = []
     for a, b in combinations(curves, 2):
-        if a.collective != b.collective:
+        if (a.collective, a.n_ranks) != (b.collective, b.n_ranks):
             continue
         size, at, other = np.intersect1d(a.size_bytes, b.size_bytes, return_indices=True)
         if not size.size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,43 +26,76 @@ def calibrate(
         str, typer.Argument(help="A scenario file (or a shipped one) of the machine that was measured.")
     ],
     logs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Measured curves (logs, tables, folders of `commsim measure`) or training steps; key.path=value.",
             metavar="LOG... [KEY=VALUE]...",
         ),
-    ],
+    ] = None,
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            help="In place of logs a number or two of the scenario's first collective: 8B=23us,plateau=361GB/s.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The parameter file to write.")] = Path("params.yaml"),
     plot: Annotated[bool, typer.Option(help="Draw the residuals beside it (.png and .svg).")] = True,
     json_output: Json = False,
 ) -> None:
-    """Fit the physical parameters of NCCL's or gloo's model to measured curves, with held-out error and intervals."""
+    """Fit the physical parameters of NCCL's or gloo's model to measured curves, with held-out error and intervals.
+
+    The curves may be of several collectives, and of several numbers of nodes and of GPUs of the machine: then the error
+    on each of them left out is told, too.
+    """
     from commsim.accuracy.calibration import LARGE_BYTES
     from commsim.accuracy.calibration import calibrate as fit
     from commsim.accuracy.calibration_models import model_of
+    from commsim.accuracy.shapes import Shape, leave_out, topologies_of
     from commsim.accuracy.training_rows import is_table_of_rows
     from commsim.cli.pictures import write_both
     from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.setting import build_topology
+    from commsim.topology.presets import load_topology
 
     check_writable(out)
-    words = [text for text in logs if "=" in text and not Path(text).exists()]
-    files = [Path(text) for text in logs if text not in words]
+    words = [text for text in logs or () if "=" in text and not Path(text).exists()]
+    files = [Path(text) for text in logs or () if text not in words]
     path = find_scenario(scenario)
     scenarios = load_scenarios(path, words)
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
     one = scenarios[0]
+    if known:
+        _known(one, known, files, out, json_output)
+        return
     if files and all(is_table_of_rows(file) for file in files):
         _steps(one, files, out, json_output)
         return
     topology = build_topology(one)
-    curves = _curves(one, topology, files)
+    curves = _curves(files)
+
+    def build(shape: Shape) -> Topology:
+        (made,) = load_scenarios(
+            path, [*words, f"topology.nodes={shape.nodes}", f"topology.gpus_per_node={shape.gpus}"]
+        )
+        return build_topology(made)
+
+    node = one.topology.model_copy(update={"nodes": 1 if topology.nodes == 1 else None, "gpus_per_node": None})
+    whole = load_topology(node, one.base_dir).ranks_per_node
+    on = topologies_of(curves, topology, whole, build)
     show = sys.stderr.isatty()
-    result = fit(
-        model_of(one, topology, curves), curves, lambda text: typer.echo(f"# {text}", err=True) if show else None
-    )
+
+    def progress(text: str) -> None:
+        if show:
+            typer.echo(f"# {text}", err=True)
+
+    result = fit(model_of(one, topology, curves, on), curves, progress)
+    carried = {
+        "shapes": leave_out(one, topology, curves, on, lambda _, m: Shape(m.nodes, m.ranks_per_node), progress),
+        "collectives": leave_out(one, topology, curves, on, lambda curve, _: curve.collective, progress),
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(out, params_yaml(result, one, topology))]
     if plot:
@@ -77,12 +111,37 @@ def calibrate(
             "spread_above_64_kib": result.spread(LARGE_BYTES),
             "values": {v.path: {"value": v.value, "low": v.low, "high": v.high} for v in result.values},
             "kept": result.kept,
+            "left_out": {name: [asdict(part) for part in parts] for name, parts in carried.items()},
             "suspects": list(result.suspects),
         }
         print_json(document)
         return
-    typer.echo(calibration_table(result), nl=False)
+    typer.echo(calibration_table(result, carried), nl=False)
     typer.echo(f"# wrote {', '.join(str(p) for p in written)}")
+
+
+def _known(scenario: Scenario, texts: list[str], files: list[Path], out: Path, json_output: bool) -> None:
+    """Calibrate with a number or two that a person knows."""
+    from commsim.accuracy.calibration import adapt
+    from commsim.accuracy.calibration_models import model_of
+    from commsim.accuracy.known import known_curve
+    from commsim.report.calibration import known_table, params_yaml
+    from commsim.scenario.setting import build_topology
+
+    if files:
+        raise CalibrationError(f"found --from beside {files[0]}, expected known numbers or logs")
+    if not scenario.collectives:
+        raise ScenarioError(f"{scenario.name!r} has no collective, expected one that the known numbers are of")
+    topology = build_topology(scenario)
+    curve = known_curve(texts, scenario.collectives[0].collective, topology.world_size)
+    result = adapt(model_of(scenario, topology, [curve]), [curve])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path = write_atomically(out, params_yaml(result, scenario, topology))
+    if json_output:
+        print_json({"values": {v.path: {"shipped": v.shipped, "value": v.value} for v in result.values}})
+        return
+    typer.echo(known_table(result), nl=False)
+    typer.echo(f"# wrote {path}")
 
 
 def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) -> None:
@@ -111,8 +170,8 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     typer.echo(f"# wrote {path}; use it by training.params in the scenario")
 
 
-def _curves(scenario: Scenario, topology: Topology, files: list[Path]) -> list[Curve]:
-    """The measured curves of the files; every file that is not of this machine is a fault."""
+def _curves(files: list[Path]) -> list[Curve]:
+    """The measured curves of the files; every file that holds none is a fault."""
     from commsim.measure.parsers import read_measured
 
     curves, faults = [], []
@@ -123,10 +182,6 @@ def _curves(scenario: Scenario, topology: Topology, files: list[Path]) -> list[C
             for curve in read_measured(file):
                 if curve.kind != "measured":
                     faults.append(f"{file}: a prediction, expected measured curves")
-                elif curve.n_ranks not in (None, topology.world_size):
-                    faults.append(
-                        f"{file}: measured on {curve.n_ranks} ranks, but {scenario.name!r} has {topology.world_size}"
-                    )
                 elif len(curve):
                     curves.append(curve)
         except CommsimError as error:

@@ -13,11 +13,14 @@ import commsim
 from commsim.accuracy.calibration import LARGE_BYTES, Calibration, Value
 from commsim.nccl.parameters import network_of
 from commsim.report import style
-from commsim.units import format_bandwidth, format_time
+from commsim.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from matplotlib.figure import Figure
 
+    from commsim.accuracy.shapes import LeftOut
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
@@ -26,11 +29,15 @@ _LEAST, _MOST = 20.0, 100.0
 """Percent that the picture of the residuals spans either way: all of the fit's, and half of those as shipped."""
 
 
-def calibration_table(c: Calibration) -> str:
-    """What was found, first the error of sizes that a fit had not seen; ends with a newline."""
+def calibration_table(c: Calibration, carried: Mapping[str, Sequence[LeftOut]] | None = None) -> str:
+    """What was found, first the errors of what a fit had not seen; ends with a newline.
+
+    `carried`: of the shapes of the machine, and of the collectives, each left out.
+    """
     rows = sum(len(curve) for curve in c.curves)
     curves = f"{len(c.curves)} curve{'s' if len(c.curves) != 1 else ''}"
-    lines = [f"# error on sizes left out: {_errors(c, 0)} ({curves}, {rows} sizes)"]
+    lines = [line for name, parts in (carried or {}).items() for line in _carried(name, parts)]
+    lines.append(f"# error on sizes left out: {_errors(c, 0)} ({curves}, {rows} sizes)")
     if {bool(above) for curve in c.curves for above in curve.size_bytes > LARGE_BYTES} == {False, True}:
         lines.append(f"# above 64 KiB: {_errors(c, LARGE_BYTES)}")
     spread = "unknown, every size was measured once (commsim measure --repeats 5 tells it)"
@@ -47,6 +54,32 @@ def calibration_table(c: Calibration) -> str:
     lines += [f"# kept as shipped: {path} ({why})" for path, why in c.kept.items()]
     lines += [f"# look at this: {text}" for text in c.suspects]
     return "\n".join(lines) + "\n"
+
+
+_WITHOUT = ("bus bandwidth copied", "time interpolated over ranks")
+"""What one would do without a model."""
+
+
+def _carried(name: str, parts: Sequence[LeftOut]) -> list[str]:
+    """The mean error over all groups left out, and that of each; no line where there is one group only."""
+    if not parts:
+        return []
+
+    def words(fitted: float, shipped: float, *without: float | None) -> str:
+        beside = [f"{label} {100 * e:.1f} %" for label, e in zip(_WITHOUT, without, strict=True) if e is not None]
+        return "; ".join([f"{100 * fitted:.1f} %", f"as shipped {100 * shipped:.1f} %", *beside])
+
+    def mean(errors: Sequence[float | None]) -> float | None:
+        known = [e for e in errors if e is not None]
+        return float(np.mean(known)) if len(known) == len(errors) else None
+
+    fitted, shipped = (float(np.mean(errors)) for errors in ([p.fitted for p in parts], [p.shipped for p in parts]))
+    without = mean([p.copied for p in parts]), mean([p.interpolated for p in parts])
+    width = max(len(p.name) for p in parts)
+    return [
+        f"# error on {name} left out, one after another: {words(fitted, shipped, *without)}",
+        *(f"#   {p.name:<{width}}  {words(p.fitted, p.shipped, p.copied, p.interpolated)}" for p in parts),
+    ]
 
 
 def _errors(c: Calibration, above: int) -> str:
@@ -81,9 +114,10 @@ def params_yaml(c: Calibration, scenario: Scenario, topology: Topology) -> str:
         "files": [_file(Path(source)) for source in dict.fromkeys(curve.source for curve in c.curves) if source],
         "values": {v.path: {name: _exact(v, getattr(v, name)) for name in ("value", "low", "high")} for v in c.values},
         "kept": dict(c.kept),
-        "held_out_mape": float(f"{c.error(c.held_out_s):.4g}"),
-        "band": {"low": float(f"{c.band[0]:.4g}"), "high": float(f"{c.band[1]:.4g}")},
     }
+    if c.band is not None:
+        document["held_out_mape"] = float(f"{c.error(c.held_out_s):.4g}")
+        document["band"] = {"low": float(f"{c.band[0]:.4g}"), "high": float(f"{c.band[1]:.4g}")}
     head = "# Fitted parameters: name this file under `params:` of a scenario, or give params=FILE to `commsim run`.\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
 
@@ -98,6 +132,20 @@ def _exact(v: Value, value: float) -> str | float:
     if v.is_time:
         return f"{value:.6g} s"
     return f"{value:.6g} B/s" if "rate" in v.path else min(1.0, float(f"{value:.6g}"))
+
+
+def known_table(c: Calibration) -> str:
+    """What a number or two said: how the parameters that they touch moved; ends with a newline."""
+    parts = zip(c.curves, np.split(c.before_s, np.cumsum([len(curve) for curve in c.curves])[:-1]), strict=True)
+    lines = [
+        f"# {curve.collective}, {format_bytes(n)}: {format_time(t)} known, {format_time(b)} as shipped"
+        for curve, before in parts
+        for n, t, b in zip(curve.size_bytes.tolist(), curve.time_s.tolist(), before.tolist(), strict=True)
+    ]
+    lines.append("# all parameters that they touch move together; no size is left that could tell the error")
+    width = max((len(v.path) for v in c.values), default=0)
+    lines += [f"  {v.path:<{width}}  {_text(v, v.shipped):>12}  {_text(v, v.value):>12}" for v in c.values]
+    return "\n".join(lines) + "\n"
 
 
 def plot_residuals(c: Calibration, title: str) -> Figure:

@@ -1,0 +1,185 @@
+"""Curves of one machine on several of its shapes: which topology each belongs to, and how far a fit carries.
+
+A shape is a number of nodes and of GPUs that a job takes of each. What a calibration is worth on a shape that nobody
+has measured is the error of a fit that had not seen that shape; beside it stands what one would do without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from commsim.accuracy.calibration import calibrate
+from commsim.accuracy.calibration_models import CurveModel, Float64, model_of
+from commsim.errors import CalibrationError, CommsimError
+from commsim.measure.records import Curve, busbw_factor
+from commsim.scenario.schema import Scenario
+from commsim.topology.graph import Topology
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """Nodes of a job, and GPUs of each."""
+
+    nodes: int
+    gpus: int
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.nodes * self.gpus
+
+    def __str__(self) -> str:
+        return f"{self.nodes} x {self.gpus} GPUs"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Errors, as fractions, of curves that a fit had not seen: those of a shape or of a collective.
+
+    `copied`: with the bus bandwidth of the measured shape nearest in ranks; `interpolated`: the time over the ranks of
+    the two nearest; None where no other shape has the collective, or too few have.
+    """
+
+    name: str
+    fitted: float
+    shipped: float
+    copied: float | None
+    interpolated: float | None
+
+
+def shape_of(curve: Curve, topology: Topology, whole: int) -> Shape:
+    """The shape that a curve was measured on; CalibrationError where the machine has none of so many ranks.
+
+    As many ranks as `topology` has are that. A log that names its hosts says it. Otherwise as many ranks as a `whole`
+    node has GPUs, or fewer, are of one node, and more are of whole nodes.
+    """
+    ranks = curve.n_ranks or topology.world_size
+    if ranks == topology.world_size:
+        return Shape(topology.nodes, topology.ranks_per_node)
+    nodes = int(curve.conditions.get("n_nodes", 0)) or -(-ranks // whole)
+    if ranks % nodes:
+        raise CalibrationError(
+            f"{curve.source or curve.name}: measured on {ranks} ranks, which {nodes} nodes of up to "
+            f"{whole} GPUs do not share evenly"
+        )
+    return Shape(nodes, ranks // nodes)
+
+
+def leave_out(
+    scenario: Scenario,
+    topology: Topology,
+    curves: Sequence[Curve],
+    on: Sequence[Topology],
+    key: Callable[[Curve, Topology], object],
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[LeftOut]:
+    """Of each group of curves by `key`: its error under a fit to all others; none where all are of one group."""
+    pairs = list(zip(curves, on, strict=True))
+    groups = sorted({key(*pair) for pair in pairs}, key=str)
+    out = []
+    for group in groups if len(groups) > 1 else ():
+        seen = [pair for pair in pairs if key(*pair) != group]
+        left = [pair for pair in pairs if key(*pair) == group]
+        progress(f"fitting without {group}")
+        try:
+            x = calibrate(_model(scenario, topology, seen), [curve for curve, _ in seen]).x
+        except CalibrationError:  # the others determine nothing: they leave the shipped values
+            x = None
+        model = _model(scenario, topology, left)
+        fitted, shipped = (model.times(point) for point in (model.center if x is None else x, model.center))
+        out.append(
+            LeftOut(
+                str(group),
+                _error(left, fitted),
+                _error(left, shipped),
+                _baseline(left, seen, _copied),
+                _baseline(left, seen, _interpolated),
+            )
+        )
+    return out
+
+
+def _model(scenario: Scenario, topology: Topology, pairs: Sequence[tuple[Curve, Topology]]) -> CurveModel:
+    return model_of(scenario, topology, [curve for curve, _ in pairs], [machine for _, machine in pairs])
+
+
+def _error(pairs: Sequence[tuple[Curve, Topology]], seconds: Float64) -> float:
+    """Mean over curves of their mean absolute relative error."""
+    ends = np.cumsum([len(curve) for curve, _ in pairs])[:-1]
+    parts = zip(np.split(seconds, ends), pairs, strict=True)
+    return float(np.mean([np.mean(np.abs(part / curve.undisturbed_s() - 1)) for part, (curve, _) in parts]))
+
+
+# -- without a model --------------------------------------------------
+
+
+def _baseline(
+    left: Sequence[tuple[Curve, Topology]],
+    seen: Sequence[tuple[Curve, Topology]],
+    rule: Callable[[Curve, int, Sequence[tuple[Curve, int]]], Float64 | None],
+) -> float | None:
+    """The mean error of a rule over the curves that it can say something of."""
+    errors = []
+    for curve, machine in left:
+        same = [(c, m.world_size) for c, m in seen if (c.collective, c.dtype) == (curve.collective, curve.dtype)]
+        same = [(c, n) for c, n in same if n != machine.world_size]
+        seconds = rule(curve, machine.world_size, same) if same else None
+        if seconds is not None:
+            errors.append(float(np.mean(np.abs(seconds / curve.undisturbed_s() - 1))))
+    return float(np.mean(errors)) if errors else None
+
+
+def _at_sizes(curve: Curve, sizes: Iterable[int]) -> Float64:
+    """Seconds of a curve at other sizes: straight in the logarithms, in proportion to the bytes beyond its ends."""
+    size, time = np.log(curve.size_bytes), np.log(curve.undisturbed_s())
+    wanted = np.log(np.asarray(list(sizes), np.float64))
+    beyond = np.maximum(wanted - size[-1], 0.0)
+    return np.asarray(np.exp(np.interp(wanted, size, time) + beyond))
+
+
+def _copied(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -> Float64:
+    other, n = min(same, key=lambda pair: abs(np.log(pair[1] / ranks)))
+    ratio = busbw_factor(curve.collective, ranks) / busbw_factor(curve.collective, n)
+    return _at_sizes(other, curve.size_bytes) * ratio
+
+
+def _interpolated(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -> Float64 | None:
+    """Straight in the logarithms of time and ranks through the two nearest, and on beyond them."""
+    nearest: dict[int, Curve] = {}
+    for other, n in sorted(same, key=lambda pair: abs(np.log(pair[1] / ranks))):
+        nearest.setdefault(n, other)
+    if len(nearest) < 2:
+        return None
+    (a, first), (b, second) = list(nearest.items())[:2]
+    low, high = (np.log(_at_sizes(c, curve.size_bytes)) for c in (first, second))
+    return np.asarray(np.exp(low + (high - low) * np.log(ranks / a) / np.log(b / a)))
+
+
+def topologies_of(
+    curves: Sequence[Curve], topology: Topology, whole: int, build: Callable[[Shape], Topology]
+) -> tuple[Topology, ...]:
+    """The topology of each curve, of a machine that `build` makes in any shape; CalibrationError with every misfit.
+
+    `whole`: GPUs of a node of the machine, of which `topology` may use fewer.
+    """
+    made: dict[Shape, Topology] = {Shape(topology.nodes, topology.ranks_per_node): topology}
+    out, faults = [], []
+    for curve in curves:
+        try:
+            shape = shape_of(curve, topology, whole)
+            if shape not in made:
+                made[shape] = build(shape)
+            out.append(made[shape])
+        except CalibrationError as error:
+            faults.append(str(error))
+        except CommsimError as error:
+            faults.append(
+                f"{curve.source or curve.name}: measured on {curve.n_ranks} ranks, a shape that {topology.name} cannot "
+                f"have: {str(error).splitlines()[0]}"
+            )
+    if faults:
+        raise CalibrationError("\n".join(dict.fromkeys(faults)))
+    return tuple(out)

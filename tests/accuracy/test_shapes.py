@@ -1,0 +1,154 @@
+"""Curves of several shapes of a machine: whose they are, and how far a fit to some carries to the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from commsim.accuracy.shapes import Shape, leave_out, shape_of, topologies_of
+from commsim.cli import app
+from commsim.errors import CalibrationError
+from commsim.measure.records import Curve
+from commsim.nccl.parameters import load_parameters
+from commsim.nccl.predict import Options, Predictor
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.schema import Scenario
+from commsim.scenario.setting import build_topology
+from commsim.topology.graph import Topology
+from commsim.topology.presets import load_preset
+
+SCENARIO = """
+name: One board
+topology: {preset: hgx-h100}
+library: {name: nccl, version: 2.27.3}
+workload: [{collective: all_reduce, sizes: 1 KiB .. 1 MiB x4}]
+"""
+SIZES = np.array([1 << k for k in range(10, 30, 2)], np.int64)
+
+
+def board(gpus: int, nodes: int = 1) -> Topology:
+    preset = "hgx-h100" if nodes == 1 else "hgx-h100-ndr400"
+    return load_preset(preset, nodes=nodes, gpus_per_node=gpus)
+
+
+def measured(gpus: int, collective: str, hop: float = 1.5, name: str = "") -> Curve:
+    """What a machine would measure whose hops of LL take `hop` times as long as those shipped, with its base."""
+    own = load_parameters("hopper")
+    slow = own.ring_hop.nvlink.model_copy(update={"LL": hop * own.ring_hop.nvlink.LL})
+    hops = own.ring_hop.model_copy(update={"nvlink": slow})
+    base = own.base.model_copy(update={"LL": hop * own.base.LL})
+    slower = own.model_copy(update={"ring_hop": hops, "base": base})
+    model = Predictor(board(gpus), Options((2, 27, 3), iterations=None), slower)
+    time = np.array([model.predict(collective, int(n)).time_s for n in SIZES])
+    return Curve(name or f"{collective}{gpus}", collective, gpus, "measured", SIZES, time, dtype="float")
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Scenario:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    return load_scenarios(path)[0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "conditions", "expected"),
+    [
+        (16, {}, Shape(2, 8)),
+        (None, {}, Shape(2, 8)),
+        (4, {}, Shape(1, 4)),
+        (8, {}, Shape(1, 8)),
+        (64, {}, Shape(8, 8)),
+        (12, {}, Shape(2, 6)),
+        (8, {"n_nodes": "2"}, Shape(2, 4)),
+    ],
+)
+def test_a_log_that_names_no_hosts_is_of_whole_nodes(
+    ranks: int | None, conditions: dict[str, str], expected: Shape
+) -> None:
+    curve = Curve("x", "all_reduce", ranks, "measured", SIZES, SIZES * 1e-9, conditions=conditions)
+    assert shape_of(curve, board(8, nodes=2), 8) == expected
+    assert expected.ranks == (ranks or 16)
+
+
+def test_ranks_that_nodes_do_not_share_evenly_are_told_with_every_other_fault() -> None:
+    curves = [replace(measured(8, "all_reduce"), n_ranks=n, name=f"log{n}") for n in (17, 8, 23)]
+    with pytest.raises(CalibrationError, match=r"(?s)log17: measured on 17 ranks.*log23: measured on 23 ranks"):
+        topologies_of(curves, board(8), 8, lambda shape: board(shape.gpus, shape.nodes))
+
+
+def _left_out(scenario: Scenario, curves: list[Curve]) -> Iterable[tuple[str, float, float, float | None]]:
+    on = topologies_of(curves, build_topology(scenario), 8, lambda shape: board(shape.gpus))
+    parts = leave_out(scenario, build_topology(scenario), curves, on, lambda _, m: Shape(m.nodes, m.ranks_per_node))
+    return [(part.name, part.fitted, part.shipped, part.interpolated) for part in parts]
+
+
+def test_a_fit_to_some_shapes_serves_the_others(scenario: Scenario) -> None:
+    curves = [measured(gpus, collective) for gpus in (2, 4, 8) for collective in ("all_reduce", "all_gather")]
+    for name, fitted, shipped, interpolated in _left_out(scenario, curves):
+        assert fitted < 0.5 * shipped, name
+        assert interpolated is not None
+
+
+def test_without_a_model_the_nearest_shape_is_copied_and_two_are_carried_on(scenario: Scenario) -> None:
+    """By hand: busbw is size / time * 2 (n - 1) / n, 1 for two ranks, 1.5 for four; time straight in log of ranks."""
+    size = np.array([1 << 20, 1 << 22], np.int64)
+    curves = [
+        Curve(f"x{n}", "all_reduce", n, "measured", size, np.array([t, 2 * t]), dtype="float")
+        for n, t in ((2, 100e-6), (4, 180e-6), (8, 324e-6))
+    ]
+    on = [board(n) for n in (2, 4, 8)]
+    parts = leave_out(scenario, board(8), curves, on, lambda _, m: m.world_size)
+    by_name = {part.name: part for part in parts}
+    assert by_name["8"].copied == pytest.approx(1 - 180 / 324 * 1.75 / 1.5)
+    assert by_name["8"].interpolated == pytest.approx(0.0, abs=1e-9)  # 1.8 times as long for each doubling
+    assert by_name["4"].interpolated == pytest.approx(0.0, abs=1e-9)
+
+
+def test_one_shape_leaves_nothing_out(scenario: Scenario) -> None:
+    assert list(_left_out(scenario, [measured(8, "all_reduce")])) == []
+
+
+def test_logs_of_one_board_are_fitted_together(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    logs = [
+        checkout / "validation" / "silicon" / f"silicon_h100_sxm_x{n}_all_reduce_half_2_29_2.csv" for n in (2, 4, 8)
+    ]
+    out = tmp_path / "p.yaml"
+    words = ["calibrate", str(tmp_path / "s.yaml"), *map(str, logs), "--out", str(out), "--no-plot"]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    left = json.loads(done.stdout)["left_out"]
+    assert [part["name"] for part in left["shapes"]] == ["1 x 2 GPUs", "1 x 4 GPUs", "1 x 8 GPUs"]
+    assert all(part["fitted"] < part["copied"] for part in left["shapes"])
+    assert left["collectives"] == []
+    table = CliRunner().invoke(app, words)
+    assert table.stdout.startswith("# error on shapes left out, one after another: ")
+    assert "contradict each other" not in table.stdout
+    again = CliRunner().invoke(app, ["run", str(tmp_path / "s.yaml"), "topology.gpus_per_node=4", f"params={out}"])
+    assert again.exit_code == 0, again.output
+
+
+def test_a_scenario_of_a_part_of_a_node_takes_logs_of_all_of_it(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SCENARIO.replace("{preset: hgx-h100}", "{preset: hgx-h100, gpus_per_node: 2}"))
+    logs = [checkout / "validation" / "silicon" / f"silicon_h100_sxm_x{n}_all_reduce_half_2_29_2.csv" for n in (2, 8)]
+    words = ["calibrate", str(tmp_path / "s.yaml"), *map(str, logs), "--no-plot", "-o", str(tmp_path / "p"), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert [part["name"] for part in json.loads(done.stdout)["left_out"]["shapes"]] == ["1 x 2 GPUs", "1 x 8 GPUs"]
+
+
+def test_a_shape_that_the_machine_cannot_have_is_a_fault(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SCENARIO.replace("{preset: hgx-h100}", "{preset: gb200-nvl4}"))
+    log = checkout / "validation" / "silicon" / "silicon_h100_sxm_x8_all_reduce_half_2_29_2.csv"
+    done = CliRunner().invoke(
+        app, ["calibrate", str(tmp_path / "s.yaml"), str(log), "--no-plot", "-o", str(tmp_path / "p")]
+    )
+    assert isinstance(done.exception, CalibrationError)
+    assert "measured on 8 ranks, a shape that gb200-nvl4 cannot have: " in str(done.exception)
+    assert not (tmp_path / "p").exists()
