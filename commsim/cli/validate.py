@@ -52,6 +52,27 @@ def collectives(
     study.collectives(folders, cases or [], mode or ["zero-shot"], names, workers, output)
 
 
+@app.command("terms")
+def terms(
+    more: Annotated[list[Path] | None, typer.Argument(metavar="DIR", help="Further folders, as after --data.")] = None,
+    sources: Annotated[
+        list[Path] | None, typer.Option("--data", help="Folders of logs (default: all three of the project's).")
+    ] = None,
+    json_path: JsonPath = None,
+    report: Annotated[bool, typer.Option("--report", help="Write docs/accuracy-terms.md and the record.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the outcome as one HTML file to mail.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 1 where a term does harm to machines it was not read off.")
+    ] = False,
+    only: Annotated[str | None, typer.Option(help="Use logs of these slugs only: shell patterns, commas.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at work.")] = 2,
+) -> None:
+    """Switch every term of the model off, one at a time, and say by how much the errors grow."""
+    study = _study()
+    names = only.split(",") if only is not None else None
+    study.terms([*(sources or ()), *(more or ())], names, workers, study.Output(json_path, html, report, check))
+
+
 @app.command("training")
 def training(
     steps: Annotated[Path | None, typer.Option(help="CSV of training steps (default: the project's).")] = None,

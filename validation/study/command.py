@@ -75,6 +75,27 @@ def collectives(
     )
 
 
+def terms(folders: Sequence[Path], only: Sequence[str] | None, workers: int, output: Output) -> None:
+    """Say what every term of the model is worth over the logs of the folders (default: all of the project's)."""
+    from study.pages import terms_page
+    from study.terms import all_logs, document, gains, harmful, summary, write_report
+
+    if output.report and (folders or only):
+        raise ScenarioError("--report: the page is about all of the project's logs; leave --data and --only out")
+    for path in output.files:
+        check_writable(path)
+    figures = document(gains(all_logs(folders, only), workers, _progress))
+    _publish(
+        output,
+        figures,
+        summary=lambda: summary(figures),
+        page=lambda: terms_page(figures),
+        report=lambda: write_report(figures),
+        worse=lambda: harmful(figures),
+        fault="does harm",
+    )
+
+
 def training(steps: Path | None, memory: Path | None, mode: str, output: Output) -> None:
     """Score published training steps (default: the project's), and memory figures where a table of them is named."""
     from study.pages import training_page
@@ -116,6 +137,7 @@ def _publish(
     page: Callable[[], Page],
     report: Callable[[], list[Path]],
     worse: Callable[[], list[str]],
+    fault: str = "worse than recorded",
 ) -> None:
     """Write and print what was asked for; exit status 1 where a median is worse than recorded and that is checked."""
     text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
@@ -129,7 +151,7 @@ def _publish(
     say(text if str(output.json_path) == "-" else summary(), nl=False)
     lines = worse() if output.check else []
     for line in lines:
-        say(f"worse than recorded: {line}", err=True)
+        say(f"{fault}: {line}", err=True)
     if lines:
         raise typer.Exit(1)
 

@@ -16,7 +16,6 @@ from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.paths import peer_level
 from commsim.nccl.version import ASSUMED
 from commsim.topology.graph import Topology
-from commsim.topology.imported import NDR_BANDWIDTH
 from commsim.topology.presets import Preset, described, load_file, load_preset, preset, preset_names
 from commsim.units import gb_per_s, parse_bandwidth
 from study.index import NVLINK, IndexRow
@@ -217,6 +216,4 @@ def network_blocks(network: str, nics: int | None = None, bandwidth: float | Non
         "nodes_per_leaf": 32,
         "oversubscription": 1.0,
     }
-    if network == "infiniband" and bandwidth is not None:  # a port of 400 Gb/s is of NDR, whose fabrics do by default
-        fabric["adaptive_routing"] = bandwidth >= NDR_BANDWIDTH
     return {"node": {"nic": node}, "fabric": fabric}

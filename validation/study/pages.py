@@ -188,6 +188,21 @@ def _statement(mode: str, figures: Mapping[str, Any]) -> list[Part]:
     ]
 
 
+def terms_page(figures: Mapping[str, Any]) -> Page:
+    """The page of what terms are worth; `figures` is its document."""
+    from study.terms import heads, rows
+
+    terms = figures["terms"]
+    gaining = [name for name, part in terms.items() if (part["fresh"]["gain"] or 0) > 0]
+    return Page(
+        title="What each term of the model is worth",
+        question="Which terms of the model help machines that they were not read off?",
+        answer=(f"{len(gaining)} of {len(terms)} terms do; the gain is in points of mean error.",),
+        sections=(Section("By term", (table(list(heads()), rows(figures)),)),),
+        provenance=f"{max(part['logs'] for part in terms.values())} logs at most are touched by a term.",
+    )
+
+
 def training_page(validation: TrainingValidation, figures: Mapping[str, Any]) -> Page:
     """The page of a validation of training steps; `figures` is its document."""
     from study.training_report import measured_figure, sources_figure

@@ -97,11 +97,7 @@ def prepare(
     The fits see the project's measured curves that are known to be healthy, whatever folders are scored; `only` limits
     what is scored to slugs that match one of the patterns.
     """
-    scored = load_cases(folders, case_files)
-    if only is not None:
-        scored = [c for c in scored if any(fnmatchcase(c.slug, p) for p in only)]
-        if not scored:
-            raise ScenarioError(f"no log of {', '.join(map(str, folders))} matches {', '.join(only)}")
+    scored = _chosen(load_cases(folders, case_files), folders, only)
     own = training_folder()
     entries, logs = _read(scored)
     at = {e.case.slug: e.log for e in entries if e.log is not None}
@@ -138,6 +134,20 @@ def prepare(
         else:
             listed.append(Entry(entry.case, place[entry.log], note=(*entry.case.notes, *made.warnings)))
     return Validation(listed, study, planes, zero, whole)
+
+
+def read_logs(folders: Sequence[Path], only: Sequence[str] | None = None) -> list[Log]:
+    """The logs of folders that can be read, of slugs that match one of the patterns where there are any."""
+    return _read(_chosen(load_cases(folders), folders, only))[1]
+
+
+def _chosen(cases: list[Case], folders: Sequence[Path], only: Sequence[str] | None) -> list[Case]:
+    if only is None:
+        return cases
+    chosen = [c for c in cases if any(fnmatchcase(c.slug, p) for p in only)]
+    if not chosen:
+        raise ScenarioError(f"no log of {', '.join(map(str, folders))} matches {', '.join(only)}")
+    return chosen
 
 
 def _same_curve(one: Log, other: Log) -> bool:
