@@ -11,10 +11,7 @@ import numpy.typing as npt
 
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
-from commsim.nccl.machine import NO_ORDERING
-from commsim.nccl.messages import IB_TRANSPORT, ordering
 from commsim.nccl.plugins import PLUGINS, plugin_note
-from commsim.nccl.version import parse_version
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -134,15 +131,15 @@ def what_ifs(scenario: Scenario, launch: str = "") -> list[WhatIf]:
 
 _LAUNCHES = {
     "one_process": "one process drives all GPUs of a node",
-    "process_per_gpu": "every GPU has a process of its own",
+    "process_per_gpu": "every GPU has a process or a thread of its own",
 }
 
 
 def _launch(scenario: Scenario, topology: Topology, logged: str) -> list[WhatIf]:
-    (other,) = set(_LAUNCHES) - {scenario.library.launch_mode}
     alike = {"process_per_node": "one_process", "thread_per_gpu": "process_per_gpu"}  # threads launch side by side
-    logged = alike.get(logged, logged)
-    if topology.ranks_per_node == 1 or logged == scenario.library.launch_mode:
+    stated, logged = (alike.get(launch, launch) for launch in (scenario.library.launch_mode, logged))
+    (other,) = set(_LAUNCHES) - {stated}
+    if topology.ranks_per_node == 1 or logged == stated:
         return []
     words = f"{_LAUNCHES[other]}{', as the log says' if logged == other else ''}"
     return [WhatIf(f"{words} (library.launch_mode={other})", "library.launch_mode", other)]
@@ -164,11 +161,6 @@ def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
         options.append(("GPUs of a node talk through host memory (NCCL_P2P_DISABLE=1)", {"NCCL_P2P_DISABLE": "1"}))
     if topology.nodes > 1:
         options.append(("no GPUDirect RDMA", {"NCCL_NET_GDR_LEVEL": "LOC"}))
-    if topology.nodes > 1 and topology.network in IB_TRANSPORT:
-        waits = ordering(topology, parse_version(scenario.library.version), scenario.library.env) != NO_ORDERING
-        routed = "the switches do not route adaptively" if waits else "the switches route adaptively"
-        value = "0" if waits else "1"
-        options.append((f"{routed} (NCCL_IB_ADAPTIVE_ROUTING={value})", {"NCCL_IB_ADAPTIVE_ROUTING": value}))
     set_already = scenario.library.env.keys()
     causes = [
         WhatIf(cause, "library.env", scenario.library.env | env)

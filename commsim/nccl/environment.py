@@ -42,10 +42,6 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_CROSS_NIC": "whether a ring may leave a node by another NIC than it entered",
     "NCCL_TUNER_PLUGIN": "ofi, or a path to libnccl-ofi-tuner.so: what aws-ofi-nccl chooses on EC2's P5 and P6",
     "NCCL_NET_GDR_LEVEL": "how far a NIC may be for it to reach GPU memory directly",
-    "NCCL_IB_ADAPTIVE_ROUTING": "whether larger messages of InfiniBand and RoCE are ordered one by one",
-    "NCCL_IB_AR_THRESHOLD": "the size above which they are",
-    "NCCL_IB_QPS_PER_CONNECTION": "queue pairs of a connection, which order their messages each for itself",
-    "NCCL_IB_SPLIT_DATA_ON_QPS": "1: all queue pairs carry parts of every message, and none goes ahead",
     "FI_CXI_RX_MATCH_MODE": "software: the processor, not Slingshot's NIC, matches messages (libfabric's variable)",
 }
 

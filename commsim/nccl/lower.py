@@ -6,6 +6,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 
 * A channel runs loops of N chunks, cut into slices, and a last smaller loop (src/device/all_reduce.h, prims_simple.h).
 * A slice costs the protocol's latency at every hop. A thread block or a link moves it at its rate.
+* What the last step of a loop of Simple brings a block puts to its place, and sends nothing meanwhile.
 * LL and LL128 put flags inside the data, so that a receiver works while a chunk arrives. All warps of a block finish
   together what they hold at once.
 * Simple pauses at every slice: its block waits for its peers' counters, meets at a barrier and fences its stores.
@@ -74,16 +75,12 @@ class RingPlan:
     crossing: Crossing | None = None
     block_rate: float = inf  # at which a thread block copies, whatever the links carry
     drain_s: Float64 | float = 0.0  # until what a rank's block reads last, in a full pass, is back
+    keep_rate: Float64 | float = inf  # at which each rank puts what a loop brings last to its place, (ranks,)
     staging_rate: float = inf  # at which a rank puts what it begins a loop with where its neighbour reads it
 
     def keep_of(self, loop: Loop) -> Float64:
-        """Seconds in which each rank copies a slice of the last step to its place, (ranks,).
-
-        Only what the network brings lands in a buffer first.
-        """
-        if self.crossing is None:
-            return np.zeros(self.ranks)
-        return np.where(np.roll(self.crossing.at, 1), loop.slice_bytes / self.block_rate, 0.0)
+        """Seconds in which each rank puts a slice of the last step to its place and sends nothing, (ranks,)."""
+        return np.broadcast_to(loop.slice_bytes / np.asarray(self.keep_rate), self.ranks)
 
     def staging_of(self, loop: Loop) -> float:
         """Seconds that a slice of a loop's first step takes more than others."""
@@ -252,6 +249,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         crossing=crossing_of(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
         drain_s=np.where(across, 0.0, parameters.drain) if protocol.is_simple and _reads(system) else 0.0,
+        keep_rate=_keep_rate(system, parameters, call, across),
         staging_rate=_staging_rate(system, parameters, call),
     )
     return replace(plan, limit=MESSAGES) if _by_messages(plan) else plan
@@ -269,6 +267,17 @@ def _by_messages(plan: RingPlan) -> bool:
 def _reads(system: System) -> bool:
     """Whether GPUs read from each other: those of sm 80 over NVLink (src/graph/paths.cc, ncclTopoCheckP2p)."""
     return system.sm == 80 and system.intra_type == "NVL"
+
+
+def _keep_rate(system: System, parameters: Parameters, call: Call, across: npt.NDArray[np.bool_]) -> Float64:
+    """Bytes/s at which each rank puts what a loop brings last to its place.
+
+    What a network brings lies in a buffer, whatever the protocol. Inside a node it was measured with Simple; between
+    nodes the NICs set the pace, and it does not show.
+    """
+    block = parameters.block_rate.of(call.protocol.name)
+    inside = parameters.keep_rate if call.protocol.is_simple and system.nodes == 1 else None
+    return np.where(np.roll(across, 1), block, inside or inf)
 
 
 def _staging_rate(system: System, parameters: Parameters, call: Call) -> float:

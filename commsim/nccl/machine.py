@@ -58,20 +58,6 @@ class Shared:
     by_host: bool  # some pass the memory of a host
 
 
-@dataclass(frozen=True)
-class Ordering:
-    """Messages of more than `above_bytes` on the wire wait for each other, on each of a connection's `queue_pairs`.
-
-    `together`: the channels of a NIC do so at the same time.
-    """
-
-    above_bytes: float = inf
-    queue_pairs: int = 1
-    together: bool = False
-
-
-NO_ORDERING = Ordering()
-
 COPY = "copy by the host"
 """In `Machine.nic_path`: what a processor copies between the host's memory and the network, one proxy per GPU."""
 
@@ -94,8 +80,7 @@ class Machine:
     through_host: bool = False  # GPU and NIC meet in the PCIe root of the host, or in its memory
     leaf_nodes: int = 0  # nodes under one leaf
     oversubscription: float = 1.0  # of the leaves' uplinks
-    cut: float = inf  # bytes/s between the halves of a mesh of GPUs or of a torus, which the rates above do not see
-    ordering: Ordering = NO_ORDERING
+    cut: float = inf  # bytes/s between the halves of a mesh, a torus or a dragonfly, which no rate above sees
     ring_ways: Ways | None = None  # of the channels on a mesh of GPUs, where known
     tree_ways: Ways | None = None
 
@@ -122,13 +107,11 @@ def far_nics(topology: Topology, env: Mapping[str, str]) -> bool:
     return path_level(env, GDR, "PXB") < near <= PATHS.index("P2C")
 
 
-def survey(
-    system: System, topology: Topology, peer_level: int, order: Ordering = NO_ORDERING, *, staged: bool = False
-) -> Machine:
+def survey(system: System, topology: Topology, peer_level: int, *, staged: bool = False) -> Machine:
     """Reads from the topology, once, what the lowering needs of it.
 
     GPUs farther apart than `peer_level` (index into `PATHS`) hand data over in the memory of a host; where `staged`,
-    so do GPU and NIC. `order` is what orders the job's messages, if anything.
+    so do GPU and NIC.
     """
     intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
     across = _nic_path(topology, staged=staged) if system.nodes > 1 else ()
@@ -142,10 +125,10 @@ def survey(
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
     gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
     host, thin = staged or _through_host(topology), topology.oversubscription
-    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind == "torus"
+    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind in ("torus", "dragonfly")
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
-    return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, order, ring, tree)
+    return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, ring, tree)
 
 
 def _fed_nics(topology: Topology) -> int:

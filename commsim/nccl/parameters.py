@@ -98,14 +98,12 @@ class Launch(Frozen):
     process_per_gpu: Seconds
     grouped_one_process: Seconds  # the same for a group of sends and receives
     grouped_process_per_gpu: Seconds
-    channel: Seconds  # for each GPU and channel after the first, beside NVLS; since `ONE_QUEUE_SINCE`
 
-    def seconds(self, gpus: int, further_channels: int, *, one_process: bool, grouped: bool) -> float:
+    def seconds(self, gpus: int, *, one_process: bool, grouped: bool) -> float:
         """What the host, or each host process, of a node of ``gpus`` needs for a call."""
         alone = self.grouped_process_per_gpu if grouped else self.process_per_gpu
         shared = self.grouped_one_process if grouped else self.one_process
-        each = (shared if one_process else alone) + self.channel * further_channels
-        return float(each * gpus if one_process else each)
+        return float(shared * gpus if one_process else alone)
 
 
 class Nvls(Frozen):
@@ -135,7 +133,7 @@ class NetworkParameters(Frozen):
     eager: Bytes  # largest message that is sent without asking
     message_cost: PerProtocol  # time between two messages of one NIC: its proxy thread posts and polls them in turn
     connection_cost: PerProtocol  # time between two messages of one connection, however many there are
-    ordering: Seconds  # until a message is acknowledged, where the next one waits for that (`nccl.messages.ordering`)
+    ordering: Seconds  # until a message is acknowledged, where the next one waits for that (`nccl.messages`)
     spread: Seconds  # how much later the slowest of twice as many NICs is
     peer_cost: Seconds  # each remote peer of an all_to_all
     inline: Bytes  # largest message whose bytes the host itself hands to the NIC
@@ -160,6 +158,7 @@ class Parameters(Frozen):
     block_rate: Rates
     flag_rate: Bandwidth  # payload of LL whose flags a proxy of the hosts of this generation checks, in host memory
     copy_rate: Bandwidth  # of a copy from GPU memory to GPU memory: what a collective of one rank is
+    keep_rate: Bandwidth | None = None  # Simple: of a block that puts what a loop brings last to its place
     staging_rate: Bandwidth | None = None  # sm 80: of a block that copies into a buffer its neighbour reads
     drain: Seconds  # sm 80: a block's wait for the reads of a slice's last full pass
     first_pass: Seconds  # Simple: fencing a full pass of the thread block instead of a few stores
@@ -167,7 +166,6 @@ class Parameters(Frozen):
     pause: PerProtocol  # a block's wait, barriers and fence, when nothing moves: Simple per slice, others per chunk
     ring_hop: HopTimes
     tree_hop: HopTimes
-    switch_hop: Seconds  # what an NVSwitch adds to a hop
     efficiency: Efficiency
     nvls: Nvls
     point_to_point: PointToPoint
@@ -180,13 +178,11 @@ class Parameters(Frozen):
     def hop_inside(self, hops: HopTimes, kind: str, protocol: str) -> float:
         """Seconds of a hop inside a node over links of a kind (`Efficiency.inside`), for a protocol name.
 
-        Through the memory of a host it is never sooner than through a switch.
+        Through the memory of a host it is never sooner than over NVLink.
         """
         if kind == "host":
-            return max(hops.pcie.of(protocol), hops.nvlink.of(protocol) + self.switch_hop)
-        if kind == "pcie":
-            return hops.pcie.of(protocol)
-        return hops.nvlink.of(protocol) + (self.switch_hop if kind == "nvlink_switch" else 0.0)
+            return max(hops.pcie.of(protocol), hops.nvlink.of(protocol))
+        return hops.pcie.of(protocol) if kind == "pcie" else hops.nvlink.of(protocol)
 
     def scaled(self, latency: float = 1.0, launch: float = 1.0) -> Parameters:
         """The same with every hop, and what the host needs to launch, taking so many times as long; rates stay."""
@@ -206,7 +202,6 @@ class Parameters(Frozen):
         update = {
             "ring_hop": hops(self.ring_hop),
             "tree_hop": hops(self.tree_hop),
-            "switch_hop": latency * self.switch_hop,
             "nvls": times(self.nvls, latency, "latency", "tree_latency"),
             "network": times(network, latency, "rendezvous", "ordering", "spread", "fetch"),
             "launch": times(self.launch, launch, *Launch.model_fields),

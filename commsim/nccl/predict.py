@@ -21,10 +21,10 @@ from commsim.nccl.channels import Call, Split, nvls_channels, split
 from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, unmodelled, whole
 from commsim.nccl.graph import discover
 from commsim.nccl.lower import lower_ring, misaligned
-from commsim.nccl.machine import GDR, NO_ORDERING, Machine, far_nics, nic_efficiency, survey, within_reach
-from commsim.nccl.messages import ADAPTIVE, IB_TRANSPORT, IB_VARIABLES, MESSAGES, ordering, spread_s
+from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
+from commsim.nccl.messages import spread_s
 from commsim.nccl.operation import SUM, Operation, unknown_to
-from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, ONE_QUEUE_SINCE, Parameters, load_parameters, network_of
+from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
 from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
@@ -124,11 +124,8 @@ class Predictor:
         self.topology, level, unheeded = within_reach(topology, self.version, self.options.env)
         if unheeded:
             self._warn(unheeded)
-        order, self._staged = (
-            ordering(topology, self.version, self.options.env),
-            far_nics(self.topology, self.options.env),
-        )
-        self.machine: Machine = survey(self.system, topology, level, order, staged=self._staged)
+        self._staged = far_nics(self.topology, self.options.env)
+        self.machine: Machine = survey(self.system, topology, level, staged=self._staged)
         self._check()
 
     def _check(self) -> None:
@@ -164,14 +161,6 @@ class Predictor:
                 f"{GDR}={self.options.env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
                 "through the host's memory, whose own rate is not in the times"
             )
-        if self.topology.nodes > 1 and self.topology.network not in IB_TRANSPORT:
-            for name in sorted({*IB_VARIABLES} & self.options.env.keys()):
-                self._warn(f"{name} has no effect over {self.topology.network}: it is for {' and '.join(IB_TRANSPORT)}")
-
-    def _assumed_adaptive(self) -> bool:
-        """Whether messages are ordered though no variable says so."""
-        ordered = self.topology.network == "infiniband" and self.machine.ordering != NO_ORDERING
-        return ordered and whole(self.options.env, ADAPTIVE) is None
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -238,11 +227,6 @@ class Predictor:
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
             )
         kernel = self._chain(call)
-        if kernel.limit == MESSAGES and name != "LL" and self._assumed_adaptive():
-            self._warn(
-                "the fabric is said to route adaptively (fabric.adaptive_routing), so that messages of a ring wait for "
-                f"each other ({ADAPTIVE}: 0 in library.env says otherwise)"
-            )
         kernel = self._across(collective, nbytes, kernel)
         channels = call.split.channels
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
@@ -251,7 +235,7 @@ class Predictor:
         start += self.parameters.channel_cost_of(self.version) * (channels - 1)
         start += spread_s(self.system, self.machine, self.parameters.network, call, limit)
         kernel = kernel._replace(seconds=start)
-        return self._joined(nbytes, kernel, self._launch(channels), algorithm, name, channels)
+        return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
 
     def _joined(
         self, nbytes: int, kernel: _Kernel, launch: float, algorithm: str, protocol: str, channels: int
@@ -334,11 +318,9 @@ class Predictor:
 
         return TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
 
-    def _launch(self, channels: int = 1, *, grouped: bool = False) -> float:
-        further = channels - 1 if self.version >= ONE_QUEUE_SINCE else 0
+    def _launch(self, *, grouped: bool = False) -> float:
         one_process = self.options.launch == "one_process"
-        gpus = self.topology.ranks_per_node
-        return self.parameters.launch.seconds(gpus, further, one_process=one_process, grouped=grouped)
+        return self.parameters.launch.seconds(self.topology.ranks_per_node, one_process=one_process, grouped=grouped)
 
     def _buffer_bytes(self) -> int:
         # A slot holds at least what the threads of a block move at once.

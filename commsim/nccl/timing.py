@@ -17,24 +17,31 @@ _SAME = 1e-13
 
 
 def is_uniform(plan: RingPlan) -> bool:
-    """Whether every hop of the ring is alike and inside a node, so that the closed form holds."""
-    return plan.crossing is None and bool(np.ptp(plan.rate) == 0.0 and np.ptp(plan.hop_s) == 0.0)
+    """Whether every hop of the ring is alike and inside a node, so that the closed form holds.
+
+    It does not where slices take longer both at the beginning of a loop and at its end.
+    """
+    both = plan.staging_rate < np.inf and bool(np.min(plan.keep_rate) < np.inf)
+    return plan.crossing is None and bool(np.ptp(plan.rate) == 0.0 and np.ptp(plan.hop_s) == 0.0) and not both
 
 
 def ring_closed_form(plan: RingPlan) -> tuple[float, float]:
     """Seconds of a uniform ring channel, and the part of them that is bandwidth rather than latency.
 
     With G slices of time t and hop h, a step costs max(G t, t + h): either the thread block never waits, or the first
-    slice of the next step is waited for. A loop of P steps ends one hop after its last slice:
-    (P - 1) max(G t, t + h) + G t + h. What the slices of the first step take longer comes on top, G times: no path
-    through the loop holds more of them, and the longest one holds them all.
+    slice of the next step is waited for. A loop of P steps ends when the last slice has come, one hop after it was
+    sent, and is kept, which takes k: (P - 1) max(G t, t + h) + max(G (t + k), t + h + G k, G t + h + k). What the
+    slices of the first step take longer comes on top, G times: no path through the loop holds more of them, and the
+    longest one holds them all.
     """
     total = busy = 0.0
     for loop in plan.loops:
         t = float(plan.service_of(loop)[0])
         h = float(plan.hop_of(loop)[0])
+        k = float(plan.keep_of(loop)[0])
         G = loop.slices
-        total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * (t + plan.staging_of(loop)) + h)
+        end = max(G * (t + k), t + h + G * k, G * t + h + k)
+        total += loop.count * ((plan.steps - 1) * max(G * t, t + h) + G * plan.staging_of(loop) + end)
         busy += loop.count * plan.steps * G * t
     return total, busy
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.collectives import registry
 from commsim.nccl.environment import FUNCTIONS
-from commsim.nccl.machine import NO_ORDERING
-from commsim.nccl.messages import IB_TRANSPORT, ordering
-from commsim.nccl.version import parse_version
 from commsim.scenario.rows import Pace
 from commsim.topology.kinds import LinkKind
 from commsim.training.pipeline_schedules import SCHEDULES
@@ -96,7 +93,8 @@ def collective_changes(scenario: Scenario, topology: Topology, work: CollectiveW
     library = scenario.library.name
     if library == "nccl":
         yield from _nccl_changes(scenario, work)
-        yield from _queue_pairs(scenario, topology)
+        if scenario.library.launch_mode == "one_process" and topology.ranks_per_node > 1:
+            yield Change("a process or a thread for each GPU", {"library.launch_mode": "process_per_gpu"})
         yield Change("launches in half the time (CUDA graphs, a faster host)", pace=Pace(launch=0.5))
     elif library == "gloo":
         yield Change("calls from Python in half the time", pace=Pace(launch=0.5))
@@ -130,16 +128,6 @@ def _nccl_changes(scenario: Scenario, work: CollectiveWork) -> Iterator[Change]:
     for channels in (4, 8, 16, 32):
         if channels != work.channels:
             yield Change(f"{channels} channels", {f"{ITEM}.channels": channels})
-
-
-def _queue_pairs(scenario: Scenario, topology: Topology) -> Iterator[Change]:
-    """Twice the queue pairs of a connection, where its messages wait for each other."""
-    library = scenario.library
-    now = ordering(topology, parse_version(library.version), library.env)
-    if now != NO_ORDERING and topology.network in IB_TRANSPORT:
-        env = {"NCCL_IB_QPS_PER_CONNECTION": str(2 * now.queue_pairs), "NCCL_IB_SPLIT_DATA_ON_QPS": "0"}
-        words = f"{2 * now.queue_pairs} queue pairs per connection instead of {now.queue_pairs}"
-        yield Change(words, {f"library.env.{name}": value for name, value in env.items()})
 
 
 def step_changes(step: Step) -> Iterator[Change]:

@@ -68,9 +68,12 @@ class Library(Strict):
             "a file beside the scenario, as an override from where the program runs"
         ),
     )
-    launch_mode: Literal["one_process", "process_per_gpu"] = Field(
+    launch_mode: Literal["one_process", "process_per_gpu", "thread_per_gpu"] = Field(
         default="process_per_gpu",
-        description="one GPU per process (torchrun, mpirun), or all GPUs of a node in one (nccl-tests `-g 8`); NCCL's",
+        description=(
+            "NCCL's: one GPU per process (torchrun, mpirun), a thread for each GPU of a node (nccl-tests `-t 8`), "
+            "which launches beside the others and counts as that, or all GPUs of a node by one thread (`-g 8`)"
+        ),
     )
     one_host: bool = Field(
         default=False,

@@ -57,8 +57,7 @@ class TopologyColumns:
     belongs to. Figures of a node (`gpu`, `ranks_per_node`, ...) are those that all nodes share; where nodes differ,
     TopologyError says so, and `group_of` has the figures of one rank's node. Links that have failed keep their
     number: they are marked in ``link_failed`` (L,), and no route takes them. ``in_network_reduction``: whether the
-    switches of the fabric add (SHARP); ``adaptive_routing``: whether they route packets adaptively.
-    ``plugin``: NCCL's network plugin on the machine (`FabricSpec.plugin`).
+    switches of the fabric add (SHARP); ``plugin``: NCCL's network plugin on the machine (`FabricSpec.plugin`).
     """
 
     name: str
@@ -67,7 +66,6 @@ class TopologyColumns:
     network: str
     plugin: str
     in_network_reduction: bool
-    adaptive_routing: bool
     kind: str
     routing: str
     oversubscription: float

@@ -62,7 +62,6 @@ class Fabric:
     network: str
     plugin: str
     in_network_reduction: bool
-    adaptive_routing: bool
     routing: str
     hash_seed: int
     routes: tuple[RouteSpec, ...]
@@ -132,7 +131,6 @@ def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabr
         network=spec.network or "infiniband",
         plugin=spec.plugin or "none",
         in_network_reduction=bool(spec.in_network_reduction),
-        adaptive_routing=bool(spec.adaptive_routing),
         routing=routing,
         hash_seed=spec.hash_seed or 0,
         routes=tuple(spec.routes or ()),
@@ -177,8 +175,6 @@ def _check_fields(spec: FabricSpec, kind: str, name: str) -> None:
         for field in ("leaves_per_pod", "cores", "core_oversubscription"):
             if getattr(spec, field) is not None:
                 raise TopologyError(f"{name}: fabric.{field} belongs to a tree of levels: 3")
-    if spec.adaptive_routing and spec.network not in {"infiniband", None}:
-        raise TopologyError(f"{name}: fabric.adaptive_routing is of InfiniBand switches; found network {spec.network}")
     if spec.in_network_reduction and spec.network not in {"infiniband", None}:
         raise TopologyError(
             f"{name}: fabric.in_network_reduction is SHARP, of InfiniBand switches; found network {spec.network}"

@@ -103,7 +103,6 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
         network=fabric.network if any(g.nics_per_node for g in groups) else "none",
         plugin=fabric.plugin if any(g.nics_per_node for g in groups) else "none",
         in_network_reduction=fabric.in_network_reduction,
-        adaptive_routing=fabric.adaptive_routing,
         kind=fabric.kind,
         routing=fabric.routing,
         oversubscription=fabric.oversubscription,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commsim.errors import UnitError
 from commsim.topology.sockets import socket_gb_per_s
-from commsim.units import parse_bandwidth
 
 _GENERATIONS = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}
 _MOST_SM = 129
@@ -79,7 +76,7 @@ def imported(
     machine = {"description": f"Imported from {path.name}", "gpu": gpu, "cpu": cpu, "node": node}
     if nic_bandwidth is not None:
         node["nic"] = {"bandwidth": nic_bandwidth}
-        machine["fabric"] = _fabric(given.network or "infiniband", nic_bandwidth, notes)
+        machine["fabric"] = {"kind": "single_switch", "network": given.network or "infiniband"}
     if given.peer_to_peer is None and sm in _GEFORCE:
         notes.append(
             "GPUs are taken to write to each other's memory over PCIe; GeForce cards do not: --no-peer-to-peer"
@@ -101,23 +98,6 @@ def link(a: str, b: str, kind: str, bandwidth: str, count: int = 1) -> dict[str,
     """One written-out link."""
     entry: dict[str, Any] = {"ends": [a, b], "kind": kind, "bandwidth": bandwidth}
     return entry | ({"count": count} if count != 1 else {})
-
-
-NDR_BANDWIDTH = 50e9
-"""Bytes/s of an InfiniBand port of NDR: from this generation on the subnet manager has the switches route adaptively by
-default (NVIDIA, InfiniBand Cluster Bring-up Procedure, Adaptive Routing)."""
-
-
-def _fabric(network: str, nic_bandwidth: str, notes: list[str]) -> dict[str, Any]:
-    """The `fabric` of a description; what is assumed of its switches is added to `notes`."""
-    block: dict[str, Any] = {"kind": "single_switch", "network": network}
-    with suppress(UnitError):  # a flag that is no bandwidth is a fault of the description, found with all others
-        ndr = network == "infiniband" and parse_bandwidth(nic_bandwidth) >= NDR_BANDWIDTH
-        if not ndr:
-            return block
-        block["adaptive_routing"] = True
-        notes.append("the fabric is taken to route adaptively, as those of 400 Gb/s do by default: adaptive_routing")
-    return block
 
 
 def socket_links(hosts: list[str], vendor: str, model: str = "") -> list[dict[str, Any]]:

@@ -218,8 +218,6 @@ def _fitting(base: FabricSpec, over: FabricSpec) -> FabricSpec:
         gone += ["nodes_per_leaf", "spines", "leaves_per_pod", "cores"]
     if over.network not in {None, *PLUGIN_NETWORKS.get(base.plugin or "none", {over.network})}:
         gone += ["plugin"]
-    if over.network not in {None, "infiniband"}:
-        gone += ["adaptive_routing"]
     return base.model_copy(update=dict.fromkeys(gone))
 
 

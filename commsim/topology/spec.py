@@ -216,10 +216,6 @@ class FabricSpec(_Block):
     `in_network_reduction`: the switches add and multicast (SHARP on InfiniBand), and the jobs may have them do so; not
     taken for granted, as it needs an aggregation manager, licences and a plugin.
 
-    `adaptive_routing`: the switches of an InfiniBand fabric send the packets of a message over several paths, which is
-    the subnet manager's default from NDR (400 Gb/s) on. It decides in what order NCCL's messages may arrive, and is
-    not read off a rate: a faster card in the same fabric changes nothing of it.
-
     `routing`: `shortest` spreads over equal paths by place, `ecmp` by a hash, `spray` evenly (equal paths are merged),
     `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
     """
@@ -232,9 +228,6 @@ class FabricSpec(_Block):
         "NCCL's network plugin; every job gets the variables that it sets, unless it sets them itself"
     )
     in_network_reduction: Flag | None = optional("InfiniBand switches add for the job (SHARP); not taken for granted")
-    adaptive_routing: Flag | None = optional(
-        "InfiniBand switches route packets adaptively, as those of NDR and XDR do by default"
-    )
     routing: Routing | None = optional(
         "how equal paths are used: by place, by a hash, evenly, changing rails inside a node, or as `routes` say"
     )

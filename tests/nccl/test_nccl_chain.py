@@ -143,7 +143,7 @@ def test_one_message_of_two_channels_over_one_nic_by_hand() -> None:
     got = _flow(*machine, call)
     assert got.transfer == pytest.approx(2 * got.piece) == pytest.approx((1 << 20) / nic)
     assert seconds(model, call, fill=True) == pytest.approx(got.across + got.transfer / 2)
-    assert seconds(model, call, fill=False) <= seconds(model, call, fill=True)
+    assert seconds(model, call, fill=False) <= seconds(model, call, fill=True) * (1 + 1e-12)
 
 
 def test_slots_hold_a_part_of_many_bytes() -> None:
@@ -175,7 +175,7 @@ def test_a_few_bytes_take_a_hop_and_most_of_the_base() -> None:
     assert got.kernel_s == pytest.approx(
         seconds(model, replace(call, split=Split(1, 8, 64)), fill=False) + 0.75 * p.base.LL
     )
-    assert seconds(model, call, fill=False) == pytest.approx(p.ring_hop.nvlink.LL + p.switch_hop + 8 / p.block_rate.LL)
+    assert seconds(model, call, fill=False) == pytest.approx(p.ring_hop.nvlink.LL + 8 / p.block_rate.LL)
 
 
 def test_two_channels_of_many_nodes_take_half_of_the_chain() -> None:

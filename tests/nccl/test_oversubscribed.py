@@ -8,7 +8,7 @@ import pytest
 
 from commsim.bounds import lower_bound_s
 from commsim.nccl.predict import Options, Predictor
-from commsim.topology.presets import load_topology
+from commsim.topology.presets import load_preset, load_topology
 from commsim.topology.spec import TopologySpec
 
 GIB = 2**30
@@ -46,6 +46,16 @@ def test_no_call_is_quicker_than_the_cut_of_a_mesh_or_torus(
     assert found.time_s > lower_bound_s(collective, GIB, topology).seconds
     if collective == "all_to_all":
         assert found.bottleneck == bottleneck
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_no_call_is_quicker_than_the_narrow_links_between_groups_of_a_dragonfly(collective: str) -> None:
+    """32 nodes in groups, each joined with the others by one link of 10 Gb/s."""
+    fabric = {"routing": "shortest", "leaves_per_group": 2, "global_links": 1, "global_bandwidth": "10 Gb/s"}
+    topology = load_preset("gh200x4-dragonfly200", nodes=32, fabric=fabric)
+    made = Predictor(topology, Options(version=(2, 26, 2))).predict(collective, GIB)
+    assert made.time_s > lower_bound_s(collective, GIB, topology).seconds
+    assert made.bottleneck == "fabric"
 
 
 def test_a_mesh_that_joins_all_pairs_equally_is_bound_by_its_ports_alone() -> None:

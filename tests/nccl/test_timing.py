@@ -158,7 +158,7 @@ loops = st.lists(
     st.floats(0, 1e-5),
     st.floats(0, 1e-5),
     st.sampled_from([0.0, 2e-6]),
-    st.sampled_from([np.inf, 1e10]),
+    st.sampled_from([(np.inf, np.inf), (1e10, np.inf), (np.inf, 1e9), (np.inf, 1e10)]),
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
 )
 def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
@@ -170,12 +170,13 @@ def test_closed_form_wavefront_and_events_agree_on_uniform_rings(
     held: float,
     paused: float,
     drained: float,
-    staging: float,
+    ends: tuple[float, float],
     collective: str,
 ) -> None:
     p = replace(plan(ranks, shape, rate, hop, first, collective), slice_s=held, chunk_s=paused)
-    p = replace(p, drain_s=np.full(ranks, drained), staging_rate=staging)
+    p = replace(p, drain_s=np.full(ranks, drained), staging_rate=ends[0], keep_rate=ends[1])
     assert is_uniform(p)
+    assert not is_uniform(replace(p, staging_rate=1e10, keep_rate=1e10))
     closed, wave, event = ring_closed_form(p), ring_wavefront(p), time_ring(p)
     assert wave[0] == pytest.approx(closed[0], rel=1e-9)
     assert event[0] == pytest.approx(closed[0], rel=1e-9)
@@ -205,7 +206,7 @@ def test_wavefront_and_events_agree_across_nodes(
     random = np.random.default_rng(seed)
     across = crossing(random.random(ranks) < 0.5, message, whole=whole, eager=1 << 16)
     p = replace(plan(ranks, shape, 10 ** random.uniform(8, 11, ranks), 1e-6), crossing=across)
-    p = replace(p, block_rate=2e10) if keeps else p
+    p = replace(p, block_rate=2e10, keep_rate=2e10) if keeps else p
     assert time_ring(p)[0] == pytest.approx(ring_wavefront(p)[0], rel=1e-8)
 
 
@@ -229,7 +230,7 @@ def test_what_the_network_brings_is_copied_to_its_place() -> None:
     # for 2 us; the second arrives at 4.5 us and is copied in 0.5 us.
     loop = Loop(1, 2, 1000)
     p = plan(2, (loop,), 1e9, 2e-6, collective="all_gather")
-    p = replace(p, crossing=crossing([True, True], 0.0, whole=False), block_rate=2e9)
+    p = replace(p, crossing=crossing([True, True], 0.0, whole=False), block_rate=2e9, keep_rate=2e9)
     assert ring_wavefront(p)[0] == pytest.approx(5e-6)
     assert time_ring(p)[0] == pytest.approx(5e-6)
 

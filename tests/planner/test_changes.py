@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import step
 
-from commsim.planner.changes import collective_changes, machine_changes, step_changes
+from commsim.planner.changes import Change, collective_changes, machine_changes, step_changes
+from commsim.scenario.load import load_scenarios
 from commsim.scenario.schema import Scenario
+from commsim.scenario.setting import build_topology
 from commsim.topology.presets import load_preset
 from commsim.training.precision import precision
 
@@ -123,3 +127,21 @@ def test_a_cut_moves_two_ranks_and_keeps_all_gpus(sizes: dict[str, int]) -> None
     even = [axis for axis in axes if now[axis] % 2 == 0]
     expected = sum(target != source and (target != "tp" or now["tp"] < 8) for source in even for target in axes)
     assert len(cuts) == expected
+
+
+def _changes_of(folder: Path, library: dict[str, str], work: dict[str, Any]) -> list[Change]:
+    words = {
+        "name": "x",
+        "topology": {"preset": "hgx-h100"},
+        "library": {"name": "nccl", "version": "2.27.3", **library},
+    }
+    (folder / "s.yaml").write_text(json.dumps(words | {"workload": [{"collective": "all_reduce", **work}]}))
+    (scenario,) = load_scenarios(folder / "s.yaml")
+    (item,) = scenario.collectives
+    return list(collective_changes(scenario, build_topology(scenario), item))
+
+
+@pytest.mark.parametrize(("mode", "offered"), [("one_process", True), ("process_per_gpu", False)])
+def test_a_process_for_each_gpu_is_tried_where_one_drives_all(tmp_path: Path, mode: str, offered: bool) -> None:
+    tried = [c.what for c in _changes_of(tmp_path, {"launch_mode": mode}, {"sizes": ["1 KiB"]})]
+    assert ("a process or a thread for each GPU" in tried) is offered

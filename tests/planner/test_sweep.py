@@ -143,3 +143,9 @@ def test_a_change_that_no_point_can_take_is_said_before(tmp_path: Path) -> None:
     assert read_sweep(path, ["topology.preset=hgx-h100-roce400"])
     swept = written(tmp_path, "sweep: {topology.preset: [hgx-h100-ndr400, hgx-h100-roce400]}")
     assert read_sweep(swept, ["topology.preset=foo"])  # every point has its own
+
+
+def test_replicates_need_a_seed_that_does_not_vary_already(tmp_path: Path) -> None:
+    text = "variation: {jitter: 0.1}\nreplicates: 3\nsweep: {variation.seed: [1, 2]}\n"
+    with pytest.raises(ScenarioError, match=r"expected it only where variation\.seed does not vary already"):
+        read_sweep(written(tmp_path, text))
