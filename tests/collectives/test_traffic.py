@@ -25,7 +25,7 @@ def levels_of_eight(n: int) -> int:
 
 
 def test_every_algorithm_has_a_closed_form() -> None:
-    assert list(FORMS) == names()
+    assert list(FORMS) == names(), "FORMS of commsim/collectives/traffic.py: one for each, in the registry's order"
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), names())

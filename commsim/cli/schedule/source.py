@@ -20,7 +20,10 @@ Size = Annotated[
 ]
 Channels = Annotated[int | None, typer.Option("--channels", help="Shares of the array (1).")]
 Chunks = Annotated[int | None, typer.Option("--chunks", help="Pieces per share (1).")]
-Node = Annotated[int | None, typer.Option("--ranks-per-node", help="Where it matters.")]
+Node = Annotated[
+    int | None,
+    typer.Option("--ranks-per-node", help="For algorithms that know nodes (the largest divisor up to 8; tree: 1)."),
+]
 
 _DEFAULT_RANKS, _DEFAULT_BYTES = 8, 2**20
 
