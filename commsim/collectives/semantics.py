@@ -117,10 +117,9 @@ class Collective:
     """
 
     name: str
-    before: Callable[[Schedule], Contents]
-    after: Callable[[Schedule], Contents]
+    before: Callable[[Schedule, Buffer], Contents]
+    after: Callable[[Schedule, Buffer], Contents]
     factor: Callable[[int], float]
-    rooted: bool = False
     blocks: int = 0
     in_place_possible: bool = True
     idempotent: bool = False
@@ -178,12 +177,12 @@ def bandwidth_bytes(name: str, world_size: int, nbytes: int, *, in_network: bool
 
 def precondition(schedule: Schedule) -> Contents:
     """What the slots hold before the schedule runs."""
-    return _checked(schedule).before(schedule)
+    return _checked(schedule).before(schedule, Buffer.OUTPUT if schedule.in_place else Buffer.INPUT)
 
 
 def postcondition(schedule: Schedule) -> Contents:
     """What the slots must hold when it has run."""
-    return _checked(schedule).after(schedule)
+    return _checked(schedule).after(schedule, Buffer.OUTPUT)
 
 
 def _checked(schedule: Schedule) -> Collective:
@@ -199,101 +198,41 @@ def _checked(schedule: Schedule) -> Collective:
 
 
 def _contents(
-    schedule: Schedule,
-    endpoint: npt.NDArray[np.integer],
-    chunk: npt.NDArray[np.integer],
-    rank: npt.NDArray[np.integer] | int,
-    *,
-    buffer: Buffer | None = None,
-    datum: npt.NDArray[np.integer] | None = None,
+    endpoint: Int64, chunk: Int64, rank: Int64 | int, *, buffer: Buffer, datum: Int64 | None = None
 ) -> Contents:
-    """Contents; by default in the buffer of the contribution, the datum numbered as the slot."""
-    place = buffer if buffer is not None else Buffer.OUTPUT if schedule.in_place else Buffer.INPUT
-    columns = np.broadcast_arrays(endpoint, int(place), chunk, chunk if datum is None else datum, rank)
+    """Contents; by default the datum is numbered as the slot."""
+    columns = np.broadcast_arrays(endpoint, int(buffer), chunk, chunk if datum is None else datum, rank)
     return Contents(*(np.asarray(c, np.int64).reshape(-1) for c in columns))
 
 
-def _grid(s: Schedule) -> tuple[Int64, Int64]:
-    return np.arange(s.world_size)[:, None], np.arange(s.data_chunks)[None, :]
+def _held(
+    where: Literal["everywhere", "root", "owner"], whose: Literal["own", "owner", "root", "previous", "all"]
+) -> Callable[[Schedule, Buffer], Contents]:
+    """The blocks (the whole array where there are none) at every rank, at the root or at their owner, and of whom."""
+
+    def contents(s: Schedule, buffer: Buffer) -> Contents:
+        n, count = s.world_size, s.world_size if collective(s.collective).blocks else 1
+        rank, block = np.arange(n)[:, None, None], np.arange(count)[:, None]
+        held = {"everywhere": rank >= 0, "root": rank == s.root, "owner": rank == block}[where]
+        of = {"own": rank, "owner": block, "root": s.root, "previous": (rank - 1) % n, "all": ALL_RANKS}[whose]
+        shape = np.broadcast_arrays(held, rank, np.arange(s.data_chunks).reshape(count, -1), of)
+        return _contents(*(column[shape[0]] for column in shape[1:]), buffer=buffer)
+
+    return contents
 
 
-def _blocks(s: Schedule) -> tuple[Int64, Int64]:
-    """Rank r against the chunks of block r."""
-    ranks = np.arange(s.world_size)[:, None]
-    per_block = s.data_chunks // s.world_size
-    return ranks, ranks * per_block + np.arange(per_block)
-
-
-def _own_array(s: Schedule) -> Contents:
-    ranks, chunks = _grid(s)
-    return _contents(s, ranks, chunks, ranks)
-
-
-def _sum_everywhere(s: Schedule) -> Contents:
-    ranks, chunks = _grid(s)
-    return _contents(s, ranks, chunks, ALL_RANKS, buffer=Buffer.OUTPUT)
-
-
-def _sum_at_root(s: Schedule) -> Contents:
-    return _contents(s, np.asarray(s.root), np.arange(s.data_chunks), ALL_RANKS, buffer=Buffer.OUTPUT)
-
-
-def _sum_of_own_block(s: Schedule) -> Contents:
-    ranks, chunks = _blocks(s)
-    return _contents(s, ranks, chunks, ALL_RANKS, buffer=Buffer.OUTPUT)
-
-
-def _own_block(s: Schedule) -> Contents:
-    """Its block, of all_to_all_v its row of the matrix of pairs."""
-    ranks, chunks = _blocks(s)
-    return _contents(s, ranks, chunks, ranks)
-
-
-def _every_block(s: Schedule) -> Contents:
-    owners, chunks = _blocks(s)
-    ranks = np.arange(s.world_size)[:, None, None]
-    return _contents(s, ranks, chunks, owners, buffer=Buffer.OUTPUT)
-
-
-def _every_block_at_root(s: Schedule) -> Contents:
-    owners, chunks = _blocks(s)
-    return _contents(s, np.asarray(s.root), chunks, owners, buffer=Buffer.OUTPUT)
-
-
-def _array_at_root(s: Schedule) -> Contents:
-    return _contents(s, np.asarray(s.root), np.arange(s.data_chunks), s.root)
-
-
-def _root_array_everywhere(s: Schedule) -> Contents:
-    ranks, chunks = _grid(s)
-    return _contents(s, ranks, chunks, s.root, buffer=Buffer.OUTPUT)
-
-
-def _root_block_everywhere(s: Schedule) -> Contents:
-    ranks, chunks = _blocks(s)
-    return _contents(s, ranks, chunks, s.root, buffer=Buffer.OUTPUT)
-
-
-def _block_from_everyone(s: Schedule) -> Contents:
+def _block_from_everyone(s: Schedule, buffer: Buffer) -> Contents:
     """All-to-all: block p of rank r's result is block r of rank p's array."""
-    receivers, datum = _blocks(s)
+    block = np.arange(s.data_chunks).reshape(s.world_size, -1)
     senders = np.arange(s.world_size)[:, None, None]
-    per_block = s.data_chunks // s.world_size
-    slot = senders * per_block + np.arange(per_block)
-    return _contents(s, receivers, slot, senders, buffer=Buffer.OUTPUT, datum=datum)
+    return _contents(np.arange(s.world_size)[:, None], block[:, None], senders, buffer=buffer, datum=block)
 
 
-def _unequal_block_from_everyone(s: Schedule) -> Contents:
+def _unequal_block_from_everyone(s: Schedule, buffer: Buffer) -> Contents:
     """All-to-all-v: rank r holds the chunks of column r of the matrix of pairs."""
-    n, per_pair = s.world_size, s.data_chunks // s.world_size**2
-    receivers, senders = np.arange(n)[:, None, None], np.arange(n)[:, None]
-    chunk = (senders * n + receivers) * per_pair + np.arange(per_pair)
-    return _contents(s, receivers, chunk, senders, buffer=Buffer.OUTPUT)
-
-
-def _array_of_previous(s: Schedule) -> Contents:
-    ranks, chunks = _grid(s)
-    return _contents(s, ranks, chunks, (ranks - 1) % s.world_size, buffer=Buffer.OUTPUT)
+    receivers, senders = np.arange(s.world_size)[:, None, None], np.arange(s.world_size)[:, None]
+    chunk = np.arange(s.data_chunks).reshape(s.world_size, s.world_size, -1).swapaxes(0, 1)
+    return _contents(receivers, chunk, senders, buffer=buffer)
 
 
 def _share(n: int) -> float:
@@ -304,28 +243,25 @@ def _one(_: int) -> float:
     return 1.0
 
 
+_ARRAYS, _BLOCKS, _AT_ROOT = _held("everywhere", "own"), _held("owner", "own"), _held("root", "root")
+_SUM = _held("everywhere", "all")
+
 COLLECTIVES: dict[str, Collective] = {
     c.name: c
     for c in (
-        Collective("all_reduce", _own_array, _sum_everywhere, lambda n: 2 * (n - 1) / n),
-        Collective("reduce_scatter", _own_array, _sum_of_own_block, _share, blocks=1),
-        Collective("all_gather", _own_block, _every_block, _share, blocks=1),
-        Collective("broadcast", _array_at_root, _root_array_everywhere, _one, rooted=True),
-        Collective("reduce", _own_array, _sum_at_root, _one, rooted=True),
-        Collective("scatter", _array_at_root, _root_block_everywhere, _share, rooted=True, blocks=1),
-        Collective("gather", _own_block, _every_block_at_root, _share, rooted=True, blocks=1),
+        Collective("all_reduce", _ARRAYS, _SUM, lambda n: 2 * (n - 1) / n),
+        Collective("reduce_scatter", _ARRAYS, _held("owner", "all"), _share, blocks=1),
+        Collective("all_gather", _BLOCKS, _held("everywhere", "owner"), _share, blocks=1),
+        Collective("broadcast", _AT_ROOT, _held("everywhere", "root"), _one),
+        Collective("reduce", _ARRAYS, _held("root", "all"), _one),
+        Collective("scatter", _AT_ROOT, _held("owner", "root"), _share, blocks=1),
+        Collective("gather", _BLOCKS, _held("root", "owner"), _share, blocks=1),
         Collective(
-            "all_to_all",
-            _own_array,
-            _block_from_everyone,
-            _share,
-            blocks=1,
-            in_place_possible=False,
-            equal_blocks=True,
+            "all_to_all", _ARRAYS, _block_from_everyone, _share, blocks=1, in_place_possible=False, equal_blocks=True
         ),
         # The factor makes equal counts give the busbw of all_to_all, whose nbytes is 1/n of this one's.
-        Collective("all_to_all_v", _own_block, _unequal_block_from_everyone, lambda n: (n - 1) / n**2, blocks=2),
-        Collective("send_recv", _own_array, _array_of_previous, _one),
-        Collective("barrier", _own_array, _sum_everywhere, lambda _: 0.0, idempotent=True),
+        Collective("all_to_all_v", _BLOCKS, _unequal_block_from_everyone, lambda n: (n - 1) / n**2, blocks=2),
+        Collective("send_recv", _ARRAYS, _held("everywhere", "previous"), _one),
+        Collective("barrier", _ARRAYS, _SUM, lambda _: 0.0, idempotent=True),
     )
 }
