@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.rows import Rows, assemble, blocks, equal_blocks, mirrored, rows
+from commsim.collectives.rows import Rows, assemble, blocks, equal_blocks, mirror, rows
 from commsim.collectives.schedule import Buffer, Schedule, at_least_one
 
 
@@ -28,13 +28,7 @@ def bruck_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sche
     return assemble("all_gather", "bruck", world_size, parts, blocks(nbytes, world_size, itemsize))
 
 
-def bruck_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Reduce-scatter: the mirror image of the all-gather.
-
-    >>> bruck_reduce_scatter(5, nbytes=500).sent_bytes()
-    array([400, 400, 400, 400, 400])
-    """
-    return mirrored(bruck_all_gather(world_size, nbytes, itemsize=itemsize), "reduce_scatter")
+bruck_reduce_scatter = mirror(bruck_all_gather, "reduce_scatter")
 
 
 def bruck_all_to_all(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from commsim.collectives.ring import Order, ring_orders
-from commsim.collectives.rows import assemble, blocks, mirrored, rows
-from commsim.collectives.schedule import Op, Schedule, at_least_one, check_root, then
+from commsim.collectives.rows import assemble, blocks, in_turn, mirror, rows
+from commsim.collectives.schedule import Op, Schedule, at_least_one, check_root
 from commsim.collectives.tree import Int32, along_trees
 
 
@@ -52,17 +52,7 @@ def chain_reduce(
     return along_trees("reduce", "chain", parent, nbytes, chunks, itemsize=itemsize)
 
 
-def chain_all_reduce(
-    world_size: int, nbytes: int, channels: int = 1, root: int = 0, chunks: int = 1, *, itemsize: int = 1
-) -> Schedule:
-    """Reduce along the ring into the root, then broadcast from it along the ring.
-
-    >>> chain_all_reduce(3, nbytes=100).sent_bytes()
-    array([100, 200, 100])
-    """
-    up = chain_reduce(world_size, nbytes, channels, root, chunks, itemsize=itemsize)
-    down = chain_broadcast(world_size, nbytes, channels, root, chunks, itemsize=itemsize)
-    return then(up, down, collective="all_reduce")
+chain_all_reduce = in_turn(chain_reduce, chain_broadcast)
 
 
 def chain_scatter(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
@@ -80,13 +70,7 @@ def chain_scatter(world_size: int, nbytes: int, root: int = 0, *, itemsize: int 
     return assemble("scatter", "chain", n, [moves], blocks(nbytes, n, itemsize), root=root)
 
 
-def chain_gather(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
-    """Gather along the ring into the root: the mirror image of the scatter.
-
-    >>> chain_gather(4, nbytes=400).received_bytes()
-    array([300, 200, 100,   0])
-    """
-    return mirrored(chain_scatter(world_size, nbytes, root, itemsize=itemsize), "gather", op=Op.COPY)
+chain_gather = mirror(chain_scatter, "gather", Op.COPY)
 
 
 def _previous(world_size: int, channels: int, root: int, order: Order) -> Int32:

@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.collectives.chain import chain_broadcast, chain_reduce
 from commsim.collectives.grid import node_grid
-from commsim.collectives.rows import Int64, blocks, mirrored, rows
+from commsim.collectives.rows import Int64, blocks, mirror, rows
 from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.sharp import Levels, SwitchTree, in_switches
 
@@ -69,17 +69,7 @@ def collnet_direct_reduce_scatter(
     return in_switches("reduce_scatter", "collnet_direct", world_size, parts, blocks(nbytes, world_size, itemsize))
 
 
-def collnet_direct_all_gather(
-    world_size: int,
-    nbytes: int,
-    ranks_per_node: int | None = None,
-    *,
-    switches: SwitchTree | None = None,
-    itemsize: int = 1,
-) -> Schedule:
-    """CollNetDirect all-gather: the mirror image of the reduce-scatter."""
-    forth = collnet_direct_reduce_scatter(world_size, nbytes, ranks_per_node, switches=switches, itemsize=itemsize)
-    return mirrored(forth, "all_gather", op=Op.COPY)
+collnet_direct_all_gather = mirror(collnet_direct_reduce_scatter, "all_gather", Op.COPY)
 
 
 def collnet_chain_all_reduce(

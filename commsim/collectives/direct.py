@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.rows import Int64, Rows, assemble, between_ranks, blocks, equal_blocks, mirrored, rows
-from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, then
+from commsim.collectives.rows import Int64, Rows, assemble, between_ranks, blocks, equal_blocks, in_turn, mirror, rows
+from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one
 
 
 def direct_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -18,13 +18,8 @@ def direct_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sch
     return assemble("all_gather", "direct", world_size, [_to_all(world_size)], blocks(nbytes, world_size, itemsize))
 
 
-def direct_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Every rank sends all others their block, in one step; the owners add.
-
-    >>> direct_reduce_scatter(4, nbytes=400).steps
-    1
-    """
-    return mirrored(direct_all_gather(world_size, nbytes, itemsize=itemsize), "reduce_scatter")
+direct_reduce_scatter = mirror(direct_all_gather, "reduce_scatter")
+"""Every rank sends all others their block, in one step; the owners add."""
 
 
 def one_shot_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -40,15 +35,8 @@ def one_shot_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> S
     return assemble("all_reduce", "direct_one_shot", world_size, [moves], blocks(nbytes, 1, itemsize))
 
 
-def two_shot_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Direct reduce-scatter, then direct all-gather: two steps, the bytes of a ring.
-
-    >>> two_shot_all_reduce(4, nbytes=400).sent_bytes()
-    array([600, 600, 600, 600])
-    """
-    scatter = direct_reduce_scatter(world_size, nbytes, itemsize=itemsize)
-    gather = direct_all_gather(world_size, nbytes, itemsize=itemsize)
-    return then(scatter, gather, collective="all_reduce", algorithm="direct_two_shot")
+two_shot_all_reduce = in_turn(direct_reduce_scatter, direct_all_gather, algorithm="direct_two_shot")
+"""Two steps, the bytes of a ring."""
 
 
 def direct_all_to_all(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from commsim.collectives.ring import ring_reduce_scatter
-from commsim.collectives.rows import Int64, Rows, assemble, blocks, mirrored, rows
-from commsim.collectives.schedule import Op, Schedule, split_evenly, then
+from commsim.collectives.rows import Int64, Rows, assemble, blocks, in_turn, mirror, rows
+from commsim.collectives.schedule import Op, Schedule, split_evenly
 from commsim.errors import ScheduleError
 
 
@@ -36,24 +36,12 @@ def hierarchical_reduce_scatter(
     return assemble("reduce_scatter", _name(levels), world_size, parts, blocks(nbytes, world_size, itemsize))
 
 
-def hierarchical_all_gather(
-    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, levels: int = 2, itemsize: int = 1
-) -> Schedule:
-    """All-gather along each rail, then in the node: the mirror image of the reduce-scatter."""
-    forth = hierarchical_reduce_scatter(world_size, nbytes, ranks_per_node, levels=levels, itemsize=itemsize)
-    return mirrored(forth, "all_gather", op=Op.COPY)
+hierarchical_all_gather = mirror(hierarchical_reduce_scatter, "all_gather", Op.COPY)
+"""All-gather along each rail, then in the node."""
 
 
-def hierarchical_all_reduce(
-    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, levels: int = 2, itemsize: int = 1
-) -> Schedule:
-    """Reduce-scatter in the node, all-reduce across nodes along each rail, all-gather in the node.
-
-    >>> hierarchical_all_reduce(8, nbytes=800, ranks_per_node=4).sent_bytes()
-    array([1400, 1400, 1400, 1400, 1400, 1400, 1400, 1400])
-    """
-    forth = hierarchical_reduce_scatter(world_size, nbytes, ranks_per_node, levels=levels, itemsize=itemsize)
-    return then(forth, mirrored(forth, "all_gather", op=Op.COPY), collective="all_reduce")
+hierarchical_all_reduce = in_turn(hierarchical_reduce_scatter, hierarchical_all_gather)
+"""Reduce-scatter in the node, all-reduce across nodes along each rail, all-gather in the node."""
 
 
 def torus_reduce_scatter(world_size: int, nbytes: int, dims: int | Sequence[int] = 2, *, itemsize: int = 1) -> Schedule:
@@ -75,19 +63,11 @@ def torus_reduce_scatter(world_size: int, nbytes: int, dims: int | Sequence[int]
     return assemble("reduce_scatter", f"torus_{axes}d", world_size, parts, sizes)
 
 
-def torus_all_gather(world_size: int, nbytes: int, dims: int | Sequence[int] = 2, *, itemsize: int = 1) -> Schedule:
-    """Multi-ring all-gather on a torus: the mirror image of the reduce-scatter."""
-    return mirrored(torus_reduce_scatter(world_size, nbytes, dims, itemsize=itemsize), "all_gather", op=Op.COPY)
+torus_all_gather = mirror(torus_reduce_scatter, "all_gather", Op.COPY)
 
 
-def torus_all_reduce(world_size: int, nbytes: int, dims: int | Sequence[int] = 2, *, itemsize: int = 1) -> Schedule:
-    """Multi-ring all-reduce on a torus: 2 * sum(d - 1) steps instead of the 2(n-1) of one ring.
-
-    >>> torus_all_reduce(16, nbytes=6400).steps, torus_all_reduce(16, nbytes=6400, dims=[2, 8]).steps
-    (12, 16)
-    """
-    forth = torus_reduce_scatter(world_size, nbytes, dims, itemsize=itemsize)
-    return then(forth, mirrored(forth, "all_gather", op=Op.COPY), collective="all_reduce")
+torus_all_reduce = in_turn(torus_reduce_scatter, torus_all_gather)
+"""2 * sum(d - 1) steps instead of the 2(n-1) of one ring."""
 
 
 def node_grid(world_size: int, ranks_per_node: int | None, levels: int = 2) -> tuple[int, ...]:

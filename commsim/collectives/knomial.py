@@ -12,7 +12,7 @@ import numpy as np
 
 from commsim.collectives.recursive import recursive_halving_reduce_scatter
 from commsim.collectives.ring import ring_all_gather
-from commsim.collectives.rows import Int64, assemble, blocks, mirrored, rows
+from commsim.collectives.rows import Int64, assemble, blocks, mirror, rows
 from commsim.collectives.schedule import Op, Schedule, at_least_one, then
 from commsim.errors import ScheduleError
 
@@ -50,13 +50,7 @@ def knomial_broadcast(world_size: int, nbytes: int, root: int = 0, radix: int = 
     return assemble("broadcast", name, world_size, [moves], blocks(nbytes, 1, itemsize), root=root)
 
 
-def knomial_reduce(world_size: int, nbytes: int, root: int = 0, radix: int = 2, *, itemsize: int = 1) -> Schedule:
-    """Reduce up a k-nomial tree: the mirror image of the broadcast.
-
-    >>> knomial_reduce(8, nbytes=100).sent_bytes()
-    array([  0, 100, 100, 100, 100, 100, 100, 100])
-    """
-    return mirrored(knomial_broadcast(world_size, nbytes, root, radix, itemsize=itemsize), "reduce")
+knomial_reduce = mirror(knomial_broadcast, "reduce")
 
 
 def knomial_scatter(world_size: int, nbytes: int, root: int = 0, radix: int = 2, *, itemsize: int = 1) -> Schedule:
@@ -75,13 +69,7 @@ def knomial_scatter(world_size: int, nbytes: int, root: int = 0, radix: int = 2,
     return assemble("scatter", name, n, [moves], blocks(nbytes, n, itemsize), root=root)
 
 
-def knomial_gather(world_size: int, nbytes: int, root: int = 0, radix: int = 2, *, itemsize: int = 1) -> Schedule:
-    """Gather up a k-nomial tree: the mirror image of the scatter, without sums.
-
-    >>> knomial_gather(8, nbytes=800).received_bytes()
-    array([700,   0, 100,   0, 300,   0, 100,   0])
-    """
-    return mirrored(knomial_scatter(world_size, nbytes, root, radix, itemsize=itemsize), "gather", op=Op.COPY)
+knomial_gather = mirror(knomial_scatter, "gather", Op.COPY)
 
 
 def knomial_all_reduce(world_size: int, nbytes: int, root: int = 0, radix: int = 2, *, itemsize: int = 1) -> Schedule:

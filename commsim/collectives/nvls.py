@@ -7,6 +7,9 @@ towards each rank carries the array once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from commsim.collectives.grid import node_grid
@@ -16,6 +19,31 @@ from commsim.collectives.tree import along_trees, double_binary_tree
 
 _AHEAD = 3
 """Pieces of its block that a rank has asked for before it has stored the first of them."""
+
+
+def _load_sums(n: int) -> list[Rows]:
+    at_least_one(ranks=n)
+    rank = np.arange(n)
+    return [
+        rows(0, rank[:, None], n, rank, op=Op.REDUCE, dst_buffer=Buffer.SCRATCH),
+        rows(1, n, rank, rank, src_buffer=Buffer.SCRATCH),
+    ]
+
+
+def _store_everywhere(n: int, step: int = 0) -> list[Rows]:
+    at_least_one(ranks=n)
+    rank = np.arange(n)
+    return [
+        rows(step, rank, n, rank, dst_buffer=Buffer.SCRATCH),
+        rows(step + 1, n, rank[:, None], rank, src_buffer=Buffer.SCRATCH),
+    ]
+
+
+def _half(
+    collective: str, moves: Callable[[int], list[Rows]], world_size: int, nbytes: int, *, itemsize: int = 1
+) -> Schedule:
+    frame = blocks(nbytes, world_size, itemsize)
+    return assemble(collective, "nvls", world_size, moves(world_size), frame, switches=1)
 
 
 def nvls_all_reduce(world_size: int, nbytes: int, channels: int = 1, chunks: int = 1, *, itemsize: int = 1) -> Schedule:
@@ -39,24 +67,12 @@ def nvls_all_reduce(world_size: int, nbytes: int, channels: int = 1, chunks: int
     return s.edit(after=np.stack([store[s.src_chunk[loads] - _AHEAD], loads], axis=1))
 
 
-def nvls_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """The first half of the all-reduce: every rank reads its block summed by the switch.
-
-    >>> nvls_reduce_scatter(4, nbytes=400).received_bytes()
-    array([ 100,  100,  100,  100, 1600])
-    """
-    parts = _load_sums(world_size)
-    return assemble("reduce_scatter", "nvls", world_size, parts, blocks(nbytes, world_size, itemsize), switches=1)
+nvls_reduce_scatter = partial(_half, "reduce_scatter", _load_sums)
+"""The first half of the all-reduce: every rank reads its block summed by the switch."""
 
 
-def nvls_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """The second half: every rank has its block stored at all ranks by the switch.
-
-    >>> nvls_all_gather(4, nbytes=400).sent_bytes()
-    array([ 100,  100,  100,  100, 1600])
-    """
-    parts = _store_everywhere(world_size)
-    return assemble("all_gather", "nvls", world_size, parts, blocks(nbytes, world_size, itemsize), switches=1)
+nvls_all_gather = partial(_half, "all_gather", _store_everywhere)
+"""The second half: every rank has its block stored at all ranks by the switch."""
 
 
 def nvls_tree_all_reduce(
@@ -91,21 +107,3 @@ def nvls_tree_all_reduce(
     ]
     sizes = split_evenly(blocks(nbytes, local, itemsize) // itemsize, 2).reshape(-1) * itemsize
     return assemble("all_reduce", "nvls_tree", world_size, parts, sizes, switches=nodes)
-
-
-def _load_sums(n: int) -> list[Rows]:
-    at_least_one(ranks=n)
-    rank = np.arange(n)
-    return [
-        rows(0, rank[:, None], n, rank, op=Op.REDUCE, dst_buffer=Buffer.SCRATCH),
-        rows(1, n, rank, rank, src_buffer=Buffer.SCRATCH),
-    ]
-
-
-def _store_everywhere(n: int, step: int = 0) -> list[Rows]:
-    at_least_one(ranks=n)
-    rank = np.arange(n)
-    return [
-        rows(step, rank, n, rank, dst_buffer=Buffer.SCRATCH),
-        rows(step + 1, n, rank[:, None], rank, src_buffer=Buffer.SCRATCH),
-    ]

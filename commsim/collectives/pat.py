@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.rows import Rows, assemble, blocks, mirrored, rows
+from commsim.collectives.rows import Rows, assemble, blocks, mirror, rows
 from commsim.collectives.schedule import Schedule, at_least_one
 from commsim.errors import ScheduleError
 
@@ -59,13 +59,7 @@ def pat_all_gather(world_size: int, nbytes: int, aggregation: int | None = None,
     return assemble("all_gather", "pat", n, parts, blocks(nbytes, n, itemsize))
 
 
-def pat_reduce_scatter(world_size: int, nbytes: int, aggregation: int | None = None, *, itemsize: int = 1) -> Schedule:
-    """Reduce-scatter: the mirror image of the all-gather.
-
-    >>> pat_reduce_scatter(5, nbytes=500).sent_bytes()
-    array([400, 400, 400, 400, 400])
-    """
-    return mirrored(pat_all_gather(world_size, nbytes, aggregation, itemsize=itemsize), "reduce_scatter")
+pat_reduce_scatter = mirror(pat_all_gather, "reduce_scatter")
 
 
 def _halvings(size: int, apart: int) -> list[int]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from commsim.collectives.grid import node_grid
 from commsim.collectives.knomial import knomial_edges
 from commsim.collectives.pairwise import pair_blocks
-from commsim.collectives.rows import Rows, assemble, between_ranks, blocks, equal_blocks, mirrored, only, rows
+from commsim.collectives.rows import Rows, assemble, between_ranks, blocks, equal_blocks, mirror, only, rows
 from commsim.collectives.schedule import Buffer, Schedule
 
 
@@ -31,11 +31,8 @@ def hierarchical_broadcast(
     return assemble("broadcast", "hierarchical", world_size, [across, inside], frame, root=root)
 
 
-def hierarchical_reduce(
-    world_size: int, nbytes: int, root: int = 0, ranks_per_node: int | None = None, *, itemsize: int = 1
-) -> Schedule:
-    """Binomial tree in each node, then one over nodes along the root's rail: the mirror image."""
-    return mirrored(hierarchical_broadcast(world_size, nbytes, root, ranks_per_node, itemsize=itemsize), "reduce")
+hierarchical_reduce = mirror(hierarchical_broadcast, "reduce")
+"""Binomial tree in each node, then one over nodes along the root's rail."""
 
 
 def hierarchical_all_to_all(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from commsim.collectives.rows import Int64, Rows, assemble, blocks, mirrored, only, rows
+from commsim.collectives.rows import Int64, Rows, assemble, blocks, mirror, mirrored, only, rows
 from commsim.collectives.schedule import Op, Schedule, at_least_one, then
 
 Partners = Callable[[int], Int64]
@@ -48,7 +49,7 @@ def halving_partners(ranks: int) -> Int64:
     return doubling_partners(ranks)[::-1]
 
 
-def swap_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
+def swap_all_reduce(algorithm: str, partners: Partners, world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
     """Swap and add the whole array with each partner in turn: latency-optimal."""
     folded = fold(world_size)
     swaps = partners(folded.active.size)
@@ -62,7 +63,9 @@ def swap_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Part
     return assemble("all_reduce", algorithm, world_size, parts, blocks(nbytes, 1, itemsize))
 
 
-def swap_reduce_scatter(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
+def swap_reduce_scatter(
+    algorithm: str, partners: Partners, world_size: int, nbytes: int, *, itemsize: int = 1
+) -> Schedule:
     """Swap halves, quarters, ... with each partner in turn; a folded rank adds its own block itself at the end."""
     folded = fold(world_size)
     swaps = partners(folded.active.size)
@@ -76,13 +79,13 @@ def swap_reduce_scatter(algorithm: str, world_size: int, nbytes: int, partners: 
     return assemble("reduce_scatter", algorithm, world_size, parts, blocks(nbytes, world_size, itemsize))
 
 
-def swap_all_gather(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
-    """The mirror image of the reduce-scatter: a folded rank hands over its block and gets all others at the end."""
-    forth = swap_reduce_scatter(algorithm, world_size, nbytes, partners, itemsize)
-    return mirrored(forth, "all_gather", op=Op.COPY)
+swap_all_gather = mirror(swap_reduce_scatter, "all_gather", Op.COPY)
+"""A folded rank hands over its block and gets all others at the end."""
 
 
-def swap_halves_all_reduce(algorithm: str, world_size: int, nbytes: int, partners: Partners, itemsize: int) -> Schedule:
+def swap_halves_all_reduce(
+    algorithm: str, partners: Partners, world_size: int, nbytes: int, *, itemsize: int = 1
+) -> Schedule:
     """Reduce-scatter and all-gather by swaps among p ranks, p blocks; folded ranks hand over the whole array."""
     folded = fold(world_size)
     p = folded.active.size
@@ -117,37 +120,17 @@ def _halves(folded: FoldedRanks, partners: Int64) -> list[Rows]:
     return parts
 
 
-def recursive_doubling_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """All-reduce in log2(p) swaps of the whole array, two steps more when ranks are folded.
-
-    >>> recursive_doubling_all_reduce(6, nbytes=100).sent_bytes()
-    array([100, 300, 100, 300, 200, 200])
-    """
-    return swap_all_reduce("recursive_doubling", world_size, nbytes, doubling_partners, itemsize)
+recursive_doubling_all_reduce = partial(swap_all_reduce, "recursive_doubling", doubling_partners)
+"""log2(p) swaps of the whole array, two steps more when ranks are folded."""
 
 
-def rabenseifner_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Recursive halving, then recursive doubling: 2 log2(p) steps, 2(p-1)/p * nbytes per rank that is not folded.
-
-    >>> rabenseifner_all_reduce(4, nbytes=400).sent_bytes()
-    array([600, 600, 600, 600])
-    """
-    return swap_halves_all_reduce("rabenseifner", world_size, nbytes, halving_partners, itemsize)
+rabenseifner_all_reduce = partial(swap_halves_all_reduce, "rabenseifner", halving_partners)
+"""Recursive halving, then recursive doubling: 2 log2(p) steps, 2(p-1)/p * nbytes per rank that is not folded."""
 
 
-def recursive_halving_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Reduce-scatter in log2(p) swaps, with the farthest partner and half the array first.
-
-    >>> recursive_halving_reduce_scatter(4, nbytes=400).sent_bytes()
-    array([300, 300, 300, 300])
-    """
-    return swap_reduce_scatter("recursive_halving", world_size, nbytes, halving_partners, itemsize)
+recursive_halving_reduce_scatter = partial(swap_reduce_scatter, "recursive_halving", halving_partners)
+"""log2(p) swaps, with the farthest partner and half the array first."""
 
 
-def recursive_doubling_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """All-gather in log2(p) swaps, with the nearest partner and one block first.
-
-    >>> recursive_doubling_all_gather(4, nbytes=400).sent_bytes()
-    array([300, 300, 300, 300])
-    """
-    return swap_all_gather("recursive_doubling", world_size, nbytes, halving_partners, itemsize)
+recursive_doubling_all_gather = partial(swap_all_gather, "recursive_doubling", halving_partners)
+"""log2(p) swaps, with the nearest partner and one block first."""

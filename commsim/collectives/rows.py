@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.schedule import Buffer, Op, Schedule, elements, split_evenly
+from commsim.collectives.schedule import Buffer, Op, Schedule, elements, split_evenly, then
 from commsim.errors import ScheduleError
 
 Ints = npt.NDArray[np.integer[Any]]
 Int64 = npt.NDArray[np.int64]
 Rows = dict[str, Int64]
+P = ParamSpec("P")
 
 
 def rows(
@@ -104,6 +105,27 @@ def mirrored(schedule: Schedule, collective: str, *, op: Op = Op.REDUCE, **field
         dst_buffer=s.src_buffer,
         **fields,
     )
+
+
+def mirror(builder: Callable[P, Schedule], collective: str, op: Op = Op.REDUCE) -> Callable[P, Schedule]:
+    """The builder of the mirror images (see `mirrored`) of what ``builder`` builds."""
+
+    def build(*args: P.args, **options: P.kwargs) -> Schedule:
+        return mirrored(builder(*args, **options), collective, op=op)
+
+    return build
+
+
+def in_turn(
+    first: Callable[P, Schedule], second: Callable[P, Schedule], collective: str = "all_reduce", algorithm: str = ""
+) -> Callable[P, Schedule]:
+    """The builder of what two builders build of the same arguments, one after the other (see `then`)."""
+
+    def build(*args: P.args, **options: P.kwargs) -> Schedule:
+        one, two = first(*args, **options), second(*args, **options)
+        return then(one, two, collective=collective, algorithm=algorithm)
+
+    return build
 
 
 def spread(schedule: Schedule, channels: int = 1, chunks: int = 1, *, itemsize: int = 1) -> Schedule:

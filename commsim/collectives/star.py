@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.rows import assemble, blocks, mirrored, rows
-from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, then
+from commsim.collectives.rows import assemble, blocks, in_turn, mirror, mirrored, rows
+from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one
 
 
 def flat_broadcast(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
@@ -29,24 +29,14 @@ def flat_scatter(world_size: int, nbytes: int, root: int = 0, *, itemsize: int =
     return assemble("scatter", "flat", world_size, [moves], blocks(nbytes, world_size, itemsize), root=root)
 
 
-def flat_reduce(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
-    """Every other rank sends its array to the root, which adds."""
-    return mirrored(flat_broadcast(world_size, nbytes, root, itemsize=itemsize), "reduce")
+flat_reduce = mirror(flat_broadcast, "reduce")
 
 
-def flat_gather(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
-    """Every other rank sends its block to the root."""
-    return mirrored(flat_scatter(world_size, nbytes, root, itemsize=itemsize), "gather", op=Op.COPY)
+flat_gather = mirror(flat_scatter, "gather", Op.COPY)
 
 
-def flat_all_reduce(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:
-    """Parameter server that is one of the ranks: (n-1) * nbytes into the root and out of it.
-
-    >>> flat_all_reduce(4, nbytes=100).received_bytes()
-    array([300, 100, 100, 100])
-    """
-    up = flat_reduce(world_size, nbytes, root, itemsize=itemsize)
-    return then(up, flat_broadcast(world_size, nbytes, root, itemsize=itemsize), collective="all_reduce")
+flat_all_reduce = in_turn(flat_reduce, flat_broadcast)
+"""Parameter server that is one of the ranks: (n-1) * nbytes into the root and out of it."""
 
 
 def flat_reduce_scatter(world_size: int, nbytes: int, root: int = 0, *, itemsize: int = 1) -> Schedule:

@@ -9,6 +9,8 @@ recursive doubling (the paper has a form of its own for even counts, which is no
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from commsim.collectives.recursive import (
@@ -18,7 +20,6 @@ from commsim.collectives.recursive import (
     swap_reduce_scatter,
 )
 from commsim.collectives.rows import Int64
-from commsim.collectives.schedule import Schedule
 
 
 def swing_partners(ranks: int) -> Int64:
@@ -34,37 +35,17 @@ def swing_partners(ranks: int) -> Int64:
     return np.where(rank % 2 == 0, rank + distance, rank - distance) % ranks
 
 
-def swing_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Bandwidth-optimal Swing: halves with the nearest partner first, 2 log2(p) steps.
-
-    >>> swing_all_reduce(8, nbytes=800).sent_bytes()
-    array([1400, 1400, 1400, 1400, 1400, 1400, 1400, 1400])
-    """
-    return swap_halves_all_reduce("swing", world_size, nbytes, swing_partners, itemsize)
+swing_all_reduce = partial(swap_halves_all_reduce, "swing", swing_partners)
+"""Bandwidth-optimal: halves with the nearest partner first, 2 log2(p) steps."""
 
 
-def swing_latency_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Latency-optimal Swing: the whole array with every partner, log2(p) steps.
-
-    >>> swing_latency_all_reduce(8, nbytes=100).sent_bytes()
-    array([300, 300, 300, 300, 300, 300, 300, 300])
-    """
-    return swap_all_reduce("swing_latency", world_size, nbytes, swing_partners, itemsize)
+swing_latency_all_reduce = partial(swap_all_reduce, "swing_latency", swing_partners)
+"""Latency-optimal: the whole array with every partner, log2(p) steps."""
 
 
-def swing_reduce_scatter(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """Reduce-scatter by Swing, the nearest partner and half the array first.
-
-    >>> swing_reduce_scatter(8, nbytes=800).sent_bytes()
-    array([700, 700, 700, 700, 700, 700, 700, 700])
-    """
-    return swap_reduce_scatter("swing", world_size, nbytes, swing_partners, itemsize)
+swing_reduce_scatter = partial(swap_reduce_scatter, "swing", swing_partners)
+"""The nearest partner and half the array first."""
 
 
-def swing_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """All-gather by Swing, the nearest partner and half the array last.
-
-    >>> swing_all_gather(8, nbytes=800).sent_bytes()
-    array([700, 700, 700, 700, 700, 700, 700, 700])
-    """
-    return swap_all_gather("swing", world_size, nbytes, swing_partners, itemsize)
+swing_all_gather = partial(swap_all_gather, "swing", swing_partners)
+"""The nearest partner and half the array last."""

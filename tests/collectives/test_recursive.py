@@ -89,4 +89,4 @@ def test_the_farthest_partner_gets_half_of_the_array_and_swing_gives_it_to_the_n
 def test_partners_whose_blocks_overlap_are_caught_by_the_checker() -> None:
     same = np.array([[1, 0, 3, 2], [1, 0, 3, 2]])
     with pytest.raises(ScheduleError, match=r"already holds rank|without rank"):
-        check(swap_reduce_scatter("wrong", 4, 16, lambda _: same, 1))
+        check(swap_reduce_scatter("wrong", lambda _: same, 4, 16))
