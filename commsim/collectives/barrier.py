@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from commsim.collectives.chain import chain_broadcast, chain_reduce
+from commsim.collectives.chain import chain_all_reduce
 from commsim.collectives.knomial import knomial_all_reduce
 from commsim.collectives.recursive import recursive_doubling_all_reduce
-from commsim.collectives.rows import assemble, blocks, rows
-from commsim.collectives.schedule import Op, Schedule, at_least_one, then
+from commsim.collectives.rows import P, assemble, blocks, rows
+from commsim.collectives.schedule import Op, Schedule, at_least_one
+from commsim.collectives.sharp import sharp_all_reduce
 from commsim.collectives.star import flat_all_reduce
 
 
@@ -26,28 +29,21 @@ def dissemination_barrier(world_size: int, nbytes: int = 0, *, itemsize: int = 1
     return assemble("barrier", "dissemination", world_size, [moves], blocks(nbytes, 1, itemsize))
 
 
-def recursive_doubling_barrier(world_size: int, nbytes: int = 0, *, itemsize: int = 1) -> Schedule:
-    """Swaps with a partner per step, ranks beyond the power of two folded."""
-    return recursive_doubling_all_reduce(world_size, nbytes, itemsize=itemsize).edit(collective="barrier")
+def _as_barrier(builder: Callable[P, Schedule], algorithm: str = "") -> Callable[P, Schedule]:
+    """What is an all-reduce of a token."""
+
+    def build(*args: P.args, **options: P.kwargs) -> Schedule:
+        s = builder(*args, **options)
+        return s.edit(collective="barrier", algorithm=algorithm or s.algorithm)
+
+    return build
 
 
-def binomial_barrier(world_size: int, nbytes: int = 0, root: int = 0, *, itemsize: int = 1) -> Schedule:
-    """Tokens up a binomial tree, and the release down."""
-    both_ways = knomial_all_reduce(world_size, nbytes, root, itemsize=itemsize)
-    return both_ways.edit(collective="barrier", algorithm="binomial")
-
-
-def flat_barrier(world_size: int, nbytes: int = 0, root: int = 0, *, itemsize: int = 1) -> Schedule:
-    """Every rank reports to the root, which releases all."""
-    return flat_all_reduce(world_size, nbytes, root, itemsize=itemsize).edit(collective="barrier")
-
-
-def ring_barrier(world_size: int, nbytes: int = 0, root: int = 0, *, itemsize: int = 1) -> Schedule:
-    """A token twice round the ring, up to the rank before the root."""
-    round_ = chain_reduce(world_size, nbytes, root=root, itemsize=itemsize)
-    return then(
-        round_,
-        chain_broadcast(world_size, nbytes, root=root, itemsize=itemsize),
-        collective="barrier",
-        algorithm="ring",
-    )
+recursive_doubling_barrier = _as_barrier(recursive_doubling_all_reduce)
+sharp_barrier = _as_barrier(sharp_all_reduce)
+flat_barrier = _as_barrier(flat_all_reduce)
+"""Every rank reports to the root, which releases all."""
+binomial_barrier = _as_barrier(knomial_all_reduce, "binomial")
+"""Tokens up a binomial tree, and the release down."""
+ring_barrier = _as_barrier(chain_all_reduce, "ring")
+"""A token twice round the ring, up to the rank before the root."""

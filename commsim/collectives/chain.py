@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from commsim.collectives.ring import Order, ring_orders
 from commsim.collectives.rows import assemble, blocks, in_turn, mirror, rows
 from commsim.collectives.schedule import Op, Schedule, at_least_one, check_root
-from commsim.collectives.tree import Int32, along_trees
+from commsim.collectives.tree import along_trees
 
 
-def chain_broadcast(
+def _chain(
+    collective: str,
     world_size: int,
     nbytes: int,
     channels: int = 1,
@@ -20,36 +23,24 @@ def chain_broadcast(
     itemsize: int = 1,
     order: Order = None,
 ) -> Schedule:
-    """Broadcast along the ring from the root; the rank before the root in ring order sends nothing.
+    """Along the ring from the root or into it; the rank before the root sends nothing, or that after it starts.
 
     ``order`` is as for ``ring_all_reduce``; each channel cuts its share into ``chunks`` pieces.
 
-    >>> chain_broadcast(3, nbytes=100, root=1).sent_bytes()
-    array([  0, 100, 100])
-    """
-    parent = _previous(world_size, channels, root, order)
-    return along_trees("broadcast", "chain", parent, nbytes, chunks, itemsize=itemsize)
-
-
-def chain_reduce(
-    world_size: int,
-    nbytes: int,
-    channels: int = 1,
-    root: int = 0,
-    chunks: int = 1,
-    *,
-    itemsize: int = 1,
-    order: Order = None,
-) -> Schedule:
-    """Reduce along the ring into the root; the rank after the root in ring order starts.
-
-    >>> chain_reduce(3, nbytes=100, root=1).sent_bytes()
-    array([100,   0, 100])
+    >>> chain_broadcast(3, nbytes=100, root=1).sent_bytes(), chain_reduce(3, nbytes=100, root=1).sent_bytes()
+    (array([  0, 100, 100]), array([100,   0, 100]))
     """
     at_least_one(world_size=world_size, channels=channels)
-    backwards = ring_orders(order, world_size, channels)[:, ::-1]
-    parent = _previous(world_size, channels, root, backwards)
-    return along_trees("reduce", "chain", parent, nbytes, chunks, itemsize=itemsize)
+    check_root(root, world_size)
+    rings = ring_orders(order, world_size, channels)
+    parent = np.empty_like(rings)
+    np.put_along_axis(parent, rings, np.roll(rings, 1 if collective == "broadcast" else -1, axis=1), axis=1)
+    parent[:, root] = -1
+    return along_trees(collective, "chain", parent, nbytes, chunks, itemsize=itemsize)
+
+
+chain_broadcast = partial(_chain, "broadcast")
+chain_reduce = partial(_chain, "reduce")
 
 
 chain_all_reduce = in_turn(chain_reduce, chain_broadcast)
@@ -71,14 +62,3 @@ def chain_scatter(world_size: int, nbytes: int, root: int = 0, *, itemsize: int 
 
 
 chain_gather = mirror(chain_scatter, "gather", Op.COPY)
-
-
-def _previous(world_size: int, channels: int, root: int, order: Order) -> Int32:
-    """The rank before each rank in its channel's ring, (channels, world_size); -1 for the root."""
-    at_least_one(world_size=world_size, channels=channels)
-    check_root(root, world_size)
-    rings = ring_orders(order, world_size, channels)
-    parent = np.empty_like(rings)
-    np.put_along_axis(parent, rings, np.roll(rings, 1, axis=1), axis=1)
-    parent[:, root] = -1
-    return parent

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.collectives.rows import Int64, Rows, assemble, between_ranks, blocks, equal_blocks, in_turn, mirror, rows
-from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one
+from commsim.collectives.pairwise import nccl_rounds
+from commsim.collectives.rows import Rows, assemble, between_ranks, blocks, in_turn, mirror, rows
+from commsim.collectives.schedule import Op, Schedule, at_least_one
+
+
+def _to_all(world_size: int) -> Rows:
+    """Block r from rank r to every other rank, the next one first: otherwise the port of rank 0 was the bottleneck."""
+    rank = np.arange(world_size)
+    return rows(0, rank, nccl_rounds(world_size)[1:], rank)
 
 
 def direct_all_gather(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -39,20 +46,6 @@ two_shot_all_reduce = in_turn(direct_reduce_scatter, direct_all_gather, algorith
 """Two steps, the bytes of a ring."""
 
 
-def direct_all_to_all(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
-    """All blocks at once; the own block is a copy within the rank.
-
-    >>> direct_all_to_all(4, nbytes=400).sent_bytes()
-    array([300, 300, 300, 300])
-    """
-    at_least_one(ranks=world_size)
-    rank = np.arange(world_size)
-    target = _in_turn(world_size)
-    moves = rows(0, rank, target, target, to=rank, src_buffer=Buffer.INPUT)
-    frame = equal_blocks(nbytes, world_size, itemsize)
-    return assemble("all_to_all", "direct", world_size, [moves], frame, in_place=False)
-
-
 def direct_send_recv(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
     """Every rank sends its array to the next rank, the last one to rank 0, as nccl-tests' sendrecv does.
 
@@ -63,18 +56,3 @@ def direct_send_recv(world_size: int, nbytes: int, *, itemsize: int = 1) -> Sche
     rank = np.arange(world_size)
     moves = between_ranks(rows(0, rank, (rank + 1) % world_size, 0))
     return assemble("send_recv", "direct", world_size, [moves], blocks(nbytes, 1, itemsize))
-
-
-def _to_all(world_size: int) -> Rows:
-    """Block r from rank r to every other rank."""
-    rank = np.arange(world_size)
-    return rows(0, rank, _in_turn(world_size)[1:], rank)
-
-
-def _in_turn(world_size: int) -> Int64:
-    """The rank that each rank sends to at every distance, (distances, ranks).
-
-    Rows of a step leave a rank one after the other: if all began with rank 0, its port would be the bottleneck.
-    """
-    turn: Int64 = (np.arange(world_size) + np.arange(world_size)[:, None]) % world_size
-    return turn

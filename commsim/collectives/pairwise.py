@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,19 +40,26 @@ def nccl_rounds(world_size: int, ranks_per_node: int | None = None) -> Int64:
     return to.reshape(-1, world_size)
 
 
-def pairwise_all_to_all(
-    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, itemsize: int = 1
+def _all_to_all(
+    algorithm: str, world_size: int, nbytes: int, ranks_per_node: int | None = None, *, itemsize: int = 1
 ) -> Schedule:
-    """All-to-all with one partner per round, n rounds of which the first is a copy within the rank.
+    """All-to-all with one partner per round, n rounds, or all at once; the own block is a copy within the rank.
 
-    >>> pairwise_all_to_all(4, nbytes=400).steps
-    4
+    >>> pairwise_all_to_all(4, nbytes=400).steps, direct_all_to_all(4, nbytes=400).steps
+    (4, 1)
     """
-    to = nccl_rounds(world_size, ranks_per_node)
-    rank = np.arange(world_size)
-    moves = rows(np.arange(world_size)[:, None], rank, to, to, to=rank, src_buffer=Buffer.INPUT)
+    to, rank = nccl_rounds(world_size, ranks_per_node), np.arange(world_size)
+    moves = rows(_step(algorithm, world_size), rank, to, to, to=rank, src_buffer=Buffer.INPUT)
     frame = equal_blocks(nbytes, world_size, itemsize)
-    return assemble("all_to_all", "pairwise", world_size, [moves], frame, in_place=False)
+    return assemble("all_to_all", algorithm, world_size, [moves], frame, in_place=False)
+
+
+def _step(algorithm: str, rounds: int) -> Int64:
+    return np.arange(rounds)[:, None] * (algorithm == "pairwise")
+
+
+pairwise_all_to_all = partial(_all_to_all, "pairwise")
+direct_all_to_all = partial(_all_to_all, "direct")
 
 
 def ring_all_to_all(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
@@ -92,7 +100,8 @@ def pair_blocks(world_size: int, nbytes: int, counts: npt.ArrayLike | None, item
     return given.reshape(-1) * itemsize
 
 
-def pairwise_all_to_all_v(
+def _all_to_all_v(
+    algorithm: str,
     world_size: int,
     nbytes: int,
     ranks_per_node: int | None = None,
@@ -100,22 +109,16 @@ def pairwise_all_to_all_v(
     counts: npt.ArrayLike | None = None,
     itemsize: int = 1,
 ) -> Schedule:
-    """All-to-all of unequal blocks in rounds; ``counts[s, r]`` elements go from rank s to rank r.
+    """All-to-all of unequal blocks in rounds or at once; ``counts[s, r]`` elements go from rank s to rank r.
 
     >>> pairwise_all_to_all_v(2, nbytes=10, counts=[[1, 2], [3, 4]]).sent_bytes()
     array([2, 3])
     """
-    to = nccl_rounds(world_size, ranks_per_node)
-    moves = rows(np.arange(world_size)[:, None], np.arange(world_size), to, np.arange(world_size) * world_size + to)
+    to, rank = nccl_rounds(world_size, ranks_per_node), np.arange(world_size)
+    moves = rows(_step(algorithm, world_size), rank, to, rank * world_size + to)
     frame = pair_blocks(world_size, nbytes, counts, itemsize)
-    return assemble("all_to_all_v", "pairwise", world_size, [between_ranks(moves)], frame)
+    return assemble("all_to_all_v", algorithm, world_size, [between_ranks(moves)], frame)
 
 
-def direct_all_to_all_v(
-    world_size: int, nbytes: int, *, counts: npt.ArrayLike | None = None, itemsize: int = 1
-) -> Schedule:
-    """All-to-all of unequal blocks, all in one step; ``counts`` as for ``pairwise_all_to_all_v``."""
-    frame = pair_blocks(world_size, nbytes, counts, itemsize)
-    rank, target = np.arange(world_size), nccl_rounds(world_size)
-    moves = rows(0, rank, target, rank * world_size + target)
-    return assemble("all_to_all_v", "direct", world_size, [between_ranks(moves)], frame)
+pairwise_all_to_all_v = partial(_all_to_all_v, "pairwise")
+direct_all_to_all_v = partial(_all_to_all_v, "direct")

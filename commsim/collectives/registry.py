@@ -207,7 +207,7 @@ _GATHER = {
 }
 _ALL_TO_ALL = {
     "pairwise": _plain("one partner per round, in NCCL's order", pairwise.pairwise_all_to_all, NODES),
-    "direct": _plain("all blocks at once", direct.direct_all_to_all),
+    "direct": _plain("all blocks at once", pairwise.direct_all_to_all),
     "ring": _plain("blocks from rank to rank round a ring", pairwise.ring_all_to_all),
     "bruck": _plain("a hop of 2^t per bit of the distance", bruck.bruck_all_to_all),
     "hierarchical": _plain("in the node, then along rails (PXN)", rails.hierarchical_all_to_all, NODES),
@@ -224,7 +224,7 @@ _BARRIER = {
     "binomial": _plain("binomial tree up and down", barrier.binomial_barrier, ROOT),
     "flat": _plain("every rank to the root and back", barrier.flat_barrier, ROOT),
     "ring": _plain("a token twice round a ring", barrier.ring_barrier, ROOT),
-    "sharp": _plain("tree of switches", sharp.sharp_barrier, adds_in="network"),
+    "sharp": _plain("tree of switches", barrier.sharp_barrier, adds_in="network"),
 }
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {

@@ -23,7 +23,8 @@ Int64 = npt.NDArray[np.int64]
 Order = Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.integer] | None
 
 
-def ring_all_reduce(
+def _ring(
+    collective: str,
     world_size: int,
     nbytes: int,
     channels: int = 1,
@@ -32,118 +33,28 @@ def ring_all_reduce(
     *,
     pipeline: int = 1,
 ) -> Schedule:
-    """Ring all-reduce: a reduce-scatter pass, then an all-gather pass, in 2(n-1) steps.
+    """The ring all-reduce, or its first n - 1 steps, which reduce, or the others, which copy.
 
-    Each rank sends 2(n-1)/n * nbytes when n divides the element count (Patarasuk & Yuan 2009), otherwise
-    twice the message less the two blocks that it never sends; all ranks together send 2(n-1) * nbytes.
+    In an all-reduce each rank sends 2(n-1)/n * nbytes when n divides the element count (Patarasuk & Yuan 2009),
+    otherwise twice the message less the two blocks that it never sends; all ranks together send 2(n-1) * nbytes.
+    Within a step rows run over (channel, piece, block), so that the next hop of a chunk stands one step's rows
+    further down.
 
     Parameters
     ----------
     order : ranks along the ring, one list for all channels or one list per channel; 0, 1, 2, ... by default.
     pipeline : pieces per block and channel, which follow each other round the ring independently.
 
-    >>> ring_all_reduce(4, nbytes=4096).sent_bytes()
-    array([6144, 6144, 6144, 6144])
+    >>> ring_all_reduce(4, nbytes=4096).sent_bytes(), ring_all_gather(4, nbytes=4096).sent_bytes()
+    (array([6144, 6144, 6144, 6144]), array([3072, 3072, 3072, 3072]))
     >>> ring_all_reduce(3, nbytes=4).sent_bytes()   # blocks of 2, 1 and 1 bytes
     array([5, 6, 5])
     """
-    chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
-    return _ring("all_reduce", ring_orders(order, world_size, channels), pipeline, chunk_bytes)
-
-
-def stepwise_ring_all_reduce(
-    world_size: int,
-    nbytes: int,
-    channels: int = 1,
-    itemsize: int = 1,
-    order: Order = None,
-    *,
-    pipeline: int = 1,
-) -> Schedule:
-    """The ring all-reduce of a program that waits for both its send and its receive before the next step.
-
-    The rows of `ring_all_reduce`, and a rank's next row starts only when its last has arrived. So the slowest hop sets
-    the pace of all, where the plain ring hides it behind the others.
-
-    >>> stepwise_ring_all_reduce(4, nbytes=4096).after.shape
-    (20, 2)
-    """
-    ring = ring_all_reduce(world_size, nbytes, channels, itemsize, order, pipeline=pipeline)
-    per_step = channels * pipeline * world_size
-    row = np.arange(max(ring.rows - per_step, 0), dtype=np.int64)
-    # Block j leaves position j + 1 + s in step s, so the next row of a rank carries the block before.
-    block = row % world_size
-    following = row + per_step - 1 + world_size * (block == 0)
-    return ring.edit(algorithm="ring_stepwise", after=np.stack([row, following], axis=1))
-
-
-def ring_reduce_scatter(
-    world_size: int,
-    nbytes: int,
-    channels: int = 1,
-    itemsize: int = 1,
-    order: Order = None,
-    *,
-    pipeline: int = 1,
-) -> Schedule:
-    """Ring reduce-scatter of an array of ``nbytes`` in n-1 steps: rank r ends with block r of the sum.
-
-    >>> ring_reduce_scatter(4, nbytes=4096).sent_bytes()
-    array([3072, 3072, 3072, 3072])
-    """
-    chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
-    return _ring("reduce_scatter", ring_orders(order, world_size, channels), pipeline, chunk_bytes)
-
-
-def ring_all_gather(
-    world_size: int,
-    nbytes: int,
-    channels: int = 1,
-    itemsize: int = 1,
-    order: Order = None,
-    *,
-    pipeline: int = 1,
-) -> Schedule:
-    """Ring all-gather in n-1 steps: rank r starts with block r of the result of ``nbytes``.
-
-    >>> ring_all_gather(4, nbytes=4096).received_bytes()
-    array([3072, 3072, 3072, 3072])
-    """
-    chunk_bytes = block_chunks(nbytes, itemsize, world_size, channels, pipeline)
-    return _ring("all_gather", ring_orders(order, world_size, channels), pipeline, chunk_bytes)
-
-
-def ring_orders(order: Order, world_size: int, channels: int) -> Int32:
-    """Ranks by ring position, (channels, world_size); each channel must visit every rank once."""
-    given = np.arange(world_size) if order is None else np.asarray(order)
-    if given.shape not in {(world_size,), (channels, world_size)}:
-        raise ScheduleError(
-            f"ring order has the shape {given.shape}, expected ({world_size},) or ({channels}, {world_size})"
-        )
-    rings = np.broadcast_to(given, (channels, world_size))
-    wrong = np.flatnonzero((np.sort(rings, axis=1) != np.arange(world_size)).any(axis=1))
-    if wrong.size:
-        raise ScheduleError(f"ring order of channel {wrong[0]} does not visit each rank of 0..{world_size - 1} once")
-    return rings.astype(np.int32)
-
-
-def block_chunks(nbytes: int, itemsize: int, blocks: int, channels: int, pipeline: int) -> Int64:
-    """Bytes of chunk (block * channels + channel) * pipeline + piece, as even as whole elements allow.
-
-    Blocks are split first, so equal blocks give equal chunks at every rank whatever the number of channels.
-    """
-    at_least_one(ranks=blocks, channels=channels, pipeline=pipeline)
-    counts = split_evenly(split_evenly(split_evenly(elements(nbytes, itemsize), blocks), channels), pipeline)
-    return counts.reshape(-1) * itemsize
-
-
-def _ring(collective: str, rings: Int32, pipeline: int, chunk_bytes: Int64) -> Schedule:
-    """The ring all-reduce, or its first n - 1 steps, which reduce, or the others, which copy.
-
-    Within a step rows run over (channel, piece, block), so that the next hop of a chunk stands one step's
-    rows further down.
-    """
-    channels, n = rings.shape
+    at_least_one(ranks=world_size, channels=channels, pipeline=pipeline)
+    # Blocks are split first, so equal blocks give equal chunks at every rank whatever the number of channels.
+    counts = split_evenly(split_evenly(split_evenly(elements(nbytes, itemsize), world_size), channels), pipeline)
+    rings = ring_orders(order, world_size, channels)
+    n = world_size
     span = range(n - 1 if collective == "all_gather" else 0, n - 1 if collective == "reduce_scatter" else 2 * (n - 1))
     shape = (len(span), channels, pipeline, n)
     rows = len(span) * channels * pipeline * n
@@ -177,9 +88,54 @@ def _ring(collective: str, rings: Int32, pipeline: int, chunk_bytes: Int64) -> S
         dst_chunk=slot,
         step=spread(number - span.start, np.int32),
         channel=spread(np.arange(channels, dtype=np.int32)[:, None, None], np.int32),
-        chunk_bytes=chunk_bytes,
+        chunk_bytes=counts.reshape(-1) * itemsize,
         known_dependencies=partial(ring_dependencies, rows, channels * pipeline * n),
     )
+
+
+ring_all_reduce = partial(_ring, "all_reduce")
+ring_reduce_scatter = partial(_ring, "reduce_scatter")
+ring_all_gather = partial(_ring, "all_gather")
+
+
+def stepwise_ring_all_reduce(
+    world_size: int,
+    nbytes: int,
+    channels: int = 1,
+    itemsize: int = 1,
+    order: Order = None,
+    *,
+    pipeline: int = 1,
+) -> Schedule:
+    """The ring all-reduce of a program that waits for both its send and its receive before the next step.
+
+    The rows of `ring_all_reduce`, and a rank's next row starts only when its last has arrived. So the slowest hop sets
+    the pace of all, where the plain ring hides it behind the others.
+
+    >>> stepwise_ring_all_reduce(4, nbytes=4096).after.shape
+    (20, 2)
+    """
+    ring = ring_all_reduce(world_size, nbytes, channels, itemsize, order, pipeline=pipeline)
+    per_step = channels * pipeline * world_size
+    row = np.arange(max(ring.rows - per_step, 0), dtype=np.int64)
+    # Block j leaves position j + 1 + s in step s, so the next row of a rank carries the block before.
+    block = row % world_size
+    following = row + per_step - 1 + world_size * (block == 0)
+    return ring.edit(algorithm="ring_stepwise", after=np.stack([row, following], axis=1))
+
+
+def ring_orders(order: Order, world_size: int, channels: int) -> Int32:
+    """Ranks by ring position, (channels, world_size); each channel must visit every rank once."""
+    given = np.arange(world_size) if order is None else np.asarray(order)
+    if given.shape not in {(world_size,), (channels, world_size)}:
+        raise ScheduleError(
+            f"ring order has the shape {given.shape}, expected ({world_size},) or ({channels}, {world_size})"
+        )
+    rings = np.broadcast_to(given, (channels, world_size))
+    wrong = np.flatnonzero((np.sort(rings, axis=1) != np.arange(world_size)).any(axis=1))
+    if wrong.size:
+        raise ScheduleError(f"ring order of channel {wrong[0]} does not visit each rank of 0..{world_size - 1} once")
+    return rings.astype(np.int32)
 
 
 def ring_dependencies(rows: int, rows_per_step: int) -> Dependencies:

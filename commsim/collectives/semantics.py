@@ -214,9 +214,12 @@ def _held(
         n, count = s.world_size, s.world_size if collective(s.collective).blocks else 1
         rank, block = np.arange(n)[:, None, None], np.arange(count)[:, None]
         held = {"everywhere": rank >= 0, "root": rank == s.root, "owner": rank == block}[where]
-        of = {"own": rank, "owner": block, "root": s.root, "previous": (rank - 1) % n, "all": ALL_RANKS}[whose]
-        shape = np.broadcast_arrays(held, rank, np.arange(s.data_chunks).reshape(count, -1), of)
-        return _contents(*(column[shape[0]] for column in shape[1:]), buffer=buffer)
+        rank_of: dict[str, Int64 | int] = {"own": rank, "owner": block, "root": s.root, "all": ALL_RANKS}
+        rank_of["previous"] = (rank - 1) % n
+        where_held, *columns = np.broadcast_arrays(
+            held, rank, np.arange(s.data_chunks).reshape(count, -1), rank_of[whose]
+        )
+        return _contents(*(column[where_held] for column in columns), buffer=buffer)
 
     return contents
 

@@ -35,13 +35,6 @@ def sharp_all_reduce(
     return in_switches("all_reduce", "sharp", world_size, parts, blocks(nbytes, 1, itemsize))
 
 
-def sharp_barrier(
-    world_size: int, nbytes: int = 0, radix: int = 8, *, switches: SwitchTree | None = None, itemsize: int = 1
-) -> Schedule:
-    """A barrier by the same tree of switches."""
-    return sharp_all_reduce(world_size, nbytes, radix, switches=switches, itemsize=itemsize).edit(collective="barrier")
-
-
 def sharp_reduce(
     world_size: int,
     nbytes: int,

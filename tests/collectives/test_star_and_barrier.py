@@ -26,8 +26,8 @@ def test_dissemination_hears_from_everybody_in_ceil_log2_steps(n: int) -> None:
 
 
 def test_barriers_have_the_steps_of_what_they_are_made_of() -> None:
-    assert flat_barrier(9, root=4).steps == 2
-    assert ring_barrier(9, root=4).steps == 16
+    assert flat_barrier(9, 0, root=4).steps == 2
+    assert ring_barrier(9, 0, root=4).steps == 16
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 16, 31])
