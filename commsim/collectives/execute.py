@@ -42,8 +42,10 @@ def execute(schedule: Schedule, inputs: npt.ArrayLike, op: ReduceOp = "sum") -> 
     if (sizes * given.itemsize != schedule.chunk_bytes).any():
         raise ScheduleError(f"chunks of the schedule are no whole elements of {given.dtype}")
     offsets, total = np.cumsum(sizes) - sizes, int(sizes.sum())
-    memory = np.full(schedule.endpoints * len(Buffer) * total, _nothing(given.dtype), given.dtype)
-    memory[schedule.world_size * len(Buffer) * total :] = _neutral(given.dtype, op)
+    nothing, lowest = [np.iinfo(given.dtype).min] * 2 if given.dtype.kind == "i" else [np.nan, -np.inf]
+    memory = np.full(schedule.endpoints * len(Buffer) * total, nothing, given.dtype)
+    # A switch starts with what changes nothing when it is added.
+    memory[schedule.world_size * len(Buffer) * total :] = 0 if op == "sum" else lowest
 
     def places(endpoint: Array, buffer: Array, chunk: Array) -> Int64:
         """Index in memory of every element of the slots, one slot after the other."""
@@ -161,14 +163,3 @@ def _combine(collective: str, op: str) -> np.ufunc:
     if op == "sum" and collective_of(collective).idempotent:
         raise ScheduleError(f"a {collective} may count a rank more than once: run it with max")
     return _COMBINE[op]
-
-
-def _nothing(dtype: np.dtype[Any]) -> Any:
-    return np.iinfo(dtype).min if dtype.kind == "i" else np.nan
-
-
-def _neutral(dtype: np.dtype[Any], op: str) -> Any:
-    """What a switch starts with: adding it changes nothing."""
-    if op == "sum":
-        return 0
-    return np.iinfo(dtype).min if dtype.kind == "i" else -np.inf

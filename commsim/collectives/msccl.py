@@ -16,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.msccl_moves import MOST_EDGES, PART_IN, PART_OUT, BufferLayout, Draft, Move, accesses, draft
+from commsim.collectives.msccl_moves import MOST_EDGES, BufferLayout, Draft, Move, accesses, draft
 from commsim.collectives.msccl_order import Slot, Wired, find_races, wire
 from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, Faults, read_algo
 from commsim.collectives.schedule import Schedule
+from commsim.collectives.semantics import DIVIDED, GATHERING, ROOTED, SCATTERING
 from commsim.errors import ScheduleError
 
 COLLECTIVE_NAMES: Final = {
@@ -38,7 +39,6 @@ _REFUSED: Final = {
     "send": "its peers are chosen when it is called",
     "recv": "its peers are chosen when it is called",
 }
-_BLOCKS: Final = PART_IN | PART_OUT | {"all_to_all"}
 
 _DEFAULT_BYTES: Final = 2**20
 _MOST_SLOTS: Final = 2**24
@@ -79,7 +79,7 @@ def _collective(algo: Algo, faults: Faults) -> str:
         known = ", ".join(COLLECTIVE_NAMES)
         raise ScheduleError(f"{faults.file}:{algo.line}: coll={algo.coll[:40]!r}, expected one of {known}")
     name = COLLECTIVE_NAMES[algo.coll]
-    if name in _BLOCKS and algo.nchunksperloop % algo.ngpus:
+    if name in DIVIDED and algo.nchunksperloop % algo.ngpus:
         raise ScheduleError(
             f"{faults.file}:{algo.line}: {algo.coll} over {algo.ngpus} GPUs has nchunksperloop={algo.nchunksperloop}, "
             "expected a multiple"
@@ -90,7 +90,7 @@ def _collective(algo: Algo, faults: Faults) -> str:
 def _layout(algo: Algo, wired: Wired, collective: str, faults: Faults) -> BufferLayout:
     chunks, block = algo.nchunksperloop, algo.nchunksperloop // algo.ngpus
     for gpu in algo.gpus:
-        for buffer, parts in (("i", PART_IN), ("o", PART_OUT)):
+        for buffer, parts in (("i", GATHERING), ("o", SCATTERING)):
             limit = block if collective in parts else chunks
             if gpu.chunks[buffer] > limit:
                 faults.add(gpu.line, f"<gpu> has {buffer}_chunks={gpu.chunks[buffer]}, expected at most {limit}")
@@ -115,7 +115,7 @@ def _root(algo: Algo, wired: Wired, collective: str, faults: Faults) -> int:
         if algo.root >= algo.ngpus:
             faults.add(algo.line, f"<algo> has root={algo.root}, expected 0..{algo.ngpus - 1}")
         return algo.root
-    if collective not in {"broadcast", "scatter", "reduce", "gather"}:
+    if collective not in ROOTED:
         return 0
     from_root = collective in {"broadcast", "scatter"}
     busy = {wired.gpu[i] for i, s in enumerate(wired.steps) if s.type in (RECEIVES if from_root else SENDS)}

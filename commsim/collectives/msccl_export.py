@@ -12,13 +12,12 @@ from commsim.collectives.actions import Actions
 from commsim.collectives.msccl import COLLECTIVE_NAMES
 from commsim.collectives.msccl_blocks import FEWEST_SLOTS, MscclBlock, MscclProgram, Unit, program
 from commsim.collectives.msccl_interpreter import faults
-from commsim.collectives.msccl_limits import MOST_FUSED
-from commsim.collectives.msccl_moves import PART_IN, PART_OUT
+from commsim.collectives.msccl_limits import MOST_FUSED, SLOTS
 from commsim.collectives.msccl_xml import Algo, MscclGpu, MscclStep, ThreadBlock
 from commsim.collectives.schedule import Buffer, Schedule
+from commsim.collectives.semantics import GATHERING, SCATTERING
 from commsim.errors import ScheduleError
 
-PROTOCOLS = ("Simple", "LL", "LL128")
 _STEP_ATTRIBUTES = ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep")
 
 
@@ -51,8 +50,8 @@ def _exportable(s: Schedule, protocol: str) -> str:
     names = {ours: theirs for theirs, ours in COLLECTIVE_NAMES.items()}
     if s.collective not in names:
         raise ScheduleError(f"MSCCL knows no {s.collective}, only {', '.join(names)}")
-    if protocol not in PROTOCOLS:
-        raise ScheduleError(f"unknown protocol {protocol!r}, expected one of {', '.join(PROTOCOLS)}")
+    if protocol not in SLOTS:
+        raise ScheduleError(f"unknown protocol {protocol!r}, expected one of {', '.join(SLOTS)}")
     if s.endpoints > s.world_size:
         raise ScheduleError(
             f"{s.algorithm} {s.collective} uses more than its ranks (switches, a server): no MSCCL file can"
@@ -167,8 +166,8 @@ def _place(s: Schedule, rank: int, buffer: int, chunk: int) -> tuple[str, int]:
     if s.in_place:
         if buffer == Buffer.INPUT:
             raise ScheduleError(f"rank {rank} uses its input buffer in a schedule that works in place")
-        return ("o" if s.collective in PART_IN | {"broadcast"} else "i"), chunk
-    name, parts = ("i", PART_IN) if buffer == Buffer.INPUT else ("o", PART_OUT)
+        return ("o" if s.collective in GATHERING | {"broadcast"} else "i"), chunk
+    name, parts = ("i", GATHERING) if buffer == Buffer.INPUT else ("o", SCATTERING)
     if s.collective not in parts:
         return name, chunk
     block = s.data_chunks // s.world_size
@@ -181,11 +180,11 @@ def _sizes(s: Schedule, used: dict[str, int]) -> dict[str, int]:
     """Chunks of each buffer, as the collective has them; in place only the buffer that is named."""
     block = s.data_chunks // s.world_size
     whole = {
-        "i": block if s.collective in PART_IN else s.data_chunks,
-        "o": block if s.collective in PART_OUT else s.data_chunks,
+        "i": block if s.collective in GATHERING else s.data_chunks,
+        "o": block if s.collective in SCATTERING else s.data_chunks,
     }
     if s.in_place:
-        whole["i" if s.collective in PART_IN | {"broadcast"} else "o"] = 0
+        whole["i" if s.collective in GATHERING | {"broadcast"} else "o"] = 0
     return whole | {"s": used["s"]}
 
 

@@ -16,10 +16,9 @@ import numpy.typing as npt
 from commsim.collectives.msccl_order import Slot, Wired
 from commsim.collectives.msccl_xml import LOCAL, READS, RECEIVES, WRITES, Faults
 from commsim.collectives.schedule import Buffer, Op
+from commsim.collectives.semantics import GATHERING, SCATTERING
 from commsim.errors import ScheduleError
 
-PART_IN: Final = frozenset({"all_gather", "gather"})  # the input is one block
-PART_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # the output is one block
 MOST_EDGES: Final = 2**24
 
 
@@ -38,7 +37,7 @@ class BufferLayout:
         """Buffer and chunk of a place of a GPU; in place, input and output are one buffer."""
         if buffer == "s":
             return Buffer.SCRATCH, offset
-        part = self.collective in (PART_IN if buffer == "i" else PART_OUT)
+        part = self.collective in (GATHERING if buffer == "i" else SCATTERING)
         place = Buffer.OUTPUT if self.in_place or buffer == "o" else Buffer.INPUT
         return place, offset + (gpu * self.block if part else 0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 from commsim.collectives.msccl_xml import READS, RECEIVES, SENDS, WRITES, Algo, Faults, MscclGpu, MscclStep, ThreadBlock
 from commsim.errors import ScheduleError
@@ -33,7 +34,6 @@ class Wired:
     before: list[int] = field(default_factory=list)
     dependence: list[int] = field(default_factory=list)
     sender: list[int] = field(default_factory=list)
-    receiver: list[int] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
 
     def waits_for(self, i: int) -> tuple[int, ...]:
@@ -85,15 +85,14 @@ def _add_gpu(algo: Algo, gpu: MscclGpu, wired: Wired, faults: Faults) -> None:
                 faults.add(step.line, f"<step> has s={step.s}, expected {number}: steps count from 0 in order")
             places[block.id, number] = len(wired.steps)
             wired.before.append(len(wired.steps) - 1 if number else -1)
+            wired.dependence.append(-1)
+            wired.sender.append(-1)
             wired.steps.append(step)
             wired.gpu.append(gpu.id)
             wired.block.append(len(wired.blocks))
             _check_step(step, block, gpu, faults)
         wired.blocks.append(block)
         wired.block_gpu.append(gpu.id)
-    wired.dependence += [-1] * (len(wired.steps) - len(wired.dependence))
-    wired.sender += [-1] * (len(wired.steps) - len(wired.sender))
-    wired.receiver += [-1] * (len(wired.steps) - len(wired.receiver))
     for block in gpu.blocks:
         for number, step in enumerate(block.steps):
             if step.depid < 0:
@@ -143,7 +142,7 @@ def _meet(wired: Wired, faults: Faults) -> None:
     for key in sorted(sends.keys() | receives.keys()):
         out_steps, in_steps = sends.get(key, []), receives.get(key, [])
         for a, b in zip(out_steps, in_steps, strict=False):
-            wired.receiver[a], wired.sender[b] = b, a
+            wired.sender[b] = a
             if wired.steps[a].cnt != wired.steps[b].cnt:
                 one, two = wired.steps[a], wired.steps[b]
                 faults.add(
@@ -164,34 +163,17 @@ def _connection(key: tuple[int, int, int]) -> str:
 
 def _sort(wired: Wired, faults: Faults) -> None:
     """Fill ``order``: every step after all that it waits for; a deadlock is a fault that names its lines."""
-    count = len(wired.steps)
-    waits = [0] * count
-    followers: list[list[int]] = [[] for _ in range(count)]
-    for i in range(count):
-        for j in wired.waits_for(i):
-            waits[i] += 1
-            followers[j].append(i)
-    ready = [i for i in range(count) if not waits[i]]
-    for i in ready:  # grows while it is read
-        for k in followers[i]:
-            waits[k] -= 1
-            if not waits[k]:
-                ready.append(k)
-    wired.order = ready
-    if len(ready) == count:
-        return
-    at = next(i for i in range(count) if waits[i])
-    path = [at]
-    seen = {at: 0}
-    while True:
-        at = next(j for j in wired.waits_for(at) if waits[j])
-        if at in seen:
-            break
-        seen[at] = len(path)
-        path.append(at)
-    lines = [str(wired.steps[i].line) for i in [*path[seen[at] :], at]]
-    shown = " for line ".join(lines if len(lines) <= 8 else [*lines[:4], "...", lines[-1]])
-    faults.add(wired.steps[at].line, f"a deadlock: line {shown} wait for each other")
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(wired.steps)), ()))
+    for i in range(len(wired.steps)):
+        sorter.add(i, *wired.waits_for(i))
+    try:
+        wired.order = list(sorter.static_order())
+    except CycleError as fault:
+        circle = fault.args[1][:0:-1]  # each step before the one that it waits for
+        first = circle.index(min(circle))
+        lines = [str(wired.steps[i].line) for i in [*circle[first:], *circle[: first + 1]]]
+        shown = " for line ".join(lines if len(lines) <= 8 else [*lines[:4], "...", lines[-1]])
+        faults.add(wired.steps[min(circle)].line, f"a deadlock: line {shown} wait for each other")
 
 
 def find_races(

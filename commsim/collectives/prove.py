@@ -100,7 +100,8 @@ def prove_one(
     begin, row = time.process_time(), Proof(collective, algorithm)
     entry = registry.entry(collective, algorithm)
     wanted = range(world_size) if isinstance(roots, str) else roots
-    sizes = _divisors(world_size) if ranks_per_node is None else [ranks_per_node]
+    divisors = [d for d in range(1, world_size + 1) if world_size % d == 0]
+    sizes = divisors if ranks_per_node is None else [ranks_per_node]
     for node in sizes if "ranks_per_node" in entry.takes else [None]:
         for root in wanted if "root" in entry.takes else [0]:
             reason = entry.applicable(world_size, node)
@@ -144,7 +145,3 @@ def _selected(collectives: Sequence[str] | None, algorithms: Sequence[str] | Non
                 raise ScheduleError(f"unknown algorithm {algorithm!r}{registry.choice(algorithm, sorted(known))}")
         keys = [key for key in keys if key in wanted]
     return keys
-
-
-def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]

@@ -33,12 +33,6 @@ from commsim.collectives.schedule import Schedule, at_least_one, check_root
 from commsim.collectives.semantics import COLLECTIVES
 from commsim.errors import ScheduleError
 
-
-def _always(world_size: int, ranks_per_node: int | None) -> str | None:
-    del world_size, ranks_per_node
-    return None
-
-
 Place = Literal["", "nvswitch", "network", "server"]
 
 
@@ -47,24 +41,22 @@ class Algorithm:
     """One algorithm of one collective.
 
     ``builder`` is called with (world_size, nbytes, itemsize=...) and those of the options ``root``,
-    ``channels``, ``chunks`` and ``ranks_per_node`` that ``takes`` names; ``applicable(world_size,
-    ranks_per_node)`` gives the reason why it cannot be built, or None. ``adds_in`` says what the endpoints beside the
-    ranks are: the NVSwitch of a node, switches of a network, a server; "" where there are none. ``least_nodes``: on
-    how many nodes of a topology it runs at least; rows without a topology need no node.
+    ``channels``, ``chunks`` and ``ranks_per_node`` that ``takes`` names. ``adds_in`` says what the endpoints beside
+    the ranks are: the NVSwitch of a node, switches of a network, a server; "" where there are none. ``least_nodes``:
+    on how many nodes of a topology it runs at least; rows without a topology need no node.
     """
 
     summary: str
     builder: Callable[..., Schedule]
     takes: frozenset[str] = frozenset()
-    applicable: Callable[[int, int | None], str | None] = _always
     adds_in: Place = ""
     least_nodes: int = 1
 
-
-def _whole_nodes(world_size: int, ranks_per_node: int | None) -> str | None:
-    if ranks_per_node is not None and world_size % ranks_per_node:
-        return f"{world_size} ranks are no whole number of nodes of {ranks_per_node} ranks"
-    return None
+    def applicable(self, world_size: int, ranks_per_node: int | None) -> str | None:
+        """The reason why it cannot be built, or None."""
+        if "ranks_per_node" in self.takes and ranks_per_node is not None and world_size % ranks_per_node:
+            return f"{world_size} ranks are no whole number of nodes of {ranks_per_node} ranks"
+        return None
 
 
 def _plain(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Algorithm:
@@ -79,8 +71,7 @@ def _plain(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in:
 
 def _own(summary: str, builder: Callable[..., Schedule], *takes: str, adds_in: Place = "") -> Algorithm:
     """A builder that takes channels and chunks itself."""
-    applicable = _whole_nodes if "ranks_per_node" in takes else _always
-    return Algorithm(summary, builder, frozenset({"channels", "chunks", *takes}), applicable, adds_in)
+    return Algorithm(summary, builder, frozenset({"channels", "chunks", *takes}), adds_in)
 
 
 def _ring(summary: str, builder: Callable[..., Schedule]) -> Algorithm:

@@ -29,7 +29,7 @@ def sharp_all_reduce(
     array([100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100,
            100, 100, 100, 900, 900, 200])
     """
-    levels = _levels(world_size, radix, switches)
+    levels = tree_levels(world_size, radix, switches)
     parts = [_up(k, *level) for k, level in enumerate(levels)]
     parts += [_down(len(levels) + k, *level) for k, level in enumerate(levels[::-1])]
     return in_switches("all_reduce", "sharp", world_size, parts, blocks(nbytes, 1, itemsize))
@@ -45,7 +45,7 @@ def sharp_reduce(
     itemsize: int = 1,
 ) -> Schedule:
     """Sums up to the top switch, the result down to the root alone."""
-    levels = _levels(world_size, radix, switches)
+    levels = tree_levels(world_size, radix, switches)
     parts = [_up(k, *level) for k, level in enumerate(levels)]
     path = _path(levels, root)[::-1]
     parts += [_down(len(levels) + k, path[k + 1], path[k]) for k in range(len(path) - 1)]
@@ -62,7 +62,7 @@ def sharp_broadcast(
     itemsize: int = 1,
 ) -> Schedule:
     """From the root up to the top switch, and down wherever it has not been."""
-    levels = _levels(world_size, radix, switches)
+    levels = tree_levels(world_size, radix, switches)
     path = _path(levels, root)
     parts = [_up(k, path[k], path[k + 1], Op.COPY) for k in range(len(path) - 1)]
     for k, (child, parent) in enumerate(levels[::-1]):
@@ -101,7 +101,7 @@ def in_switches(
     )
 
 
-def _levels(world_size: int, radix: int, switches: SwitchTree | None) -> Levels:
+def tree_levels(world_size: int, radix: int, switches: SwitchTree | None) -> Levels:
     if switches is None or world_size == 1:
         return switch_tree(world_size, radix)
     return switches(np.arange(world_size))
