@@ -66,7 +66,7 @@ def actions(schedule: Schedule, *, commute: bool) -> Actions:
     turn[within] = _turns(s, within)
     order = np.lexsort((row, turn[row], kind, s.step[row]))
     made = Actions(rank[order], kind[order], row[order], [set() for _ in order], [set() for _ in order])
-    _Hazards(s, made, commute).run()
+    _add_hazards(s, made, commute)
     _add_after(s, made)
     return made
 
@@ -106,39 +106,25 @@ class _Slot:
     reducing: bool
 
 
-class _Hazards:
+def _add_hazards(s: Schedule, made: Actions, commute: bool) -> None:
     """Read after write, write after read and write after write at each slot, in order."""
-
-    def __init__(self, schedule: Schedule, made: Actions, commute: bool) -> None:
-        self.made, self.commute = made, commute
-        s = schedule
-        self.kind = made.kind.tolist()
-        source = np.stack([s.src, s.src_buffer, s.src_chunk], axis=1)[made.row]
-        target = np.stack([s.dst, s.dst_buffer, s.dst_chunk], axis=1)[made.row]
-        self.source = [tuple(slot) for slot in source.tolist()]
-        self.target = [tuple(slot) for slot in target.tolist()]
-        self.reduces = (s.op[made.row] == Op.REDUCE).tolist()
-        self.slots: dict[tuple[int, ...], _Slot] = defaultdict(lambda: _Slot(set(), set(), set(), set(), False))
-
-    def run(self) -> None:
-        for i, kind in enumerate(self.kind):
-            if kind != ActionKind.RECEIVE:
-                self._read(i, self.slots[self.source[i]])
-            if kind != ActionKind.SEND:
-                self._write(i, self.slots[self.target[i]])
-
-    def _read(self, i: int, slot: _Slot) -> None:
-        self.made.finished[i] |= slot.writers
-        slot.reads.add(i)
-
-    def _write(self, i: int, slot: _Slot) -> None:
-        joins = self.commute and self.reduces[i] and slot.reducing and not slot.reads - {i}
-        if not joins:
+    kinds, reduces = made.kind.tolist(), (s.op[made.row] == Op.REDUCE).tolist()
+    source, target = s.slots_read()[made.row].tolist(), s.slots_written()[made.row].tolist()
+    slots: dict[int, _Slot] = defaultdict(lambda: _Slot(set(), set(), set(), set(), False))
+    for i, kind in enumerate(kinds):
+        if kind != ActionKind.RECEIVE:
+            slot = slots[source[i]]
+            made.finished[i] |= slot.writers
+            slot.reads.add(i)
+        if kind == ActionKind.SEND:
+            continue
+        slot = slots[target[i]]
+        if not (commute and reduces[i] and slot.reducing and not slot.reads - {i}):
             slot.base, slot.base_reads = slot.writers, slot.reads - {i}
-            slot.writers, slot.reads, slot.reducing = set(), set(), self.reduces[i]
-        self.made.finished[i] |= slot.base
+            slot.writers, slot.reads, slot.reducing = set(), set(), reduces[i]
+        made.finished[i] |= slot.base
         for reader in slot.base_reads:
-            (self.made.started if self.kind[reader] == ActionKind.SEND else self.made.finished)[i].add(reader)
+            (made.started if kinds[reader] == ActionKind.SEND else made.finished)[i].add(reader)
         slot.writers.add(i)
 
 

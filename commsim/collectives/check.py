@@ -7,16 +7,16 @@ once.
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.schedule import Buffer, Op, Schedule
+from commsim.collectives.schedule import Buffer, Int64, Op, Schedule
 from commsim.collectives.semantics import ALL_RANKS, Contents, collective, postcondition, precondition
 from commsim.errors import ScheduleError
 
-Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
 _UNDEFINED, _ZERO = -1, -2
@@ -103,32 +103,18 @@ def _check_races(s: Schedule, order: Int64, same: npt.NDArray[np.bool_]) -> None
 
 def _check_order(s: Schedule) -> None:
     """Refuse a cycle; derived dependences always lead to a later step, so only ``after`` can close one."""
-    before, later = s.after[:, 0], s.after[:, 1]
-    if (before < later).all():
+    if (s.after[:, 0] < s.after[:, 1]).all():
         return  # rows are sorted by step, so every edge goes down the table
     ptr, idx = s.dependencies()
-    waits = np.bincount(idx, minlength=s.rows)
-    front = np.flatnonzero(waits == 0)
-    done = np.zeros(s.rows, bool)
-    while front.size:
-        done[front] = True
-        count = ptr[front + 1] - ptr[front]
-        reached = idx[np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - ptr[front], count)]
-        np.subtract.at(waits, reached, 1)
-        touched = np.unique(reached)
-        front = touched[waits[touched] == 0]
-    if done.all():
-        return
-    source = np.repeat(np.arange(s.rows), np.diff(ptr))
-    stuck = ~done[source] & ~done[idx]
-    predecessor = np.full(s.rows, -1)
-    predecessor[idx[stuck]] = source[stuck]
-    path = [int(np.flatnonzero(~done & (predecessor >= 0))[0])]
-    while (previous := int(predecessor[path[-1]])) not in path:
-        path.append(previous)
-    cycle = [*path[path.index(previous) :], previous][::-1]
-    shown = " -> ".join(str(r) for r in (cycle if len(cycle) <= 8 else [*cycle[:4], "...", cycle[-1]]))
-    _fail(s, cycle[0], f"rows wait for each other in a cycle: {shown}")
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for row, later in zip(np.repeat(np.arange(s.rows), np.diff(ptr)).tolist(), idx.tolist(), strict=True):
+        sorter.add(later, row)
+    try:
+        sorter.prepare()
+    except CycleError as fault:
+        cycle = fault.args[1]
+        shown = " -> ".join(str(r) for r in (cycle if len(cycle) <= 8 else [*cycle[:4], "...", cycle[-1]]))
+        _fail(s, cycle[0], f"rows wait for each other in a cycle: {shown}")
 
 
 class _Replay:

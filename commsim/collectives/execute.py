@@ -11,13 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.schedule import Buffer, Op, Schedule, split_evenly
+from commsim.collectives.schedule import Buffer, Int64, Op, Schedule, split_evenly
 from commsim.collectives.semantics import collective as collective_of
 from commsim.collectives.semantics import precondition
 from commsim.errors import ScheduleError
 
 Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
 ReduceOp = Literal["sum", "max"]
 
 _COMBINE: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum}
@@ -72,11 +71,7 @@ def execute(schedule: Schedule, inputs: npt.ArrayLike, op: ReduceOp = "sum") -> 
 
 
 def reference(
-    collective: str,
-    inputs: npt.ArrayLike,
-    op: ReduceOp = "sum",
-    root: int = 0,
-    bounds: npt.ArrayLike | None = None,
+    collective: str, inputs: npt.ArrayLike, op: ReduceOp = "sum", root: int = 0, bounds: npt.ArrayLike | None = None
 ) -> tuple[Array, npt.NDArray[np.bool_]]:
     """What every rank must hold, and where the collective says anything at all, (world_size, elements) each.
 

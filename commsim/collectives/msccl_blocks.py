@@ -53,16 +53,11 @@ class Unit:
     block: MscclBlock
 
 
-@dataclass(frozen=True, eq=False)
-class MscclProgram:
-    """Thread blocks by rank, and the actions that their steps are made of."""
+def program(schedule: Schedule) -> tuple[list[list[MscclBlock]], Actions]:
+    """The thread blocks of every rank with their steps, and the actions that these are made of.
 
-    blocks: list[list[MscclBlock]]
-    made: Actions
-
-
-def program(schedule: Schedule) -> MscclProgram:
-    """The thread blocks of every rank with their steps; a ScheduleError where connections have too little room."""
+    A ScheduleError where connections have too little room.
+    """
     s, made = schedule, actions(schedule, commute=False)
     channel = _channels(s)
     blocks, owner = _blocks(s, made, channel)
@@ -74,7 +69,7 @@ def program(schedule: Schedule) -> MscclProgram:
             f"{s.algorithm} {s.collective} cannot be written for MSCCL: with {FEWEST_SLOTS} messages on a connection, "
             f"{order.left} of its steps would wait for each other; take more channels or fewer chunks"
         )
-    return MscclProgram(blocks, made)
+    return blocks, made
 
 
 def _channels(s: Schedule) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from commsim.collectives.actions import Actions
 from commsim.collectives.msccl import COLLECTIVE_NAMES
-from commsim.collectives.msccl_blocks import FEWEST_SLOTS, MscclBlock, MscclProgram, Unit, program
+from commsim.collectives.msccl_blocks import FEWEST_SLOTS, MscclBlock, Unit, program
 from commsim.collectives.msccl_interpreter import faults
 from commsim.collectives.msccl_limits import MOST_FUSED, SLOTS
 from commsim.collectives.msccl_xml import Algo, MscclGpu, MscclStep, ThreadBlock
@@ -30,19 +30,15 @@ def msccl_text(schedule: Schedule, protocol: str = "Simple") -> str:
     """
     s = schedule
     collective = _exportable(s, protocol)
-    algo = _algo(s, program(s), collective, protocol)
+    blocks, made = program(s)
+    sizes = (1 + max((block.channel for own in blocks for block in own), default=0), s.data_chunks, s.world_size)
+    gpus = [_gpu(s, made, rank, own) for rank, own in enumerate(blocks)]
+    calls = (s.in_place, not s.in_place)
+    algo = Algo(0, f"{s.algorithm}_{s.collective}", collective, protocol, *sizes, *calls, 0, 0, s.root, gpus)
     wrong = faults(algo, s.root, FEWEST_SLOTS)
     if wrong:
         raise ScheduleError(f"{s.algorithm} {s.collective} cannot be written for MSCCL: {'; '.join(wrong)}")
     return _text(algo)
-
-
-def _algo(s: Schedule, made: MscclProgram, collective: str, protocol: str) -> Algo:
-    channels = 1 + max((block.channel for own in made.blocks for block in own), default=0)
-    gpus = [_gpu(s, made.made, rank, own) for rank, own in enumerate(made.blocks)]
-    calls = (s.in_place, not s.in_place)
-    sizes = (channels, s.data_chunks, s.world_size)
-    return Algo(0, f"{s.algorithm}_{s.collective}", collective, protocol, *sizes, *calls, 0, 0, s.root, gpus)
 
 
 def _exportable(s: Schedule, protocol: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from commsim.collectives.msccl_limits import SLOTS, named, over_limits
 from commsim.collectives.msccl_xml import READS, RECEIVES, SENDS, WRITES, Algo, MscclStep, ThreadBlock
@@ -58,13 +58,14 @@ def fewest_slots(algo: Algo) -> int | None:
 
 @dataclass(slots=True)
 class _Running:
-    """A thread block while it runs: its next step, chunks of that step already moved, the last step it signalled."""
+    """A running thread block: its next step, chunks of it moved already, the last step signalled, what stopped it."""
 
     gpu: int
     block: ThreadBlock
     at: int = 0
     moved: int = 0
     signalled: int = -1
+    stopped: tuple[MscclStep, Event] = field(init=False)
 
     @property
     def step(self) -> MscclStep | None:
@@ -77,20 +78,6 @@ class _Running:
     @property
     def into(self) -> Connection:
         return self.block.recv, self.gpu, self.block.chan
-
-
-@dataclass(slots=True)
-class _Memory:
-    """The buffers of one GPU: where each begins in a list of values; in place, input and output are one list."""
-
-    values: dict[str, list[int]]
-    base: dict[str, int]
-
-    def read(self, buffer: str, offset: int) -> int:
-        return self.values[buffer][self.base[buffer] + offset]
-
-    def write(self, buffer: str, offset: int, value: int) -> None:
-        self.values[buffer][self.base[buffer] + offset] = value
 
 
 class Interpreter:
@@ -121,6 +108,7 @@ class Interpreter:
             while (step := block.step) is not None:
                 cause = self._cause(block, step)
                 if cause is not None:
+                    block.stopped = step, cause
                     waiting[cause].append(block)
                     break
                 for event in self._advance(block, step):
@@ -148,11 +136,12 @@ class Interpreter:
                 value = self.messages[block.into].popleft()
                 events.append(("room", block.into))
             if step.type in READS:
-                value += memory.read(step.srcbuf, step.srcoff + k)
-            if step.type in {"re", "ra"}:
-                value += memory.read(step.dstbuf, step.dstoff + k)
+                values, base = memory[step.srcbuf]
+                value += values[base + step.srcoff + k]
             if step.type in WRITES:
-                memory.write(step.dstbuf, step.dstoff + k, value & _MASK)
+                values, base = memory[step.dstbuf]
+                value += values[base + step.dstoff + k] if step.type in {"re", "ra"} else 0
+                values[base + step.dstoff + k] = value & _MASK
             if step.type in SENDS:
                 self.messages[block.out].append(value & _MASK)
                 events.append(("message", block.out))
@@ -180,21 +169,13 @@ class Interpreter:
         return f"it hangs with {self.slots} messages on a connection, blocks wait in a circle: {text}"
 
     def _waited_for(self, block: _Running) -> _Running | None:
-        step, cause = self._stopped(block)
+        step, cause = block.stopped
         if cause[0] == "flag":
             return self.by_id.get((block.gpu, step.depid))
         return self.sender.get(block.into) if cause[0] == "message" else self.receiver.get(block.out)
 
-    def _stopped(self, block: _Running) -> tuple[MscclStep, Event]:
-        """The step at which a hanging block stands, and what it waits for."""
-        step = block.step
-        assert step is not None
-        cause = self._cause(block, step)
-        assert cause is not None
-        return step, cause
-
     def _waits(self, block: _Running) -> str:
-        step, cause = self._stopped(block)
+        step, cause = block.stopped
         src, dst, channel = (*cause[1], 0)[:3]
         words = {
             "flag": f"step {step.deps} of thread block {step.depid}",
@@ -210,15 +191,16 @@ class Interpreter:
         # all_to_all has no in-place form here; a file for both kinds of call is read as the other one.
         in_place = algo.inplace and not (algo.coll == "alltoall" and algo.outofplace)
         self.inputs = [[rng.getrandbits(64) for _ in range(chunks)] for _ in range(algo.ngpus)]
-        self.memory: dict[int, _Memory] = {}
+        # Of each GPU the values of every buffer and where it begins in them; in place, input and output are one list.
+        self.memory: dict[int, dict[str, tuple[list[int], int]]] = {}
         for gpu in algo.gpus:
             own = slice(gpu.id * block, (gpu.id + 1) * block) if algo.coll in _IN_PARTS else slice(0, chunks)
             source = [rng.getrandbits(64) for _ in range(chunks)]
             source[own] = self.inputs[gpu.id][own]
             result = source if in_place else [rng.getrandbits(64) for _ in range(chunks)]
             scratch = [rng.getrandbits(64) for _ in range(gpu.chunks["s"])]
-            base = {"i": own.start, "o": gpu.id * block if algo.coll in _OUT_PARTS else 0, "s": 0}
-            self.memory[gpu.id] = _Memory({"i": source, "o": result, "s": scratch}, base)
+            out = gpu.id * block if algo.coll in _OUT_PARTS else 0
+            self.memory[gpu.id] = {"i": (source, own.start), "o": (result, out), "s": (scratch, 0)}
 
     def _left_over(self) -> Iterator[str]:
         for (src, dst, channel), messages in self.messages.items():
@@ -226,7 +208,7 @@ class Interpreter:
                 yield f"{len(messages)} messages of GPU {src} to GPU {dst} on channel {channel} are never received"
 
     def _wrong(self, root: int) -> Iterator[str]:
-        wrong = [(g, chunk) for g, chunk, value in self._wanted(root) if self.memory[g].values["o"][chunk] != value]
+        wrong = [(g, chunk) for g, chunk, value in self._wanted(root) if self.memory[g]["o"][0][chunk] != value]
         if wrong:
             gpu, chunk = wrong[0]
             more = f" ({len(wrong)} such chunks)" if len(wrong) > 1 else ""

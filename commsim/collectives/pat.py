@@ -50,7 +50,7 @@ def pat_all_gather(world_size: int, nbytes: int, aggregation: int | None = None,
     if factor < 1 or factor & (factor - 1) or factor > max(size // 2, 1):
         raise ScheduleError(f"aggregation is {factor}, expected a power of two up to {max(size // 2, 1)}")
     apart = size // factor
-    rounds = [np.arange(width // 2, size, width) for width in _halvings(size, apart)]
+    rounds = [np.arange(size >> k + 1, size, size >> k) for k in range(factor.bit_length() - 1)]
     rounds += [np.arange(rest, size, apart) for rest in range(1, apart)]
     rank, parts = np.arange(n)[:, None], list[Rows]()
     for number, distance in enumerate(rounds):
@@ -60,12 +60,3 @@ def pat_all_gather(world_size: int, nbytes: int, aggregation: int | None = None,
 
 
 pat_reduce_scatter = mirror(pat_all_gather, "reduce_scatter")
-
-
-def _halvings(size: int, apart: int) -> list[int]:
-    """size, size / 2, ... down to 2 * apart."""
-    widths = []
-    while size > apart:
-        widths.append(size)
-        size //= 2
-    return widths

@@ -294,12 +294,7 @@ class BuildOptions(Cut, total=False):
 
 
 def build(
-    collective: str,
-    algorithm: str,
-    world_size: int,
-    nbytes: int,
-    root: int = 0,
-    **options: Unpack[BuildOptions],
+    collective: str, algorithm: str, world_size: int, nbytes: int, root: int = 0, **options: Unpack[BuildOptions]
 ) -> Schedule:
     """The schedule of that name; a ScheduleError says why a combination does not exist.
 

@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives.dependencies import Dependencies
-from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, elements, split_evenly
+from commsim.collectives.schedule import Buffer, Int32, Op, Schedule, at_least_one, elements, split_evenly
 from commsim.errors import ScheduleError
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 Order = Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.integer] | None
 
 
@@ -99,13 +97,7 @@ ring_all_gather = partial(_ring, "all_gather")
 
 
 def stepwise_ring_all_reduce(
-    world_size: int,
-    nbytes: int,
-    channels: int = 1,
-    itemsize: int = 1,
-    order: Order = None,
-    *,
-    pipeline: int = 1,
+    world_size: int, nbytes: int, channels: int = 1, itemsize: int = 1, order: Order = None, *, pipeline: int = 1
 ) -> Schedule:
     """The ring all-reduce of a program that waits for both its send and its receive before the next step.
 

@@ -21,12 +21,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from commsim.collectives.schedule import Buffer, Schedule
+from commsim.collectives.schedule import Buffer, Int64, Schedule
 from commsim.errors import ScheduleError
-
-Int64 = npt.NDArray[np.int64]
 
 NcclTestsName = Literal[
     "all_reduce",

@@ -7,6 +7,8 @@ Switches are the endpoints from world_size on. By default they form a tree of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,7 +37,8 @@ def sharp_all_reduce(
     return in_switches("all_reduce", "sharp", world_size, parts, blocks(nbytes, 1, itemsize))
 
 
-def sharp_reduce(
+def _rooted(
+    collective: str,
     world_size: int,
     nbytes: int,
     root: int = 0,
@@ -44,31 +47,22 @@ def sharp_reduce(
     switches: SwitchTree | None = None,
     itemsize: int = 1,
 ) -> Schedule:
-    """Sums up to the top switch, the result down to the root alone."""
-    levels = tree_levels(world_size, radix, switches)
-    parts = [_up(k, *level) for k, level in enumerate(levels)]
-    path = _path(levels, root)[::-1]
-    parts += [_down(len(levels) + k, path[k + 1], path[k]) for k in range(len(path) - 1)]
-    return in_switches("reduce", "sharp", world_size, parts, blocks(nbytes, 1, itemsize), root)
-
-
-def sharp_broadcast(
-    world_size: int,
-    nbytes: int,
-    root: int = 0,
-    radix: int = 8,
-    *,
-    switches: SwitchTree | None = None,
-    itemsize: int = 1,
-) -> Schedule:
-    """From the root up to the top switch, and down wherever it has not been."""
+    """Sums up to the top switch and down to the root alone, or from the root up and down wherever it has not been."""
     levels = tree_levels(world_size, radix, switches)
     path = _path(levels, root)
-    parts = [_up(k, path[k], path[k + 1], Op.COPY) for k in range(len(path) - 1)]
-    for k, (child, parent) in enumerate(levels[::-1]):
-        new = ~np.isin(child, np.concatenate(path))
-        parts.append(_down(len(levels) + k, child[new], parent[new]))
-    return in_switches("broadcast", "sharp", world_size, parts, blocks(nbytes, 1, itemsize), root)
+    if collective == "reduce":
+        parts = [_up(k, *level) for k, level in enumerate(levels)]
+        parts += [_down(2 * len(levels) - 1 - k, *ends) for k, ends in enumerate(pairwise(path))][::-1]
+    else:
+        parts = [_up(k, *ends, Op.COPY) for k, ends in enumerate(pairwise(path))]
+        for k, (child, parent) in enumerate(levels[::-1]):
+            new = ~np.isin(child, np.concatenate(path))
+            parts.append(_down(len(levels) + k, child[new], parent[new]))
+    return in_switches(collective, "sharp", world_size, parts, blocks(nbytes, 1, itemsize), root)
+
+
+sharp_reduce = partial(_rooted, "reduce")
+sharp_broadcast = partial(_rooted, "broadcast")
 
 
 def switch_tree(world_size: int, radix: int) -> Levels:

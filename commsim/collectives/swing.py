@@ -13,12 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from commsim.collectives.recursive import (
-    swap_all_gather,
-    swap_all_reduce,
-    swap_halves_all_reduce,
-    swap_reduce_scatter,
-)
+from commsim.collectives.recursive import swap_all_gather, swap_all_reduce, swap_halves_all_reduce, swap_reduce_scatter
 from commsim.collectives.rows import Int64
 
 

@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, elements, split_evenly
+from commsim.collectives.schedule import Buffer, Int32, Int64, Op, Schedule, at_least_one, elements, split_evenly
 from commsim.errors import ScheduleError
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 ATTACH: dict[str, tuple[int, int, int]] = {
     "tree": (0, 0, 0),
