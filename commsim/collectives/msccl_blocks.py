@@ -125,12 +125,13 @@ def _blocks(
 def _shared(s: Schedule, made: Actions, channel: npt.NDArray[np.int64]) -> dict[tuple[int, int, int], int]:
     """By (rank, peer sent to, channel), the peer received from in the same thread block: the busiest pairs first."""
     passed: Counter[tuple[int, int, int, int]] = Counter()
-    latest: dict[tuple[int, int, int], int] = {}
+    latest: dict[int, int] = {}
+    read, written = s.slots_read().tolist(), s.slots_written().tolist()
     for rank, kind, row in zip(made.rank.tolist(), made.kind.tolist(), made.row.tolist(), strict=True):
         if kind == ActionKind.RECEIVE:
-            latest[rank, int(s.dst_buffer[row]), int(s.dst_chunk[row])] = row
+            latest[written[row]] = row
         elif kind == ActionKind.SEND:
-            before = latest.get((rank, int(s.src_buffer[row]), int(s.src_chunk[row])), -1)
+            before = latest.get(read[row], -1)
             if before >= 0 and channel[before] == channel[row]:
                 passed[rank, int(s.src[before]), int(s.dst[row]), int(channel[row])] += 1
     shared: dict[tuple[int, int, int], int] = {}
@@ -146,13 +147,14 @@ def _units(s: Schedule, made: Actions, owner: list[MscclBlock]) -> list[Unit]:
     """The steps in the order of their first actions; a send joins the receive just before it that brings its chunk."""
     units: list[Unit] = []
     newest: dict[int, Unit] = {}
+    read, written = s.slots_read(), s.slots_written()
     for i, (kind, row) in enumerate(zip(made.kind.tolist(), made.row.tolist(), strict=True)):
         block = owner[i]
         before = newest.get(id(block))
         if kind == ActionKind.SEND and before is not None and before.kind in _FUSED:
             came = int(made.row[before.done[0]])
             elsewhere = any(owner[j] is not block for j in made.finished[i] | made.started[i])
-            if not elsewhere and _place(s.dst_buffer, s.dst_chunk, came) == _place(s.src_buffer, s.src_chunk, row):
+            if not elsewhere and written[came] == read[row]:
                 before.done.append(i)
                 before.kind = _FUSED[before.kind]
                 continue
@@ -165,10 +167,6 @@ def _units(s: Schedule, made: Actions, owner: list[MscclBlock]) -> list[Unit]:
         newest[id(block)] = Unit([i], name[ActionKind(kind)], block)
         units.append(newest[id(block)])
     return units
-
-
-def _place(buffer: npt.NDArray[np.uint8], chunk: npt.NDArray[np.int32], row: int) -> tuple[int, int]:
-    return int(buffer[row]), int(chunk[row])
 
 
 class _Order:

@@ -8,7 +8,7 @@ connection holds are too few is for ``msccl_interpreter`` to say.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -184,22 +184,22 @@ def find_races(
     ``reads`` and ``writes`` are the slots of each step. Real GPUs run thread blocks concurrently, so what
     such a file computes depends on luck.
     """
-    width: dict[int, int] = defaultdict(int)
-    local = []
-    for gpu in wired.block_gpu:
-        local.append(width[gpu])
-        width[gpu] += 1
-    needed = sum(width[wired.gpu[i]] for i, step in enumerate(wired.steps) if step.hasdep)
-    if needed > _MOST_CLOCKS:
-        raise ScheduleError(f"{faults.file}: too many thread blocks and dependences to prove that there is no race")
-    return _Races(wired, local, width, faults).run(reads, writes)
+    return _Races(wired, faults).run(reads, writes)
 
 
 class _Races:
     """Vector clocks over the thread blocks of each GPU; the few pairs they leave open are searched for."""
 
-    def __init__(self, wired: Wired, local: list[int], width: dict[int, int], faults: Faults) -> None:
-        self.wired, self.local, self.width, self.faults = wired, local, width, faults
+    def __init__(self, wired: Wired, faults: Faults) -> None:
+        self.wired, self.faults = wired, faults
+        self.width = Counter(wired.block_gpu)
+        seen: Counter[int] = Counter()
+        self.local: list[int] = []
+        for gpu in wired.block_gpu:
+            self.local.append(seen[gpu])
+            seen[gpu] += 1
+        if sum(self.width[wired.gpu[i]] for i, step in enumerate(wired.steps) if step.hasdep) > _MOST_CLOCKS:
+            raise ScheduleError(f"{faults.file}: too many thread blocks and dependences to prove that there is no race")
         self.visits = 0
         self.rank = {i: place for place, i in enumerate(wired.order)}
 
