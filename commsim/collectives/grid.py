@@ -33,7 +33,8 @@ def hierarchical_reduce_scatter(
     """
     dims = node_grid(world_size, ranks_per_node, levels)
     parts = grid_rows(dims, range(len(dims))[::-1])
-    return assemble("reduce_scatter", _name(levels), world_size, parts, blocks(nbytes, world_size, itemsize))
+    name = "hierarchical" if levels == 2 else f"hierarchical_{levels}"
+    return assemble("reduce_scatter", name, world_size, parts, blocks(nbytes, world_size, itemsize))
 
 
 hierarchical_all_gather = mirror(hierarchical_reduce_scatter, "all_gather", Op.COPY)
@@ -123,7 +124,3 @@ def _along(lines: Int64, step: int) -> Rows:
         lines[ring.src_chunk][:, :, None, :],
         op=Op.REDUCE,
     )
-
-
-def _name(levels: int) -> str:
-    return "hierarchical" if levels == 2 else f"hierarchical_{levels}"

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.actions import MOST_ROWS
 from commsim.collectives.msccl_moves import MOST_EDGES, BufferLayout, Draft, Move, accesses, draft
 from commsim.collectives.msccl_order import Slot, Wired, find_races, wire
 from commsim.collectives.msccl_xml import LOCAL, RECEIVES, SENDS, Algo, Faults, read_algo
@@ -42,7 +43,6 @@ _REFUSED: Final = {
 
 _DEFAULT_BYTES: Final = 2**20
 _MOST_SLOTS: Final = 2**24
-_MOST_ROWS: Final = 2**22
 
 
 def load_msccl(path: Path, nbytes: int | None = None) -> Schedule:
@@ -100,7 +100,7 @@ def _layout(algo: Algo, wired: Wired, collective: str, faults: Faults) -> Buffer
             if buffer == "s":
                 scratch = max(scratch, offset + step.cnt)
     rows = sum(s.cnt * (2 if s.type in RECEIVES else 1) for s in wired.steps if s.type in RECEIVES | LOCAL)
-    if 3 * algo.ngpus * max(chunks, scratch) > _MOST_SLOTS or rows > _MOST_ROWS:
+    if 3 * algo.ngpus * max(chunks, scratch) > _MOST_SLOTS or rows > MOST_ROWS:
         raise ScheduleError(
             f"{faults.file}: {algo.ngpus} GPUs, {rows} moves of {max(chunks, scratch)} chunks: too many"
         )
