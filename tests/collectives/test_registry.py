@@ -133,3 +133,30 @@ def test_options_that_an_algorithm_does_not_take_do_not_reach_it() -> None:
     ring, same = build("all_reduce", "ring", 4, 64), build("all_reduce", "ring", 4, 64, ranks_per_node=2)
     assert np.array_equal(ring.src, same.src)
     assert registry.canonical("broadcast", "ring") == "chain"
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "n", "nbytes", "sent", "steps"),
+    [
+        ("reduce_scatter", "bruck", 5, 500, [400] * 5, 3),
+        ("reduce_scatter", "direct", 4, 400, [300] * 4, 1),
+        ("reduce_scatter", "pat", 5, 500, [400] * 5, 4),
+        ("reduce_scatter", "recursive_halving", 4, 400, [300] * 4, 2),
+        ("reduce_scatter", "swing", 8, 800, [700] * 8, 3),
+        ("all_gather", "swing", 8, 800, [700] * 8, 3),
+        ("all_gather", "nvls", 4, 400, [100] * 4 + [1600], 2),
+        ("all_reduce", "chain", 3, 100, [100, 200, 100], 4),
+        ("all_reduce", "recursive_doubling", 6, 100, [100, 300, 100, 300, 200, 200], 4),
+        ("all_reduce", "rabenseifner", 4, 400, [600] * 4, 4),
+        ("all_reduce", "swing", 8, 800, [1400] * 8, 6),
+        ("all_reduce", "swing_latency", 8, 100, [300] * 8, 3),
+        ("all_reduce", "torus_2d", 16, 6400, [12000] * 16, 12),
+        ("reduce", "binomial", 8, 100, [0] + [100] * 7, 3),
+        ("broadcast", "double_binary_tree", 5, 100, [100, 50, 100, 100, 50], 3),
+    ],
+)
+def test_small_schedules_have_the_bytes_and_steps_of_their_papers(
+    collective: str, algorithm: str, n: int, nbytes: int, sent: list[int], steps: int
+) -> None:
+    s = build(collective, algorithm, n, nbytes)
+    assert (s.sent_bytes().tolist(), s.steps) == (sent, steps)
