@@ -22,6 +22,8 @@ def known_curve(texts: Iterable[str], collective: str, n_ranks: int) -> Curve:
 
     CalibrationError with every part that is neither.
     """
+    if n_ranks < 2:
+        raise CalibrationError("found one rank, which sends nothing; expected a scenario of two or more")
     faults, points = [], dict[int, float]()
     for part in (part.strip() for text in texts for part in text.split(",")):
         try:

@@ -53,13 +53,13 @@ class LeftOut:
 def shape_of(curve: Curve, topology: Topology, whole: int) -> Shape:
     """The shape that a curve was measured on; CalibrationError where the machine has none of so many ranks.
 
-    As many ranks as `topology` has are that. A log that names its hosts says it. Otherwise as many ranks as a `whole`
-    node has GPUs, or fewer, are of one node, and more are of whole nodes.
+    A log that names its hosts says it. Otherwise as many ranks as `topology` has are that, as many as a `whole` node
+    has GPUs, or fewer, are of one node, and more are of whole nodes.
     """
-    ranks = curve.n_ranks or topology.world_size
-    if ranks == topology.world_size:
+    ranks, stated = curve.n_ranks or topology.world_size, curve.conditions.get("n_nodes", "")
+    if ranks == topology.world_size and stated in ("", str(topology.nodes)):
         return Shape(topology.nodes, topology.ranks_per_node)
-    nodes = int(curve.conditions.get("n_nodes", 0)) or -(-ranks // whole)
+    nodes = int(stated) if stated.isdecimal() and int(stated) else -(-ranks // whole)
     if ranks % nodes:
         raise CalibrationError(
             f"{curve.source or curve.name}: measured on {ranks} ranks, which {nodes} nodes of up to "
@@ -141,9 +141,10 @@ def _at_sizes(curve: Curve, sizes: Iterable[int]) -> Float64:
 
 
 def _copied(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -> Float64:
-    other, n = min(same, key=lambda pair: abs(np.log(pair[1] / ranks)))
-    ratio = busbw_factor(curve.collective, ranks) / busbw_factor(curve.collective, n)
-    return _at_sizes(other, curve.size_bytes) * ratio
+    away = [round(abs(float(np.log(n / ranks))), 9) for _, n in same]
+    nearest = [pair for pair, distance in zip(same, away, strict=True) if distance == min(away)]
+    each = [_at_sizes(other, curve.size_bytes) / busbw_factor(curve.collective, n) for other, n in nearest]
+    return np.asarray(np.mean(each, axis=0) * busbw_factor(curve.collective, ranks))
 
 
 def _interpolated(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -> Float64 | None:

@@ -11,7 +11,7 @@ import typer
 
 from commsim.cli.find import find_scenario
 from commsim.cli.options import Json
-from commsim.cli.say import print_json
+from commsim.cli.say import print_json, say
 from commsim.errors import CalibrationError, CommsimError, ScenarioError
 from commsim.files import check_writable, write_atomically
 
@@ -59,10 +59,16 @@ def calibrate(
     from commsim.scenario.setting import build_topology
     from commsim.topology.presets import load_topology
 
-    check_writable(out)
+    pictures = [out.with_suffix(ending) for ending in (".png", ".svg")] if plot else []
     words = [text for text in logs or () if "=" in text and not Path(text).exists()]
     files = [Path(text) for text in logs or () if text not in words]
     path = find_scenario(scenario)
+    for target in (out, *pictures):
+        if target.resolve() in {path.resolve(), *(file.resolve() for file in files)}:
+            raise CalibrationError(f"--out {out}: {target} is an input; expected another name")
+        check_writable(target)
+    if out in pictures:
+        raise CalibrationError(f"--out {out}: the picture goes there; expected a name such as params.yaml")
     scenarios = load_scenarios(path, words)
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
@@ -82,8 +88,7 @@ def calibrate(
         )
         return build_topology(made)
 
-    node = one.topology.model_copy(update={"nodes": 1 if topology.nodes == 1 else None, "gpus_per_node": None})
-    whole = load_topology(node, one.base_dir).ranks_per_node
+    whole = load_topology(one.topology.model_copy(update={"gpus_per_node": None}), one.base_dir).ranks_per_node
     on = topologies_of(curves, topology, whole, build)
     show = sys.stderr.isatty()
 
@@ -92,14 +97,17 @@ def calibrate(
             typer.echo(f"# {text}", err=True)
 
     result = fit(model_of(one, topology, curves, on), curves, progress)
+    widest = max(on, key=lambda shape: (shape.nodes, shape.world_size))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    written = [write_atomically(out, params_yaml(result, one, widest))]
+    if plot:
+        written += write_both(out.with_suffix(""), plot_residuals(result, f"{one.name}: calibration"))
+    for name in dict.fromkeys(curve.name for curve in curves if curve.n_ranks is None):
+        say(f"note: {name} does not say its ranks: the scenario's {topology.world_size} are taken", err=True)
     carried = {
         "shapes": leave_out(one, topology, curves, on, lambda _, m: Shape(m.nodes, m.ranks_per_node), progress),
         "collectives": leave_out(one, topology, curves, on, lambda curve, _: curve.collective, progress),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    written = [write_atomically(out, params_yaml(result, one, topology))]
-    if plot:
-        written += write_both(out.with_suffix(""), plot_residuals(result, f"{one.name}: calibration"))
     if json_output:
         large = result.error(result.held_out_s, LARGE_BYTES)
         document = {

@@ -136,16 +136,22 @@ def _exact(v: Value, value: float) -> str | float:
 
 def known_table(c: Calibration) -> str:
     """What a number or two said: how the parameters that they touch moved; ends with a newline."""
-    parts = zip(c.curves, np.split(c.before_s, np.cumsum([len(curve) for curve in c.curves])[:-1]), strict=True)
+    (curve,) = c.curves
+    columns = (curve.size_bytes, curve.time_s, c.fitted_s, c.before_s)
     lines = [
-        f"# {curve.collective}, {format_bytes(n)}: {format_time(t)} known, {format_time(b)} as shipped"
-        for curve, before in parts
-        for n, t, b in zip(curve.size_bytes.tolist(), curve.time_s.tolist(), before.tolist(), strict=True)
+        f"# {curve.collective}, {format_bytes(n)}: {format_time(t)} known, {format_time(f)} now, "
+        f"{format_time(b)} as shipped"
+        for n, t, f, b in zip(*(column.tolist() for column in columns), strict=True)
     ]
+    lines += [f"# look at this: {v.path} is kept at 1, no link carries more" for v in c.values if _over(v)]
     lines.append("# all parameters that they touch move together; no size is left that could tell the error")
     width = max((len(v.path) for v in c.values), default=0)
     lines += [f"  {v.path:<{width}}  {_text(v, v.shipped):>12}  {_text(v, v.value):>12}" for v in c.values]
     return "\n".join(lines) + "\n"
+
+
+def _over(v: Value) -> bool:
+    return not v.is_time and "rate" not in v.path and v.value > 1.0
 
 
 def plot_residuals(c: Calibration, title: str) -> Figure:

@@ -70,3 +70,17 @@ def test_values_as_json_and_logs_beside_them_are_refused(tmp_path: Path) -> None
     done = CliRunner().invoke(app, [*words, str(log)])
     assert isinstance(done.exception, CalibrationError)
     assert "expected known numbers or logs" in str(done.exception)
+
+
+def test_one_rank_has_no_bus_bandwidth() -> None:
+    with pytest.raises(CalibrationError, match="found one rank, which sends nothing"):
+        known_curve(["plateau=23GB/s"], "all_reduce", 1)
+
+
+def test_a_rate_that_no_link_has_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    done = CliRunner().invoke(
+        app, ["calibrate", str(path), "--from", "plateau=900GB/s", "-o", str(tmp_path / "p.yaml")]
+    )
+    assert "is kept at 1, no link carries more" in done.stdout

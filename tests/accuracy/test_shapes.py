@@ -18,6 +18,7 @@ from commsim.measure.records import Curve
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.params import read_params
 from commsim.scenario.schema import Scenario
 from commsim.scenario.setting import build_topology
 from commsim.topology.graph import Topology
@@ -66,6 +67,8 @@ def scenario(tmp_path: Path) -> Scenario:
         (64, {}, Shape(8, 8)),
         (12, {}, Shape(2, 6)),
         (8, {"n_nodes": "2"}, Shape(2, 4)),
+        (16, {"n_nodes": "4"}, Shape(4, 4)),
+        (4, {"n_nodes": "two"}, Shape(1, 4)),
     ],
 )
 def test_a_log_that_names_no_hosts_is_of_whole_nodes(
@@ -152,3 +155,35 @@ def test_a_shape_that_the_machine_cannot_have_is_a_fault(checkout: Path, tmp_pat
     assert isinstance(done.exception, CalibrationError)
     assert "measured on 8 ranks, a shape that gb200-nvl4 cannot have: " in str(done.exception)
     assert not (tmp_path / "p").exists()
+
+
+def test_logs_of_several_nodes_are_fitted_and_the_file_is_for_their_network(checkout: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "s.yaml", tmp_path / "p.yaml"
+    path.write_text(SCENARIO.replace("{preset: hgx-h100}", "{preset: hgx-h100-ndr400, nodes: 2}"))
+    log = checkout / "validation" / "measured" / "xe9680_h100_n2x8_allreduce.csv"
+    done = CliRunner().invoke(app, ["calibrate", str(path), str(log), "--no-plot", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    conditions = read_params(out).conditions
+    assert (conditions["nodes"], conditions["ranks"], conditions["network"]) == (2, 16, "infiniband")
+
+
+def test_no_input_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    log = tmp_path / "log.png"
+    log.write_text("")
+    for out in (path, log, tmp_path / "log.yaml"):
+        done = CliRunner().invoke(app, ["calibrate", str(path), str(log), "-o", str(out)])
+        assert isinstance(done.exception, CalibrationError)
+        assert "is an input" in str(done.exception)
+    assert path.read_text() == SCENARIO
+    assert not (tmp_path / "log.yaml").exists()
+
+
+def test_a_log_that_does_not_say_its_ranks_is_told(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    log = tmp_path / "bare.csv"
+    log.write_text((checkout / "validation" / "silicon" / "silicon_h100_sxm_x8_all_reduce_half_2_29_2.csv").read_text())
+    words = ["calibrate", str(tmp_path / "s.yaml"), str(log), "--no-plot", "-o", str(tmp_path / "p")]
+    done = CliRunner().invoke(app, words)
+    assert "does not say its ranks" in " ".join(done.output.split()) or "all_reduce" in str(done.exception)
