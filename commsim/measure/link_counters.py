@@ -7,7 +7,6 @@ copies over PCIe, through the memory of the host, or within a GPU, and networks 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ class Counters:
             ways.append("nvlink")
         if across:
             sockets = env.get("NCCL_NET", "") == "Socket" or env.get("NCCL_IB_DISABLE", "0") == "1"
-            if not sockets and has_adapters(gpu.sysfs):
+            if not sockets and any((gpu.sysfs / "class/infiniband").glob("*")):
                 if adapter_bytes(gpu.sysfs) is None:
                     return []
                 ways.append("adapters")
@@ -81,14 +80,11 @@ def nvlink_bytes(gpu: Gpus, index: int) -> Bytes | None:
     if None not in both:
         sent, received = (int(value) * _KIB for value in both)  # type: ignore[arg-type]
         return Bytes(sent, received, grain=_KIB)
-    each = [
-        _field_values(nvml, handle, [(field, link) for link in range(_MOST_LINKS)])
-        for field in (_LINK_SENT, _LINK_RECEIVED)
-    ]
-    if any(all(value is None for value in values) for values in each):
-        return None
-    sent, received = (sum(value or 0 for value in values) for values in each)
-    return Bytes(sent, received)
+    totals = []
+    for field in (_LINK_SENT, _LINK_RECEIVED):
+        known = [v for v in _field_values(nvml, handle, [(field, n) for n in range(_MOST_LINKS)]) if v is not None]
+        totals += [sum(known)] * bool(known)
+    return Bytes(*totals) if len(totals) == 2 else None
 
 
 def _field_values(nvml: Any, handle: Any, fields: list[tuple[int, int]]) -> list[int | None]:
@@ -100,22 +96,14 @@ def _field_values(nvml: Any, handle: Any, fields: list[tuple[int, int]]) -> list
     return [int(answer.value.ullVal) if answer.nvmlReturn == 0 else None for answer in answers]
 
 
-def has_adapters(sysfs: Path) -> bool:
-    """Whether this host has an InfiniBand or RoCE adapter, or another one that looks like it."""
-    with suppress(OSError):
-        return any((sysfs / "class/infiniband").iterdir())
-    return False
-
-
 @lru_cache(maxsize=8)
 def _ports(sysfs: Path) -> list[tuple[str, str, str]]:
     """The files of state, words sent and words received of the adapters' ports; a driver makes them at the start.
 
     As text and looked for once: they are read before and after every row.
     """
-    names = ("state", "counters/port_xmit_data", "counters/port_rcv_data")
-    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*"))
-    return [(str(port / names[0]), str(port / names[1]), str(port / names[2])) for port in ports]
+    ports = map(str, sorted((sysfs / "class/infiniband").glob("*/ports/*")))
+    return [(f"{p}/state", f"{p}/counters/port_xmit_data", f"{p}/counters/port_rcv_data") for p in ports]
 
 
 def _read(path: str) -> str:

@@ -49,8 +49,9 @@ class Buffers:
     def close(self) -> None:
         """Gives the memory back."""
         nccl, handle = self._communicator.nccl, self._communicator.handle
+        end = "ncclCommWindowDeregister" if self._windows else "ncclCommDeregister"
         for registered in filter(None, self._handles):
-            nccl.deregister(handle, registered, window=self._windows)
+            nccl.call(end, handle, registered, communicator=handle)
         self._handles.clear()
         with suppress(AttributeError):  # the first of them could not be had
             del self.send, self.receive
@@ -59,23 +60,15 @@ class Buffers:
         self._pointers.clear()
 
 
-def room(communicator: Communicator, ranks_per_gpu: int) -> int:
-    """Bytes that each of the two buffers can have on this GPU.
-
-    A sixteenth of its memory is left to NCCL's own buffers (nccl-tests leaves as much: run in src/common.cu, 2.19.6),
-    and some chunks to the check.
-    """
-    free, total = communicator.layer.memory()
-    return max(0, (free - total // 16) // ranks_per_gpu - _CHECK_CHUNKS * CHUNK_BYTES) // 2
-
-
 def largest(communicator: Communicator, wanted: int, needed: int, ranks_per_gpu: int, device: Any) -> Buffers | None:
     """Buffers of `wanted` bytes, or of as many as all ranks can have; None where some rank cannot have `needed`.
 
-    All ranks of the run call it together, and all get the same.
+    All ranks of the run call it together, and all get the same. A sixteenth of a GPU's memory is left to NCCL's own
+    buffers (nccl-tests leaves as much: run in src/common.cu, 2.19.6), and some chunks to the check.
     """
     communicator.layer.release_memory()
-    limit = room(communicator, ranks_per_gpu)
+    free, total = communicator.layer.memory()
+    limit = max(0, (free - total // 16) // ranks_per_gpu - _CHECK_CHUNKS * CHUNK_BYTES) // 2
     while True:
         nbytes = max(needed, wanted)
         buffers = None
