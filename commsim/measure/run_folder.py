@@ -103,8 +103,7 @@ class RunFolder:
                 f"{self.path.parent} holds rows that were measured under other conditions ({'; '.join(other)}); "
                 "use another --out, or --fresh to start over"
             )
-        with self.path.open("rb") as stream:
-            text = stream.read()
+        text = self.path.read_bytes()
         whole = text.rfind(b"\n") + 1
         os.ftruncate(self._descriptor, whole)
         for record in csv.DictReader(io.StringIO(text[:whole].decode())):

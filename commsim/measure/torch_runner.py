@@ -120,7 +120,7 @@ class _Rank:
             self._sit_down()
             self._connect()
             self._learn_conditions()
-            self._agree(self._open_folder() if self.place.rank == 0 else None)
+            self._agree(_fault_of(self._open_folder) if self.place.rank == 0 else None)
             self._agree(self._write_conditions(finished=False))
             for point in self._remaining():
                 if self._time_is_up():
@@ -251,18 +251,14 @@ class _Rank:
         if self.loop is not None:
             self.loop.communicator.abort()
 
-    def _open_folder(self) -> str | None:
-        """Takes up the folder; returns what is wrong with it."""
-        try:
-            self.folder = RunFolder(Path(self.run.out), self.run.fingerprint(), self.conditions)
-        except CommsimError as error:
-            return str(error)
+    def _open_folder(self) -> None:
+        """Takes up the folder, and prints what must be known of the machine."""
+        self.folder = RunFolder(Path(self.run.out), self.run.fingerprint(), self.conditions)
         warnings = list(self.conditions.get("differs", []))
         if "nvml" in self.conditions:
             warnings.append("without NVML (pip install nvidia-ml-py) NVLink is not counted, nor are slow clocks seen")
         for warning in warnings:
             print(f"# warning: {warning}", flush=True)
-        return None
 
     def _write_conditions(self, *, finished: bool) -> str | None:
         if self.folder is None:
