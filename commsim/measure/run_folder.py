@@ -45,7 +45,7 @@ COLUMNS = (
 """``oop`` is out of place, ``ip`` in place, as in nccl-tests. Times of torch's calls are medians over the iterations of
 the slowest rank; times of libnccl are means over iterations and ranks, as nccl-tests prints them, and ``min`` and
 ``max`` those of the fastest and of the slowest rank. ``sent_bytes`` is the payload that each rank sent in one call, in
-rank order, with blanks between, and ``expected_sent_bytes`` the same by `link_counters.expected_sent`; both are left
+rank order, with blanks between, and ``expected_sent_bytes`` the same by `traffic.expected_sent`; both are left
 blank where they are not known."""
 
 

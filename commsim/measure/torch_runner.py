@@ -30,7 +30,6 @@ from commsim.measure.conditions import nccl_configuration, rank_conditions
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
 from commsim.measure.libnccl import NcclFaultError
-from commsim.measure.link_counters import Counters
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
@@ -41,6 +40,7 @@ from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import conditions_of, take_seat
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, row_of, sample
+from commsim.measure.traffic import Counters
 from commsim.units import format_bytes
 
 T = TypeVar("T")
