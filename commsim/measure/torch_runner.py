@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -68,10 +67,7 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     meeting = Rendezvous(place, run.fingerprint(), patience_s)
     rank = _Rank(run, place, meeting)
     try:
-        if run.capture:
-            rank.capture()
-        else:
-            rank.measure()
+        rank.work()
     except CommsimError as error:
         # Who fails because another one failed says what that one said; who waited in vain is the first to know.
         reason = meeting.told(0.0 if isinstance(error, NoAnswerError) else _PATIENCE_S)
@@ -97,11 +93,13 @@ class _Rank:
         self.start = time.monotonic()
         self.cut_short = False
 
-    @contextmanager
-    def _faults_named(self) -> Iterator[None]:
-        """Gives up on a fault, and says what was being done."""
+    def work(self) -> None:
+        """Measures or captures; on a fault it gives up, and says what was being done."""
         try:
-            yield
+            if self.run.capture:
+                self._capture()
+            else:
+                self._measure_all()
         except CommsimError as error:
             self._give_up()
             if isinstance(error, NcclFaultError):
@@ -114,47 +112,45 @@ class _Rank:
             if self.folder is not None:
                 self.folder.close()
 
-    def measure(self) -> None:
+    def _measure_all(self) -> None:
         """Measures what is missing."""
-        with self._faults_named():
-            self._sit_down()
-            self._connect()
-            self._learn_conditions()
-            self._agree(_fault_of(self._open_folder) if self.place.rank == 0 else None)
-            self._agree(self._write_conditions(finished=False))
-            for point in self._remaining():
-                if self._time_is_up():
-                    break
-                self.doing = f"{point.task.collective} of {format_bytes(point.size)}"
-                self._agree(self._measure(point))
-            self._end_loop()
-            for task in self._remaining_training():
-                if self._time_is_up():
-                    break
-                self.doing = f"training {task.name}"
-                self._agree(self._train(task))
-            self._agree(self._finish())
+        self._sit_down()
+        self._connect()
+        self._learn_conditions()
+        self._agree(_fault_of(self._open_folder) if self.place.rank == 0 else None)
+        self._agree(self._write_conditions(finished=False))
+        for point in self._remaining():
+            if self._time_is_up():
+                break
+            self.doing = f"{point.task.collective} of {format_bytes(point.size)}"
+            self._agree(self._measure(point))
+        self._end_loop()
+        for task in self._remaining_training():
+            if self._time_is_up():
+                break
+            self.doing = f"training {task.name}"
+            self._agree(self._train(task))
+        self._agree(self._finish())
 
-    def capture(self) -> None:
+    def _capture(self) -> None:
         """Has NCCL say what it chooses: every row once, untimed; nothing is done where it has said so already."""
         run, folder = self.run, Path(self.run.out)
-        with self._faults_named():
-            needed = False
-            if self.place.rank == 0 and not is_captured(folder, run.capture):
-                begin_capture(folder)  # before NCCL begins, which makes no folder
-                needed = True
-            if not self.meeting.gather("capture", needed, run.timeout_s)[0]:
-                return
-            self._sit_down()
-            os.environ.update(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
-            self._connect()
-            for point in run.points():
-                self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
-                for place in run.places(point.task):
-                    self._within_memory(partial(self._once, point, place))
-            self._end_loop()
-            finished = partial(finish_capture, folder, run.capture)
-            self._agree(_fault_of(finished) if self.place.rank == 0 else None)
+        needed = False
+        if self.place.rank == 0 and not is_captured(folder, run.capture):
+            begin_capture(folder)  # before NCCL begins, which makes no folder
+            needed = True
+        if not self.meeting.gather("capture", needed, run.timeout_s)[0]:
+            return
+        self._sit_down()
+        os.environ.update(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
+        self._connect()
+        for point in run.points():
+            self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
+            for place in run.places(point.task):
+                self._within_memory(partial(self._once, point, place))
+        self._end_loop()
+        finished = partial(finish_capture, folder, run.capture)
+        self._agree(_fault_of(finished) if self.place.rank == 0 else None)
 
     def _once(self, point: Repeat, place: str) -> None:
         if self.run.through_libnccl(point.task):

@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from commsim.collectives.semantics import CHAINED, bandwidth_bytes
 from commsim.measure.gpu import Gpus
 
 # Offsets in struct tcp_info (Linux include/uapi/linux/tcp.h): bytes_received since 4.1, the other two since 4.19.
@@ -219,19 +220,10 @@ def expected_sent(collective: str, size: int, rank: int, n: int, root: int = 0) 
     The ring's, for what has a ring; None where it depends on the rank's place in the ring, which only NCCL knows
     (broadcast, reduce). `size` is that of nccl-tests.
     """
-    block = size / n
-    if n == 1:
-        return 0.0
+    if n > 1 and collective in CHAINED:
+        return None
     if collective == "gather":
-        return 0.0 if rank == root else block
-    if collective == "scatter":
-        return (n - 1) * block if rank == root else 0.0
-    each = {
-        "all_reduce": 2 * (n - 1) * block,
-        "all_gather": (n - 1) * block,
-        "reduce_scatter": (n - 1) * block,
-        "all_to_all": (n - 1) * block,
-        "all_to_all_v": (n - 1) * block / n,
-        "send_recv": float(size),
-    }
-    return each.get(collective)
+        return 0.0 if rank == root else size / n
+    if collective == "scatter" and rank != root:
+        return 0.0
+    return bandwidth_bytes(collective, n, size)
