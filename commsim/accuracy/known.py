@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from commsim.collectives.semantics import busbw_factor
 from commsim.errors import CalibrationError, UnitError
-from commsim.measure.records import Curve, busbw_factor
+from commsim.measure.records import Curve
 from commsim.units import GIB, parse_bandwidth, parse_bytes, parse_time
 
 PLATEAU = "plateau"

@@ -13,8 +13,9 @@ import numpy as np
 
 from commsim.accuracy.calibration import calibrate
 from commsim.accuracy.calibration_models import CurveModel, Float64, model_of
+from commsim.collectives.semantics import busbw_factor
 from commsim.errors import CalibrationError, CommsimError
-from commsim.measure.records import Curve, busbw_factor
+from commsim.measure.records import Curve
 from commsim.scenario.schema import Scenario
 from commsim.topology.graph import Topology
 

@@ -14,6 +14,7 @@ from commsim.errors import CommsimError, MeasurementError, TopologyError
 from commsim.files import write_atomically
 from commsim.lab.stages import MEASURED
 from commsim.measure.gpu import Gpus
+from commsim.measure.gpu_conditions import hcas
 from commsim.nccl.graph_file import read_graph_file
 from commsim.topology.imported import Given, Imported
 from commsim.topology.importing import checked, import_file
@@ -81,15 +82,11 @@ def _network(nodes: int, ranks_per_gpu: int, sysfs: Path) -> str:
         return "ethernet"  # sockets (`commsim.measure.rank_environment.sharing`)
     if any((sysfs / "class" / "cxi").glob("*")):
         return "slingshot"
-    layers = set()
-    for layer in sorted((sysfs / "class" / "infiniband").glob("*/ports/*/link_layer")):
-        device = layer.parts[-4]
-        layers.add("efa" if device.startswith(("efa", "rdmap")) else layer.read_text(encoding="utf-8").strip())
-    if "efa" in layers:
+    ports = [(adapter["name"], port["link"]) for adapter in hcas(sysfs) for port in adapter["ports"]]
+    if any(name.startswith(("efa", "rdmap")) for name, _ in ports):
         return "efa"
-    if "InfiniBand" in layers:
-        return "infiniband"
-    return "roce" if "Ethernet" in layers else "ethernet"
+    layers = {layer for _, layer in ports}
+    return "infiniband" if "InfiniBand" in layers else "roce" if "Ethernet" in layers else "ethernet"
 
 
 def describe(site: Site, topology_xml: Path, graphs: Path, folder: Path) -> list[str]:

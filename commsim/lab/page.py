@@ -8,9 +8,9 @@ import commsim
 from commsim.lab.findings import Choice, Findings
 from commsim.report.calibration import calibration_table, plot_residuals
 from commsim.report.compare_page import compare_page
-from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, table
+from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, size_cell, table
 from commsim.report.verdict import answer_line
-from commsim.units import GIB, GIGA, format_bytes, microseconds
+from commsim.units import GIB, GIGA, microseconds
 
 
 def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes: Iterable[str] = ()) -> Page:
@@ -59,10 +59,6 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
 _SIZE = Column("size", number=True)
 
 
-def _bytes(nbytes: int) -> Cell:
-    return Cell(format_bytes(nbytes), float(nbytes))
-
-
 def _agreement(choices: list[Choice]) -> str:
     same = sum(choice.agrees for choice in choices)
     return f"NCCL's logged algorithms and protocols are those of the model in {same} of {len(choices)} calls."
@@ -71,7 +67,7 @@ def _agreement(choices: list[Choice]) -> str:
 def _choices(choices: list[Choice]) -> Part:
     rows = [
         (
-            c.collective, _bytes(c.nbytes), c.logged, c.predicted,
+            c.collective, size_cell(c.nbytes), c.logged, c.predicted,
             "" if c.logged_channels is None else c.logged_channels, c.predicted_channels,
             "" if c.agrees else "differs",
         )
@@ -83,7 +79,7 @@ def _choices(choices: list[Choice]) -> Part:
 
 def _traffic(findings: Findings) -> Part:
     rows = [
-        (name, _bytes(size), measured, predicted, 100 * (measured / predicted - 1))
+        (name, size_cell(size), measured, predicted, 100 * (measured / predicted - 1))
         for name, size, measured, predicted in findings.traffic
         if predicted
     ]
@@ -93,26 +89,22 @@ def _traffic(findings: Findings) -> Part:
 
 
 def _calls(findings: Findings) -> Part:
-    rows = [
-        (
-            row["collective"],
-            _bytes(int(row["size_bytes"])),
-            *(float(row[name]) if row.get(name) else "" for name in ("oop_time_us", "ip_time_us")),
-        )
-        for row in findings.calls
-    ]
-    head: list[str | Column] = [
-        "collective",
-        _SIZE,
-        *(Column(name, number=True) for name in ("out of place (us)", "in place (us)")),
-    ]
-    return table(head, rows, "One rank with a GPU for itself sends nothing: what calling and launching costs.")
+    rows = []
+    for row in findings.calls:
+        times = [float(row[name]) if row.get(name) else "" for name in ("oop_time_us", "ip_time_us")]
+        rows.append((row["collective"], size_cell(int(row["size_bytes"])), *times))
+    times_head = (Column(name, number=True) for name in ("out of place (us)", "in place (us)"))
+    return table(
+        ["collective", _SIZE, *times_head],
+        rows,
+        "One rank with a GPU for itself sends nothing: what calling and launching costs.",
+    )
 
 
 def _variants(findings: Findings) -> Part:
     rows = [
         (
-            v.way, v.collective, _bytes(v.nbytes), float(microseconds(v.time_s)), float(microseconds(v.plain_s)),
+            v.way, v.collective, size_cell(v.nbytes), float(microseconds(v.time_s)), float(microseconds(v.plain_s)),
             100 * (v.time_s / v.plain_s - 1),
         )
         for v in findings.variants

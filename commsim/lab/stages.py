@@ -69,13 +69,8 @@ def sizes(largest: int) -> list[tuple[int, ...]]:
     [(8, 128, 2048), (32, 512), (16, 64, 256, 1024)]
     """
     first, last = SMALLEST_BYTES.bit_length() - 1, largest.bit_length() - 1
-    steps = [sorted({*range(first, last + 1, each), last}) for each in (4, 2, 1)]
-    portions: list[tuple[int, ...]] = []
-    seen: set[int] = set()
-    for step in steps:
-        portions.append(tuple(1 << k for k in step if k not in seen))
-        seen.update(step)
-    return portions
+    coarse, middle, fine = ({*range(first, last + 1, each), last} for each in (4, 2, 1))
+    return [tuple(1 << k for k in sorted(new)) for new in (coarse, middle - coarse, fine - middle)]
 
 
 def collective_tasks(largest: int) -> Iterator[Task]:

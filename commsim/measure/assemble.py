@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from commsim.collectives.semantics import ONE_RATE, RING_PASSES
+from commsim.collectives.semantics import ONE_RATE, RING_PASSES, busbw_factor
 from commsim.errors import Fault, LogFormatError
-from commsim.measure.records import Curve, FloatArray, IntArray, busbw_factor
+from commsim.measure.records import Curve, FloatArray, IntArray
 from commsim.measure.rows import Group, LogTable, TableRow, deduce_collective, deduce_ranks, print_rounding
 from commsim.units import GIGA, format_bytes
 
@@ -134,8 +134,7 @@ def _time(row: TableRow, collective: str, n_ranks: int | None) -> tuple[float, s
     for group, name in ((row.out_of_place, "out_of_place"), (row.in_place, "in_place")):
         if group.time_us > 0:
             return group.time_us * 1e-6, name
-        converted = _from_bandwidth(row.size, group, collective, n_ranks)
-        if converted > 0:
+        if (converted := _from_bandwidth(row.size, group, collective, n_ranks)) > 0:
             return converted, "busbw" if name == "out_of_place" else "in_place_busbw"
     return math.nan, ""
 
@@ -195,9 +194,9 @@ def _kind(curve: Curve) -> tuple[object, ...]:
 
 
 def _same_run(first: Curve, second: Curve) -> bool:
-    repeated = first.low_s is not None or second.low_s is not None
-    overlap = np.intersect1d(first.size_bytes, second.size_bytes).size
-    return _kind(first) == _kind(second) and not repeated and not overlap
+    if first.low_s is not None or second.low_s is not None:  # repeats
+        return False
+    return _kind(first) == _kind(second) and not np.intersect1d(first.size_bytes, second.size_bytes).size
 
 
 def _joined(first: Curve, second: Curve) -> Curve:
@@ -212,8 +211,6 @@ def _joined(first: Curve, second: Curve) -> Curve:
 
 def _named(curves: list[Curve], stem: str) -> list[Curve]:
     """Names that tell the curves of one file apart."""
-    if len(curves) == 1:
-        return [replace(curves[0], name=stem)]
     kinds = {c.collective for c in curves}
     names: list[str] = []
     for curve in curves:

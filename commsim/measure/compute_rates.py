@@ -132,12 +132,9 @@ def _types(gpu: Gpus | None, index: int) -> list[tuple[str, torch.dtype, str]]:
     """Name, type, and how products of float32 are computed, of all that the device has units for."""
     types = [("float32", torch.float32, "highest")]
     new = gpu is None or gpu.properties(index).sm >= _BFLOAT16_SINCE
-    if new:
-        types.append(("bfloat16", torch.bfloat16, "highest"))
+    types += [("bfloat16", torch.bfloat16, "highest")] * new
     if gpu is not None:
-        types.append(("float16", torch.float16, "highest"))
-    if gpu is not None and new:
-        types.append(("tf32", torch.float32, "high"))
+        types += [("float16", torch.float16, "highest"), *[("tf32", torch.float32, "high")] * new]
     return types
 
 

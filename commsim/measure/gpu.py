@@ -174,9 +174,22 @@ class Gpus:
 
         return torch.as_tensor(Memory(), device=device)
 
-    def nccl(self) -> Any:
-        """The handle of libnccl: `COMMSIM_NCCL_LIBRARY`, else the one that torch has loaded, else the system's."""
-        return _nccl_library()
+    @staticmethod
+    @cache
+    def nccl() -> Any:
+        """The handle of libnccl: `COMMSIM_NCCL_LIBRARY`, else the one that torch has loaded, else the system's.
+
+        A name without a folder gives the copy that this process has loaded already.
+        """
+        import torch  # noqa: F401 - brings its own libnccl into this process
+
+        named, tried = os.environ.get(NCCL_VARIABLE, ""), []
+        for path in [named] if named else [*_nccl_of_wheels(), "libnccl.so.2", "libnccl.so"]:
+            try:
+                return ctypes.CDLL(path)
+            except OSError as error:
+                tried.append(f"{path}: {error}")
+        raise MeasurementError(f"no libnccl can be loaded; name one in {NCCL_VARIABLE} ({'; '.join(tried)})")
 
     def nccl_version(self) -> tuple[int, int, int] | None:
         """The version that libnccl itself names, None where there is no libnccl."""
@@ -188,24 +201,32 @@ class Gpus:
         library.ncclGetVersion(ctypes.byref(code))
         return version_of(code.value)
 
-    def nvml(self) -> Any | None:
+    @staticmethod
+    @cache
+    def nvml() -> Any | None:
         """The module pynvml, initialised; None without it, without a driver, or where NVML is refused."""
-        return _nvml()
+        try:
+            import pynvml
+        except ImportError:
+            return None
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
+            return None
+        return pynvml
 
     def nvml_handle(self, index: int) -> Any | None:
         """NVML's handle of a GPU of this process, whatever CUDA_VISIBLE_DEVICES has left out; None without NVML."""
         nvml = self.nvml()
         if nvml is None:
             return None
-        uuid = self.properties(index).uuid
         try:
-            if uuid:
+            if uuid := self.properties(index).uuid:
                 return nvml.nvmlDeviceGetHandleByUUID(uuid)
             visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
             name = visible[index] if index < len(visible) else str(index)
-            return (
-                nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
-            )
+            by_number = name.isdigit()
+            return nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_number else nvml.nvmlDeviceGetHandleByUUID(name)
         except nvml.NVMLError:
             return None
 
@@ -238,36 +259,9 @@ def gpus() -> Gpus:
     return layer
 
 
-@cache
-def _nccl_library() -> Any:
-    """libnccl as ctypes loads it; a name without a folder gives the copy that this process has loaded already."""
-    import torch  # noqa: F401 - brings its own libnccl into this process
-
-    named, tried = os.environ.get(NCCL_VARIABLE, ""), []
-    for path in [named] if named else [*_nccl_of_wheels(), "libnccl.so.2", "libnccl.so"]:
-        try:
-            return ctypes.CDLL(path)
-        except OSError as error:
-            tried.append(f"{path}: {error}")
-    raise MeasurementError(f"no libnccl can be loaded; name one in {NCCL_VARIABLE} ({'; '.join(tried)})")
-
-
 def _nccl_of_wheels() -> list[str]:
     with suppress(ImportError, ValueError):  # no wheel of NVIDIA is there
         spec = importlib.util.find_spec("nvidia.nccl")
         folders = (spec.submodule_search_locations or ()) if spec else ()
         return [str(path) for folder in folders if (path := Path(folder) / "lib" / "libnccl.so.2").exists()]
     return []
-
-
-@cache
-def _nvml() -> Any | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml

@@ -30,6 +30,7 @@ _CLOCK_SM, _CLOCK_MEMORY = 1, 2  # nvmlClockType_t
 _ACS = 0x000D  # PCI Express extended capability of access control services, with its control register 6 bytes further
 _CONTROL = 6
 _TOPO_TIMEOUT_S = 20.0
+_OF_PORT = {"state": "state", "rate": "rate", "link": "link_layer"}
 
 
 def gpu_conditions(gpu: Gpus, index: int) -> dict[str, Any]:
@@ -60,9 +61,8 @@ def gpu_conditions(gpu: Gpus, index: int) -> dict[str, Any]:
         "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
         "numa_node": lambda: _numa_node(gpu.sysfs, _text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
     }
-    mps = Path(
-        os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
-    )  # CUDA's multi-process service listens there
+    # CUDA's multi-process service listens there.
+    mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     return conditions | _answers(asked) | {"mps": (mps / "control").exists()}
 
 
@@ -127,12 +127,7 @@ def hcas(sysfs: Path) -> list[dict[str, Any]]:
     adapters = []
     for device in _entries(sysfs / "class/infiniband"):
         ports = [
-            {
-                "state": _line(port / "state"),
-                "rate": _line(port / "rate"),
-                "link": _line(port / "link_layer"),
-                "port": port.name,
-            }
+            {key: _line(port / name) for key, name in _OF_PORT.items()} | {"port": port.name}
             for port in _entries(device / "ports")
         ]
         adapters.append({"name": device.name, "firmware": _line(device / "fw_ver"), "ports": ports})
@@ -182,10 +177,7 @@ def _topo_matrix() -> str:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
+    return sorted(folder.glob("*"))
 
 
 def _line(path: Path) -> str:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -332,19 +332,20 @@ def _end(children: list[_Child]) -> None:
                     stream.close()
 
 
-@contextmanager
-def interrupts() -> Iterator[None]:
+def interrupts() -> AbstractContextManager[None]:
     """Has SIGTERM and SIGHUP end the run as Ctrl-C does, so that ranks and testbeds are cleared away."""
+    return signals(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP)
 
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
 
+@contextmanager
+def signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Has a handler take some signals for as long as the block lasts."""
     before = {}
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in numbers:
             with suppress(ValueError):  # not the main thread
-                before[number] = signal.signal(number, interrupt)
+                before[number] = signal.signal(number, handler)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -149,7 +149,6 @@ class Nccl:
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self._functions: dict[str, Any] = {}
         self._error_string = library.ncclGetErrorString
         self._error_string.argtypes, self._error_string.restype = (c_int,), c_char_p
         self._last_error = getattr(library, "ncclGetLastError", None)  # 2.13
@@ -161,22 +160,18 @@ class Nccl:
 
     def has(self, name: str) -> bool:
         """Whether this library exports an entry point."""
-        return name in self._functions or hasattr(self._library, name)
+        return hasattr(self._library, name)
 
     def function(self, name: str) -> Any:
         """An entry point to be called with Python's numbers and ctypes' pointers; the caller looks at what it returns.
 
         Raises MeasurementError where this version of NCCL has none.
         """
-        if name not in self._functions:
-            try:
-                function = getattr(self._library, name)
-            except AttributeError:
-                version = ".".join(map(str, self.version))
-                raise MeasurementError(f"NCCL {version} has no {name}") from None
-            function.argtypes, function.restype = SIGNATURES[name], c_int
-            self._functions[name] = function
-        return self._functions[name]
+        if not self.has(name):
+            raise MeasurementError(f"NCCL {'.'.join(map(str, self.version))} has no {name}")
+        function = getattr(self._library, name)  # the same object each time
+        function.argtypes, function.restype = SIGNATURES[name], c_int
+        return function
 
     def call(self, name: str, *arguments: Any, communicator: int | None = None) -> None:
         """Calls an entry point; raises NcclError where it fails."""
@@ -237,11 +232,6 @@ class Nccl:
         return self._made(
             lambda new: self.call(name, communicator, pointer, nbytes, new, *flags, communicator=communicator)
         )
-
-    def deregister(self, communicator: int, handle: int, *, window: bool) -> None:
-        """Ends `register`."""
-        name = "ncclCommWindowDeregister" if window else "ncclCommDeregister"
-        self.call(name, communicator, handle, communicator=communicator)
 
     @staticmethod
     def _made(make: Callable[[Any], None]) -> int:

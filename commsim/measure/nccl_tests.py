@@ -23,7 +23,7 @@ from commsim.measure.conditions import environment
 from commsim.measure.gpu import gpus
 from commsim.measure.nccl_log import read_log
 from commsim.measure.rows import Group, LogTable
-from commsim.measure.run import Repeat, Run, Task
+from commsim.measure.run import REGISTRATIONS, Repeat, Run, Task
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.table import format_row
 from commsim.units import format_bytes
@@ -34,7 +34,6 @@ PROGRAMS = {name: f"{_SHORT.get(name, name)}_perf" for name in NCCL_TESTS}
 LOG = "nccl-tests.log"
 
 _TYPES = {"float16": "half", "float32": "float", "float64": "double", "float8_e4m3": "f8e4m3", "float8_e5m2": "f8e5m2"}
-_REGISTER = {"none": "0", "buffer": "1", "window": "2"}
 _HOST = re.compile(r"(\bPid\s+\d+\s+on)\s+\S+")
 
 
@@ -62,7 +61,7 @@ def commands(run: Run, task: Task, folder: str) -> list[list[str]]:
     options += ["-o", task.redop] if task.reduces else []
     options += ["-r", str(task.root)] if task.rooted else []
     options += ["-G", str(run.graph)] if run.graph else []
-    options += ["-R", _REGISTER[run.register]] if run.register != "none" else []
+    options += ["-R", str(REGISTRATIONS.index(run.register))] if run.register != "none" else []
     each = spans or [(size, size, 2) for size in sizes]
     return [[path, "-b", str(first), "-e", str(last), "-f", str(factor), *options] for first, last, factor in each]
 

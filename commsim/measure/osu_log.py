@@ -83,9 +83,8 @@ def _osu(line: str, number: int, unit: str, table: LogTable) -> TableRow | None:
 
 def _columns(line: str) -> list[str]:
     """Names of PARAM's columns; ``p50`` under ``Latency(us)`` is called ``p50``."""
-    text = line.split("COMMS-RES", 1)[1].split(None, 1)
-    names = re.split(r"\s{2,}|\t+", (text[1] if line.split("COMMS-RES", 1)[1][:1] == "-" else " ".join(text)).strip())
-    return [name.strip().lower() for name in names]
+    match = _PARAM_ROW.search(line)
+    return [name.strip().lower() for name in re.split(r"\s{2,}|\t+", match[1].strip())] if match else []
 
 
 def _param(line: str, number: int, columns: list[str]) -> TableRow | None:

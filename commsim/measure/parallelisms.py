@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from commsim.measure.pipeline import one_forward_one_backward
 from commsim.measure.run import TrainingTask
-from commsim.measure.small_transformer import batch, loss, sharded, stage, tensor_slice, whole
+from commsim.measure.small_transformer import batch, compute_type, loss, sharded, stage, tensor_slice, whole
 
 _MIB = 2**20
 
@@ -146,11 +146,67 @@ def _pipeline(task: TrainingTask, rank: int, device: Any) -> Parallel:
     optimizer, batches = Optimizer(task, model, device), micro_batches(task, rank, device)
 
     def step(communicate: bool) -> Any:
-        total = one_forward_one_backward(task, model, batches, rank, device, communicate=communicate)
+        total = _one_forward_one_backward(task, model, batches, rank, device, communicate=communicate)
         optimizer.step()
         return total
 
     return Parallel(lambda: step(True), lambda: lambda: step(False), _weights(task, model))
+
+
+def _one_forward_one_backward(
+    task: TrainingTask, model: Any, batches: list[tuple[Any, Any]], rank: int, device: Any, *, communicate: bool = True
+) -> Any | None:
+    """One stage under 1F1B: warm-up forwards, then a forward and a backward in turn; the mean loss, on the last one.
+
+    The schedule of PipeDream-Flush (Narayanan et al. 2021, arXiv:2104.04473, section 2.2). A send to a neighbour and
+    the receive from it travel in one batch: NCCL's send ends when its receive has been posted, so that two neighbours
+    that both send first would wait for each other. Without communication a stage receives zeros.
+    """
+    m, shape = task.micro_batches, (task.micro_batch_size, task.seq_len, task.hidden)
+    before = rank - 1 if rank > 0 else None
+    after = rank + 1 if rank < task.ranks - 1 else None
+    waiting: list[tuple[Any, Any]] = []
+    total = torch.zeros((), device=device)
+
+    def swap(peer: int | None, send: Any | None, receive: bool) -> Any | None:
+        """Sends to a neighbour, if there is one, and returns what it sends meanwhile, if anything is wanted."""
+        if peer is None:
+            return None
+        received = torch.zeros(shape, dtype=compute_type(task), device=device) if receive else None
+        calls = [dist.P2POp(dist.isend, send.contiguous(), peer)] if send is not None else []
+        if received is not None:
+            calls.append(dist.P2POp(dist.irecv, received, peer))
+        if calls and communicate:
+            for work in dist.batch_isend_irecv(calls):
+                work.wait()
+        return received
+
+    def forward(i: int, given: Any | None) -> Any:
+        nonlocal total
+        result = model(batches[i][0] if given is None else given.requires_grad_())
+        if after is None:
+            result = loss(result, batches[i][1]) / m
+            total = total + result.detach()
+        waiting.append((given, result))
+        return result.detach()
+
+    def backward(gradient: Any | None) -> Any | None:
+        given, result = waiting.pop(0)
+        result.backward(gradient)
+        return None if given is None else given.grad
+
+    warm = min(m, task.ranks - 1 - rank)
+    for i in range(warm):
+        handed = forward(i, swap(before, None, receive=True))
+        swap(after, handed, receive=False)
+    given = swap(before, None, receive=True) if warm < m else None
+    for i in range(warm, m):
+        handed = forward(i, given)
+        gradient = backward(swap(after, handed, receive=True))
+        given = swap(before, gradient, receive=i < m - 1)
+    for _ in range(warm):
+        swap(before, backward(swap(after, None, receive=True)), receive=False)
+    return total if after is None else None
 
 
 PARALLELISMS: dict[str, Callable[[TrainingTask, int, Any], Parallel]] = {

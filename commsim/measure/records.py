@@ -60,15 +60,6 @@ def collective_name(text: str) -> str | None:
     return COLLECTIVES.get(key)
 
 
-def busbw_factor(collective: str, n_ranks: int) -> float:
-    """busbw / algbw of a collective over `n_ranks`; send_recv, which has no schedule of its own, has 1.
-
-    >>> busbw_factor("all_reduce", 8)
-    1.75
-    """
-    return 1.0 if collective == "send_recv" else semantics.busbw_factor(collective, n_ranks)
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Time against message size for one collective on one group of ranks; sizes ascend, each occurs once.
@@ -160,7 +151,7 @@ class Curve:
             if self.collective in semantics.ONE_RATE:
                 return 1.0
             raise ValueError(f"{self.name}: the bus bandwidth of {self.collective} needs the number of ranks")
-        return busbw_factor(self.collective, self.n_ranks)
+        return semantics.busbw_factor(self.collective, self.n_ranks)
 
     def between(self, low_bytes: int, high_bytes: int) -> Curve:
         """The rows with low_bytes <= size <= high_bytes."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ONE_RATE, PAIRWISE, REDUCING, ROOTED
-from commsim.measure.records import COLLECTIVES, busbw_factor
+from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ONE_RATE, PAIRWISE, REDUCING, ROOTED, busbw_factor
+from commsim.measure.records import COLLECTIVES
 from commsim.units import GIGA
 
 # Bytes per element by the names nccl-tests and its relatives print.

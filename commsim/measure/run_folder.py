@@ -45,7 +45,7 @@ COLUMNS = (
 """``oop`` is out of place, ``ip`` in place, as in nccl-tests. Times of torch's calls are medians over the iterations of
 the slowest rank; times of libnccl are means over iterations and ranks, as nccl-tests prints them, and ``min`` and
 ``max`` those of the fastest and of the slowest rank. ``sent_bytes`` is the payload that each rank sent in one call, in
-rank order, with blanks between, and ``expected_sent_bytes`` the same by `link_counters.expected_sent`; both are left
+rank order, with blanks between, and ``expected_sent_bytes`` the same by `traffic.expected_sent`; both are left
 blank where they are not known."""
 
 
@@ -103,8 +103,7 @@ class RunFolder:
                 f"{self.path.parent} holds rows that were measured under other conditions ({'; '.join(other)}); "
                 "use another --out, or --fresh to start over"
             )
-        with self.path.open("rb") as stream:
-            text = stream.read()
+        text = self.path.read_bytes()
         whole = text.rfind(b"\n") + 1
         os.ftruncate(self._descriptor, whole)
         for record in csv.DictReader(io.StringIO(text[:whole].decode())):

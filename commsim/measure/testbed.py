@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from commsim.errors import MeasurementError
-from commsim.measure.launcher import Host
+from commsim.measure.launcher import Host, signals
 from commsim.measure.wiring import INTERFACE, PREFIX, WiringPlan, commands, namespace
 
 _NAMES = Path("/run/netns")
@@ -52,25 +52,10 @@ def standing_testbed(plan: WiringPlan) -> Iterator[list[Host]]:
         yield [host for host in hosts for _ in range(plan.ranks_per_node)]
     finally:
         try:
-            with _uninterrupted():
+            with signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 remove_leftovers()
         finally:
             os.close(lock)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Has an interrupt wait."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    with suppress(ValueError):  # not the main thread
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _locked() -> int:

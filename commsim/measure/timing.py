@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from commsim.collectives.semantics import busbw_factor
 from commsim.measure.gpu import gpus
-from commsim.measure.link_counters import expected_sent
 from commsim.measure.operations import ReadyCollective
-from commsim.measure.records import busbw_factor
 from commsim.measure.run import Repeat, Run
 from commsim.measure.splits import group_of
-from commsim.measure.traffic import Bytes
+from commsim.measure.traffic import Bytes, expected_sent
 from commsim.units import gb_per_s, microseconds
 
 T = TypeVar("T")

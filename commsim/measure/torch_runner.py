@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from commsim.measure.conditions import nccl_configuration, rank_conditions
 from commsim.measure.gpu import gpus
 from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_conditions, loaded_plugins, slowed
 from commsim.measure.libnccl import NcclFaultError
-from commsim.measure.link_counters import Counters
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
@@ -41,6 +39,7 @@ from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import conditions_of, take_seat
 from commsim.measure.table import format_row
 from commsim.measure.timing import Sample, row_of, sample
+from commsim.measure.traffic import Counters
 from commsim.units import format_bytes
 
 T = TypeVar("T")
@@ -68,10 +67,7 @@ def run_rank(run: Run, place: Place, spent_s: float = 0.0) -> None:
     meeting = Rendezvous(place, run.fingerprint(), patience_s)
     rank = _Rank(run, place, meeting)
     try:
-        if run.capture:
-            rank.capture()
-        else:
-            rank.measure()
+        rank.work()
     except CommsimError as error:
         # Who fails because another one failed says what that one said; who waited in vain is the first to know.
         reason = meeting.told(0.0 if isinstance(error, NoAnswerError) else _PATIENCE_S)
@@ -97,11 +93,13 @@ class _Rank:
         self.start = time.monotonic()
         self.cut_short = False
 
-    @contextmanager
-    def _faults_named(self) -> Iterator[None]:
-        """Gives up on a fault, and says what was being done."""
+    def work(self) -> None:
+        """Measures or captures; on a fault it gives up, and says what was being done."""
         try:
-            yield
+            if self.run.capture:
+                self._capture()
+            else:
+                self._measure_all()
         except CommsimError as error:
             self._give_up()
             if isinstance(error, NcclFaultError):
@@ -114,47 +112,45 @@ class _Rank:
             if self.folder is not None:
                 self.folder.close()
 
-    def measure(self) -> None:
+    def _measure_all(self) -> None:
         """Measures what is missing."""
-        with self._faults_named():
-            self._sit_down()
-            self._connect()
-            self._learn_conditions()
-            self._agree(self._open_folder() if self.place.rank == 0 else None)
-            self._agree(self._write_conditions(finished=False))
-            for point in self._remaining():
-                if self._time_is_up():
-                    break
-                self.doing = f"{point.task.collective} of {format_bytes(point.size)}"
-                self._agree(self._measure(point))
-            self._end_loop()
-            for task in self._remaining_training():
-                if self._time_is_up():
-                    break
-                self.doing = f"training {task.name}"
-                self._agree(self._train(task))
-            self._agree(self._finish())
+        self._sit_down()
+        self._connect()
+        self._learn_conditions()
+        self._agree(_fault_of(self._open_folder) if self.place.rank == 0 else None)
+        self._agree(self._write_conditions(finished=False))
+        for point in self._remaining():
+            if self._time_is_up():
+                break
+            self.doing = f"{point.task.collective} of {format_bytes(point.size)}"
+            self._agree(self._measure(point))
+        self._end_loop()
+        for task in self._remaining_training():
+            if self._time_is_up():
+                break
+            self.doing = f"training {task.name}"
+            self._agree(self._train(task))
+        self._agree(self._finish())
 
-    def capture(self) -> None:
+    def _capture(self) -> None:
         """Has NCCL say what it chooses: every row once, untimed; nothing is done where it has said so already."""
         run, folder = self.run, Path(self.run.out)
-        with self._faults_named():
-            needed = False
-            if self.place.rank == 0 and not is_captured(folder, run.capture):
-                begin_capture(folder)  # before NCCL begins, which makes no folder
-                needed = True
-            if not self.meeting.gather("capture", needed, run.timeout_s)[0]:
-                return
-            self._sit_down()
-            os.environ.update(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
-            self._connect()
-            for point in run.points():
-                self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
-                for place in run.places(point.task):
-                    self._within_memory(partial(self._once, point, place))
-            self._end_loop()
-            finished = partial(finish_capture, folder, run.capture)
-            self._agree(_fault_of(finished) if self.place.rank == 0 else None)
+        needed = False
+        if self.place.rank == 0 and not is_captured(folder, run.capture):
+            begin_capture(folder)  # before NCCL begins, which makes no folder
+            needed = True
+        if not self.meeting.gather("capture", needed, run.timeout_s)[0]:
+            return
+        self._sit_down()
+        os.environ.update(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
+        self._connect()
+        for point in run.points():
+            self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
+            for place in run.places(point.task):
+                self._within_memory(partial(self._once, point, place))
+        self._end_loop()
+        finished = partial(finish_capture, folder, run.capture)
+        self._agree(_fault_of(finished) if self.place.rank == 0 else None)
 
     def _once(self, point: Repeat, place: str) -> None:
         if self.run.through_libnccl(point.task):
@@ -251,18 +247,14 @@ class _Rank:
         if self.loop is not None:
             self.loop.communicator.abort()
 
-    def _open_folder(self) -> str | None:
-        """Takes up the folder; returns what is wrong with it."""
-        try:
-            self.folder = RunFolder(Path(self.run.out), self.run.fingerprint(), self.conditions)
-        except CommsimError as error:
-            return str(error)
+    def _open_folder(self) -> None:
+        """Takes up the folder, and prints what must be known of the machine."""
+        self.folder = RunFolder(Path(self.run.out), self.run.fingerprint(), self.conditions)
         warnings = list(self.conditions.get("differs", []))
         if "nvml" in self.conditions:
             warnings.append("without NVML (pip install nvidia-ml-py) NVLink is not counted, nor are slow clocks seen")
         for warning in warnings:
             print(f"# warning: {warning}", flush=True)
-        return None
 
     def _write_conditions(self, *, finished: bool) -> str | None:
         if self.folder is None:

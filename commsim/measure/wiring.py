@@ -161,35 +161,29 @@ def commands(w: WiringPlan) -> list[tuple[tuple[str, ...], list[str]]]:
 
     Namespaces first, then cables, which are made where they belong, so that nothing is ever seen outside.
     """
-    steps: list[tuple[tuple[str, ...], list[str]]] = [
-        (("ip", "-batch", "-"), [f"netns add {name}" for name in w.namespaces()])
-    ]
-    cables = []
+    cables, fabric, ports = list[str](), list[str](), list[str]()
+    shapers: dict[str, list[str]] = {name: [] for name in w.namespaces()}
     for cable in w.cables:
         (a, first), (b, second) = cable.ends
         cables.append(f"link add {first} netns {a} type veth peer name {second} netns {b}")
-    steps.append((("ip", "-batch", "-"), cables))
-    shapers: dict[str, list[str]] = {name: [] for name in w.namespaces()}
-    for cable in w.cables:
         for (name, interface), rate in zip(cable.ends, cable.rates, strict=True):
             shapers[name].append(
                 f"qdisc add dev {interface} root tbf rate {round(rate * 8)}bit "
                 f"burst {burst_bytes(rate)} limit {_QUEUE_BYTES}"
             )
-    fabric = []
     for i, bridge in enumerate(w.bridges):
         fabric += [f"link add b{i} type bridge mcast_snooping 0", f"link set b{i} mtu {MTU}"]
         for port in bridge:
             fabric += [f"link set {port} mtu {MTU}", f"link set {port} master b{i}", f"link set {port} up"]
+            ports.append(f"link set dev {port} learning off flood off mcast_flood off bcast_flood off")
         fabric.append(f"link set b{i} up")
-    steps.append((("ip", "-n", FABRIC, "-batch", "-"), fabric))
-    quiet = [
-        f"link set dev {port} learning off flood off mcast_flood off bcast_flood off"
-        for bridge in w.bridges
-        for port in bridge
+    ports += [f"fdb add {_mac(node)} dev {port} master static" for port, node in w.forwarding]
+    steps: list[tuple[tuple[str, ...], list[str]]] = [
+        (("ip", "-batch", "-"), [f"netns add {name}" for name in w.namespaces()]),
+        (("ip", "-batch", "-"), cables),
+        (("ip", "-n", FABRIC, "-batch", "-"), fabric),
+        (("bridge", "-n", FABRIC, "-batch", "-"), ports),
     ]
-    known = [f"fdb add {_mac(node)} dev {port} master static" for port, node in w.forwarding]
-    steps.append((("bridge", "-n", FABRIC, "-batch", "-"), quiet + known))
     for node in range(w.nodes):
         lines = ["link set lo up", f"link set {INTERFACE} mtu {MTU} gso_max_segs 1 address {_mac(node)}"]
         lines += [f"addr add {address(node)}/16 dev {INTERFACE}", f"link set {INTERFACE} up"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE
-from commsim.measure.records import busbw_factor
+from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE, busbw_factor
 from commsim.scenario.item import Row
 
 if TYPE_CHECKING:

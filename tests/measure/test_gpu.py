@@ -33,13 +33,13 @@ def test_a_machine_without_libnccl_has_no_version_and_says_which_names_were_trie
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(gpu.NCCL_VARIABLE, str(tmp_path / "libnccl.so.2"))
-    gpu._nccl_library.cache_clear()
+    gpu.Gpus.nccl.cache_clear()
     try:
         with pytest.raises(MeasurementError, match=r"libnccl\.so\.2"):
             gpu.Gpus().nccl()
         assert gpu.Gpus().nccl_version() is None
     finally:
-        gpu._nccl_library.cache_clear()
+        gpu.Gpus.nccl.cache_clear()
 
 
 def test_the_version_is_the_one_that_the_library_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ import pytest
 from fake_gpus import FakeGpus, FakeNvml, adapter
 
 from commsim.collectives.registry import build
-from commsim.measure.link_counters import Counters, adapter_bytes, expected_sent, nvlink_bytes
 from commsim.measure.timing import sent_per_call
-from commsim.measure.traffic import Bytes
+from commsim.measure.traffic import Bytes, Counters, adapter_bytes, expected_sent, nvlink_bytes
 
 ALL = 0xFFFFFFFF
 

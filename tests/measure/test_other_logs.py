@@ -169,3 +169,10 @@ def test_a_cut_file_gives_rows_that_were_there_or_an_error(
     except LogFormatError:
         return
     assert found <= _pairs(folder / f"whole-{name}")
+
+
+def test_a_param_header_without_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "param.log"
+    path.write_text("COMMS-RES-BW\n")
+    with pytest.raises(LogFormatError, match="a table without rows"):
+        read_measured(path)

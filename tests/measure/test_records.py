@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commsim.measure.records import Curve, busbw_factor, collective_name
+from commsim.collectives.semantics import busbw_factor
+from commsim.measure.records import Curve, collective_name
 
 
 def curve(collective: str = "all_reduce", n_ranks: int | None = 8) -> Curve:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from commsim.measure.records import busbw_factor
+from commsim.collectives.semantics import busbw_factor
 from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.predict import Predictor
 
