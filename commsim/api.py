@@ -147,8 +147,8 @@ def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int 
 def write_report(answer: Result | Compared | Planned | Swept, file: str | Path) -> Path:
     """Writes an answer as one HTML file that loads nothing; returns its path."""
     from commsim.files import write_atomically
+    from commsim.report.explain import result_page
     from commsim.report.page import html
-    from commsim.report.result_page import result_page
     from commsim.report.run_files import compared
 
     page = result_page(answer, compared(answer).comparisons) if isinstance(answer, Result) else answer.page()

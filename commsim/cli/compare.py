@@ -53,8 +53,7 @@ def compare(
     from commsim.accuracy.judge import judged, pairs, sort_files
     from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
-    from commsim.report.comparisons import comparison_csv
-    from commsim.report.verdict import verdict_dict, verdict_table
+    from commsim.report.verdict import comparison_csv, verdict_dict, verdict_table
 
     predictions, measured = sort_files(_paths(files))
     folder = out or predictions[0].folder

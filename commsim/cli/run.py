@@ -113,7 +113,7 @@ def run(
             show(choices(one), nl=False)
         show(tables(shown), nl=False)
         for comparison in shown.comparisons:
-            from commsim.report.comparisons import comparison_table
+            from commsim.report.verdict import comparison_table
 
             show(comparison_table(comparison), nl=False)
         if explain:
@@ -123,7 +123,7 @@ def run(
         if written:
             show(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if len(everything) > 1 and not json_output:
-        from commsim.report.comparisons import summary_line
+        from commsim.report.verdict import summary_line
 
         show("# summary")
         for comparison in everything:

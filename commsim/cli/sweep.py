@@ -122,17 +122,16 @@ def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, 
     if parquet:
         written.append(write_atomically(folder / "rows.parquet", as_parquet(points)))
     if page is not None:
+        from commsim.report.answers import Swept
         from commsim.report.page import html
-        from commsim.report.sweep_page import sweep_page
 
         name, file = page
-        text = html(sweep_page(points, name, file.read_text(encoding="utf-8")))
+        text = html(Swept(name, tuple(points), file.read_text(encoding="utf-8")).page())
         written.append(write_atomically(folder / "report.html", text))
     failed = [p for p in points if p["error"]]
     answers = []
     if len(failed) < len(points) and len(points) <= _MOST_ANSWERED:
-        from commsim.report.fabric_answer import enough_lines
-        from commsim.report.sweep_plot import figure_of
+        from commsim.report.sweep_plot import enough_lines, figure_of
 
         answers = enough_lines(points, figure_of(points))
     return {

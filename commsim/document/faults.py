@@ -167,21 +167,14 @@ def _wanted(item: _Item, slots: Sequence[Slot]) -> str:
 
 
 _KINDS = {
-    "int_type": "a whole number{bounds}",
-    "int_parsing": "a whole number{bounds}",
-    "int_from_float": "a whole number{bounds}",
-    "float_type": "a number{bounds}",
-    "float_parsing": "a number{bounds}",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number{bounds}"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number{bounds}"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "a list"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "model_attributes_type", "mapping_type"), "a mapping of keys and values"
+    ),
     "string_type": "text",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "set_type": "a list",
-    "dict_type": "a mapping of keys and values",
-    "model_type": "a mapping of keys and values",
-    "model_attributes_type": "a mapping of keys and values",
-    "mapping_type": "a mapping of keys and values",
     "none_required": "null",
     "path_type": "a file name",
     "finite_number": "a finite number",

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commsim.document.reading import compose_documents
-from commsim.document.types import Document, FaultyError, KeyPath, raise_faults, shorten, show, show_path
-from commsim.errors import Fault, ScenarioError
+from commsim.document.types import Document, KeyPath, raise_faults, shorten, show, show_path
+from commsim.errors import Fault
 
 
 class _PathError(ValueError):
     """An override whose path does not lead anywhere."""
 
 
-def apply_overrides(document: Document, overrides: Sequence[str], *, error: FaultyError = ScenarioError) -> Document:
+def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
     """A new document with each ``key.path=value`` set; list items by number: ``workload.0.sizes=1 MiB``.
 
     A key that is new is added; `validate` refuses it, at the override, where the model does not know it.
@@ -33,20 +33,18 @@ def apply_overrides(document: Document, overrides: Sequence[str], *, error: Faul
         value, value_faults = _value(value_text, place, shorten(name, 120))
         faults.extend(value_faults)
         values.append((text, name, value))
-    return _with(document, values, faults, error)
+    return _with(document, values, faults)
 
 
-def with_values(document: Document, values: Mapping[str, Any], *, error: FaultyError = ScenarioError) -> Document:
+def with_values(document: Document, values: Mapping[str, Any]) -> Document:
     """As `apply_overrides`, with values that are already read: ``{"topology.nodes": 4}``."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     named = [(f"{name}={texts[name]}", name, copy.deepcopy(value)) for name, value in values.items()]
-    return _with(document, named, [], error)
+    return _with(document, named, [])
 
 
-def _with(
-    document: Document, values: Sequence[tuple[str, str, Any]], faults: list[Fault], error: FaultyError
-) -> Document:
-    """The document with each (text of the override, key.path, value) set; raises ``error`` with all faults."""
+def _with(document: Document, values: Sequence[tuple[str, str, Any]], faults: list[Fault]) -> Document:
+    """The document with each (text of the override, key.path, value) set; raises all faults."""
     tree = copy.deepcopy(document.data)
     applied = dict(document.overrides)
     for text, name, value in values:
@@ -57,7 +55,7 @@ def _with(
         else:
             applied = {p: t for p, t in applied.items() if p[: len(path)] != path} | {path: text}
     if faults:
-        raise_faults(faults, error)
+        raise_faults(faults)
     return Document(document.file, tree, document.marks, document.key_marks, applied)
 
 

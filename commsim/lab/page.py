@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import commsim
 from commsim.lab.findings import Choice, Findings
 from commsim.report.calibration import calibration_table, plot_residuals
-from commsim.report.compare_page import compare_page
 from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, size_cell, table
-from commsim.report.verdict import answer_line
+from commsim.report.verdict import answer_line, compare_page
 from commsim.units import GIB, GIGA, microseconds
 
 

@@ -12,15 +12,47 @@ from commsim.accuracy.compare import Comparison
 from commsim.accuracy.verdict import Verdict
 from commsim.accuracy.whatif import Tried
 from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
-from commsim.report.plan_tables import headline, reasons, rows
+from commsim.planner.results import columns, flat_rows
+from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
+from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows
 from commsim.report.saved import Saved
-from commsim.report.verdict import answer_line, bus_bandwidths, verdict_dict
+from commsim.report.sweep_plot import (
+    FABRIC,
+    SHARE,
+    curves,
+    enough_lines,
+    figure_of,
+    knee_lines,
+    numeric_paths,
+    plot_sweep,
+)
+from commsim.report.verdict import answer_line, bus_bandwidths, compare_page, verdict_dict
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from commsim.report.page import Page
+HIDDEN = {
+    "causes_s", "simulated", "tokens", "fabric_usd", "days_without_failures", "checkpoint_s", "checkpoint_every_s",
+}  # fmt: skip
+HEADS = {
+    "step_s": "step (s)",
+    "slower_percent": "slower (%)",
+    "mfu_percent": "MFU (%)",
+    "memory_GiB": "memory (GiB)",
+    "usd": "cost ($)",
+    "gpu_hours": "GPU-hours",
+    "tokens_per_usd": "tokens per $",
+    "hours_between_failures": "hours between failures",
+    "goodput_percent": "goodput (%)",
+    "pareto": "unbeaten",
+    "closed_form_s": "closed form (s)",
+}
+"""What a column is called on the page; others are called by their key."""
+
+MOST_ROWS = 2_000
+MOST_ENOUGH = 8  # answers to how much fabric is enough
+MOST_LINES = 3  # knees of one path among the first lines
 
 
 class _Shown:
@@ -92,8 +124,6 @@ class Compared(_Shown):
 
     def page(self) -> Page:
         """The page that `commsim compare --html` writes."""
-        from commsim.report.compare_page import compare_page
-
         return compare_page(self.verdicts, self._title())
 
 
@@ -134,10 +164,34 @@ class Planned(_Shown):
         return Saved(self.name, "plan", Path(), choices=tuple(rows(self.found)))
 
     def page(self) -> Page:
-        """The page that `commsim plan --html` writes."""
-        from commsim.report.plan_page import plan_page
-
-        return plan_page(self.found, self.name, self.scenario, self.seconds, self.neighbours, self.sensitivity)
+        """The page that `commsim plan --html` writes: the best configuration, the others and why they lose."""
+        listed, choices = rows(self.found), self.found.choices
+        causes = list(dict.fromkeys(cause for r in listed for cause in r["causes_s"]))
+        shown = [key for key in listed[0] if key not in HIDDEN and any(r[key] not in (None, "") for r in listed)]
+        heads = [HEADS.get(key, key.replace("_", " ")) for key in shown]
+        every = table(heads, [[r[key] for key in shown] for r in listed])
+        money = money_facts(self.best)
+        seconds_of = [[r["rank"], *(r["causes_s"].get(c) for c in causes)] for r in listed]
+        by_cause = table(["rank", *(f"{c} (s)" for c in causes)], seconds_of)
+        sureness = (
+            "Step times come from the model that docs/accuracy-training.md scores on published runs which it was not "
+            "fitted to; memory from the same step model."
+        )
+        simulated = Facts((("simulated", f"{sum(c.simulated for c in choices)} of {len(choices)}"),))
+        return Page(
+            title=self.name,
+            question="Which configuration trains this model fastest?",
+            answer=self.answer,
+            sections=(
+                Section("Choices", (picture(plot_choices(listed, self.name), "Time against memory."), every)),
+                Section("Where the time goes", (by_cause,)),
+                *([Section("Cost and failures of the best one", (Facts(money),))] if money else []),
+                Section("What binds the best one", tuple(Text(line) for line in self.reasons)),
+                Section("What was looked at", (Code("\n".join(counted(self.found, self.seconds))),)),
+                Section("The best one as a scenario", (Code(self.scenario),)),
+                Section("How sure this is", (Text(sureness), simulated)),
+            ),
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,28 +205,54 @@ class Swept(_Shown):
     @property
     def answer(self) -> tuple[str, ...]:
         """How much fabric is enough, from where on each other path brings nothing more, and how many points failed."""
-        from commsim.report.sweep_page import answer_lines
-
-        failed = [p for p in self.points if p["error"]]
+        failed = self._failed
         more = [f"{len(failed)} of {len(self.points)} points failed: {failed[0]['error']}"] if failed else []
-        return (*answer_lines(self.points), *more)
+        return (*self._lines(), *more)
+
+    @property
+    def _failed(self) -> list[dict[str, Any]]:
+        return [point for point in self.points if point["error"]]
+
+    def _lines(self) -> tuple[str, ...]:
+        """How much fabric is enough, and the first knees along every other path."""
+        points, figure = self.points, figure_of(self.points)
+        enough = enough_lines(points, figure)
+        lines = enough[:MOST_ENOUGH]
+        if len(enough) > MOST_ENOUGH:
+            lines.append(
+                f"And {len(enough) - MOST_ENOUGH:,} more such answers, one per combination of the other values."
+            )
+        for path in numeric_paths(points):
+            if curves(points, path, figure) and not (enough and path in FABRIC):
+                lines += knee_lines(points, path, figure)[:MOST_LINES]
+        return tuple(lines) or (f"{len(points):,} points, {sum(len(p['rows']) for p in points):,} rows.",)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for every predicted row, the values of the paths in front: what rows.csv holds."""
         import pandas as pd
 
-        from commsim.planner.results import columns, flat_rows
-
         return pd.DataFrame(list(flat_rows(self.points)), columns=columns(self.points))
 
     def saved(self) -> Saved:
         """For pictures."""
-        from commsim.planner.results import flat_rows
-
         return Saved(self.name, "sweep", Path(), points=self.points, rows=tuple(flat_rows(self.points)))
 
     def page(self) -> Page:
-        """The page that `commsim sweep --html` writes."""
-        from commsim.report.sweep_page import sweep_page
-
-        return sweep_page(self.points, self.name, self.base)
+        """The page that `commsim sweep --html` writes: every path with its knees, then the rows."""
+        points, figure, failed = self.points, figure_of(self.points), self._failed
+        sections = []
+        for path in numeric_paths(points):
+            if curves(points, path, figure):
+                drawing = picture(plot_sweep(points, path, figure, self.name), f"{figure} along {path}.")
+                sections.append(Section(f"Along {path}", (drawing, *map(Text, knee_lines(points, path, figure)))))
+        listed = list(flat_rows(points))
+        names = [n for n in columns(points) if any(r.get(n) not in (None, "") for r in listed)]
+        note = f"the first {MOST_ROWS:,} of {len(listed):,} rows; rows.csv has all" if len(listed) > MOST_ROWS else ""
+        shown = table(names, [[r.get(n) for n in names] for r in listed[:MOST_ROWS]], note)
+        return Page(
+            title=self.name,
+            question=f"What does each choice bring, and from where on is {100 * SHARE:.0f} % of the best reached?",
+            answer=self._lines(),
+            sections=(*sections, Section("Rows", (shown,)), Section("The sweep", (Code(self.base),))),
+            warnings=tuple(f"{len(failed):,} points failed, the first: {failed[0]['error']}" for _ in failed[:1]),
+        )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from commsim.report import style
-from commsim.report.columns import records_csv
 from commsim.report.page import Part, Section, Text, picture, size_cell, table
+from commsim.report.tables import records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import format_bytes, format_time, microseconds
 
@@ -83,7 +83,6 @@ def _sections(item: TraceItem) -> list[Section]:
 
 def plot_ranks(item: TraceItem | SavedTrace, provenance: str = "") -> Figure:
     """Stacked bars over the time of the whole, one per rank."""
-
     count = len(item.ranks)
     shown = [item.ranks[i] for i in np.unique(np.linspace(0, count - 1, min(count, MOST_RANKS)).round().astype(int))]
     scale, unit = (1.0, "s") if item.seconds >= 1 else (1e3, "ms") if item.seconds >= 1e-3 else (1e6, "us")
@@ -97,8 +96,7 @@ def plot_ranks(item: TraceItem | SavedTrace, provenance: str = "") -> Figure:
         step = -(-len(shown) // 16)
         axes.set_yticks(range(0, len(shown), step), [f"rank {row.rank}" for row in shown[::step]])
         axes.invert_yaxis()
-        axes.set_xlim(0, max(item.seconds * scale, 1e-9))
-        axes.set_xlabel(f"time ({unit})")
+        axes.set(xlim=(0, max(item.seconds * scale, 1e-9)), xlabel=f"time ({unit})")
         more = f", {len(shown)} of {count} ranks" if len(shown) < count else ""
         axes.set_title(f"{item.name}: {format_time(item.seconds)}{more}")
         axes.grid(visible=False, axis="y")
@@ -157,17 +155,14 @@ class TracesView(View["TraceItem"]):
         return "\n".join([*lines, *_rank_lines(answer.ranks)]) + "\n"
 
     def csv(self, shown: Shown, answers: Sequence[TraceItem]) -> dict[str, str]:
-        """A row for each rank, and for each kind of call."""
         ranks = [{"item": item.name, **row.record()} for item in answers for row in item.ranks]
         calls = [{"item": item.name, **row.record()} for item in answers for row in item.calls]
         return {"trace_ranks.csv": records_csv(ranks), "trace_calls.csv": records_csv(calls)}
 
     def draw(self, shown: Shown, answer: TraceItem) -> dict[str, Figure]:
-        """What every rank spends the time on."""
         return {"ranks": plot_ranks(answer, shown.provenance)}
 
     def sentences(self, shown: Shown, answers: Sequence[TraceItem]) -> list[str]:
-        """The time of each, what it is spent on, and what limits it."""
         lines = []
         for item in answers:
             exposed = item.mean("exposed") / item.seconds if item.seconds else 0.0
@@ -179,11 +174,9 @@ class TracesView(View["TraceItem"]):
         return lines
 
     def sections(self, shown: Shown, answers: Sequence[TraceItem]) -> list[Section]:
-        """Where the time goes, path, calls and ranks of each."""
         return [section for item in answers for section in _sections(item)]
 
     def sureness(self, shown: Shown, answers: Sequence[TraceItem]) -> list[Part]:
-        """What the times rest on."""
         text = (
             "Compute takes what the traces state, or at least what a datasheet allows; each call takes what the model "
             "of NCCL predicts, whose error over published curves is on the page Accuracy (docs/accuracy.md), counted "
@@ -192,7 +185,6 @@ class TracesView(View["TraceItem"]):
         return [Text(text)]
 
     def words(self, answer: TraceItem) -> list[str]:
-        """What bounds it, and what the mean rank does."""
         from commsim.report.explain import percent
 
         if not answer.seconds:
@@ -206,7 +198,6 @@ class TracesView(View["TraceItem"]):
         ]
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[SavedTrace]:
-        """Ranks, calls and the critical path."""
         return [_read(record) for record in records]
 
 

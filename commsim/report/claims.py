@@ -29,7 +29,6 @@ class ClaimsView(View[ClaimItem]):
     question: ClassVar[str] = "Is it so?"
 
     def table(self, shown: Shown, answer: ClaimItem) -> str:
-        """Five lines, long ones wrapped."""
         lines = [f"# {shown.heading}"]
         for name, text in (("claim", answer.text), *_facts(answer)):
             first, *more = textwrap.wrap(text, 105) or [""]
@@ -37,19 +36,15 @@ class ClaimsView(View[ClaimItem]):
         return "\n".join(lines) + "\n"
 
     def sentences(self, shown: Shown, answers: Sequence[ClaimItem]) -> list[str]:
-        """How many hold."""
         return [f"{sum(item.holds for item in answers)} of {len(answers)} claims hold."]
 
     def sections(self, shown: Shown, answers: Sequence[ClaimItem]) -> list[Section]:
-        """One section of all."""
         return [Section("Claims", tuple(part for item in answers for part in (Text(item.text), Facts(_facts(item)))))]
 
     def sureness(self, shown: Shown, answers: Sequence[ClaimItem]) -> list[Part]:
-        """What a verdict is."""
         return [Text("A verdict is the computed value against the printed one, within the claim's tolerance.")]
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[ClaimItem]:
-        """All of each claim."""
         return [
             ClaimItem(
                 text=str(record["claim"]),

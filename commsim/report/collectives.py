@@ -7,7 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commsim.report.crossover import crossover_lines, plot_crossover
 from commsim.report.page import Part, Section, Text, picture, size_cell, table
+from commsim.report.tables import falls_note, links_csv, result_csv, result_table, use_lines
 from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
@@ -25,16 +27,19 @@ RAW_SCHEDULE = Text(
 
 
 def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.link_heat import heat_of
     from commsim.report.topology_plot import plot_topology
+    from commsim.report.topology_shapes import heat_of
     from commsim.scenario.setting import build_topology
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
-    for suffix, use in selection.of(saved.links):
-        busiest = max(use.shares, key=lambda name: use.shares[name])
-        title = f"{saved.name}: {use.title}; busiest {busiest} at {100 * use.shares[busiest]:.0f} %"
-        yield suffix, plot_topology(topology, heat_of(topology, use.shares), title)
+    for suffix, item in selection.of(saved.links):
+        shares = {link.link: link.busy_share for link in item.use.links} if item.use else {}
+        busiest = max(shares, key=lambda name: shares[name])
+        busy = (
+            f"{item.collective} of {format_bytes(item.use_bytes)}; busiest {busiest} at {100 * shares[busiest]:.0f} %"
+        )
+        yield suffix, plot_topology(topology, heat_of(topology, shares), f"{saved.name}: {busy}")
 
 
 class CollectivesView(View[Item]):
@@ -50,43 +55,25 @@ class CollectivesView(View[Item]):
     }
 
     def table(self, shown: Shown, answer: Item) -> str:
-        """The table of nccl-tests."""
-        from commsim.report.tables import result_table
-
         levels = ", ".join(dict.fromkeys(row.level for row in answer.rows))
         how = f"{answer.mode.replace('_', ' ')}, {f'engine {levels}' if answer.rows else 'no sizes'}"
         where = f"{answer.collective} on {shown.machine}, library {answer.library}, {how}"
         return result_table(answer, [shown.heading, where, ""])
 
     def lines(self, answer: Item) -> list[str]:
-        """The use of the network, and which algorithm wins where."""
-        lines = []
-        if answer.use is not None:
-            from commsim.report.tables import use_lines
-
-            lines = use_lines(answer)
-        if any(row.candidates for row in answer.rows):
-            from commsim.report.crossover import crossover_lines
-
-            lines += crossover_lines(answer)
-        return lines
+        return [*use_lines(answer), *crossover_lines(answer)]
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
-        """Rows, links and comparisons."""
-        from commsim.report.tables import links_csv, result_csv
-
         texts = {"result.csv": result_csv(answers)}
         if any(item.use for item in answers):
             texts["links.csv"] = links_csv(answers)
         if shown.comparisons:
-            from commsim.report.comparisons import comparison_csv
+            from commsim.report.verdict import comparison_csv
 
             texts["comparison.csv"] = comparison_csv(shown.comparisons)
         return texts
 
     def draw(self, shown: Shown, answer: Item) -> dict[str, Figure]:
-        """The bandwidth curve, and the crossover where algorithms were tried."""
-        from commsim.report.crossover import plot_crossover
         from commsim.report.plots import plot_bandwidth
 
         name, mine = shown.result.name, _of(answer, shown.comparisons)
@@ -121,11 +108,9 @@ class CollectivesView(View[Item]):
         return lines
 
     def sections(self, shown: Shown, answers: Sequence[Item]) -> list[Section]:
-        """Curves and rows, then each measured curve."""
         return [s for item in answers for s in _item_sections(shown.result, item, shown.comparisons)]
 
     def sureness(self, shown: Shown, answers: Sequence[Item]) -> list[Part]:
-        """By the curves compared here, and by all curves of the kind."""
         parts: list[Part] = []
         if shown.comparisons:
             rows = [(c.measured.name, c.n, 100 * c.mape, c.median_log_ratio) for c in shown.comparisons]
@@ -146,13 +131,10 @@ class CollectivesView(View[Item]):
         return [*parts, Text(text)]
 
     def words(self, answer: Item) -> list[str]:
-        """What bounds which sizes."""
-        line = stretches(answer)
-        return [line] if line else []
+        return [line] if (line := stretches(answer)) else []
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[Item]:
-        """Rows, measured curves and the use of the network."""
-        from commsim.report.saved_items import read_items
+        from commsim.report.saved import read_items
 
         return read_items(str(document["name"]), records, folder)
 
@@ -177,9 +159,7 @@ def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
-    from commsim.report.crossover import crossover_lines, plot_crossover
     from commsim.report.plots import plot_bandwidth
-    from commsim.report.tables import falls_note
 
     mine = _of(item, comparisons)
     parts: list[Part] = []

@@ -1,7 +1,12 @@
-"""Which algorithm wins at which size: every algorithm's time as a multiple of the quickest one's."""
+"""Which algorithm wins at which size: every algorithm's time as a multiple of the quickest one's.
+
+By size and number of ranks as well: a map of coloured fields.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +16,15 @@ from commsim.report import style
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.figure import Figure
 
     from commsim.scenario.item import Item, Row
 
 _DASHES = ("--", ":", "-.")  # of the algorithms that win nowhere and are shown all the same
 _MOST_TIMES_SLOWER = 10.0
+
+MOST_LABELLED = 16
+"""Sizes and numbers of ranks up to which each has a label on the axis of a map."""
 
 
 def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequence[str] = ()) -> Figure:
@@ -38,7 +44,7 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
     others = [name for name in ratios if name not in {*winners, *wanted}]
     others.sort(key=lambda name: float(np.nanmean(np.log(ratios[name]))))
     colours = [*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS]
-    with style.drawing(8.4, 4.6) as (figure, axes):
+    with style.drawing(8.4, 4.6, provenance) as (figure, axes):
         for i, name in enumerate(winners):
             colour = colours[i % len(colours)]
             axes.plot(sizes, ratios[name], marker="o", markersize=3.5, color=colour, label=name, zorder=3)
@@ -47,8 +53,7 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
             axes.plot(sizes, ratios[name], color=colours[i % len(colours)], label=name, zorder=2.5, **look)
         for name, dashes in zip(others, _DASHES, strict=False):
             axes.plot(sizes, ratios[name], color=style.MUTED, linewidth=0.9, linestyle=dashes, label=name, zorder=2)
-        axes.set_yscale("log")
-        axes.set_ylim(0.93, _MOST_TIMES_SLOWER)
+        axes.set(yscale="log", ylim=(0.93, _MOST_TIMES_SLOWER))
         ticks = (1, 1.5, 2, 3, 5, 10)
         axes.set_yticks(ticks, [f"{t:g}x" for t in ticks])
         axes.minorticks_off()
@@ -57,12 +62,8 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
         for name, first, last in _stretches(rows):
             colour = colours[winners.index(name) % len(colours)]
             axes.axvspan(first / half, last * half, color=colour, alpha=0.07, linewidth=0)
-        axes.set_ylabel("time over that of the quickest")
-        axes.set_xlabel("message size")
-        axes.set_title(title)
+        axes.set(ylabel="time over that of the quickest", xlabel="message size", title=title)
         figure.legend(loc="outside lower center", ncols=4)
-        if provenance:
-            figure.text(0.995, 0.005, provenance, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
     return figure
 
 
@@ -100,3 +101,54 @@ def _stretches(rows: list[Row]) -> list[tuple[str, int, int]]:
     """Runs of neighbouring sizes with the same winner: (algorithm, first size, last size)."""
     groups = ((name, [row.size_bytes for row in group]) for name, group in groupby(rows, lambda row: row.algorithm))
     return [(name, sizes[0], sizes[-1]) for name, sizes in groups]
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The quickest algorithm (with its protocol, if it has one) at one size on so many ranks of a machine."""
+
+    size_bytes: int
+    ranks: int
+    name: str
+    machine: str = ""
+
+
+def winners_of(rows: Sequence[dict[str, Any]]) -> list[Winner]:
+    """The quickest row of every size and number of ranks; rows as in result.csv, of one collective."""
+    best: dict[tuple[int, int], tuple[float, str]] = {}
+    for row in rows:
+        if row.get("error") or not row.get("algorithm") or row.get("time_us") is None:
+            continue
+        key = (int(row["size_bytes"]), int(row["n_ranks"]))
+        name = "/".join(part for part in (row["algorithm"], row.get("protocol")) if part and part != "-")
+        if key not in best or float(row["time_us"]) < best[key][0]:
+            best[key] = float(row["time_us"]), name
+    return [Winner(size, ranks, name) for (size, ranks), (_, name) in sorted(best.items())]
+
+
+def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", names_title: str = "quickest") -> Figure:
+    """The map: sizes to the right, ranks upwards, a colour per algorithm; blank where nothing was computed."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    sizes = sorted({w.size_bytes for w in winners})
+    ranks = sorted({w.ranks for w in winners})
+    # Neighbours in the list are often neighbours on the map: by algorithm, then by protocol.
+    names = sorted({w.name for w in winners})
+    field = np.full((len(ranks), len(sizes)), np.nan)
+    for w in winners:
+        field[ranks.index(w.ranks), sizes.index(w.size_bytes)] = names.index(w.name)
+    palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(names))
+    with style.drawing(9.0, 2.4 + 0.42 * max(4, min(len(ranks), 14)), provenance) as (figure, axes):
+        edges = (np.arange(len(values) + 1) - 0.5 for values in (sizes, ranks))
+        look: dict[str, Any] = {"cmap": ListedColormap(palette), "edgecolors": "white", "linewidth": 0.8}
+        axes.pcolormesh(*edges, np.ma.masked_invalid(field), vmin=-0.5, vmax=len(names) - 0.5, **look)
+        for axis, values in ((axes.xaxis, [format_bytes(s) for s in sizes]), (axes.yaxis, [f"{r:,}" for r in ranks])):
+            every = max(1, -(-len(values) // MOST_LABELLED))
+            axis.set_ticks(range(0, len(values), every), values[::every])
+        axes.tick_params(axis="x", labelrotation=45 if len(sizes) > 10 else 0)
+        axes.grid(visible=False)
+        axes.set(xlabel="message size", ylabel="ranks", title=title)
+        handles = [Patch(color=colour, label=name) for colour, name in zip(palette, names, strict=True)]
+        figure.legend(handles=handles, loc="outside right upper", title=names_title, alignment="left")
+    return figure

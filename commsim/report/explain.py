@@ -1,4 +1,4 @@
-"""What bounds a run, and what the next best change would give, in plain sentences with figures; as JSON too."""
+"""What bounds a run, and what the next best change would give, in sentences and as JSON; the page of a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from commsim.planner.explain import NOTHING, Explanation, Gain
-from commsim.report.page import Cell, Part, Section, Text, table
-from commsim.report.view import view_of
+from commsim.report.page import Cell, Code, Facts, Page, Part, Section, Text, table
+from commsim.report.view import Shown, view_of
 from commsim.units import GIB, format_time, microseconds
 
 if TYPE_CHECKING:
+    from commsim.accuracy.compare import Comparison
+    from commsim.planner.explain import Explanation
     from commsim.scenario.item import Row
     from commsim.scenario.result import Result
     from commsim.scenario.training_result import TrainingItem
@@ -225,3 +227,41 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         ],
         "refused": [{"what": change, "why": why} for change, why in explanation.refused],
     }
+
+
+def result_page(result: Result, comparisons: Sequence[Comparison], reasons: Sequence[Explanation] = ()) -> Page:
+    """The page of a result, its comparisons with measured curves, and what bounds it and would help."""
+    shown = Shown(result, comparisons)
+    runs = shown.runs()
+    return Page(
+        title=result.name,
+        question=runs[0][0].question,
+        answer=(*answer(reasons), *(line for view, answers in runs for line in view.sentences(shown, answers))),
+        sections=(
+            *(section for view, answers in runs for section in view.sections(shown, answers)),
+            *why_sections(reasons),
+            Section("How sure this is", tuple(_sureness(shown))),
+            Section("Scenario", (Code(result.resolved),)),
+            Section("Where the figures come from", (Facts(_provenance(result)),)),
+        ),
+        warnings=result.warnings,
+        provenance=f"Scenario {result.scenario_hash}.",
+    )
+
+
+def _sureness(shown: Shown) -> list[Part]:
+    """What is known of the error of each kind; what several say alike is said once."""
+    parts: list[Part] = []
+    for view, answers in shown.kinds():
+        parts += [part for part in view.sureness(shown, answers) if part not in parts]
+    return parts
+
+
+def _provenance(result: Result) -> tuple[tuple[str, str], ...]:
+    parameters = dict.fromkeys(answer.parameters for answer in result.answers if answer.parameters)
+    return (
+        ("commsim", result.provenance["commsim"]),
+        ("scenario", f"{result.provenance.get('source') or 'made in code'}, hash {result.scenario_hash}"),
+        ("topology", f"{result.topology['name']}, {result.topology['ranks']} ranks"),
+        *(("parameters", text) for text in parameters),
+    )

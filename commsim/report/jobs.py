@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from commsim.report.collectives import RAW_SCHEDULE
-from commsim.report.columns import aligned, records_csv
 from commsim.report.page import Part, Section, size_cell, table
 from commsim.report.saved import of_record
-from commsim.report.tables import format_time_us
+from commsim.report.tables import aligned, format_time_us, records_csv
 from commsim.report.view import Shown, View
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.units import format_bytes, format_time, microseconds
@@ -76,12 +75,10 @@ class JobsView(View[JobsItem]):
         return "\n".join([*(f"# {line}".rstrip() for line in lines), *(f"  {row}" for row in rows), "#"]) + "\n"
 
     def csv(self, shown: Shown, answers: Sequence[JobsItem]) -> dict[str, str]:
-        """The rows of all items."""
         rows = [{"item": number} | row.record() for number, item in enumerate(answers, 1) for row in item.rows]
         return {"jobs.csv": records_csv(rows)}
 
     def sentences(self, shown: Shown, answers: Sequence[JobsItem]) -> list[str]:
-        """What each job loses to the others."""
         return [
             f"{row.job}: {row.collective} of {format_bytes(row.size_bytes)} on {row.n_ranks} ranks takes "
             f"{format_time(row.together_s)} beside the others and {format_time(row.alone_s)} alone, "
@@ -91,15 +88,12 @@ class JobsView(View[JobsItem]):
         ]
 
     def sections(self, shown: Shown, answers: Sequence[JobsItem]) -> list[Section]:
-        """A table for each item."""
         return [_section(item) for item in answers]
 
     def sureness(self, shown: Shown, answers: Sequence[JobsItem]) -> list[Part]:
-        """Links are ideal."""
         return [RAW_SCHEDULE]
 
     def words(self, answer: JobsItem) -> list[str]:
-        """What each job loses and where it meets the others."""
         lines = []
         for row in answer.rows:
             where = f"it meets others on {row.meets_on}" if row.meets_on else "it shares no link"
@@ -111,7 +105,6 @@ class JobsView(View[JobsItem]):
         return lines
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[JobsItem]:
-        """All of each item."""
         name, ranks = str(document["name"]), int(document["topology"]["ranks"])
         return [
             JobsItem(

@@ -11,13 +11,14 @@ import numpy as np
 
 from commsim.errors import CommsimError, TopologyError
 from commsim.measure.records import Curve
-from commsim.report.crossover import plot_crossover
-from commsim.report.crossover_map import Winner, plot_map, winners_of
+from commsim.report.crossover import Winner, plot_crossover, plot_map, winners_of
 from commsim.report.plots import plot_bandwidth
 from commsim.report.saved import Saved
 from commsim.report.scaling import plot_scaling, scalings
+from commsim.report.steps import plot_breakdown
 from commsim.report.sweep_plot import curves, figure_of, numeric_paths, plot_sweep, settings
 from commsim.report.view import VIEWS, PictureChoice, PictureKind, Pictures, view_of
+from commsim.scenario.training_result import CAUSES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +95,7 @@ def _sweep_curves(saved: Saved) -> dict[str, list[Curve]]:
 
 def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
     if saved.sort == "validation":
-        from commsim.report.accuracy_plot import plot_validation
+        from commsim.report.plots import plot_validation
 
         yield "", plot_validation(saved.document, "Predicted against measured")
         return
@@ -189,14 +190,10 @@ def _scaling(saved: Saved, selection: PictureChoice) -> Pictures:
 
 
 def _breakdown(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.steps import plot_breakdown
-
     yield "", plot_breakdown(_bars(saved), saved.name, saved.provenance)
 
 
 def _bars(saved: Saved) -> list[tuple[str, dict[str, float]]]:
-    from commsim.scenario.training_result import CAUSES
-
     if saved.sort == "run":
         return [(f"{s.name}\n{s.schedule}" if len(saved.steps) > 1 else s.schedule, s.causes) for s in saved.steps]
     if saved.sort == "plan":
@@ -230,8 +227,6 @@ def _knees(saved: Saved, selection: PictureChoice) -> Pictures:
 
 
 def _paths(saved: Saved) -> list[str]:
-    if saved.sort != "sweep" or not any(point["rows"] for point in saved.points):
-        return []
     try:
         figure = figure_of(saved.points)
     except CommsimError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
 from commsim.planner.space import REASONS
 from commsim.report import style
-from commsim.report.columns import aligned
+from commsim.report.tables import aligned
 from commsim.units import GIB
 
 if TYPE_CHECKING:
@@ -207,8 +207,6 @@ def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str =
         name = f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}"
         axes.annotate(name, (x, y), (0, -14), textcoords="offset points", ha="center", fontsize=8)
         axes.margins(0.1, 0.18)
-        axes.set_xlabel("memory of the fullest GPU (GiB)")
-        axes.set_ylabel("seconds per million tokens")
-        axes.set_title(title)
+        axes.set(xlabel="memory of the fullest GPU (GiB)", ylabel="seconds per million tokens", title=title)
         figure.legend(loc="outside lower left", ncols=2)
     return figure

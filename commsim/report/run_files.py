@@ -66,8 +66,8 @@ def write_files(
     if plot:
         written += _draw(shown, folder)
     if html:
+        from commsim.report.explain import result_page
         from commsim.report.page import html as page_text
-        from commsim.report.result_page import result_page
 
         page = result_page(result, shown.comparisons, reasons)
         written.append(write_atomically(folder / "report.html", page_text(page)))

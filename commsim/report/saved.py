@@ -1,4 +1,4 @@
-"""A result to draw, whether of this process or read back."""
+"""A result to draw, whether of this process or read back; its collectives read back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
+
+from commsim.engine.usage import KindUse, LinkUse, Use
 from commsim.errors import CommsimError
-from commsim.units import format_bytes
+from commsim.measure.records import Curve
+from commsim.scenario.item import Item, Row
+from commsim.units import GIGA
 
 if TYPE_CHECKING:
     from commsim.report.steps import StepFigures
@@ -20,15 +25,6 @@ T = TypeVar("T")
 
 MOST_BYTES = 256 << 20
 """Larger files are refused."""
-
-
-@dataclass(frozen=True)
-class LinkShares:
-    """How busy links were, by name, under one item of a run."""
-
-    item: int
-    title: str
-    shares: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,17 +61,9 @@ class Saved:
         return self.of_kind("trainings")
 
     @property
-    def links(self) -> tuple[LinkShares, ...]:
-        """How busy links were under every collective that says so."""
-        return tuple(
-            LinkShares(
-                i,
-                f"{item.collective} of {format_bytes(item.use_bytes)}",
-                {link.link: link.busy_share for link in item.use.links},
-            )
-            for i, item in enumerate(self.items, 1)
-            if item.use is not None and item.use.links
-        )
+    def links(self) -> tuple[Item, ...]:
+        """The collectives that say how busy links were."""
+        return tuple(item for item in self.items if item.use is not None and item.use.links)
 
 
 _CONVERTERS = {"int": int, "str": str}
@@ -113,3 +101,63 @@ def csv_rows(path: Path) -> Iterator[dict[str, str]]:
             yield from csv.DictReader(stream)
     except (csv.Error, OSError) as fault:
         raise CommsimError(f"{path}: cannot be read as CSV: {fault}") from None
+
+
+def read_items(name: str, records: list[dict[str, Any]], folder: Path | None) -> list[Item]:
+    """The items of a result's JSON, with the links of the table beside it."""
+    links = _links(folder / "links.csv") if folder is not None else {}
+    return [_item(name, record, tuple(links.get(number, ()))) for number, record in enumerate(records, 1)]
+
+
+def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
+    rows = tuple(_row(item, record) for record in item["rows"])
+    measured, predicted = [], []
+    for curve in item.get("measured") or ():
+        size, times, at = (np.array(curve[key], float) for key in ("size_bytes", "time_us", "predicted_us"))
+        call = (item["collective"], curve["n_ranks"])
+        measured.append(Curve(str(curve["name"]), *call, "measured", size.astype(np.int64), times / 1e6))
+        predicted.append(Curve(name, *call, "predicted", size.astype(np.int64), at / 1e6))
+    return Item(
+        name=name,
+        collective=str(item["collective"]),
+        n_ranks=int(item["n_ranks"]),
+        rows=rows,
+        library=str(item["library"]),
+        mode=str(item["mode"]),
+        measured=tuple(measured),
+        at_measured=tuple(predicted),
+        parameters=str(item.get("parameters") or ""),
+        use=_use(item.get("network_use"), links),
+        use_bytes=max((row.size_bytes for row in rows), default=0),
+    )
+
+
+def _row(item: dict[str, Any], record: dict[str, Any]) -> Row:
+    def algorithms(name: str) -> tuple[tuple[str, float], ...]:
+        by_size = (item.get(name) or {}).get(str(record["size_bytes"]), {})
+        return tuple((str(n), float(us) / 1e6) for n, us in by_size.items())
+
+    return of_record(
+        Row,
+        record,
+        algbw=GIGA * float(record["algbw_GBps"]),
+        busbw=GIGA * float(record["busbw_GBps"]),
+        candidates=algorithms("candidates_us"),
+        left_out=algorithms("left_out_us"),
+    )
+
+
+def _use(record: dict[str, Any] | None, links: tuple[LinkUse, ...]) -> Use | None:
+    """The use of the network; that of an old file, which has only its links, has these."""
+    if record is None:
+        return Use(0.0, 0.0, "", (), links, len(links)) if links else None
+    return of_record(Use, record, kinds=tuple(KindUse(**kind) for kind in record["kinds"]), links=links)
+
+
+def _links(path: Path) -> dict[int, list[LinkUse]]:
+    """The links of links.csv by item, from 1."""
+    links: dict[int, list[LinkUse]] = {}
+    for row in csv_rows(path):
+        busy, share = float(row["busy_us"]) / 1e6, float(row["utilisation"])
+        links.setdefault(int(row["item"]), []).append(LinkUse(row["link"], row["kind"], int(row["bytes"]), busy, share))
+    return links

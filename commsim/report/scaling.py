@@ -76,7 +76,6 @@ def _curve(label: str, kind: str, line: dict[int, float], each: list[float]) -> 
 
 def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") -> Figure:
     """Rate against ranks with the ideal dashed, and below it the efficiency in percent of the smallest machine."""
-
     shown, left = list(curves[:MOST_LINES]), len(curves) - MOST_LINES
     steps = shown[0].kind != "fixed size"
     colours = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS), len(shown))
@@ -99,8 +98,7 @@ def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") ->
         bottom.set_ylim(0, max(105.0, 105 * max(e for curve in shown for e in curve.efficiency)))
         bottom.axhline(100, color=style.MUTED, linewidth=0.8, zorder=0.5)
         top.set_ylabel("tokens/s (dashed: ideal)" if steps else "bus bandwidth (GB/s)")
-        bottom.set_ylabel("of the smallest (%)")
-        bottom.set_xlabel("GPUs" if steps else "ranks")
+        bottom.set(ylabel="of the smallest (%)", xlabel="GPUs" if steps else "ranks")
         top.set_title(title)
         if left > 0:
             note: dict[str, Any] = {"ha": "right", "fontsize": 7.5, "color": style.MUTED}

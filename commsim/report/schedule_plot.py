@@ -111,8 +111,7 @@ def _ground(axes: Axes, s: Schedule, steps: int) -> None:
     if s.endpoints > s.world_size:
         axes.axhspan(s.world_size - 0.5, s.endpoints - 0.5, color=_SWITCH_BAND, linewidth=0, zorder=0.5)
     axes.hlines(range(s.endpoints), 0, steps, color=_LINE, linewidth=0.9 if s.endpoints <= 40 else 0.3, zorder=1)
-    axes.set_xlim(0, steps)
-    axes.set_ylim(s.endpoints - 0.5, -0.5)
+    axes.set(xlim=(0, steps), ylim=(s.endpoints - 0.5, -0.5))
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)

@@ -11,7 +11,7 @@ import numpy as np
 from commsim.collectives.canonical import earliest_steps
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.collectives.semantics import bandwidth_bytes, latency_steps
-from commsim.report.columns import aligned
+from commsim.report.tables import aligned
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:

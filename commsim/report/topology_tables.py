@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from commsim.nccl.plugins import plugin_note
-from commsim.report.columns import aligned
+from commsim.report.tables import aligned
 from commsim.report.topology_shapes import network_name
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.presets import Preset

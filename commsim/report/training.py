@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from commsim.report.columns import csv_text, records_csv
-from commsim.report.gantt import gantt_lines, plot_pipeline
+from commsim.engine.timeline import Timeline
 from commsim.report.page import Code, Part, Section, Text, picture, table
 from commsim.report.saved import csv_rows
+from commsim.report.steps import StepFigures, figures_of, gantt_lines, plot_breakdown, plot_memory, plot_pipeline
+from commsim.report.tables import csv_text, records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, GIGA, format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from commsim.engine.timeline import Timeline
-    from commsim.report.steps import StepFigures
     from commsim.scenario.training_result import TrainingItem
 
 _MEANING = {
@@ -132,19 +131,11 @@ def _timeline_csv(items: Iterable[TrainingItem]) -> str:
     return csv_text(rows)
 
 
-def _plot_memory(step: StepFigures, provenance: str) -> Figure:
-    from commsim.report.steps import plot_memory
-
-    return plot_memory(step, provenance)
-
-
 def _sections(item: TrainingItem, alone: bool) -> list[Section]:
     """The causes of the time under the pipeline, the memory of every stage, then all that the terminal shows.
 
     An item that is not alone on its page is named in the titles.
     """
-    from commsim.report.steps import figures_of, plot_breakdown, plot_memory
-
     figures = figures_of(item.to_dict(), item.timeline)
     before = "" if alone else f"{item.name}: "
     causes = [(name, seconds, 100 * seconds / item.step_s, meaning) for name, seconds, meaning in _causes(item)]
@@ -181,7 +172,7 @@ class TrainingView(View["TrainingItem"]):
     question: ClassVar[str] = "What does a training step cost?"
     kinds: ClassVar[dict[str, PictureKind]] = {
         "memory": PictureKind.of_each(
-            "what fills the memory of every pipeline stage", lambda saved: saved.steps, _plot_memory
+            "what fills the memory of every pipeline stage", lambda saved: saved.steps, plot_memory
         ),
         "pipeline": PictureKind.of_each(
             "what every stage does over the step",
@@ -191,7 +182,6 @@ class TrainingView(View["TrainingItem"]):
     }
 
     def table(self, shown: Shown, answer: TrainingItem) -> str:
-        """All figures of the step."""
         return training_table(answer, [shown.heading, shown.machine, ""])
 
     def csv(self, shown: Shown, answers: Sequence[TrainingItem]) -> dict[str, str]:
@@ -209,11 +199,9 @@ class TrainingView(View["TrainingItem"]):
         }
 
     def draw(self, shown: Shown, answer: TrainingItem) -> dict[str, Figure]:
-        """What every stage does over the step."""
         return {"pipeline": plot_pipeline(self.keep(answer), shown.provenance)}
 
     def sentences(self, shown: Shown, answers: Sequence[TrainingItem]) -> list[str]:
-        """The step, the memory of the fullest stage, and the task if there is one, in a sentence each."""
         lines = []
         for item in answers:
             memory, task, fullest = item.memory, item.task, item.memory.fullest
@@ -231,12 +219,10 @@ class TrainingView(View["TrainingItem"]):
         return lines
 
     def sections(self, shown: Shown, answers: Sequence[TrainingItem]) -> list[Section]:
-        """Time, memory and all figures of each step."""
         alone = len(shown.of_kind("trainings")) == 1
         return [section for item in answers for section in _sections(item, alone)]
 
     def sureness(self, shown: Shown, answers: Sequence[TrainingItem]) -> list[Part]:
-        """Where the error is counted."""
         text = (
             "How far off predicted training steps are, over published ones: page Accuracy of training steps "
             "(docs/accuracy-training.md), counted by commsim validate training."
@@ -244,22 +230,15 @@ class TrainingView(View["TrainingItem"]):
         return [Text(text)]
 
     def keep(self, answer: TrainingItem) -> StepFigures:
-        """What pictures need of a step."""
-        from commsim.report.steps import figures_of
-
         return figures_of(answer.to_dict(), answer.timeline)
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[StepFigures]:
-        """Causes, memory by stage, and the timeline where it was saved."""
-        from commsim.report.steps import figures_of
-
         timelines = _timelines(folder / "timeline.csv") if folder is not None else {}
         return [figures_of(record, timelines.get(number)) for number, record in enumerate(records, 1)]
 
 
 def _timelines(path: Path) -> dict[int, Timeline]:
     """The timelines of timeline.csv by item, from 1."""
-    from commsim.engine.timeline import Timeline
     from commsim.training.simulate import NAMES, STREAMS
 
     columns_of: dict[int, list[tuple[float, float, int, int, int]]] = {}

@@ -206,8 +206,8 @@ def test_bad_input_says_what_was_expected(
 
 
 def test_the_page_begins_with_what_bounds_it() -> None:
+    from commsim.report.explain import result_page
     from commsim.report.page import html
-    from commsim.report.result_page import result_page
 
     result = cs.run(RING)
     page = result_page(result, [], explain(result))

@@ -10,8 +10,7 @@ import yaml
 
 import commsim as cs
 from commsim.planner.sweep import read_sweep
-from commsim.report.fabric_answer import enough, enough_lines
-from commsim.report.sweep_plot import curves, follows, numeric_paths
+from commsim.report.sweep_plot import curves, enough, enough_lines, follows, numeric_paths
 from commsim.units import parse_bandwidth
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "scenarios" / "sweep").glob("*.yaml"))
@@ -102,10 +101,10 @@ def test_groups_that_share_a_nic_share_its_bandwidth() -> None:
 
 
 def test_many_answers_are_told_by_their_first_and_their_number() -> None:
-    from commsim.report.sweep_page import answer_lines
+    from commsim.report.answers import Swept
 
     points = _points([({"topology.nodes": n, OVER: over}, 1.0 * n / over) for n in range(1, 60) for over in (1, 2)])
     assert "of nodes 1, all_reduce, 1 GiB" in enough_lines(points, "busbw_GBps")[0]
-    lines = answer_lines(points)
+    lines = Swept("", tuple(points), "").answer
     assert len(lines) < 30
     assert any("more such answers" in line for line in lines)

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from commsim.engine.timeline import Timeline
-from commsim.report.gantt import gantt_lines, plot_pipeline
 from commsim.report.plots import figure_bytes
-from commsim.report.steps import StepFigures, figures_of
+from commsim.report.steps import StepFigures, figures_of, gantt_lines, plot_pipeline
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
 from commsim.scenario.training_result import TrainingItem
@@ -28,7 +27,7 @@ def _item(tmp_path: Path) -> TrainingItem:
 
 
 def test_letters_show_forwards_then_backwards(tmp_path: Path) -> None:
-    head, *lines = gantt_lines(_item(tmp_path), 100)
+    head, *lines = gantt_lines(_item(tmp_path))
     assert head.startswith("# pipeline over")
     assert len(lines) == 4
     for line in lines:

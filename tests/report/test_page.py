@@ -7,8 +7,8 @@ import re
 import pytest
 
 from commsim.api import run
+from commsim.report.explain import result_page
 from commsim.report.page import Cell, Code, Facts, Page, Section, Text, cell, html, number, picture, table
-from commsim.report.result_page import result_page
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
 

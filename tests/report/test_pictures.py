@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commsim.report.accuracy_plot import plot_validation
-from commsim.report.crossover_map import plot_map, winners_of
+from commsim.report.crossover import plot_map, winners_of
 from commsim.report.kinds import _who, kinds_of, pictures
-from commsim.report.link_heat import IDLE, heat_of, node_heat
-from commsim.report.plots import figure_bytes
+from commsim.report.plots import figure_bytes, plot_validation
 from commsim.report.saved import Saved
 from commsim.report.scaling import scalings
 from commsim.report.steps import StepFigures, plot_breakdown, plot_memory
 from commsim.report.topology_plot import plot_topology
+from commsim.report.topology_shapes import IDLE, heat_of, node_heat
 from commsim.topology.presets import load_preset
 
 

@@ -9,8 +9,7 @@ import pytest
 import commsim as cs
 from commsim.planner.explain import Explanation
 from commsim.report.explain import bound_words
-from commsim.report.gantt import plot_pipeline
-from commsim.report.steps import figures_of, plot_breakdown
+from commsim.report.steps import figures_of, plot_breakdown, plot_pipeline
 from commsim.report.training import training_table
 from commsim.scenario.training_result import TrainingItem
 

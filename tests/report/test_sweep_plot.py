@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.errors import CommsimError
+from commsim.report.answers import Swept
 from commsim.report.page import html
-from commsim.report.sweep_page import sweep_page
 from commsim.report.sweep_plot import SweepCurve, curves, figure_of, knee, knee_lines, numeric_paths, plot_sweep
 
 
@@ -49,7 +49,7 @@ def test_quantities_are_numbers_and_names_are_not() -> None:
 
 
 def test_a_page_has_a_picture_for_each_path_and_all_rows() -> None:
-    text = html(sweep_page(points(), "fabric", "sweep: {}"))
+    text = html(Swept("fabric", tuple(points()), "sweep: {}").page())
     assert text.count("<figure") == 2
     assert "95 % of the best" in text
     assert knee_lines(points(), "topology.nic_bandwidth", "busbw_GBps")[0].startswith("oversubscription 1: ")

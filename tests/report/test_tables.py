@@ -10,8 +10,8 @@ import pytest
 from commsim.accuracy.compare import compare
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
-from commsim.report.comparisons import comparison_csv, comparison_table
 from commsim.report.tables import falls_note, format_time_us, result_csv, result_table
+from commsim.report.verdict import comparison_csv, comparison_table
 from commsim.scenario.item import Item, Row
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
