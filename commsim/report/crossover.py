@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commsim.report import style
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequenc
     `item` needs rows with `candidates` (``algorithm: auto``); a ValueError otherwise. Winners stand out; of the others
     those in `always` are drawn as well, dashed, and the three that come closest on average, thin.
     """
+    from commsim.report import style
 
     rows = [row for row in item.rows if row.candidates]
     if not rows:
@@ -130,6 +130,8 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", names_
     """The map: sizes to the right, ranks upwards, a colour per algorithm; blank where nothing was computed."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
+
+    from commsim.report import style
 
     sizes = sorted({w.size_bytes for w in winners})
     ranks = sorted({w.ranks for w in winners})
