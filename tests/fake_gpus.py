@@ -39,7 +39,7 @@ class FakeGpus(Gpus):
     def nccl_version(self) -> tuple[int, int, int] | None:
         return 2, 27, 7
 
-    def nvml(self) -> Any | None:
+    def nvml(self) -> Any | None:  # type: ignore[override]  # each fake has its own
         return self._fake_nvml
 
     def nvml_handle(self, index: int) -> Any | None:

@@ -69,6 +69,7 @@ def test_known_values_come_back(found: Calibration) -> None:
     assert TRUTH.wake < values["wake"].value < TRUTH.wake + 4 * TRUTH.message
     assert found.error(found.held_out_s) < 0.06
     assert found.error(found.before_s) > 0.3
+    assert found.band is not None
     assert found.band[0] > 0.85
     assert found.band[1] < 1.15
     assert found.suspects == ()
@@ -271,5 +272,6 @@ def test_a_curve_of_two_states_gives_a_wide_band_and_no_absurd_one(scenario: Sce
     time = curve.time_s * np.array([8.0, 8.0, 1.0, 8.0, 1.0, 1.0])
     curve = dataclasses.replace(curve, time_s=time)
     result = calibrate(model_of(scenario, build_topology(scenario), [curve]), [curve])
+    assert result.band is not None
     assert 1.0 < result.band[1] < 30
     assert result.error(result.held_out_s) < 3

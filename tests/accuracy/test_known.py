@@ -44,7 +44,7 @@ def test_every_part_that_says_nothing_is_told() -> None:
 def test_both_numbers_are_met_and_what_lies_between_moves_with_them(tmp_path: Path) -> None:
     path, out = tmp_path / "s.yaml", tmp_path / "p.yaml"
     path.write_text(SCENARIO)
-    shipped = [row.time_s for row in run(path).answers[0].rows]
+    shipped = [row.time_s for row in run(path).items[0].rows]
     known = f"8B={1.3e6 * shipped[0]:.4f}us,plateau={1.75 * PLATEAU_BYTES / shipped[2] / 1.1 / 1e9:.4f}GB/s"
     done = CliRunner().invoke(app, ["calibrate", str(path), "--from", known, "-o", str(out)])
     assert done.exit_code == 0, done.output
@@ -52,7 +52,7 @@ def test_both_numbers_are_met_and_what_lies_between_moves_with_them(tmp_path: Pa
     file = read_params(out)
     assert file.held_out_mape is None
     assert file.band is None
-    rows = [row.time_s for row in run(path, f"params={out}").answers[0].rows]
+    rows = [row.time_s for row in run(path, f"params={out}").items[0].rows]
     assert rows[0] == pytest.approx(1.3 * shipped[0], rel=0.03)
     assert rows[2] == pytest.approx(1.1 * shipped[2], rel=0.03)
     assert shipped[1] < rows[1] < 1.35 * shipped[1]

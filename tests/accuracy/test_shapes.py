@@ -74,7 +74,7 @@ def scenario(tmp_path: Path) -> Scenario:
 def test_a_log_that_names_no_hosts_is_of_whole_nodes(
     ranks: int | None, conditions: dict[str, str], expected: Shape
 ) -> None:
-    curve = Curve("x", "all_reduce", ranks, "measured", SIZES, SIZES * 1e-9, conditions=conditions)
+    curve = Curve("x", "all_reduce", ranks, "measured", SIZES, np.full(SIZES.size, 1e-6), conditions=conditions)
     assert shape_of(curve, board(8, nodes=2), 8) == expected
     assert expected.ranks == (ranks or 16)
 

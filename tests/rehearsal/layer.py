@@ -107,10 +107,10 @@ class Rehearsal(Gpus):
         del device
         return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(pointer), dtype=torch.uint8)
 
-    def nccl(self) -> Library:
+    def nccl(self) -> Library:  # type: ignore[override]  # each rank has its own
         return self.library
 
-    def nvml(self) -> Any | None:
+    def nvml(self) -> Any | None:  # type: ignore[override]
         return self.rehearsed_nvml
 
     def due(self, operation: Operation) -> list[Failure]:

@@ -14,7 +14,8 @@ from commsim.cli import app
 from commsim.errors import ScenarioError
 from commsim.nccl.parameters import Parameters
 from study.case import Case
-from study.terms import TERMS, Gain, document, harmful, over_systems, read_logs, summary, without
+from study.terms import TERMS, Gain, document, harmful, over_systems, summary, without
+from study.validate import read_logs
 
 DRAIN = next(term for term in TERMS if term.name == "drain")
 KEPT = next(term for term in TERMS if term.name == "keep_rate")

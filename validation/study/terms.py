@@ -171,13 +171,12 @@ def gains(logs: Sequence[Log], workers: int, progress: Progress | None = None) -
     out: list[Gain] = []
     with Pool(workers) as pool:
         results = pool.map(_job, [jobs[k] for k in order])
-        shown = results if progress is None else progress(results, "terms", len(jobs))
+        shown: Iterable[Any] = results if progress is None else progress(results, "terms", len(jobs))
         for k, result in zip(order, shown, strict=True):
             if result is not None:
                 at = {n: j for j, n in enumerate(jobs[k][1])}
                 for i in members[k]:
-                    fabric, seconds = result
-                    out += _of_log(logs[i], fabric, seconds, [at[n] for n in logs[i].nbytes])
+                    out += _of_log(logs[i], result[0], result[1], [at[n] for n in logs[i].nbytes])
     return out
 
 
