@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from commsim.accuracy.fields import Field, scope_of, space, start_parameters, walk
+from commsim.accuracy.fields import Field, is_share, scope_of, space, start_parameters, walk
 from commsim.files import write_atomically
 from commsim.nccl.parameters import GENERATIONS, NETWORKS
 from commsim.units import format_bytes
@@ -38,8 +38,7 @@ def quantity(value: float, is_time: bool, path: str) -> object:
     """A value to four digits as the parameter files hold it."""
     if is_time:
         return f"{value * 1e6:.4g} us"
-    plain = "efficiency" in path or path.endswith("share")
-    return float(f"{value:.4g}") if plain else f"{value / 1e9:.4g} GB/s"
+    return float(f"{value:.4g}") if is_share(path) else f"{value / 1e9:.4g} GB/s"
 
 
 def tree(generation: str, network: str, values: dict[Field, float], part: str) -> dict[str, object]:

@@ -77,7 +77,6 @@ class GlooModel:
     def parameters(self, x: Float64) -> BaseModel:
         """The library's parameters at a point."""
         values = {path: value for (_, path), value in self.fields.values(x).items()}
-        values["goodput"] = min(1.0, values["goodput"])
         return replaced(self._shipped, values)  # type: ignore[no-any-return]
 
     def times(self, x: Float64) -> Float64:

@@ -133,7 +133,7 @@ def compare(predicted: Curve, measured: Curve) -> Comparison:
         )
     size = measured.size_bytes[inside]
     exact = np.isin(size, predicted.size_bytes)
-    at_size = np.exp(np.interp(np.log(size), np.log(predicted.size_bytes), np.log(predicted.time_s)))
+    at_size = predicted.seconds_at(size)
     at_size[exact] = predicted.time_s[np.searchsorted(predicted.size_bytes, size[exact])]
     return Comparison(
         predicted=predicted,

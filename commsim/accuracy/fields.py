@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,23 @@ class FieldSpace:
     index: dict[Field, int]
 
     def values(self, x: Float64) -> dict[Field, float]:
-        """The value of every field at ln(value / start) = x."""
-        return dict(zip(self.fields, (self.start * np.exp(x)).tolist(), strict=True))
+        """The value of every field at ln(value / start) = x; a share is never above 1."""
+        value = self.start * np.exp(x)
+        return dict(zip(self.fields, np.where(self._share, np.minimum(value, 1.0), value).tolist(), strict=True))
+
+    @cached_property
+    def _share(self) -> npt.NDArray[np.bool_]:
+        return np.array([is_share(path) for _, path in self.fields])
 
     @property
     def sign(self) -> Float64:
         """+1 for times, -1 for rates: the time a field stands for goes as exp(sign * x)."""
         return np.where(self.is_time, 1.0, -1.0)
+
+
+def is_share(path: str) -> bool:
+    """Whether a number is a share of something: of the rate that a link has, of a pass."""
+    return "efficiency" in path or path.endswith("share") or path == "goodput"
 
 
 def walk(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, float, bool]]:

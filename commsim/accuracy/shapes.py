@@ -6,18 +6,21 @@ has measured is the error of a fit that had not seen that shape; beside it stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from commsim.accuracy.calibration import calibrate
+from commsim.accuracy.calibration import calibrate, mean_error
 from commsim.accuracy.calibration_models import CurveModel, Float64, model_of
 from commsim.collectives.semantics import busbw_factor
 from commsim.errors import CalibrationError, CommsimError
 from commsim.measure.records import Curve
 from commsim.scenario.schema import Scenario
 from commsim.topology.graph import Topology
+from commsim.topology.presets import load_topology
 
 
 @dataclass(frozen=True, order=True)
@@ -26,11 +29,6 @@ class Shape:
 
     nodes: int
     gpus: int
-
-    @property
-    def ranks(self) -> int:
-        """All of them."""
-        return self.nodes * self.gpus
 
     def __str__(self) -> str:
         return f"{self.nodes} x {self.gpus} GPUs"
@@ -41,7 +39,7 @@ class LeftOut:
     """Errors, as fractions, of curves that a fit had not seen: those of a shape or of a collective.
 
     `copied`: with the bus bandwidth of the measured shape nearest in ranks; `interpolated`: the time over the ranks of
-    the two nearest; None where no other shape has the collective, or too few have.
+    the two nearest, and on beyond them; None where that says nothing of one of the curves.
     """
 
     name: str
@@ -74,44 +72,29 @@ def leave_out(
     topology: Topology,
     curves: Sequence[Curve],
     on: Sequence[Topology],
-    key: Callable[[Curve, Topology], object],
+    key: Callable[[Curve, Topology], Any],
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[LeftOut]:
     """Of each group of curves by `key`: its error under a fit to all others; none where all are of one group."""
     pairs = list(zip(curves, on, strict=True))
-    groups = sorted({key(*pair) for pair in pairs}, key=str)
+    groups = sorted({key(*pair) for pair in pairs})
     out = []
     for group in groups if len(groups) > 1 else ():
         seen = [pair for pair in pairs if key(*pair) != group]
         left = [pair for pair in pairs if key(*pair) == group]
         progress(f"fitting without {group}")
+        of_seen, of_left = (_model(scenario, topology, some) for some in (seen, left))
         try:
-            x = calibrate(_model(scenario, topology, seen), [curve for curve, _ in seen]).x
+            moved = calibrate(of_seen, [curve for curve, _ in seen]).x - of_seen.center
         except CalibrationError:  # the others determine nothing: they leave the shipped values
-            x = None
-        model = _model(scenario, topology, left)
-        fitted, shipped = (model.times(point) for point in (model.center if x is None else x, model.center))
-        out.append(
-            LeftOut(
-                str(group),
-                _error(left, fitted),
-                _error(left, shipped),
-                _baseline(left, seen, _copied),
-                _baseline(left, seen, _interpolated),
-            )
-        )
+            moved = np.zeros_like(of_seen.center)
+        errors = (mean_error([c for c, _ in left], of_left.times(of_left.center + by)) for by in (moved, 0.0 * moved))
+        out.append(LeftOut(str(group), *errors, *(_baseline(left, seen, rule) for rule in (_copied, _interpolated))))
     return out
 
 
 def _model(scenario: Scenario, topology: Topology, pairs: Sequence[tuple[Curve, Topology]]) -> CurveModel:
     return model_of(scenario, topology, [curve for curve, _ in pairs], [machine for _, machine in pairs])
-
-
-def _error(pairs: Sequence[tuple[Curve, Topology]], seconds: Float64) -> float:
-    """Mean over curves of their mean absolute relative error."""
-    ends = np.cumsum([len(curve) for curve, _ in pairs])[:-1]
-    parts = zip(np.split(seconds, ends), pairs, strict=True)
-    return float(np.mean([np.mean(np.abs(part / curve.undisturbed_s() - 1)) for part, (curve, _) in parts]))
 
 
 # -- without a model --------------------------------------------------
@@ -122,23 +105,20 @@ def _baseline(
     seen: Sequence[tuple[Curve, Topology]],
     rule: Callable[[Curve, int, Sequence[tuple[Curve, int]]], Float64 | None],
 ) -> float | None:
-    """The mean error of a rule over the curves that it can say something of."""
-    errors = []
+    """The mean error of a rule; None where it can say nothing of one of the curves."""
+    times = []
     for curve, machine in left:
         same = [(c, m.world_size) for c, m in seen if (c.collective, c.dtype) == (curve.collective, curve.dtype)]
         same = [(c, n) for c, n in same if n != machine.world_size]
         seconds = rule(curve, machine.world_size, same) if same else None
-        if seconds is not None:
-            errors.append(float(np.mean(np.abs(seconds / curve.undisturbed_s() - 1))))
-    return float(np.mean(errors)) if errors else None
+        if seconds is None:
+            return None
+        times.append(seconds)
+    return mean_error([curve for curve, _ in left], np.concatenate(times))
 
 
-def _at_sizes(curve: Curve, sizes: Iterable[int]) -> Float64:
-    """Seconds of a curve at other sizes: straight in the logarithms, in proportion to the bytes beyond its ends."""
-    size, time = np.log(curve.size_bytes), np.log(curve.undisturbed_s())
-    wanted = np.log(np.asarray(list(sizes), np.float64))
-    beyond = np.maximum(wanted - size[-1], 0.0)
-    return np.asarray(np.exp(np.interp(wanted, size, time) + beyond))
+def _at_sizes(curve: Curve, size_bytes: npt.NDArray[np.int64]) -> Float64:
+    return replace(curve, time_s=curve.undisturbed_s()).seconds_at(size_bytes)
 
 
 def _copied(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -> Float64:
@@ -160,20 +140,21 @@ def _interpolated(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -
     return np.asarray(np.exp(low + (high - low) * np.log(ranks / a) / np.log(b / a)))
 
 
-def topologies_of(
-    curves: Sequence[Curve], topology: Topology, whole: int, build: Callable[[Shape], Topology]
-) -> tuple[Topology, ...]:
-    """The topology of each curve, of a machine that `build` makes in any shape; CalibrationError with every misfit.
+def topologies_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> tuple[Topology, ...]:
+    """The topology of each curve, in the shape that it was measured on; CalibrationError with every misfit.
 
-    `whole`: GPUs of a node of the machine, of which `topology` may use fewer.
+    `topology` is the scenario's, which may use a part of a node.
     """
+    spec, base = scenario.topology, scenario.base_dir
+    whole = load_topology(spec.model_copy(update={"gpus_per_node": None}), base).ranks_per_node
     made: dict[Shape, Topology] = {Shape(topology.nodes, topology.ranks_per_node): topology}
     out, faults = [], []
     for curve in curves:
         try:
             shape = shape_of(curve, topology, whole)
             if shape not in made:
-                made[shape] = build(shape)
+                knobs = {"nodes": shape.nodes, "gpus_per_node": shape.gpus}
+                made[shape] = load_topology(spec.model_copy(update=knobs), base)
             out.append(made[shape])
         except CalibrationError as error:
             faults.append(str(error))

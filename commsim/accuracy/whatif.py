@@ -112,7 +112,7 @@ def _try(scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time
         curve = predicted_curve(scenario, measured.collective, [int(n) for n in sizes], measured)
     except CommsimError:
         return None  # this machine cannot be changed so
-    predicted = np.exp(np.interp(np.log(sizes), np.log(curve.size_bytes), np.log(curve.time_s)))
+    predicted = curve.seconds_at(sizes)
     return Tried(cause, sizes, predicted, float(np.mean(np.abs(np.log(time / predicted)))))
 
 

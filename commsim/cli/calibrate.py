@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,6 @@ from commsim.files import check_writable, write_atomically
 if TYPE_CHECKING:
     from commsim.measure.records import Curve
     from commsim.scenario.schema import Scenario
-    from commsim.topology.graph import Topology
 
 
 def calibrate(
@@ -48,83 +46,67 @@ def calibrate(
     The curves may be of several collectives, and of several numbers of nodes and of GPUs of the machine: then the error
     on each of them left out is told, too.
     """
-    from commsim.accuracy.calibration import LARGE_BYTES
-    from commsim.accuracy.calibration import calibrate as fit
-    from commsim.accuracy.calibration_models import model_of
-    from commsim.accuracy.shapes import Shape, leave_out, topologies_of
     from commsim.accuracy.training_rows import is_table_of_rows
-    from commsim.cli.pictures import write_both
-    from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
     from commsim.scenario.load import load_scenarios
-    from commsim.scenario.setting import build_topology
-    from commsim.topology.presets import load_topology
 
-    pictures = [out.with_suffix(ending) for ending in (".png", ".svg")] if plot else []
     words = [text for text in logs or () if "=" in text and not Path(text).exists()]
     files = [Path(text) for text in logs or () if text not in words]
     path = find_scenario(scenario)
+    _check_out(out, [out.with_suffix(ending) for ending in (".png", ".svg")] if plot else [], [path, *files])
+    scenarios = load_scenarios(path, words)
+    if len(scenarios) != 1:
+        raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
+    if known:
+        _known(scenarios[0], known, files, out, json_output)
+    elif files and all(is_table_of_rows(file) for file in files):
+        _steps(scenarios[0], files, out, json_output)
+    else:
+        _measured(scenarios[0], files, out, plot, json_output)
+
+
+def _check_out(out: Path, pictures: list[Path], inputs: list[Path]) -> None:
+    """Faults of the places to write to, before anything is read or fitted."""
     for target in (out, *pictures):
-        if target.resolve() in {path.resolve(), *(file.resolve() for file in files)}:
+        if target.resolve() in {file.resolve() for file in inputs}:
             raise CalibrationError(f"--out {out}: {target} is an input; expected another name")
         check_writable(target)
     if out in pictures:
         raise CalibrationError(f"--out {out}: the picture goes there; expected a name such as params.yaml")
-    scenarios = load_scenarios(path, words)
-    if len(scenarios) != 1:
-        raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
-    one = scenarios[0]
-    if known:
-        _known(one, known, files, out, json_output)
-        return
-    if files and all(is_table_of_rows(file) for file in files):
-        _steps(one, files, out, json_output)
-        return
-    topology = build_topology(one)
-    curves = _curves(files)
 
-    def build(shape: Shape) -> Topology:
-        (made,) = load_scenarios(
-            path, [*words, f"topology.nodes={shape.nodes}", f"topology.gpus_per_node={shape.gpus}"]
-        )
-        return build_topology(made)
 
-    whole = load_topology(one.topology.model_copy(update={"gpus_per_node": None}), one.base_dir).ranks_per_node
-    on = topologies_of(curves, topology, whole, build)
+def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json_output: bool) -> None:
+    """Calibrate with measured curves; the file is written before what is left out is fitted again."""
+    from commsim.accuracy.calibration import calibrate as fit
+    from commsim.accuracy.calibration_models import model_of
+    from commsim.accuracy.shapes import Shape, leave_out, topologies_of
+    from commsim.cli.pictures import write_both
+    from commsim.report.calibration import calibration_document, calibration_table, params_yaml, plot_residuals
+    from commsim.scenario.setting import build_topology
+
+    topology, curves = build_topology(scenario), _curves(files)
+    on = topologies_of(scenario, topology, curves)
+    for name in dict.fromkeys(curve.name for curve in curves if curve.n_ranks is None):
+        say(f"note: {name} does not say its ranks: the scenario's {topology.world_size} are taken", err=True)
     show = sys.stderr.isatty()
 
     def progress(text: str) -> None:
         if show:
             typer.echo(f"# {text}", err=True)
 
-    result = fit(model_of(one, topology, curves, on), curves, progress)
+    result = fit(model_of(scenario, topology, curves, on), curves, progress)
     widest = max(on, key=lambda shape: (shape.nodes, shape.world_size))
     out.parent.mkdir(parents=True, exist_ok=True)
-    written = [write_atomically(out, params_yaml(result, one, widest))]
+    written = [write_atomically(out, params_yaml(result, scenario, widest))]
     if plot:
-        written += write_both(out.with_suffix(""), plot_residuals(result, f"{one.name}: calibration"))
-    for name in dict.fromkeys(curve.name for curve in curves if curve.n_ranks is None):
-        say(f"note: {name} does not say its ranks: the scenario's {topology.world_size} are taken", err=True)
-    carried = {
-        "shapes": leave_out(one, topology, curves, on, lambda _, m: Shape(m.nodes, m.ranks_per_node), progress),
-        "collectives": leave_out(one, topology, curves, on, lambda curve, _: curve.collective, progress),
+        written += write_both(out.with_suffix(""), plot_residuals(result, f"{scenario.name}: calibration"))
+    left_out = {
+        "shapes": leave_out(scenario, topology, curves, on, lambda _, m: Shape(m.nodes, m.ranks_per_node), progress),
+        "collectives": leave_out(scenario, topology, curves, on, lambda curve, _: curve.collective, progress),
     }
     if json_output:
-        large = result.error(result.held_out_s, LARGE_BYTES)
-        document = {
-            "held_out_mape": result.error(result.held_out_s),
-            "fitted_mape": result.error(result.fitted_s),
-            "shipped_mape": result.error(result.before_s),
-            "held_out_mape_above_64_kib": None if large != large else large,  # noqa: PLR0124 - NaN
-            "spread": result.spread(),
-            "spread_above_64_kib": result.spread(LARGE_BYTES),
-            "values": {v.path: {"value": v.value, "low": v.low, "high": v.high} for v in result.values},
-            "kept": result.kept,
-            "left_out": {name: [asdict(part) for part in parts] for name, parts in carried.items()},
-            "suspects": list(result.suspects),
-        }
-        print_json(document)
+        print_json(calibration_document(result, left_out))
         return
-    typer.echo(calibration_table(result, carried), nl=False)
+    typer.echo(calibration_table(result, left_out), nl=False)
     typer.echo(f"# wrote {', '.join(str(p) for p in written)}")
 
 

@@ -32,7 +32,7 @@ def collnet_direct_all_reduce(
     nodes, local = node_grid(world_size, ranks_per_node)
     first = np.arange(nodes)[:, None, None] * local
     i, j = _others(local)
-    trees = levels_above(np.arange(nodes)[None, :] * local + np.arange(local)[:, None], world_size, switches)
+    trees = _above(np.arange(nodes)[None, :] * local + np.arange(local)[:, None], world_size, switches)
     deepest = max(map(len, trees))
     parts = [rows(0, first + i, first + j, j, op=Op.REDUCE)]
     for share, levels in enumerate(trees):
@@ -56,7 +56,7 @@ def collnet_direct_reduce_scatter(
     first = np.arange(nodes)[:, None, None] * local
     everywhere = np.arange(nodes) * local
     i, j = (side[:, None] for side in _others(local))
-    trees = levels_above(everywhere[None, :] + np.arange(local)[:, None], world_size, switches)
+    trees = _above(everywhere[None, :] + np.arange(local)[:, None], world_size, switches)
     deepest = max(map(len, trees))
     parts = [rows(0, first + i, first + j, everywhere + j, op=Op.REDUCE)]
     for share, levels in enumerate(trees):
@@ -89,7 +89,7 @@ def collnet_chain_all_reduce(
     first = np.arange(nodes)[:, None] * local
     up = chain_reduce(local, 1, order=np.arange(local)[::-1])
     down = chain_broadcast(local, 1)
-    (levels,) = levels_above(first.T, world_size, switches)
+    (levels,) = _above(first.T, world_size, switches)
     depth = len(levels)
     parts = [rows(up.step, first + up.src, first + up.dst, 0, op=Op.REDUCE)]
     for k, (child, parent) in enumerate(levels):
@@ -99,7 +99,7 @@ def collnet_chain_all_reduce(
     return in_switches("all_reduce", "collnet_chain", world_size, parts, blocks(nbytes, 1, itemsize))
 
 
-def levels_above(heads: Int64, world_size: int, switches: SwitchTree | None) -> list[Levels]:
+def _above(heads: Int64, world_size: int, switches: SwitchTree | None) -> list[Levels]:
     """The levels above each row of heads."""
     return [[(each, np.full(each.size, world_size))] if switches is None else switches(each) for each in heads]
 

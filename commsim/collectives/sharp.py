@@ -31,7 +31,7 @@ def sharp_all_reduce(
     array([100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100,
            100, 100, 100, 900, 900, 200])
     """
-    levels = tree_levels(world_size, radix, switches)
+    levels = _levels(world_size, radix, switches)
     parts = [_up(k, *level) for k, level in enumerate(levels)]
     parts += [_down(len(levels) + k, *level) for k, level in enumerate(levels[::-1])]
     return in_switches("all_reduce", "sharp", world_size, parts, blocks(nbytes, 1, itemsize))
@@ -48,7 +48,7 @@ def _rooted(
     itemsize: int = 1,
 ) -> Schedule:
     """Sums up to the top switch and down to the root alone, or from the root up and down wherever it has not been."""
-    levels = tree_levels(world_size, radix, switches)
+    levels = _levels(world_size, radix, switches)
     path = _path(levels, root)
     if collective == "reduce":
         parts = [_up(k, *level) for k, level in enumerate(levels)]
@@ -95,7 +95,7 @@ def in_switches(
     )
 
 
-def tree_levels(world_size: int, radix: int, switches: SwitchTree | None) -> Levels:
+def _levels(world_size: int, radix: int, switches: SwitchTree | None) -> Levels:
     if switches is None or world_size == 1:
         return switch_tree(world_size, radix)
     return switches(np.arange(world_size))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.collnet import levels_above
-from commsim.collectives.sharp import Levels, tree_levels
 from commsim.collectives.traffic_forms import Int64, Participants, Units, btree_children, second_tree
+
+_RADIX = 8
 
 
 def _and_switches(
@@ -59,29 +59,37 @@ class _SwitchTree:
 
 
 def _trees(at: Participants, heads: Int64) -> list[_SwitchTree]:
-    """The trees above each row of heads: those of a fabric, or one switch."""
-    levels = levels_above(heads, at.n, at.switches)
+    """The trees above each row of heads, with endpoints numbered without gaps: those of a fabric, or one switch."""
+    if at.switches is None:
+        levels = [[(each, np.full(each.size, at.n))] for each in heads]
+    else:
+        levels = [list(at.switches(each)) for each in heads]
     used = np.unique(np.concatenate([parent for one in levels for _, parent in one]))
-    return [_tree(at, mine, one, used) for mine, one in zip(heads, levels, strict=True)]
-
-
-def _tree(at: Participants, heads: Int64, levels: Levels, used: Int64) -> _SwitchTree:
-    """One tree, with the switches ``used`` numbered without gaps."""
-    above = np.full(at.n + used.size, -1)
-    count = np.zeros_like(above)
-    count[heads] = 1
-    for child, parent in levels:
-        below = np.where(child < at.n, child, at.n + np.searchsorted(used, child))
-        above[below] = at.n + np.searchsorted(used, parent)
-        np.add.at(count, above[below], count[below])
-    return _SwitchTree(above, np.bincount(above[above >= 0], minlength=above.size), count)
+    trees = []
+    for mine, one in zip(heads, levels, strict=True):
+        above = np.full(at.n + used.size, -1)
+        count = np.zeros_like(above)
+        count[mine] = 1
+        for child, parent in one:
+            below = np.where(child < at.n, child, at.n + np.searchsorted(used, child))
+            above[below] = at.n + np.searchsorted(used, parent)
+            np.add.at(count, above[below], count[below])
+        trees.append(_SwitchTree(above, np.bincount(above[above >= 0], minlength=above.size), count))
+    return trees
 
 
 def _whole_tree(at: Participants) -> _SwitchTree:
     """The tree above all ranks: a fabric's, or one of switches with eight ports down, of ranks in order."""
-    levels = tree_levels(at.n, 8, at.switches)
-    used = np.unique(np.concatenate([np.zeros(0, np.int64), *(parent for _, parent in levels)]))
-    return _tree(at, np.arange(at.n), levels, used)
+    if at.switches is not None and at.n > 1:
+        return _trees(at, np.arange(at.n)[None])[0]
+    above, heads, first, width = [np.zeros(0, np.int64)], [np.ones(at.n, np.int64)], 0, at.n
+    while width > 1:
+        first += width
+        above.append(first + np.arange(width) // _RADIX)
+        heads.append(np.add.reduceat(heads[-1], np.arange(0, width, _RADIX)))
+        width = -(-width // _RADIX)
+    over = np.append(np.concatenate(above), -1)
+    return _SwitchTree(over, np.bincount(over[over >= 0], minlength=over.size), np.concatenate(heads))
 
 
 def _heads(at: Participants) -> Int64:

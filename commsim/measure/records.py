@@ -118,6 +118,15 @@ class Curve:
         apart = both & (self.time_s > APART * self.in_place_time_s)
         return apart if 2 * apart.sum() <= both.sum() else np.zeros_like(apart)
 
+    def seconds_at(self, size_bytes: npt.ArrayLike) -> FloatArray:
+        """Seconds at other sizes: straight in the logarithms of time and size.
+
+        Below the smallest size its time; beyond the largest one in proportion to the bytes.
+        """
+        wanted, known = np.log(np.asarray(size_bytes, np.float64)), np.log(self.size_bytes)
+        time = np.interp(wanted, known, np.log(self.time_s)) + np.maximum(wanted - known[-1], 0.0)
+        return np.asarray(np.exp(time))
+
     def undisturbed_s(self) -> FloatArray:
         """What a fit takes as a size's time: the out-of-place time, in place where that was `disturbed`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,14 +30,14 @@ _LEAST, _MOST = 20.0, 100.0
 """Percent that the picture of the residuals spans either way: all of the fit's, and half of those as shipped."""
 
 
-def calibration_table(c: Calibration, carried: Mapping[str, Sequence[LeftOut]] | None = None) -> str:
+def calibration_table(c: Calibration, left_out: Mapping[str, Sequence[LeftOut]] | None = None) -> str:
     """What was found, first the errors of what a fit had not seen; ends with a newline.
 
-    `carried`: of the shapes of the machine, and of the collectives, each left out.
+    `left_out`: of the shapes of the machine, and of the collectives, each left out.
     """
     rows = sum(len(curve) for curve in c.curves)
     curves = f"{len(c.curves)} curve{'s' if len(c.curves) != 1 else ''}"
-    lines = [line for name, parts in (carried or {}).items() for line in _carried(name, parts)]
+    lines = [line for name, parts in (left_out or {}).items() for line in _left_out(name, parts)]
     lines.append(f"# error on sizes left out: {_errors(c, 0)} ({curves}, {rows} sizes)")
     if {bool(above) for curve in c.curves for above in curve.size_bytes > LARGE_BYTES} == {False, True}:
         lines.append(f"# above 64 KiB: {_errors(c, LARGE_BYTES)}")
@@ -56,11 +57,14 @@ def calibration_table(c: Calibration, carried: Mapping[str, Sequence[LeftOut]] |
     return "\n".join(lines) + "\n"
 
 
+FAR = 0.05
+"""A known number missed by more than this share is named: the prior forbids it, or what a link can carry."""
+
 _WITHOUT = ("bus bandwidth copied", "time interpolated over ranks")
 """What one would do without a model."""
 
 
-def _carried(name: str, parts: Sequence[LeftOut]) -> list[str]:
+def _left_out(name: str, parts: Sequence[LeftOut]) -> list[str]:
     """The mean error over all groups left out, and that of each; no line where there is one group only."""
     if not parts:
         return []
@@ -131,7 +135,24 @@ def _file(path: Path) -> dict[str, str | int]:
 def _exact(v: Value, value: float) -> str | float:
     if v.is_time:
         return f"{value:.6g} s"
-    return f"{value:.6g} B/s" if "rate" in v.path else min(1.0, float(f"{value:.6g}"))
+    return f"{value:.6g} B/s" if "rate" in v.path else float(f"{value:.6g}")
+
+
+def calibration_document(c: Calibration, left_out: Mapping[str, Sequence[LeftOut]]) -> dict[str, Any]:
+    """The figures of a calibration as plain values; errors are fractions."""
+    large = c.error(c.held_out_s, LARGE_BYTES)
+    return {
+        "held_out_mape": c.error(c.held_out_s),
+        "fitted_mape": c.error(c.fitted_s),
+        "shipped_mape": c.error(c.before_s),
+        "held_out_mape_above_64_kib": None if np.isnan(large) else large,
+        "spread": c.spread(),
+        "spread_above_64_kib": c.spread(LARGE_BYTES),
+        "values": {v.path: {"value": v.value, "low": v.low, "high": v.high} for v in c.values},
+        "kept": c.kept,
+        "left_out": {name: [asdict(part) for part in parts] for name, parts in left_out.items()},
+        "suspects": list(c.suspects),
+    }
 
 
 def known_table(c: Calibration) -> str:
@@ -143,15 +164,12 @@ def known_table(c: Calibration) -> str:
         f"{format_time(b)} as shipped"
         for n, t, f, b in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    lines += [f"# look at this: {v.path} is kept at 1, no link carries more" for v in c.values if _over(v)]
+    missed = np.abs(c.fitted_s / curve.time_s - 1) > FAR
+    lines += [f"# look at this: {format_bytes(n)} is not met" for n in curve.size_bytes[missed].tolist()]
     lines.append("# all parameters that they touch move together; no size is left that could tell the error")
     width = max((len(v.path) for v in c.values), default=0)
     lines += [f"  {v.path:<{width}}  {_text(v, v.shipped):>12}  {_text(v, v.value):>12}" for v in c.values]
     return "\n".join(lines) + "\n"
-
-
-def _over(v: Value) -> bool:
-    return not v.is_time and "rate" not in v.path and v.value > 1.0
 
 
 def plot_residuals(c: Calibration, title: str) -> Figure:

@@ -83,4 +83,16 @@ def test_a_rate_that_no_link_has_is_told(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["calibrate", str(path), "--from", "plateau=900GB/s", "-o", str(tmp_path / "p.yaml")]
     )
-    assert "is kept at 1, no link carries more" in done.stdout
+    assert "# look at this: 8 GiB is not met" in done.stdout
+    shares = {name: v.value for name, v in read_params(tmp_path / "p.yaml").values.items() if "efficiency" in name}
+    assert shares
+    assert all(float(value) <= 1 for value in shares.values())
+
+
+def test_a_number_of_another_machine_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    path, out = tmp_path / "s.yaml", tmp_path / "p.yaml"
+    path.write_text(SCENARIO)
+    done = CliRunner().invoke(app, ["calibrate", str(path), "--from", "plateau=361GB/s,8B=10000s", "-o", str(out)])
+    assert isinstance(done.exception, CalibrationError)
+    assert "8 B is taken to last" in str(done.exception)
+    assert not out.exists()

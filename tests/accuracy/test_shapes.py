@@ -76,17 +76,17 @@ def test_a_log_that_names_no_hosts_is_of_whole_nodes(
 ) -> None:
     curve = Curve("x", "all_reduce", ranks, "measured", SIZES, np.full(SIZES.size, 1e-6), conditions=conditions)
     assert shape_of(curve, board(8, nodes=2), 8) == expected
-    assert expected.ranks == (ranks or 16)
+    assert expected.nodes * expected.gpus == (ranks or 16)
 
 
-def test_ranks_that_nodes_do_not_share_evenly_are_told_with_every_other_fault() -> None:
+def test_ranks_that_nodes_do_not_share_evenly_are_told_with_every_other_fault(scenario: Scenario) -> None:
     curves = [replace(measured(8, "all_reduce"), n_ranks=n, name=f"log{n}") for n in (17, 8, 23)]
     with pytest.raises(CalibrationError, match=r"(?s)log17: measured on 17 ranks.*log23: measured on 23 ranks"):
-        topologies_of(curves, board(8), 8, lambda shape: board(shape.gpus, shape.nodes))
+        topologies_of(scenario, board(8), curves)
 
 
 def _left_out(scenario: Scenario, curves: list[Curve]) -> Iterable[tuple[str, float, float, float | None]]:
-    on = topologies_of(curves, build_topology(scenario), 8, lambda shape: board(shape.gpus))
+    on = topologies_of(scenario, build_topology(scenario), curves)
     parts = leave_out(scenario, build_topology(scenario), curves, on, lambda _, m: Shape(m.nodes, m.ranks_per_node))
     return [(part.name, part.fitted, part.shipped, part.interpolated) for part in parts]
 

@@ -88,7 +88,7 @@ def terms(folders: Sequence[Path], only: Sequence[str] | None, workers: int, out
     _publish(
         output,
         figures,
-        summary=lambda: summary(figures),
+        summary=lambda: summary(figures, harm=not output.check),  # which a check says itself
         page=lambda: terms_page(figures),
         report=lambda: write_report(figures),
         worse=lambda: harmful(figures),

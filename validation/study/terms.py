@@ -53,7 +53,8 @@ PAGE, RECORD = DOCS / "accuracy-terms.md", VALIDATION / "terms.json"
 class Term:
     """One physical term: the parameters that hold it with the values at which it does nothing.
 
-    `read_off`: (system, ranks) of the curves that suggested it, 0 ranks for all shapes of a system.
+    `read_off`: (system, ranks) of the curves that suggested it as `validation/parameters.csv` has it, 0 ranks for all
+    shapes of a system, and a folder of `FOLDERS` in place of a system where the medians of all its logs did.
     """
 
     name: str
@@ -63,43 +64,70 @@ class Term:
 
     def suggested_by(self, case: Case) -> bool:
         """Whether a log's own shape of its machine suggested the term."""
-        return any(case.system == system and ranks in (0, case.n_ranks) for system, ranks in self.read_off)
+        names = (case.system, case.path.parent.name)
+        return any(name in names and ranks in (0, case.n_ranks) for name, ranks in self.read_off)
 
 
 def _protocols(path: str, value: float) -> dict[str, float]:
     return {f"{path}.{protocol}": value for protocol in ("LL", "LL128", "Simple")}
 
 
-_CLOUDS = (("aws-p5", 0),)
 TERMS = (
     Term("channel_cost", "the kernel's work for each channel, NCCL 2.14 on", {"channel_cost": 0.0}, (("alps", 4),)),
-    Term("channel_cost_before_2_14", "the same before", {"channel_cost_before_2_14": 0.0}, (("abci-a100", 8),)),
-    Term("first_pass", "fencing a full pass of a block of Simple", {"first_pass": 0.0}),
-    Term("pass_share", "LL, LL128: what a pass takes until all of it is written", {"pass_share": 0.0}, (("alps", 4),)),
-    Term("pause", "a block's barriers and fences", _protocols("pause", 0.0)),
-    Term("drain", "sm 80: a block waits for its last reads", {"drain": 0.0}, (("coreweave-a100", 0),)),
-    Term("lines", "sm 80: lines are slower than reads", {"efficiency.lines": 1.0}, (("sophia", 0),)),
+    Term("channel_cost_before_2_14", "the same before", {"channel_cost_before_2_14": 0.0}, (("abci-a100", 0),)),
+    Term("first_pass", "fencing a full pass of a block of Simple", {"first_pass": 0.0}, (("measured", 0),)),
+    Term(
+        "pass_share", "LL, LL128: what a pass takes until all of it is written", {"pass_share": 0.0},
+        (("alps", 4), ("abci-v100", 4), ("abci-a100", 8), ("togethercomputer:hgx-h100:one node", 8)),
+    ),
+    Term("pause", "a block's barriers and fences", _protocols("pause", 0.0), (("measured", 0),)),
+    Term(
+        "drain", "sm 80: a block waits for its last reads", {"drain": 0.0},
+        (("azure-nd-a100-v4", 8), ("chuhan-ouyang:hgx-a100-4:one node", 4)),
+    ),
+    Term(
+        "lines", "sm 80: lines are slower than reads", {"efficiency.lines": 1.0},
+        (("sophia", 0), ("coreweave-a100", 8)),
+    ),
     Term("staging_rate", "sm 80: what a rank begins with is copied", {"staging_rate": None}, (("coreweave-a100", 0),)),
     Term(
         "keep_rate", "Simple: a block stores what a loop brings last", {"keep_rate": None},
         (("silicon-h100-sxm", 0), ("silicon-b200-sxm", 0)),
     ),
     Term("block_rate", "a thread block's own rate", _protocols("block_rate", FREE)),
-    Term("nvls.round", "what a round of NVLS costs beside its bytes", {"nvls.round": 0.0, "nvls.tree_round": 0.0}),
+    Term(
+        "nvls.round", "what a round of NVLS costs beside its bytes", {"nvls.round": 0.0, "nvls.tree_round": 0.0},
+        (("aws-p6", 8), ("gcp-a4", 0)),
+    ),
     Term("flag_rate", "LL's flags are checked in the host's memory", {"flag_rate": FREE}),
-    Term("message_cost", "the proxy posts the messages of a NIC in turn", _protocols("network.message_cost", 0.0)),
-    Term("connection_cost", "and those of a connection", _protocols("network.connection_cost", 0.0)),
-    Term("ordering", "EFA, TCPX: one large message of a connection at a time", {"network.ordering": 0.0}, _CLOUDS),
-    Term("spread", "the slowest of many ways between nodes", {"network.spread": 0.0}, (("azure-nd-a100-v4", 16),)),
-    Term("rendezvous", "large messages ask first", {"network.rendezvous": 0.0}, (("polaris", 0),)),
+    Term(
+        "message_cost", "the proxy posts the messages of a NIC in turn", _protocols("network.message_cost", 0.0),
+        (("NVIDIA:hgx-h100:infiniband", 16), ("aws-p5", 16)),
+    ),
+    Term("connection_cost", "and those of a connection", _protocols("network.connection_cost", 0.0), (("aws-p5", 16),)),
+    Term("ordering", "EFA, TCPX: one large message at a time", {"network.ordering": 0.0}, (("aws-p5", 0),)),
+    Term(
+        "spread", "the slowest of many ways between nodes", {"network.spread": 0.0},
+        (("aws-p5", 16), ("gcp-a3-mega", 16), ("gcp-a4", 16), ("google:hgx-h200:roce", 16)),
+    ),
+    Term(
+        "rendezvous", "large messages ask first", {"network.rendezvous": 0.0},
+        (("polaris", 0), ("alps", 0), ("aws-p3dn", 0), ("aws-p4d", 0)),
+    ),
     Term("fetch", "a NIC reads LL from the host's memory", {"network.fetch": 0.0}, (("alps", 0), ("polaris", 0))),
     Term("inline_cost", "the host reads small sends from a GPU", {"network.inline_cost": 0.0}, (("polaris", 0),)),
-    Term("peer_cost", "each remote peer of an all_to_all", {"network.peer_cost": 0.0}),
-    Term("network.copy_rate", "a processor copies what passes the network", {"network.copy_rate": None}),
-    Term("through_host", "NIC and GPU meet in the host", {"network.through_host_efficiency": 1.0}, (("polaris", 0),)),
+    Term("peer_cost", "each remote peer of an all_to_all", {"network.peer_cost": 0.0}, (("polaris", 0),)),
     Term(
-        "channel_rate", "one channel of a send",
-        {"network.channel_rate": FREE, "point_to_point.channel_rate": FREE},
+        "network.copy_rate", "a processor copies what passes the network", {"network.copy_rate": None},
+        (("aws-p3dn", 0), ("dywsy21:a800:ethernet", 0)),
+    ),
+    Term(
+        "through_host", "NIC and GPU meet in the host", {"network.through_host_efficiency": 1.0},
+        (("polaris", 0), ("aws-p3dn", 0)),
+    ),
+    Term(
+        "channel_rate", "one channel of a send", {"network.channel_rate": FREE, "point_to_point.channel_rate": FREE},
+        (("xxrjun-c01", 0),),
     ),
 )  # fmt: skip
 
@@ -120,18 +148,10 @@ class Gain:
         return not self.term.suggested_by(self.case)
 
 
-def without(parameters: Parameters, term: Term, read: Iterable[str]) -> Parameters | None:
-    """The parameters with a term off; None where that changes nothing that a prediction has read."""
-    seen = set(read)
-    values = {path: value for path, value in term.off.items() if path in seen and _at(parameters, path) != value}
+def without(parameters: Parameters, term: Term, read: Mapping[str, float]) -> Parameters | None:
+    """The parameters with a term off; None where that changes nothing that a prediction has read (`noting`)."""
+    values = {path: value for path, value in term.off.items() if path in read and read[path] != value}
     return replaced(parameters, values) if values else None  # type: ignore[arg-type]
-
-
-def _at(parameters: Parameters, path: str) -> float | None:
-    value: Any = parameters
-    for name in path.split("."):
-        value = getattr(value, name)
-    return None if value is None else float(value)
 
 
 def predicted(predictor: FieldPredictor, collective: str, nbytes: Sequence[int]) -> dict[str, Float64]:
@@ -284,12 +304,12 @@ def heads() -> tuple[str, ...]:
     return (*HEAD, *CLASSES, *(name for name, _ in SIZE_BANDS))
 
 
-def summary(figures: Mapping[str, Any]) -> str:
-    """A table for the screen, and what does harm."""
+def summary(figures: Mapping[str, Any], *, harm: bool = True) -> str:
+    """A table for the screen, and what does harm where that is to be told."""
     table = [heads(), *rows(figures)]
     width = [max(len(row[c]) for row in table) for c in range(len(table[0]))]
     lines = ["  ".join([row[0].ljust(width[0]), *map(str.rjust, row[1:], width[1:])]) for row in table]
-    lines += [f"does harm: {line}" for line in harmful(figures)]
+    lines += [f"does harm: {line}" for line in harmful(figures)] if harm else []
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
