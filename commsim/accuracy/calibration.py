@@ -1,22 +1,23 @@
 """Fits a library's physical parameters to measured curves of one machine, and says how far to trust them.
 
 The objective is that of `commsim.accuracy.curve_fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of equal
-weight, with a weak prior round the shipped values. Planes are taken at each new point until the point stays; the best
-point counts. A field whose uncertainty the data do not reduce to half of what the prior grants is kept as shipped, one
-after another, and the rest fitted again. The error is that of sizes left out: four fits, each without every fourth size
-of each curve.
+weight, with a weak prior round the shipped values. A fit on planes gives a point; where they are off there, planes of
+that point join them and the fit is repeated; the best point counts. A field whose uncertainty the data do not reduce to
+half of what the prior grants is kept as shipped, one after another, and the rest fitted again. The error is that of
+sizes left out: four fits, each without every fourth size of each curve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibration_models import Contact, CurveModel, Float64
+from commsim.accuracy.calibration_models import CurveModel, Float64
 from commsim.accuracy.curve_fit import LEAST_S, SCALE, Rows, cost, fit
+from commsim.accuracy.planes import Planes
 from commsim.accuracy.suspects import suspects
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
@@ -24,8 +25,8 @@ from commsim.units import format_bytes, format_time
 
 FOLDS = 4
 ROUNDS = 8
-SETTLED = 0.02
-"""Change of ln(value) below which a point counts as staying."""
+SETTLED = 0.01
+"""Mean relative error of a curve's planes at a fitted point below which the point counts as found."""
 
 LATEST = 3
 """Points whose planes count. Queues make a predicted time not quite convex: planes of far points may lie above it."""
@@ -62,7 +63,7 @@ class Calibration:
     """The result: values by path, why others were kept, errors as fractions, and logs that look wrong."""
 
     curves: tuple[Curve, ...]
-    x: Float64  # ln(value / start) of the model's fields
+    x: Float64  # ln(value / shipped) of the model's fields
     values: tuple[Value, ...]
     kept: dict[str, str]
     before_s: Float64  # (rows,) predicted as shipped
@@ -100,67 +101,86 @@ def mean_error(curves: Sequence[Curve], predicted_s: Float64, above: int = 0) ->
     return float(np.mean(means)) if means else float("nan")
 
 
-def calibrate(
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A fitted point: x, the fields that moved, why others did not, and seconds and planes of all rows there."""
+
+    x: Float64
+    moved: npt.NDArray[np.bool_]
+    kept: dict[str, str]
+    seconds: Float64
+    contacts: list[Planes]
+
+
+def fit_curves(
     model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
-) -> Calibration:
-    """The calibration of a model to curves; CalibrationError where they are too few to fit anything."""
+) -> Fitted:
+    """The fit of a model to curves; CalibrationError where they determine none of its fields."""
     measured = _measured(curves)
     if measured.size < LEAST_ROWS:
         raise CalibrationError(f"found {measured.size} measured sizes in all, expected {LEAST_ROWS} or more to fit")
-    progress("predicting with the shipped parameters")
-    contacts = [model.contact(model.center)]
-    before = contacts[0].seconds
-    free = np.any(contacts[0].slope != 0, axis=0)
-    x, contacts = _settle(model, curves, contacts, free, progress)
-    determined, kept = _determined(model, _rows(model, curves, contacts, free), x, free)
+    all_free = move_all(model, curves, progress)
+    free = all_free.moved
+    determined, kept = _determined(model, _rows(model, curves, all_free.contacts, free), all_free.x, free)
     if not determined.any():
         raise CalibrationError("the measured sizes determine none of the parameters; expected more sizes or curves")
-    x = np.where(determined, x, model.center)
-    x, contacts = _settle(model, curves, contacts, determined, progress, x)
-    rows = _rows(model, curves, contacts[-1:], determined)
-    fitted = np.flatnonzero(determined)
-    sd = _deviations(_information(model, rows, x), fitted)
+    begin = np.where(determined, all_free.x, model.center)
+    return replace(_settle(model, curves, all_free.contacts, determined, progress, begin), kept=kept)
+
+
+def calibrate(
+    model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
+) -> Calibration:
+    """The calibration of a model to curves; CalibrationError where they determine none of its fields."""
+    fitted = fit_curves(model, curves, progress)
+    rows = _rows(model, curves, fitted.contacts, fitted.moved)
+    at = np.flatnonzero(fitted.moved)
+    sd = _deviations(_information(model, rows, fitted.x), at)
     progress("fitting without every fourth size")
-    held_out = _held_out(model, curves, rows, x)
-    ratio = measured / held_out
-    fitted_s = contacts[-1].seconds
-    values = tuple(_value(model, int(f), x, float(d)) for f, d in zip(fitted, sd, strict=True))
+    held_out = _held_out(model, curves, rows, fitted.x)
+    ratio = _measured(curves) / held_out
     return Calibration(
         curves=tuple(curves),
-        x=x,
-        values=values,
-        kept=kept,
-        before_s=before,
-        fitted_s=fitted_s,
+        x=fitted.x,
+        values=tuple(_value(model, int(f), fitted.x, float(d)) for f, d in zip(at, sd, strict=True)),
+        kept=fitted.kept,
+        before_s=model.times(model.center),
+        fitted_s=fitted.seconds,
         held_out_s=held_out,
         band=(min(1.0, float(np.quantile(ratio, 0.1))), max(1.0, float(np.quantile(ratio, 0.9)))),
-        suspects=tuple(suspects(curves, fitted_s)),
+        suspects=tuple(suspects(curves, fitted.seconds)),
     )
+
+
+def move_all(
+    model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
+) -> Fitted:
+    """The most likely parameters: all that the curves touch move together, each as far as its prior lets it."""
+    progress("predicting with the shipped parameters")
+    contact = model.contact(model.center)
+    return _settle(model, curves, [contact], np.any(contact.slope != 0, axis=0), progress, model.center)
 
 
 def adapt(model: CurveModel, curves: Sequence[Curve]) -> Calibration:
-    """The most likely parameters where only a number or two are known, too few to determine any one of them.
+    """`move_all` where only a number or two are known, too few to determine any parameter, or to say the error.
 
-    All that they touch move together, each as far as its prior lets it; nothing is left to say the error.
-    CalibrationError for a number that these come no nearer to than `OUT_OF_REACH` times.
+    CalibrationError for a number that the parameters come no nearer to than `OUT_OF_REACH` times.
     """
-    contacts = [model.contact(model.center)]
-    free = np.any(contacts[0].slope != 0, axis=0)
-    x, settled = _settle(model, curves, contacts, free, lambda text: None)
-    off = np.exp(np.abs(np.log(settled[-1].seconds / _measured(curves))))
+    fitted, measured = move_all(model, curves), _measured(curves)
+    off = np.exp(np.abs(np.log(fitted.seconds / measured)))
     if (off > OUT_OF_REACH).any():
-        size, nearest = np.concatenate([c.size_bytes for c in curves])[off.argmax()], settled[-1].seconds[off.argmax()]
+        size, nearest = np.concatenate([c.size_bytes for c in curves])[off.argmax()], fitted.seconds[off.argmax()]
         raise CalibrationError(
-            f"{format_bytes(int(size))} is taken to last {format_time(float(_measured(curves)[off.argmax()]))}: no "
+            f"{format_bytes(int(size))} is taken to last {format_time(float(measured[off.argmax()]))}: no "
             f"parameters near the shipped ones, no share above 1, come nearer than {format_time(float(nearest))}"
         )
-    information = _information(model, _rows(model, curves, settled[-1:], free), x)
-    moved = np.flatnonzero(free & (np.abs(x - model.center) > LEAST_MOVED))
+    information = _information(model, _rows(model, curves, fitted.contacts, fitted.moved), fitted.x)
+    moved = np.flatnonzero(fitted.moved & (np.abs(fitted.x - model.center) > LEAST_MOVED))
     values = tuple(
-        _value(model, int(f), x, float(d)) for f, d in zip(moved, _deviations(information, moved), strict=True)
+        _value(model, int(f), fitted.x, float(d)) for f, d in zip(moved, _deviations(information, moved), strict=True)
     )
-    unknown = np.full(_measured(curves).size, np.nan)
-    return Calibration(tuple(curves), x, values, {}, contacts[0].seconds, settled[-1].seconds, unknown, None, ())
+    unknown = np.full(measured.size, np.nan)
+    return Calibration(tuple(curves), fitted.x, values, {}, model.times(model.center), fitted.seconds, unknown, None, ())
 
 
 def _determined(
@@ -189,36 +209,38 @@ def _determined(
 def _settle(
     model: CurveModel,
     curves: Sequence[Curve],
-    contacts: list[Contact],
+    contacts: list[Planes],
     free: npt.NDArray[np.bool_],
     progress: Callable[[str], None],
-    start: Float64 | None = None,
-) -> tuple[Float64, list[Contact]]:
-    """The fitted point and the planes on the way to it; the last ones touch the predictions at the point.
+    begin: Float64,
+) -> Fitted:
+    """The fit of some fields, from some planes on and a point near where these touch.
 
     Of all points on the way the one is taken that the model itself finds best: planes of a time that is not quite
     convex lead past it now and then, and a search that only went down would end in the first hollow.
     """
-    x = model.center if start is None else start
-    if start is not None:
-        contacts = [model.contact(x)]
-    measured, weight = _measured(curves), _weight(_rows(model, curves, contacts, free))
-    points = [(cost(contacts[-1].seconds, measured, weight, model.fields, model.center, x), x, contacts)]
+    measured = _measured(curves)
+    weight = _weight(_rows(model, curves, contacts, free))
+
+    def point(x: Float64, seconds: Float64) -> tuple[float, Fitted]:
+        value = cost(seconds, measured, weight, model.fields, model.center, x)
+        return value, Fitted(x, free, {}, seconds, contacts)
+
+    x, points = begin, [point(begin, model.times(begin))]
     for number in range(ROUNDS):
         rows = _rows(model, curves, contacts, free)
-        fitted = fit(rows, np.arange(measured.size), weight, model.fields, model.center)
-        before, x = x, np.where(free, fitted, model.center)
-        moved = float(np.abs(x - before).max())
-        progress(f"round {number + 1}: parameters moved by up to {100 * np.expm1(moved):.0f} %")
-        contacts = [*contacts[1 - LATEST :], model.contact(x)]
-        points.append((cost(contacts[-1].seconds, measured, weight, model.fields, model.center, x), x, contacts))
-        if moved < SETTLED:
+        before, x = x, np.where(free, fit(rows, np.arange(measured.size), weight, model.fields, model.center, x), begin)
+        progress(f"round {number + 1}: parameters moved by up to {100 * np.expm1(np.abs(x - before).max()):.0f} %")
+        seconds = model.times(x)
+        on_planes, _ = rows.predicted(x, model.fields.sign, np.arange(measured.size))
+        points.append(point(x, seconds))
+        if (np.bincount(rows.log, np.abs(on_planes / seconds - 1)) / np.bincount(rows.log)).max() < SETTLED:
             break
-    _, x, contacts = min(points, key=lambda point: point[0])
-    return x, contacts
+        contacts = [*contacts[1 - LATEST :], model.contact(x)]
+    return min(points, key=lambda each: each[0])[1]
 
 
-def _rows(model: CurveModel, curves: Sequence[Curve], contacts: Sequence[Contact], free: npt.NDArray[np.bool_]) -> Rows:
+def _rows(model: CurveModel, curves: Sequence[Curve], contacts: Sequence[Planes], free: npt.NDArray[np.bool_]) -> Rows:
     """All rows with the planes of all contacts; fields that are not free are part of the constant."""
     factor = np.exp(model.fields.sign * model.center)
     # A field that is kept stays where the planes touch: what it contributes there is part of the constant.

@@ -7,13 +7,13 @@ parameter is a time or a rate, and the engine adds and takes maxima.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, walk
+from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, space, walk
+from commsim.accuracy.planes import FieldPredictor, Planes, planes
 from commsim.errors import CalibrationError, CommsimError
 from commsim.measure.records import Curve
 from commsim.nccl.operation import Operation
@@ -21,7 +21,6 @@ from commsim.nccl.operation import Operation
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from commsim.accuracy.planes import FieldPredictor
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
@@ -41,34 +40,28 @@ _WIDTH = {
 and of waking up differ by the machine and its load tenfold and more, copy rates about threefold, headers hardly."""
 
 
-@dataclass(frozen=True, eq=False)
-class Contact:
-    """A plane per row that touches the predictions at one point: seconds, constant (rows,), slope (rows, fields)."""
-
-    seconds: Float64
-    constant: Float64
-    slope: Float64
-
-
 class GlooModel:
-    """The gloo model's predictions of curves, as a function of x = ln(value / start) of its `fields`.
+    """The gloo model's predictions of curves, as a function of x = ln(value / shipped) of its `fields`.
 
-    `on` is the topology of each curve; `center` is the x of the shipped parameters.
+    `on` is the topology of each curve; the prior is centered at `center`.
     """
 
     def __init__(self, scenario: Scenario, curves: Sequence[Curve], on: Sequence[Topology]) -> None:
         from commsim.gloo.parameters import shipped_parameters
 
-        self._shipped = shipped_parameters()
+        self._shipped, self._scenario = shipped_parameters(), scenario
         self._on, self._curves = on, curves
-        self._one_host, self._mode = scenario.library.one_host, scenario.mode
         listed = [parameter for parameter in walk(self._shipped) if parameter[0] in _WIDTH]
-        paths, start, is_time = zip(*listed, strict=True)
+        paths, shipped, is_time = zip(*listed, strict=True)
         names = tuple(("gloo", path) for path in paths)
         variance = np.diag([_WIDTH[path] ** 2 for path in paths])
         index = {field: i for i, field in enumerate(names)}
-        self.fields = FieldSpace(names, np.array(start), np.array(is_time), variance, index)
+        self.fields = FieldSpace(names, np.array(shipped), np.array(is_time), variance, index)
         self.center = np.zeros(len(names))
+
+    def part(self, some: Sequence[int]) -> GlooModel:
+        """The model of some of the curves, by their indices."""
+        return GlooModel(self._scenario, [self._curves[i] for i in some], [self._on[i] for i in some])
 
     def path(self, field: int) -> str:
         """The name of a field in a parameter file."""
@@ -86,7 +79,9 @@ class GlooModel:
 
         parameters: Any = self.parameters(x)
         models = {
-            id(topology): GlooPredictor(topology, parameters, one_host=self._one_host, mode=self._mode)
+            id(topology): GlooPredictor(
+                topology, parameters, one_host=self._scenario.library.one_host, mode=self._scenario.mode
+            )
             for topology in self._on
         }
         return np.array(
@@ -98,7 +93,7 @@ class GlooModel:
             ]
         )
 
-    def contact(self, x: Float64) -> Contact:
+    def contact(self, x: Float64) -> Planes:
         """The planes at a point, over all sizes of all curves in order."""
         here = self.times(x)
         sign = self.fields.sign
@@ -111,28 +106,24 @@ class GlooModel:
             part = (self.times(moved) - here) / np.expm1(_STEP)
             part[np.abs(part) < 1e-6 * here] = 0.0
             slope[:, f] = part / np.exp(sign[f] * x[f])
-        return Contact(here, here - slope @ np.exp(sign * x), slope)
+        return Planes(here, here - slope @ np.exp(sign * x), slope)
 
 
 class NcclModel:
-    """The same of the channel model, through the planes of `commsim.accuracy.planes`."""
+    """The same of the channel model, through the planes of `commsim.accuracy.planes`; a predictor for each curve."""
 
-    def __init__(self, scenario: Scenario, topology: Topology, curves: Sequence[Curve], on: Sequence[Topology]) -> None:
-        from commsim.nccl.parameters import load_parameters, network_of
-
+    def __init__(self, predictors: Sequence[FieldPredictor], curves: Sequence[Curve]) -> None:
         self.fields = space()
-        self._generation = topology.gpu.generation
-        widest = max((topology, *on), key=lambda shape: shape.nodes)  # whose calls go over the network, if any do
-        self._network = network_of(widest, scenario.library.env)
-        shipped = load_parameters(self._generation, self._network)
-        self._scopes = frozenset(scope_of(p, self._generation, self._network) for p, _, _ in walk(shipped))
         self.center = np.zeros(len(self.fields.fields))
-        for path, value, _ in walk(shipped):
-            field = self.fields.index.get((scope_of(path, self._generation, self._network), path))
-            if field is not None and value > 0:
-                self.center[field] = np.log(value / self.fields.start[field])
-        self._curves = [(curve, [int(n) for n in curve.size_bytes]) for curve in curves]
-        self._predictors = [_predictor(scenario, shape, curve) for curve, shape in zip(curves, on, strict=True)]
+        self._curves = [(p, c, [int(n) for n in c.size_bytes]) for p, c in zip(predictors, curves, strict=True)]
+        widest = max(predictors, key=lambda p: p.topology.nodes)  # whose calls go over the network, if any do
+        self._generation, self._network = widest.generation, widest.network
+        self._scopes = frozenset(scope for p in predictors for scope in (p.generation, p.network, "launch"))
+
+    def part(self, some: Sequence[int]) -> NcclModel:
+        """As of `GlooModel`; what is known of their planes is kept."""
+        each = [self._curves[i] for i in some]
+        return NcclModel([predictor for predictor, _, _ in each], [curve for _, curve, _ in each])
 
     def path(self, field: int) -> str:
         """As of `GlooModel`; empty for a field of other machines."""
@@ -140,28 +131,23 @@ class NcclModel:
         return path if scope in self._scopes else ""
 
     def parameters(self, x: Float64) -> BaseModel:
+        """As of `GlooModel`."""
         return parameters_at(self._generation, self._network, self.fields.values(x))
 
-    def contact(self, x: Float64) -> Contact:
-        from commsim.accuracy.planes import planes
-
-        values, parts = self.fields.values(x), []
-        for predictor, (curve, nbytes) in zip(self._predictors, self._curves, strict=True):
+    def contact(self, x: Float64) -> Planes:
+        """As of `GlooModel`; CalibrationError for a curve that cannot be predicted."""
+        parts = []
+        for predictor, curve, nbytes in self._curves:
             try:
-                made = planes(predictor, curve.collective, nbytes, values)
+                parts.append(planes(predictor, curve.collective, nbytes, x))
             except CommsimError as error:
                 raise _unpredictable(curve, error) from None
-            slope = np.zeros((len(nbytes), len(self.fields.fields)))
-            slope[:, made.field] = made.slope
-            parts.append(Contact(made.seconds, made.constant, slope))
-        return Contact(
-            *(np.concatenate([getattr(p, name) for p in parts]) for name in ("seconds", "constant", "slope"))
-        )
+        return Planes(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("seconds", "constant", "slope")))
 
     def times(self, x: Float64) -> Float64:
+        """As of `GlooModel`."""
         values = self.fields.values(x)
-        pairs = zip(self._predictors, self._curves, strict=True)
-        return np.concatenate([p.times(curve.collective, nbytes, values) for p, (curve, nbytes) in pairs])
+        return np.concatenate([p.times(curve.collective, nbytes, values) for p, curve, nbytes in self._curves])
 
 
 CurveModel = GlooModel | NcclModel
@@ -169,7 +155,6 @@ CurveModel = GlooModel | NcclModel
 
 def _predictor(scenario: Scenario, topology: Topology, curve: Curve) -> FieldPredictor:
     """The predictor of a curve: its own data type, reduction and environment, everything else the scenario's."""
-    from commsim.accuracy.planes import FieldPredictor
     from commsim.nccl.predict import Options
     from commsim.nccl.version import parse_version
     from commsim.scenario.params import nccl_graphs
@@ -204,5 +189,6 @@ def model_of(
     if scenario.library.name == "gloo":
         return GlooModel(scenario, curves, shapes)
     if scenario.library.name == "nccl":
-        return NcclModel(scenario, topology, curves, shapes)
+        predictors = [_predictor(scenario, shape, curve) for curve, shape in zip(curves, shapes, strict=True)]
+        return NcclModel(predictors, curves)
     raise CalibrationError("library none has no parameters but its links; expected a scenario of nccl or gloo")

@@ -1,7 +1,7 @@
-"""The fitted fields of the channel model: which they are, where they start, and a Parameters from their values.
+"""The fields of the channel model that a calibration may move, and a Parameters from their values.
 
 A field is a pair (scope, path): ``("ampere", "base.LL")``, ``("slingshot", "network.message_cost")``; the launch
-belongs to the host and has the scope ``"launch"`` for all generations. `starts.yaml` lists the fields, with priors.
+belongs to the host and has the scope ``"launch"`` for all generations. `priors.yaml` lists the fields.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from commsim.document import Document, read_documents, validate
+from commsim.document import read_documents
 from commsim.nccl.parameters import GENERATIONS, NETWORKS, Parameters, load_parameters
 from commsim.units import parse_time
 
 Field = tuple[str, str]
 Float64 = npt.NDArray[np.float64]
 
-STARTS = Path(__file__).parent / "starts.yaml"
+PRIORS = Path(__file__).parent / "priors.yaml"
 
 _SHARED = 0.5
 """Share of the variance that fields of one group have in common."""
@@ -32,17 +32,17 @@ _SHARED = 0.5
 
 @dataclass(frozen=True, eq=False)
 class FieldSpace:
-    """The fitted fields in a fixed order: start, whether a field is a time (else a rate), the prior."""
+    """The fields in a fixed order: shipped value, whether a field is a time (else a rate), the prior."""
 
     fields: tuple[Field, ...]
-    start: Float64
+    shipped: Float64
     is_time: npt.NDArray[np.bool_]
-    covariance: Float64  # (fields, fields) of ln(value / start)
+    covariance: Float64  # (fields, fields) of ln(value / shipped)
     index: dict[Field, int]
 
     def values(self, x: Float64) -> dict[Field, float]:
-        """The value of every field at ln(value / start) = x; a share is never above 1."""
-        value = self.start * np.exp(x)
+        """The value of every field at ln(value / shipped) = x; a share is never above 1."""
+        value = self.shipped * np.exp(x)
         return dict(zip(self.fields, np.where(self._share, np.minimum(value, 1.0), value).tolist(), strict=True))
 
     @cached_property
@@ -90,56 +90,32 @@ def scope_of(path: str, generation: str, network: str) -> str:
     return {"launch": "launch", "network": network}.get(path.partition(".")[0], generation)
 
 
-@lru_cache(maxsize=64)
-def start_parameters(generation: str, network: str) -> Parameters:
-    """The Parameters at the start values; what `starts.yaml` does not list is as shipped."""
-    document = _document()
-    starts: Any = document.data
-    shipped = load_parameters(generation, network).model_dump()
-    over = _merged(starts["common"], starts["generations"].get(generation, {}))
-    over["network"] = dict(starts["networks"].get(network, {}))
-    over["provenance"] = over["network"]["provenance"] = "start values of a fit (commsim/accuracy/starts.yaml)"
-    merged = Document(file=document.file, data=_merged(shipped, over), marks={})
-    return validate(Parameters, merged)
-
-
 def parameters_at(generation: str, network: str, values: Mapping[Field, float]) -> Parameters:
     """The Parameters of a generation on a network with the given field values."""
-    start = start_parameters(generation, network)
+    shipped = load_parameters(generation, network)
     paths = {
-        path: values[f] for path, _, _ in walk(start) if (f := (scope_of(path, generation, network), path)) in values
+        path: values[f] for path, _, _ in walk(shipped) if (f := (scope_of(path, generation, network), path)) in values
     }
-    return replaced(start, paths)  # type: ignore[no-any-return]
+    return replaced(shipped, paths)  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=1)
 def space() -> FieldSpace:
-    """All fitted fields of all generations and networks."""
-    listed: Any = _document().data["fields"]
+    """All fields of all generations and networks."""
+    listed: Any = read_documents(PRIORS)[0].data
     entries: dict[Field, tuple[float, bool, float, str]] = {}
     for generation in GENERATIONS:
         for network in NETWORKS:
-            for path, value, is_time in walk(start_parameters(generation, network)):
+            for path, value, is_time in walk(load_parameters(generation, network)):
                 rule = next((listed[p] for p in listed if fnmatchcase(path, p)), None)
                 if rule is not None and value > 0:
                     scope = scope_of(path, generation, network)
                     group = f"{scope}.{rule.get('group', path)}"
                     entries.setdefault((scope, path), (value, is_time, float(rule["width"]), group))
-    starts, times, widths, groups = zip(*entries.values(), strict=True)
+    shipped, times, widths, groups = zip(*entries.values(), strict=True)
     width = np.array(widths)
     same = np.array([[a == b for b in groups] for a in groups])
     covariance = np.where(same, _SHARED, 0.0) * np.outer(width, width)
     covariance[np.diag_indices(len(entries))] = width**2
     index = {field: i for i, field in enumerate(entries)}
-    return FieldSpace(tuple(entries), np.array(starts), np.array(times), covariance, index)
-
-
-@lru_cache(maxsize=1)
-def _document() -> Document:
-    return read_documents(STARTS)[0]
-
-
-def _merged(base: Any, over: Any) -> Any:
-    if not (isinstance(base, dict) and isinstance(over, dict)):
-        return over
-    return base | {key: _merged(base.get(key), value) for key, value in over.items()}
+    return FieldSpace(tuple(entries), np.array(shipped), np.array(times), covariance, index)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from commsim.accuracy.fields import Field, parameters_at, replaced, scope_of, space
 from commsim.nccl.parameters import Parameters, network_of
-from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
@@ -42,6 +42,7 @@ class FieldPredictor(Predictor):
         self.generation = topology.gpu.generation
         self.network = network_of(topology, options.env)
         self._choices: dict[tuple[str, int], tuple[str, str]] = {}
+        self._planes: dict[tuple[str, int, bytes], _Plane] = {}
 
     def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
         """As the Predictor's."""
@@ -49,6 +50,17 @@ class FieldPredictor(Predictor):
         if key not in self._choices:
             self._choices[key] = super().choose(collective, nbytes)
         return self._choices[key]
+
+    def predict_as(self, collective: str, nbytes: int, choice: tuple[str, str]) -> Prediction:
+        """The prediction of a call with another (algorithm, protocol) than NCCL's."""
+        kept = self._choices.get((collective, nbytes))
+        self._choices[collective, nbytes] = choice
+        try:
+            return self.predict(collective, nbytes)
+        finally:
+            del self._choices[collective, nbytes]
+            if kept is not None:
+                self._choices[collective, nbytes] = kept
 
     def parameters_at(self, values: Mapping[Field, float]) -> Parameters:
         """The parameters of this machine at some values of the fields."""
@@ -64,6 +76,14 @@ class FieldPredictor(Predictor):
         parameters = self.parameters_at(values)
         return np.array([self.seconds(collective, n, parameters) for n in nbytes])
 
+    def plane(self, collective: str, nbytes: int, x: Float64) -> _Plane:
+        """The plane of one size at x = ln(value / shipped) of the fields; made once for a point."""
+        key = collective, nbytes, x.tobytes()
+        if key not in self._planes:
+            self._planes[key] = _touching(self, collective, nbytes, x)
+        return self._planes[key]
+
+    @cached_property
     def coarse(self) -> FieldPredictor:
         """One that cuts the trees of many nodes coarsely; itself for few nodes."""
         if self.system.nodes < _LARGE or self.system.ranks == 1:
@@ -73,50 +93,51 @@ class FieldPredictor(Predictor):
 
 
 @dataclass(frozen=True, eq=False)
-class Planes:
-    """The planes of one job: at `nbytes[i]` the time is constant[i] + sum over fields of slope[i, f] * time of f.
+class _Plane:
+    seconds: float  # at the point of contact
+    constant: float
+    slope: dict[int, float]  # seconds per unit of exp(sign * x), by the field's index in `space()`
 
-    `field` are indices of `space().fields`; `slope` is in seconds per unit of exp(sign * x), so that at x = 0 the
-    columns add up to the seconds that each field contributes.
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    """A plane per size: the time is constant[i] + sum over fields of slope[i, f] * exp(sign[f] * x[f]).
+
+    At x = 0, the shipped values, the slopes of a size are the seconds that each field contributes.
     """
 
-    nbytes: tuple[int, ...]
-    seconds: Float64  # at the point of contact
-    constant: Float64
-    slope: Float64  # (sizes, fields used)
-    field: npt.NDArray[np.int64]
-    choices: tuple[str, ...]  # algorithm/protocol of each size
+    seconds: Float64  # (sizes,) at the point of contact
+    constant: Float64  # (sizes,)
+    slope: Float64  # (sizes, fields of `space()`)
 
 
-def planes(predictor: FieldPredictor, collective: str, nbytes: Sequence[int], values: Mapping[Field, float]) -> Planes:
-    """The planes of calls of several sizes, at some values of the fields."""
-    fitted, parameters, coarse = space(), predictor.parameters_at(values), predictor.coarse()
-    slope, used = np.zeros((len(nbytes), len(fitted.fields))), set()
-    seconds, constant, choices = np.zeros(len(nbytes)), np.zeros(len(nbytes)), []
-    for i, n in enumerate(nbytes):
-        read: dict[str, float] = {}
-        predictor.parameters = noting(parameters, read)
-        predicted = predictor.predict(collective, n)
-        here = seconds[i] = predicted.time_s
-        choices.append(f"{predicted.algorithm}/{predicted.protocol}")
-        if coarse is not predictor:
-            here = coarse.seconds(collective, n, parameters)
-        total = 0.0
-        for path, value in read.items():
-            f = fitted.index.get((scope_of(path, predictor.generation, predictor.network), path))
-            if f is None:
-                continue
-            sign = float(fitted.sign[f])
-            moved = replaced(parameters, {path: value * np.exp(sign * _STEP)})
-            # d T / d ln(time of the field): what the field contributes at this point.
-            part = seconds[i] / here * (coarse.seconds(collective, n, moved) - here) / np.expm1(_STEP)
-            total += part
-            # In units of exp(sign * x): its value here is (value / start) ** sign.
-            slope[i, f] = part / (value / fitted.start[f]) ** sign
-            used.add(f)
-        constant[i] = seconds[i] - total
-    order = np.array(sorted(used), np.int64)
-    return Planes(tuple(nbytes), seconds, constant, slope[:, order], order, tuple(choices))
+def planes(predictor: FieldPredictor, collective: str, nbytes: Sequence[int], x: Float64) -> Planes:
+    """The planes of calls of several sizes, at x = ln(value / shipped) of the fields."""
+    each = [predictor.plane(collective, n, x) for n in nbytes]
+    slope = np.zeros((len(nbytes), x.size))
+    for row, plane in zip(slope, each, strict=True):
+        row[list(plane.slope)] = list(plane.slope.values())
+    return Planes(np.array([p.seconds for p in each]), np.array([p.constant for p in each]), slope)
+
+
+def _touching(predictor: FieldPredictor, collective: str, nbytes: int, x: Float64) -> _Plane:
+    fitted, parameters, coarse = space(), predictor.parameters_at(space().values(x)), predictor.coarse
+    read: dict[str, float] = {}
+    here = seconds = predictor.seconds(collective, nbytes, noting(parameters, read))
+    if coarse is not predictor:
+        here = coarse.seconds(collective, nbytes, parameters)
+    slope, constant = dict[int, float](), seconds
+    for path, value in read.items():
+        f = fitted.index.get((scope_of(path, predictor.generation, predictor.network), path))
+        if f is None:
+            continue
+        sign = float(fitted.sign[f])
+        moved = replaced(parameters, {path: value * np.exp(sign * _STEP)})
+        # d T / d ln(time of the field): what the field contributes at this point.
+        part = seconds / here * (coarse.seconds(collective, nbytes, moved) - here) / np.expm1(_STEP)
+        constant -= part
+        slope[f] = part / (value / fitted.shipped[f]) ** sign
+    return _Plane(seconds, constant, slope)
 
 
 # -- what a predicted time depends on ---------------------------------

@@ -6,15 +6,15 @@ has measured is the error of a fit that had not seen that shape; beside it stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibration import calibrate, mean_error
-from commsim.accuracy.calibration_models import CurveModel, Float64, model_of
+from commsim.accuracy.calibration import fit_curves, mean_error
+from commsim.accuracy.calibration_models import CurveModel, Float64
 from commsim.collectives.semantics import busbw_factor
 from commsim.errors import CalibrationError, CommsimError
 from commsim.measure.records import Curve
@@ -68,76 +68,95 @@ def shape_of(curve: Curve, topology: Topology, whole: int) -> Shape:
 
 
 def leave_out(
-    scenario: Scenario,
-    topology: Topology,
     curves: Sequence[Curve],
-    on: Sequence[Topology],
-    key: Callable[[Curve, Topology], Any],
+    ranks: Sequence[int],
+    keys: Sequence[Any],
+    model: Callable[[Sequence[int]], CurveModel],
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[LeftOut]:
-    """Of each group of curves by `key`: its error under a fit to all others; none where all are of one group."""
-    pairs = list(zip(curves, on, strict=True))
-    groups = sorted({key(*pair) for pair in pairs})
+    """Of each group of curves by key: its error under a fit to all others; none where all are of one group.
+
+    `model`: that of some of the curves, by their indices.
+    """
     out = []
-    for group in groups if len(groups) > 1 else ():
-        seen = [pair for pair in pairs if key(*pair) != group]
-        left = [pair for pair in pairs if key(*pair) == group]
-        progress(f"fitting without {group}")
-        of_seen, of_left = (_model(scenario, topology, some) for some in (seen, left))
-        try:
-            moved = calibrate(of_seen, [curve for curve, _ in seen]).x - of_seen.center
-        except CalibrationError:  # the others determine nothing: they leave the shipped values
-            moved = np.zeros_like(of_seen.center)
-        errors = (mean_error([c for c, _ in left], of_left.times(of_left.center + by)) for by in (moved, 0.0 * moved))
-        out.append(LeftOut(str(group), *errors, *(_baseline(left, seen, rule) for rule in (_copied, _interpolated))))
+    for name, left, seen in groups_of(keys):
+        progress(f"fitting without {name}")
+        some = [curves[i] for i in left]
+        errors = (mean_error(some, seconds) for seconds in carried(curves, left, seen, model))
+        others = [(curves[i], ranks[i]) for i in seen]
+        rules = (_baseline(some, [ranks[i] for i in left], others, rule) for rule in (copied, interpolated))
+        out.append(LeftOut(name, *errors, *rules))
     return out
 
 
-def _model(scenario: Scenario, topology: Topology, pairs: Sequence[tuple[Curve, Topology]]) -> CurveModel:
-    return model_of(scenario, topology, [curve for curve, _ in pairs], [machine for _, machine in pairs])
+def groups_of(keys: Sequence[Any]) -> Iterator[tuple[str, list[int], list[int]]]:
+    """(name, indices of the group, those of all others) of every group of equal keys; nothing where there is one."""
+    groups = sorted(set(keys))
+    for group in groups if len(groups) > 1 else ():
+        left = [i for i, key in enumerate(keys) if key == group]
+        yield str(group), left, [i for i, key in enumerate(keys) if key != group]
+
+
+def carried(
+    curves: Sequence[Curve], left: Sequence[int], seen: Sequence[int], model: Callable[[Sequence[int]], CurveModel]
+) -> tuple[Float64, Float64]:
+    """Seconds of some curves under a fit to others, and as shipped, which stands where the others determine nothing."""
+    of_left = model(left)
+    try:
+        x = fit_curves(model(seen), [curves[i] for i in seen]).x
+    except CalibrationError:
+        x = of_left.center
+    return of_left.times(x), of_left.times(of_left.center)
 
 
 # -- without a model --------------------------------------------------
 
 
 def _baseline(
-    left: Sequence[tuple[Curve, Topology]],
-    seen: Sequence[tuple[Curve, Topology]],
+    left: Sequence[Curve],
+    ranks: Sequence[int],
+    seen: Sequence[tuple[Curve, int]],
     rule: Callable[[Curve, int, Sequence[tuple[Curve, int]]], Float64 | None],
 ) -> float | None:
     """The mean error of a rule; None where it can say nothing of one of the curves."""
-    times = []
-    for curve, machine in left:
-        same = [(c, m.world_size) for c, m in seen if (c.collective, c.dtype) == (curve.collective, curve.dtype)]
-        same = [(c, n) for c, n in same if n != machine.world_size]
-        seconds = rule(curve, machine.world_size, same) if same else None
-        if seconds is None:
-            return None
-        times.append(seconds)
-    return mean_error([curve for curve, _ in left], np.concatenate(times))
+    times = [rule(curve, n, seen) for curve, n in zip(left, ranks, strict=True)]
+    known = [seconds for seconds in times if seconds is not None]
+    return mean_error(left, np.concatenate(known)) if len(known) == len(left) else None
 
 
-def _at_sizes(curve: Curve, size_bytes: npt.NDArray[np.int64]) -> Float64:
-    return replace(curve, time_s=curve.undisturbed_s()).seconds_at(size_bytes)
+def copied(curve: Curve, ranks: int, seen: Sequence[tuple[Curve, int]]) -> Float64 | None:
+    """Seconds of a curve's sizes with the bus bandwidth of the same call on the number of ranks nearest in ratio.
 
-
-def _copied(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -> Float64:
+    `seen`: curves with their ranks; None where none is of the same collective and type on other ranks.
+    """
+    same = _same_call(curve, ranks, seen)
+    if not same:
+        return None
     away = [round(abs(float(np.log(n / ranks))), 9) for _, n in same]
     nearest = [pair for pair, distance in zip(same, away, strict=True) if distance == min(away)]
     each = [_at_sizes(other, curve.size_bytes) / busbw_factor(curve.collective, n) for other, n in nearest]
     return np.asarray(np.mean(each, axis=0) * busbw_factor(curve.collective, ranks))
 
 
-def _interpolated(curve: Curve, ranks: int, same: Sequence[tuple[Curve, int]]) -> Float64 | None:
-    """Straight in the logarithms of time and ranks through the two nearest, and on beyond them."""
+def interpolated(curve: Curve, ranks: int, seen: Sequence[tuple[Curve, int]]) -> Float64 | None:
+    """The same, straight in the logarithms of time and ranks through the two nearest, and on beyond them."""
     nearest: dict[int, Curve] = {}
-    for other, n in sorted(same, key=lambda pair: abs(np.log(pair[1] / ranks))):
+    for other, n in sorted(_same_call(curve, ranks, seen), key=lambda pair: abs(np.log(pair[1] / ranks))):
         nearest.setdefault(n, other)
     if len(nearest) < 2:
         return None
     (a, first), (b, second) = list(nearest.items())[:2]
     low, high = (np.log(_at_sizes(c, curve.size_bytes)) for c in (first, second))
     return np.asarray(np.exp(low + (high - low) * np.log(ranks / a) / np.log(b / a)))
+
+
+def _same_call(curve: Curve, ranks: int, seen: Sequence[tuple[Curve, int]]) -> list[tuple[Curve, int]]:
+    call = curve.collective, curve.dtype
+    return [(other, n) for other, n in seen if (other.collective, other.dtype) == call and n != ranks]
+
+
+def _at_sizes(curve: Curve, size_bytes: npt.NDArray[np.int64]) -> Float64:
+    return replace(curve, time_s=curve.undisturbed_s()).seconds_at(size_bytes)
 
 
 def topologies_of(scenario: Scenario, topology: Topology, curves: Sequence[Curve]) -> tuple[Topology, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -93,16 +93,19 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
         if show:
             typer.echo(f"# {text}", err=True)
 
-    result = fit(model_of(scenario, topology, curves, on), curves, progress)
+    model = model_of(scenario, topology, curves, on)
+    result = fit(model, curves, progress)
     widest = max(on, key=lambda shape: (shape.nodes, shape.world_size))
     out.parent.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(out, params_yaml(result, scenario, widest))]
     if plot:
         written += write_both(out.with_suffix(""), plot_residuals(result, f"{scenario.name}: calibration"))
-    left_out = {
-        "shapes": leave_out(scenario, topology, curves, on, lambda _, m: Shape(m.nodes, m.ranks_per_node), progress),
-        "collectives": leave_out(scenario, topology, curves, on, lambda curve, _: curve.collective, progress),
+    ranks = [machine.world_size for machine in on]
+    keys: dict[str, list[Any]] = {
+        "shapes": [Shape(machine.nodes, machine.ranks_per_node) for machine in on],
+        "collectives": [curve.collective for curve in curves],
     }
+    left_out = {name: leave_out(curves, ranks, of, model.part, progress) for name, of in keys.items()}
     if json_output:
         print_json(calibration_document(result, left_out))
         return

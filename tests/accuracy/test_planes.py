@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from commsim.accuracy.curve_fit import Rows, fit
-from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, start_parameters, walk
+from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, walk
 from commsim.accuracy.planes import FieldPredictor, noting, planes
-from commsim.nccl.parameters import load_parameters
+from commsim.nccl.parameters import GENERATIONS, load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
 
@@ -21,13 +21,17 @@ def _job(nodes: int) -> FieldPredictor:
     return FieldPredictor(topology, Options((2, 26, 2), {"NCCL_NVLS_ENABLE": "0"}, launch, exact=True))
 
 
-def test_start_parameters_hold_every_listed_field() -> None:
+def test_shipped_parameters_hold_every_listed_field() -> None:
     fitted = space()
     values = fitted.values(np.zeros(len(fitted.fields)))
     for path, value, _ in walk(parameters_at("hopper", "efa", values)):
         field = scope_of(path, "hopper", "efa"), path
         if field in values:
             assert values[field] == pytest.approx(value)
+
+
+def test_the_launch_is_the_hosts_whatever_gpus_it_has() -> None:
+    assert len({load_parameters(generation).launch for generation in GENERATIONS}) == 1
 
 
 def test_times_and_rates_are_told_apart() -> None:
@@ -59,7 +63,7 @@ def test_noted_parameters_are_the_same_and_know_what_was_read() -> None:
 @pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "all_to_all"])
 def test_a_number_that_is_not_read_changes_nothing(collective: str, nodes: int) -> None:
     predictor, seen = _job(nodes), dict[str, float]()
-    start = start_parameters("hopper", predictor.network)
+    start = load_parameters("hopper", predictor.network)
     here = predictor.seconds(collective, 1 << 20, noting(start, seen))
     assert here == predictor.seconds(collective, 1 << 20, start)
     others = {path: 2 * value for path, value, _ in walk(start) if path not in seen}
@@ -72,17 +76,17 @@ def test_a_number_that_is_not_read_changes_nothing(collective: str, nodes: int) 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_planes_touch_where_they_are_made_and_lie_below_elsewhere(collective: str, nodes: int) -> None:
     predictor, fitted = _job(nodes), space()
-    made = planes(predictor, collective, SIZES, fitted.values(np.zeros(len(fitted.fields))))
+    made = planes(predictor, collective, SIZES, np.zeros(len(fitted.fields)))
     assert made.constant + made.slope.sum(axis=1) == pytest.approx(made.seconds)
     x = np.where(fitted.is_time, 0.3, -0.2)
-    away = made.constant + made.slope @ np.exp(fitted.sign * x)[made.field]
+    away = made.constant + made.slope @ np.exp(fitted.sign * x)
     there = predictor.times(collective, SIZES, fitted.values(x))
     assert np.all(away <= there * 1.02)
     assert np.median(away / there) > 0.9
 
 
 def test_times_are_those_of_a_plain_predictor() -> None:
-    fast, start = _job(2), start_parameters("hopper", "infiniband")
+    fast, start = _job(2), load_parameters("hopper", "infiniband")
     other = replaced(start, {"network.message_cost.LL": 2e-6, "base.LL": 9e-6})
     for p in (start, other, start):
         plain = Predictor(fast.topology, Options((2, 26, 2), {"NCCL_NVLS_ENABLE": "0"}), p)
@@ -93,7 +97,7 @@ def test_times_are_those_of_a_plain_predictor() -> None:
 
 ONE = FieldSpace(
     fields=(("gloo", "call"),),
-    start=np.ones(1),
+    shipped=np.ones(1),
     is_time=np.ones(1, bool),
     covariance=np.array([[100.0]]),
     index={("gloo", "call"): 0},

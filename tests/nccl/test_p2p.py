@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commsim.accuracy.fields import start_parameters
-from commsim.nccl.parameters import NETWORKS, load_parameters
+from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
 
@@ -113,9 +112,3 @@ def test_a_nic_fetches_lines_that_are_not_inline(algorithm: str, hops: int) -> N
         both = (Predictor(topology, forced, m.parameters).predict("all_reduce", 1 << 16) for m in (model, without))
         assert len({got.kernel_s for got in both}) == 1
     assert model.parameters.scaled(latency=2.0).network.fetch == 2 * model.parameters.network.fetch
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_limits_in_bytes_are_shipped_as_they_start(network: str) -> None:
-    shipped, start = load_parameters("ampere", network).network, start_parameters("ampere", network).network
-    assert (shipped.eager, shipped.inline) == (start.eager, start.inline)

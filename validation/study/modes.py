@@ -1,138 +1,190 @@
-"""What a prediction may have seen of the machine it is scored on: four modes, each with its fit and its scored sizes.
+"""What a prediction may have seen of the machine it is scored on: the modes, each with its fit and its scored sizes.
 
-* ``zero-shot``: everything fitted is refitted without any log of the scored system;
-* ``few``: from there, on the three sizes of the curve itself nearest 256 B, 1 MiB and 1 GiB; scored on its others;
-* ``transfer``: from there, on one all_reduce log of the system; scored on its other logs;
-* ``calibrated``: from there, on every second size of all logs of the system, and from there on those of the log
-  itself (its allocation of nodes, library and plugin versions are its own); scored on the other sizes.
+* ``zero-shot``: nothing of the system; the parameters as shipped;
+* ``two``: the first and the last size of the curve itself, as `commsim calibrate --from` takes them; scored on its
+  others;
+* ``few``: the three sizes of the curve itself nearest 256 B, 1 MiB and 1 GiB; scored on its others;
+* ``transfer``: one all_reduce log of the system, as `commsim calibrate` takes it; scored on its other logs;
+* ``shapes``: all logs of the system on other numbers of nodes or of GPUs of a node; scored on those of the shape;
+* ``calibrated``: every second size of all logs of the system, and from there those of the log itself (its allocation
+  of nodes, library and plugin versions are its own); scored on the other sizes;
+* ``forced``: nothing of the system, but the algorithm and protocol of each size that come nearest to the measured time:
+  what of the error is NCCL's choice.
 
 Where sizes of the scored curve itself were fitted (`DRAWN`), its prediction is drawn through them, beside what was
-predicted without them and a straight line (`study.anchors`).
+predicted without that and a straight line (`study.anchors`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.curve_fit import Rows
+from commsim.accuracy.calibration import adapt, fit_curves, move_all
+from commsim.accuracy.shapes import carried, copied, groups_of, interpolated
+from commsim.errors import CalibrationError
 from commsim.units import GIB
-from study.pooled_fit import POOLED, Float64, Log, fit, weights
+from study.anchors import anchored
+from study.log import Float64, Log
+from study.system import System
 
 MOST_NODES = 64
 """Logs of more nodes are fitted to by themselves only: their slopes cost minutes and say what those of fewer say."""
-
-MODES = ("zero-shot", "few", "transfer", "calibrated")
-DRAWN = ("few", "calibrated")
 
 FEW = (256, 2**20, int(GIB))
 """Sizes whose nearest neighbours in a curve are taken as measured."""
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """Where every log is predicted (ln of fields; None: not at all) and which of its sizes are scored.
+class Outcome:
+    """Predicted seconds of a log and which of its sizes are scored; `reason`: why none is.
 
-    `reason` says why none of them is; `fitted` are the logs that the mode's own fits have seen sizes of.
+    `beside`: the seconds of other roads by name, to be scored on the same sizes (`BESIDE`).
     """
 
-    at: list[Float64 | None]
-    scored: list[npt.NDArray[np.bool_]]
-    reason: list[str]
-    fitted: frozenset[int] = frozenset()
+    seconds: Float64
+    scored: npt.NDArray[np.bool_]
+    reason: str = ""
+    beside: dict[str, Float64] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class Study:
-    """Logs with their planes; `train` are the logs that a fit of several systems may use."""
+BESIDE = {
+    "shipped": "as shipped, nothing of the system known",
+    "alone": "the fitted parameters alone, not drawn through the sizes that were fitted",
+    "line": "no model: the straight line through these sizes",
+    "copied": "no model: the bus bandwidth of the nearest other shape",
+    "interpolated": "no model: the time interpolated over the ranks of two other shapes",
+}
 
-    logs: Sequence[Log]
-    rows: Rows
-    train: frozenset[int]
 
-    @property
-    def systems(self) -> list[str]:
-        """The system of every log."""
-        return [entry.case.system for entry in self.logs]
+def outcomes(system: System, mode: str, wanted: Collection[int]) -> dict[int, Outcome]:
+    """The outcome of a mode for the wanted logs of a system."""
+    return {i: outcome for i, outcome in MODES[mode](system, wanted).items() if i in wanted}
 
-    def everything(self) -> Float64:
-        """The fit on all training logs: what ships."""
-        return self._fit(self.train)
 
-    def zero_shot(self, systems: Sequence[str]) -> dict[str, Float64]:
-        """By system, the fit on the training logs of all other systems, begun at the starts: nothing of it leaks in."""
-        all_of = self.systems
-        held = {all_of[i] for i in self.train}
-        whole = self.everything()
-        return {
-            s: self._fit(frozenset(i for i in self.train if all_of[i] != s)) if s in held else whole for s in systems
-        }
+def nothing_scored(log: Log, reason: str) -> Outcome:
+    """The outcome of a log that a mode says nothing of."""
+    return Outcome(np.full(log.size.size, np.nan), np.zeros(log.size.size, bool), reason)
 
-    def _fit(self, logs: frozenset[int]) -> Float64:
-        use = self.rows.of_logs(logs)
-        return fit(self.rows, use, weights(self.rows, use, self.systems), prior=POOLED)
 
-    def plan(self, mode: str, zero: dict[str, Float64], listed: Collection[int] | None = None) -> Plan:
-        """The plan of a mode, given the zero-shot fields of every system; for the listed logs, where not for all."""
-        wanted = range(len(self.logs)) if listed is None else listed
-        every = [np.ones(len(entry.nbytes), bool) for entry in self.logs]
-        blank = [""] * len(self.logs)
-        if mode == "zero-shot":
-            return Plan([zero[s] for s in self.systems], every, blank)
-        if mode == "few":
-            return self._few(zero, wanted)
-        members: dict[str, list[int]] = {self.systems[i]: [] for i in wanted}
-        for i, system in enumerate(self.systems):
-            members.get(system, []).append(i)
-        return self._transfer(zero, members) if mode == "transfer" else self._calibrated(zero, members)
+def _zero_shot(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
+    return {i: Outcome(_shipped(system, i), np.ones(system.logs[i].size.size, bool)) for i in wanted}
 
-    def _few(self, zero: dict[str, Float64], wanted: Collection[int]) -> Plan:
-        at: list[Float64 | None] = [None] * len(self.logs)
-        scored = []
-        for i, entry in enumerate(self.logs):
-            known = nearest(entry.nbytes, FEW)
-            scored.append(~np.isin(np.arange(len(entry.nbytes)), known))
-            if i in wanted:
-                use = self.rows.of_logs([i])[known]
-                at[i] = fit(self.rows, use, np.ones(use.size), center=zero[entry.case.system])
-        return Plan(at, scored, [""] * len(self.logs), frozenset(wanted))
 
-    def _transfer(self, zero: dict[str, Float64], members_of: dict[str, list[int]]) -> Plan:
-        at: list[Float64 | None] = [None] * len(self.logs)
-        scored = [np.ones(len(entry.nbytes), bool) for entry in self.logs]
-        reason = ["the system has no all_reduce log to fit"] * len(self.logs)
-        fitted = []
-        for system, members in members_of.items():
-            known = reference(self.logs, members)
-            if known is None:
-                continue
-            fitted.append(known)
-            x = self._alike([self.rows.of_logs([known])], zero[system])
-            for i in members:
-                at[i], reason[i] = x, ""
-            scored[known][:], reason[known] = False, "the log that the system was fitted on"
-        return Plan(at, scored, reason, frozenset(fitted))
+def _forced(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
+    every = _zero_shot(system, wanted)
+    return {i: Outcome(system.best_choice(i), o.scored, beside={"shipped": o.seconds}) for i, o in every.items()}
 
-    def _calibrated(self, zero: dict[str, Float64], members_of: dict[str, list[int]]) -> Plan:
-        at: list[Float64 | None] = [None] * len(self.logs)
-        second = [np.arange(len(entry.nbytes)) % 2 == 1 for entry in self.logs]
-        seen = [self.rows.of_logs([i])[~second[i]] for i in range(len(self.logs))]
-        fitted = {i for m in members_of.values() for i in m if self.logs[i].case.healthy != "no"}
-        for system, members in members_of.items():
-            healthy = [i for i in members if i in fitted]
-            common = [seen[i] for i in healthy if self.logs[i].case.nodes <= MOST_NODES]
-            shared = self._alike(common, zero[system]) if common else zero[system]
-            for i in members:
-                at[i] = self._alike([seen[i]], shared) if i in healthy else shared
-        return Plan(at, second, [""] * len(self.logs), frozenset(fitted))
 
-    def _alike(self, curves: Sequence[npt.NDArray[np.int64]], center: Float64) -> Float64:
-        """The fit on rows of several curves of one machine, each of weight 1."""
-        use, weight = np.concatenate(curves), np.concatenate([np.full(c.size, 1 / c.size) for c in curves])
-        return fit(self.rows, use, weight, center=center)
+def _two(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
+    out = {}
+    for i in wanted:
+        log, shipped = system.logs[i], _shipped(system, i)
+        ends = [0, log.size.size - 1]
+        try:
+            x = adapt(system.model([(i, ends)]), [log.curve(ends)]).x
+            seconds = system.model([(i, None)]).times(x)
+        except CalibrationError:  # out of reach: whoever knows these numbers is told so, and keeps the shipped ones
+            seconds = shipped
+        scored = ~np.isin(np.arange(log.size.size), ends)
+        out[i] = Outcome(seconds, scored, beside={"shipped": shipped})
+    return out
+
+
+def _few(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
+    out = {}
+    for i in wanted:
+        known = nearest(system.logs[i].nbytes, FEW)
+        model = system.model([(i, known)])
+        x = move_all(model, [system.logs[i].curve(known)]).x
+        out[i] = _drawn(system, i, known, x)
+    return out
+
+
+def _transfer(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
+    known = reference(system.logs, system.known())
+    if known is None:
+        return {i: nothing_scored(system.logs[i], "the system has no all_reduce log to fit") for i in wanted}
+    out = {}
+    others = [i for i in wanted if i != known]
+    curves = [log.curve() for log in system.logs]
+    for i in others:
+        seconds, shipped = carried(curves, [i], [known], lambda some: system.model([(j, None) for j in some]))
+        out[i] = Outcome(seconds, np.ones(shipped.size, bool), beside={"shipped": shipped})
+    return out | {known: nothing_scored(system.logs[known], "the log that the system was fitted on")}
+
+
+def _shapes(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
+    logs = system.logs
+    out = {i: nothing_scored(logs[i], "the system has logs of one shape only") for i in wanted}
+    members = [i for i in system.known() if i in wanted or _fits(logs[i])]
+    keys = [(logs[i].case.nodes, logs[i].case.gpus_per_node) for i in members]
+    curves = [log.curve() for log in logs]
+    for _, left, seen in groups_of(keys):
+        scored, fitted = [members[k] for k in left if members[k] in wanted], [members[k] for k in seen]
+        fitted = [i for i in fitted if _fits(logs[i])]
+        if not fitted or not scored:
+            continue
+        ends = np.cumsum([logs[i].size.size for i in scored])[:-1]
+        both = carried(curves, scored, fitted, lambda some: system.model([(i, None) for i in some]))
+        others = [(curves[i], logs[i].case.n_ranks) for i in fitted]
+        for i, seconds, shipped in zip(scored, *(np.split(s, ends) for s in both), strict=True):
+            beside = {"shipped": shipped}
+            for name, rule in (("copied", copied), ("interpolated", interpolated)):
+                if (by_rule := rule(curves[i], logs[i].case.n_ranks, others)) is not None:
+                    beside[name] = by_rule
+            out[i] = Outcome(seconds, np.ones(shipped.size, bool), beside=beside)
+    return out
+
+
+def _calibrated(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
+    logs = system.logs
+    seen = [list(range(0, log.size.size, 2)) for log in logs]
+    common = [(i, seen[i]) for i in system.known() if _fits(logs[i])]
+    model = system.model(common) if common else None
+    shared = move_all(model, [logs[i].curve(rows) for i, rows in common]).x if model else None
+    out = {}
+    for i in wanted:
+        own = system.model([(i, seen[i])])
+        if shared is not None:
+            own.center = shared
+        x = move_all(own, [logs[i].curve(seen[i])]).x if logs[i].case.healthy != "no" else own.center
+        out[i] = _drawn(system, i, seen[i], x)
+    return out
+
+
+MODES: dict[str, Callable[[System, Collection[int]], dict[int, Outcome]]] = {
+    "zero-shot": _zero_shot,
+    "two": _two,
+    "few": _few,
+    "transfer": _transfer,
+    "shapes": _shapes,
+    "calibrated": _calibrated,
+    "forced": _forced,
+}
+
+
+def _shipped(system: System, i: int) -> Float64:
+    seconds = system.facts[i].seconds
+    assert seconds is not None
+    return seconds
+
+
+def _drawn(system: System, i: int, known: Sequence[int], x: Float64) -> Outcome:
+    """A prediction drawn through the known sizes of its curve, scored on the others."""
+    log, shipped = system.logs[i], _shipped(system, i)
+    alone = system.model([(i, None)]).times(x)
+    beside = {"shipped": shipped, "alone": alone, "line": anchored(log.nbytes, [], known, log.undisturbed_s)}
+    drawn = anchored(log.nbytes, [alone, shipped], known, log.undisturbed_s)
+    return Outcome(drawn, ~np.isin(np.arange(log.size.size), known), beside=beside)
+
+
+def _fits(log: Log) -> bool:
+    """Whether a fit of several logs takes this one."""
+    return log.case.healthy != "no" and log.case.nodes <= MOST_NODES
 
 
 def nearest(nbytes: Sequence[int], wanted: Sequence[int]) -> list[int]:
@@ -147,7 +199,7 @@ def reference(logs: Sequence[Log], members: Sequence[int]) -> int | None:
     Not degraded, on at most `MOST_NODES`, its ranks nearest (in ratio) to the median of such logs, then most sizes,
     then the first slug: a fit to the smallest or the largest job would have to be carried farthest.
     """
-    good = [i for i in members if logs[i].case.healthy != "no" and logs[i].case.nodes <= MOST_NODES]
+    good = [i for i in members if _fits(logs[i])]
     if not good:
         return None
     middle = float(np.median([np.log(logs[i].case.n_ranks) for i in good]))

@@ -15,9 +15,11 @@ import numpy.typing as npt
 from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.uncertainty import SIZE_BANDS, band_of
+from commsim.processes import Pool
 from commsim.units import format_bytes
-from study.pooled_fit import Log
-from study.workers import Workers
+from study.case import Case
+from study.log import Log
+from study.system import times
 
 Float64 = npt.NDArray[np.float64]
 
@@ -39,10 +41,9 @@ _VARIABLE = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLST
 
 @dataclass(frozen=True, eq=False)
 class Miss:
-    """A log, where and how it was predicted, and the sizes that are scored."""
+    """A log, how it was predicted as shipped, and the sizes that are scored."""
 
     log: Log
-    at: Float64
     seconds: Float64
     scored: npt.NDArray[np.bool_]
     choices: Sequence[str]  # algorithm/protocol of each size
@@ -56,22 +57,17 @@ class Miss:
         return np.flatnonzero((of == worst) & self.scored)
 
 
-def explain(misses: Sequence[Miss], same: Sequence[Sequence[Log]], workers: Workers) -> list[str]:
+def explain(misses: Sequence[Miss], same: Sequence[Sequence[Log]], pool: Pool) -> list[str]:
     """A sentence for every log; `same` are other logs of the same call on the same system."""
     bands = [miss.band for miss in misses]
     some = [band[np.unique(np.linspace(0, len(band) - 1, _MOST_SIZES).astype(int))] for band in bands]
-    asked: list[tuple[int, str, Log]] = []
-    for i, (miss, rows) in enumerate(zip(misses, some, strict=True)):
-        few = replace(
-            miss.log,
-            nbytes=tuple(miss.log.nbytes[j] for j in rows),
-            time_s=miss.log.time_s[rows],
-            undisturbed_s=miss.log.undisturbed_s[rows],
-        )
-        asked += [(i, name, other) for name, other in _others(few)]
-    times = workers.attempts([other for _, _, other in asked], [misses[i].at for i, _, _ in asked], "reasons")
+    asked = [
+        (i, name, (other, miss.log.size[rows].tolist()))
+        for i, (miss, rows) in enumerate(zip(misses, some, strict=True))
+        for name, other in _others(miss.log.case)
+    ]
     tried: list[dict[str, Float64]] = [{} for _ in misses]
-    for (i, name, _), seconds in zip(asked, times, strict=True):
+    for (i, name, _), seconds in zip(asked, pool.map(_times, [job for _, _, job in asked]), strict=True):
         if not isinstance(seconds, str):
             tried[i][name] = seconds
     return [
@@ -80,18 +76,21 @@ def explain(misses: Sequence[Miss], same: Sequence[Sequence[Log]], workers: Work
     ]
 
 
-def _others(log: Log) -> list[tuple[str, Log]]:
-    """The log under every other condition that may explain it."""
-    case, logs = log.case, []
+def _times(job: tuple[Case, list[int]]) -> Float64 | str:
+    return times(*job)
+
+
+def _others(case: Case) -> list[tuple[str, Case]]:
+    """The case under every other condition that may explain its times."""
     other = "process_per_gpu" if case.launch == "one_process" else "one_process"
-    logs.append((other, replace(log, case=replace(case, launch=other))))
+    cases = [(other, replace(case, launch=other))]
     if case.collective in POINT_TO_POINT or case.env.keys() & {"NCCL_ALGO", "NCCL_PROTO"}:
-        return logs  # nothing to choose, or stated
+        return cases  # nothing to choose, or stated
     for algorithm in _VARIABLE if case.collective == "all_reduce" else ("ring",):
         for protocol in PROTOCOLS if algorithm in ("ring", "tree") else ("Simple",):
             env = {**case.env, "NCCL_ALGO": _VARIABLE[algorithm], "NCCL_PROTO": protocol}
-            logs.append((f"{algorithm}/{protocol}", replace(log, case=replace(case, env=env))))
-    return logs
+            cases.append((f"{algorithm}/{protocol}", replace(case, env=env)))
+    return cases
 
 
 def _where(miss: Miss, band: npt.NDArray[np.int64]) -> str:

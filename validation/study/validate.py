@@ -5,80 +5,72 @@ The error of a log is that of `commsim.accuracy.compare`: the mean of |predicted
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.compare import BANDS
-from commsim.accuracy.fields import space
-from commsim.errors import CommsimError, ScenarioError
-from commsim.measure.parsers import read_measured
-from commsim.nccl.operation import Operation
+from commsim.errors import ScenarioError
 from commsim.nccl.version import format_version
-from study.anchors import anchored
+from commsim.processes import Pool
 from study.baselines import FREE_FIT, NAMES, three_lines
 from study.case import Case
-from study.case_planes import CasePlanes
-from study.cases import CLASSES, fabric_class, load_cases
-from study.modes import DRAWN, MOST_NODES, Plan, Study
+from study.cases import CLASSES, fabric_class
+from study.log import Entry, Float64, Log, chosen, read_entries
+from study.modes import BESIDE, Outcome, nothing_scored, outcomes
 from study.paths import VALIDATION
-from study.pooled_fit import Log, stack
 from study.reasons import Miss, explain, off_by
-from study.workers import Workers
-
-Float64 = npt.NDArray[np.float64]
-
-LEAST_ROWS = 4
-"""A log with fewer sizes is not scored."""
-
-OFF = 0.05
-"""Mean relative error of planes at a fit's result from which on new ones are made there."""
-
-ROUNDS = 1
+from study.system import Facts, System
 
 BAND_NAMES = ("small", "mid", "large")
 FIGURES = ("mape", *(f"mape_{b}" for b in BAND_NAMES))
 
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
+
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """A log of the list; `log` is its place among those that can be predicted, None with a reason elsewhere."""
+class Scored:
+    """A listed case: its log, what is said of its machine, and the outcome of every mode; `reason`: why it has none."""
 
     case: Case
-    log: int | None
+    log: Log | None
     reason: str = ""
-    note: tuple[str, ...] = ()
+    facts: Facts = field(default_factory=Facts)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def fabric(self) -> str:
+        """The network, ``one_node`` where there is none, blank where the machine is not known."""
+        if self.log is None:
+            return "one_node" if self.case.nodes == 1 else ""
+        return "one_node" if self.facts.network == "none" else self.facts.network
+
+    @property
+    def fabric_class(self) -> str:
+        """The class of `CLASSES`, blank where the machine is not known."""
+        return fabric_class(self.fabric, 1 if self.fabric == "one_node" else 2) if self.fabric else ""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it is known to be: in no median."""
+        return self.case.healthy == "no"
 
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """Everything a validation needs, and what it found: per mode the predicted seconds of every log."""
+    """The listed cases with all outcomes, and why the worst ones as shipped are off, by slug."""
 
-    entries: Sequence[Entry]
-    study: Study
-    planes: Mapping[int, CasePlanes]
-    zero: Mapping[str, Float64]
-    whole: Float64  # the fit on all training logs
-    modes: dict[str, tuple[Plan, list[Float64]]] = field(default_factory=dict)
-    alone: dict[str, list[Float64]] = field(default_factory=dict)  # the same before they were drawn through any size
-    line: dict[str, list[Float64]] = field(default_factory=dict)  # the straight line through these sizes, no model
-    reasons: dict[str, dict[str, str]] = field(default_factory=dict)  # by mode and slug, of the worst logs
+    listed: Sequence[Scored]
+    modes: tuple[str, ...]
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
-    def fabric(self, entry: Entry) -> str:
-        """The network of a log, ``one_node`` where there is none, blank where the machine is not known."""
-        if entry.log is None:
-            return "one_node" if entry.case.nodes == 1 else ""
-        network = self.planes[entry.log].network
-        return "one_node" if network == "none" else network
-
-    def fabric_class(self, entry: Entry) -> str:
-        """The class of `CLASSES`, blank where the machine is not known."""
-        fabric = self.fabric(entry)
-        return fabric_class(fabric, 1 if fabric == "one_node" else 2) if fabric else ""
+    def scored(self, mode: str) -> list[Scored]:
+        """The cases that are predicted and not known degraded, in a mode."""
+        return [each for each in self.listed if mode in each.outcomes and not each.degraded]
 
 
 def training_folder() -> Path:
@@ -86,230 +78,127 @@ def training_folder() -> Path:
     return VALIDATION / "measured"
 
 
-def prepare(
-    workers: Workers,
+def validate(
     folders: Sequence[Path],
+    modes: Sequence[str],
     case_files: Sequence[Path] = (),
     only: Sequence[str] | None = None,
+    workers: int = 2,
+    progress: Progress | None = None,
+    *,
+    reasons: bool = False,
 ) -> Validation:
-    """Reads the logs, predicts them once with the slopes of all fitted fields, and refits for every system.
+    """Predict the logs of folders in some modes; `only` limits what is scored to slugs that match one of the patterns.
 
-    The fits see the project's measured curves that are known to be healthy, whatever folders are scored; `only` limits
-    what is scored to slugs that match one of the patterns.
+    Fits see the logs of the same system in these folders, also those that are not scored. A system is predicted by one
+    process, which keeps the graphs that it has searched.
     """
-    scored = _chosen(load_cases(folders, case_files), folders, only)
-    own = training_folder()
-    entries, logs = _read(scored)
-    at = {e.case.slug: e.log for e in entries if e.log is not None}
-    project = set()  # indices of the logs that are the project's, under whatever folder they are scored
-    more = load_cases([own]) if any(own.glob("INDEX_*.csv")) else []
-    for log in _read(c for c in more if c.nodes <= MOST_NODES)[1]:
-        twin = at.get(log.case.slug)
-        if twin is None or not _same_curve(logs[twin], log):
-            twin = len(logs)
-            logs.append(log)
-        project.add(twin)
-    start = np.zeros(len(space().fields))
-    first = workers.planes(logs, [start] * len(logs))
-    good = [i for i in range(len(logs)) if not isinstance(first[i], str)]
-    place = {i: k for k, i in enumerate(good)}
-    planes = {k: p for k, i in enumerate(good) if isinstance(p := first[i], CasePlanes)}
-    kept = [logs[i] for i in good]
-    train = frozenset(
-        k
-        for k, i in enumerate(good)
-        if logs[i].case.healthy == "yes" and logs[i].case.nodes <= MOST_NODES and (not more or i in project)
-    )
-    study = Study(kept, stack(kept, [planes]), train)
-    whole = study.everything()
-    zero = study.zero_shot(sorted({e.case.system for e in kept}))
-    listed = []
+    entries = read_entries(folders, case_files)
+    wanted = {id(entry) for entry in chosen(entries, folders, only)}
+    systems: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.log is None:
-            listed.append(entry)
-            continue
-        made = first[entry.log]
-        if isinstance(made, str):
-            listed.append(Entry(entry.case, None, made))
-        else:
-            listed.append(Entry(entry.case, place[entry.log], note=(*entry.case.notes, *made.warnings)))
-    return Validation(listed, study, planes, zero, whole)
+        if entry.log is not None:
+            systems.setdefault(entry.case.system, []).append(entry)
+    jobs = [
+        _Job(tuple(e.log for e in members if e.log), tuple(k for k, e in enumerate(members) if id(e) in wanted), modes)
+        for members in systems.values()
+    ]
+    order = sorted((k for k, job in enumerate(jobs) if job.wanted), key=lambda k: -jobs[k].cost)
+    made: dict[int, tuple[Facts, dict[str, Outcome]]] = {}
+    with Pool(workers) as pool:
+        results = pool.map(_predict, [jobs[k] for k in order])
+        shown = results if progress is None else progress(results, "systems", len(order))
+        for k, result in zip(order, shown, strict=True):
+            members = list(systems.values())[k]
+            made |= {id(members[i]): each for i, each in result.items()}
+        listed = [_scored(entry, made.get(id(entry))) for entry in entries if id(entry) in wanted]
+        validation = Validation(listed, tuple(modes))
+        if reasons and "zero-shot" in modes:
+            return Validation(listed, tuple(modes), _reasons(validation, entries, pool))
+    return validation
 
 
-def read_logs(folders: Sequence[Path], only: Sequence[str] | None = None) -> list[Log]:
-    """The logs of folders that can be read, of slugs that match one of the patterns where there are any."""
-    return _read(_chosen(load_cases(folders), folders, only))[1]
+@dataclass(frozen=True, eq=False)
+class _Job:
+    logs: tuple[Log, ...]
+    wanted: tuple[int, ...]
+    modes: Sequence[str]
+
+    @property
+    def cost(self) -> int:
+        """What orders the jobs: many ranks begin first."""
+        return sum(log.case.n_ranks for log in self.logs)
 
 
-def _chosen(cases: list[Case], folders: Sequence[Path], only: Sequence[str] | None) -> list[Case]:
-    if only is None:
-        return cases
-    chosen = [c for c in cases if any(fnmatchcase(c.slug, p) for p in only)]
-    if not chosen:
-        raise ScenarioError(f"no log of {', '.join(map(str, folders))} matches {', '.join(only)}")
-    return chosen
+def _predict(job: _Job) -> dict[int, tuple[Facts, dict[str, Outcome]]]:
+    system = System(job.logs)
+    wanted = set(system.known()) & set(job.wanted)
+    made = {mode: outcomes(system, mode, wanted) for mode in job.modes}
+    return {i: (system.facts[i], {mode: made[mode][i] for mode in made if i in made[mode]}) for i in job.wanted}
 
 
-def _same_curve(one: Log, other: Log) -> bool:
-    return one.nbytes == other.nbytes and np.allclose(one.time_s, other.time_s, rtol=1e-3)
+def _scored(entry: Entry, made: tuple[Facts, dict[str, Outcome]] | None) -> Scored:
+    if made is None:
+        return Scored(entry.case, None, entry.reason)
+    facts, by_mode = made
+    if facts.fault:
+        return Scored(entry.case, None, facts.fault)
+    return Scored(entry.case, entry.log, "", facts, by_mode)
 
 
-def _read(cases: Iterable[Case]) -> tuple[list[Entry], list[Log]]:
-    entries: list[Entry] = []
-    logs: list[Log] = []
-    for case in cases:
-        reason = case.fault
-        if not reason:
-            try:
-                curve = next(
-                    (c for c in read_measured(case.path, collective=case.collective, n_ranks=case.n_ranks)), None
-                )
-            except CommsimError as error:
-                reason = str(error).splitlines()[0]
-            else:
-                if curve is None or len(curve) < LEAST_ROWS:
-                    reason = f"fewer than {LEAST_ROWS} sizes"
-                else:
-                    measured = replace(case, operation=Operation.named(curve.dtype, curve.redop))
-                    entries.append(Entry(measured, len(logs)))
-                    sizes = tuple(int(n) for n in curve.size_bytes)
-                    logs.append(Log(measured, sizes, curve.time_s, curve.undisturbed_s()))
-                    continue
-        entries.append(Entry(case, None, reason))
-    return entries, logs
-
-
-def score(validation: Validation, mode: str, workers: Workers) -> None:
-    """Predict every listed log in a mode; `validation.modes` holds the result.
-
-    Where the planes were off by more than `OFF` at what a fit of the mode has found, the planes there join them and
-    the fit is repeated, `ROUNDS` times at most (on up to `MOST_NODES`).
-    """
-    study, zero = validation.study, dict(validation.zero)
-    listed = {e.log for e in validation.entries if e.log is not None}
-    plan = study.plan(mode, zero, listed)
-    seconds = _predicted(study, listed | plan.fitted, plan, workers, mode)
-    more: list[dict[int, CasePlanes]] = []
-    for _ in range(ROUNDS):
-        few = [i for i in sorted(plan.fitted) if study.logs[i].case.nodes <= MOST_NODES]
-        far = [i for i in few if _off(study, plan, seconds, i) > OFF]
-        if not far:
-            break
-        points = [x for i in far if (x := plan.at[i]) is not None]
-        made = workers.planes([study.logs[i] for i in far], points, f"{mode}, slopes")
-        more.append({i: p for i, p in zip(far, made, strict=True) if isinstance(p, CasePlanes)})
-        study = replace(study, rows=stack(study.logs, [validation.planes, *more]))
-        before, plan = plan, study.plan(mode, zero, listed)
-        seconds = _predicted(study, listed | plan.fitted, plan, workers, mode, (before, seconds))
-    if mode in DRAWN:
-        validation.alone[mode] = seconds
-        validation.line[mode], seconds = _through_known(validation, plan, seconds, workers)
-    validation.modes[mode] = (plan, seconds)
-
-
-def _through_known(
-    validation: Validation, plan: Plan, seconds: Sequence[Float64], workers: Workers
-) -> tuple[list[Float64], list[Float64]]:
-    """The line through the known sizes of each curve, and the predictions drawn through them: of a fit and of none."""
-    study = validation.study
-    if "zero-shot" in validation.modes:
-        unfitted = validation.modes["zero-shot"][1]
-    else:
-        unfitted = _predicted(study, plan.fitted, study.plan("zero-shot", dict(validation.zero)), workers, "zero-shot")
-    lines, drawn = list(seconds), list(seconds)
-    for i in plan.fitted:
-        log = study.logs[i]
-        known = np.flatnonzero(~plan.scored[i]).tolist()
-        lines[i] = anchored(log.nbytes, [], known, log.undisturbed_s)
-        drawn[i] = anchored(log.nbytes, [seconds[i], unfitted[i]], known, log.undisturbed_s)
-    return lines, drawn
-
-
-def _off(study: Study, plan: Plan, seconds: Sequence[Float64], log: int) -> float:
-    """Mean relative distance of a log's planes from its prediction."""
-    x = plan.at[log]
-    if x is None or not np.isfinite(seconds[log]).all():
-        return 0.0
-    planes, _ = study.rows.predicted(x, space().sign, study.rows.of_logs([log]))
-    return float(np.mean(np.abs(planes / seconds[log] - 1)))
-
-
-def _predicted(
-    study: Study,
-    wanted: Iterable[int],
-    plan: Plan,
-    workers: Workers,
-    label: str,
-    before: tuple[Plan, list[Float64]] | None = None,
-) -> list[Float64]:
-    """Seconds of the wanted logs; those of a plan before where a log's point has not moved."""
-    logs = study.logs
-    seconds = [np.full(len(entry.nbytes), np.nan) for entry in logs]
-    moved: list[tuple[int, Float64]] = []
-    for i in sorted(wanted):
-        x = plan.at[i]
-        if x is None:
-            continue
-        if before is not None and (last := before[0].at[i]) is not None and np.array_equal(last, x):
-            seconds[i] = before[1][i]
-        else:
-            moved.append((i, x))
-    predicted = workers.times([logs[i] for i, _ in moved], [x for _, x in moved], label)
-    for (i, _), values in zip(moved, predicted, strict=True):
-        seconds[i] = values
-    return seconds
-
-
-def find_reasons(validation: Validation, mode: str, workers: Workers) -> None:
-    """Say why the worst logs of a mode are off (`study.reasons`); `validation.reasons` holds it."""
-    plan, seconds = validation.modes[mode]
-    logs = validation.study.logs
-    place = {e.case.slug: e.log for e in validation.entries}
+def _reasons(validation: Validation, entries: Sequence[Entry], pool: Pool) -> dict[str, str]:
+    """Why the worst logs as shipped are off (`study.reasons`), by slug."""
+    place = {each.case.slug: each for each in validation.listed}
     misses: list[Miss] = []
     same: list[list[Log]] = []
-    for row in _worst([_row(validation, entry, plan, seconds) for entry in validation.entries]):
-        i = place[str(row["slug"])]
-        assert i is not None
-        x = plan.at[i]
-        assert x is not None
-        at = {n: k for k, n in enumerate(validation.planes[i].nbytes)}
-        choices = [validation.planes[i].choices[at[n]] for n in logs[i].nbytes]
-        misses.append(Miss(logs[i], x, seconds[i], plan.scored[i], choices))
-        same.append([other for k, other in enumerate(logs) if k != i and _same_call(logs[i].case, other.case)])
-    texts = explain(misses, same, workers)
-    validation.reasons[mode] = {miss.log.case.slug: text for miss, text in zip(misses, texts, strict=True)}
+    for row in _worst([_row(validation, each, "zero-shot") for each in validation.listed]):
+        each = place[str(row["slug"])]
+        assert each.log is not None
+        outcome = each.outcomes["zero-shot"]
+        misses.append(Miss(each.log, outcome.seconds, outcome.scored, each.facts.choices))
+        alike = (e.log for e in entries if e.case.slug != each.case.slug and _same_call(e.case, each.case))
+        same.append([log for log in alike if log is not None])
+    texts = explain(misses, same, pool)
+    return {miss.log.case.slug: text for miss, text in zip(misses, texts, strict=True)}
 
 
 def _same_call(a: Case, b: Case) -> bool:
     return (a.system, a.collective, a.n_ranks, a.nodes) == (b.system, b.collective, b.n_ranks, b.nodes) and (
-        b.healthy != "no"
+        a.healthy != "no"
     )
 
 
 def record(validation: Validation, mode: str) -> dict[str, object]:
     """The figures of one mode as plain values: ``per_log``, ``medians``, ``worst``; errors in percent.
 
-    ``medians_alone`` and ``medians_line``, of modes that draw predictions through measured sizes: those of the fitted
-    parameters alone, and of a straight line through the sizes.
+    ``beside``: by the names of `study.modes.BESIDE`, the medians of another road and of the mode on the same logs.
+    ``worse``: how far logs fell behind the shipped parameters by what the mode has seen, in points, the worst first.
     """
-    plan, seconds = validation.modes[mode]
-    why = validation.reasons.get(mode, {})
-    per_log = [_row(validation, entry, plan, seconds) for entry in validation.entries]
-    for row in per_log:
-        row["reason"] = why.get(str(row["slug"]), row["reason"])
+    per_log = [_row(validation, each, mode) for each in validation.listed]
     keys = ("slug", "mape", "worst_pct", "worst_bytes", "reason")
-    beside = {}
-    for key, several in (("medians_alone", validation.alone), ("medians_line", validation.line)):
-        if mode in several:
-            rows = [_row(validation, entry, plan, several[mode]) for entry in validation.entries]
-            beside[key] = medians(_healthy(rows))
-    return {
+    out: dict[str, object] = {
         "mode": mode,
         "per_log": per_log,
         "medians": medians(_healthy(per_log)),
-        **beside,
         "worst": [{k: r[k] for k in keys} for r in _worst(per_log)],
     }
+    beside = {}
+    for name in BESIDE:
+        some = [each for each in validation.scored(mode) if name in each.outcomes[mode].beside]
+        theirs = _healthy([_row(validation, each, mode, name) for each in some])
+        if theirs:
+            listed = {r["slug"] for r in theirs}
+            beside[name] = {
+                "theirs": medians(theirs),
+                "ours": medians([r for r in _healthy(per_log) if r["slug"] in listed]),
+            }
+        if name == "shipped" and theirs:
+            before = {r["slug"]: float(str(r["mape"])) for r in theirs}
+            points = {r["slug"]: float(str(r["mape"])) - before[r["slug"]] for r in _healthy(per_log)}
+            out["worse"] = {
+                str(slug): _rounded(by) for slug, by in sorted(points.items(), key=lambda pair: -pair[1]) if by > 0
+            }
+    return out | ({"beside": beside} if beside else {})
 
 
 def _healthy(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
@@ -320,14 +209,15 @@ def _worst(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(_healthy(rows), key=lambda r: -float(str(r["mape"])))[:10]
 
 
-def _row(validation: Validation, entry: Entry, plan: Plan, seconds: Sequence[Float64]) -> dict[str, object]:
-    case = entry.case
+def _row(validation: Validation, each: Scored, mode: str, road: str = "") -> dict[str, object]:
+    """The figures of a log in a mode, or of another road beside it."""
+    case = each.case
     row: dict[str, object] = {
         "slug": case.slug,
         "collective": case.collective,
         "system": case.system,
-        "fabric": validation.fabric(entry),
-        "class": validation.fabric_class(entry),
+        "fabric": each.fabric,
+        "class": each.fabric_class,
         "healthy": case.healthy,
         "n_ranks": case.n_ranks,
         "n_nodes": case.nodes,
@@ -339,27 +229,29 @@ def _row(validation: Validation, entry: Entry, plan: Plan, seconds: Sequence[Flo
         "version": format_version(case.version) if case.version else "",
         "launch": case.launch,
         "choice": "",
-        "warnings": list(entry.note),
-        "reason": entry.reason,
+        "warnings": [*case.notes, *each.facts.warnings],
+        "reason": each.reason,
     }
-    if entry.log is None:
+    if each.log is None:
         return row
-    log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
-    keep = plan.scored[entry.log] & np.isfinite(seconds[entry.log])
+    log, outcome = each.log, each.outcomes.get(mode) or nothing_scored(each.log, "not scored")
+    seconds = outcome.beside[road] if road else outcome.seconds
+    keep = outcome.scored & np.isfinite(seconds)
     if not keep.any():
-        return row | {"reason": plan.reason[entry.log] or "no size is left to score"}
-    size = np.array(log.nbytes)[keep]
-    ratio = seconds[entry.log][keep] / log.time_s[keep]
+        return row | {"reason": outcome.reason or "no size is left to score"}
+    size = log.size[keep]
+    ratio = seconds[keep] / log.time_s[keep]
     worst = int(np.argmax(np.abs(ratio - 1)))
-    at = planes.nbytes.index(int(size[worst]))
+    choices = np.array(each.facts.choices)[keep].tolist()
+    reason = f"{off_by(float(ratio[worst]))} at {size[worst]} B, predicted with {choices[worst]}"
     return row | {
         "rows": int(keep.sum()),
         **figures(size, np.abs(ratio - 1)),
         "bias_pct": _rounded(100 * float(np.expm1(np.median(np.log(ratio))))),
         "worst_pct": _rounded(100 * float(ratio[worst] - 1)),
         "worst_bytes": int(size[worst]),
-        "choice": _spans(planes, size),
-        "reason": f"{off_by(float(ratio[worst]))} at {size[worst]} B, predicted with {planes.choices[at]}",
+        "choice": _spans(size.tolist(), choices),
+        "reason": validation.reasons.get(case.slug, reason) if mode == "zero-shot" else reason,
     }
 
 
@@ -400,33 +292,27 @@ def baseline_record(validation: Validation) -> dict[str, object]:
     baselines: dict[str, object] = {}
     for name in (*NAMES, FREE_FIT):
         rows: list[dict[str, object]] = []
-        for entry in validation.entries:
-            if entry.log is None or entry.case.healthy == "no":
+        for each in validation.listed:
+            log, simple = each.log, each.facts.baselines
+            if log is None or simple is None or each.degraded:
                 continue
-            log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
-            if name == FREE_FIT:
-                seconds = three_lines(log.nbytes, log.time_s)
-            else:
-                at = {n: i for i, n in enumerate(planes.nbytes)}
-                seconds = planes.baselines[name][[at[n] for n in log.nbytes]]
-            error = np.abs(seconds / log.time_s - 1)
+            seconds = three_lines(log.nbytes, log.time_s) if name == FREE_FIT else simple[name]
             conditions: dict[str, object] = {
-                "system": entry.case.system,
-                "collective": entry.case.collective,
-                "class": validation.fabric_class(entry),
+                "system": each.case.system,
+                "collective": each.case.collective,
+                "class": each.fabric_class,
             }
-            rows.append(conditions | figures(np.array(log.nbytes), error))
+            rows.append(conditions | figures(log.size, np.abs(seconds / log.time_s - 1)))
         summary = medians(rows)
         baselines[name] = {"all": summary["all"], "by_class": summary["by_class"]}
     return baselines
 
 
-def _spans(planes: CasePlanes, size: npt.NDArray[np.int64]) -> str:
+def _spans(sizes: Sequence[int], choices: Sequence[str]) -> str:
     spans: list[str] = []
     last = ""
-    wanted = set(size.tolist())
-    for n, choice in zip(planes.nbytes, planes.choices, strict=True):
-        if n in wanted and choice != last:
+    for n, choice in zip(sizes, choices, strict=True):
+        if choice != last:
             spans.append(f"{choice} from {n} B" if spans else choice)
             last = choice
     return ", ".join(spans)
