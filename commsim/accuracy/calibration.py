@@ -152,9 +152,7 @@ def calibrate(
     )
 
 
-def move_all(
-    model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
-) -> Fitted:
+def move_all(model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None) -> Fitted:
     """The most likely parameters: all that the curves touch move together, each as far as its prior lets it."""
     progress("predicting with the shipped parameters")
     contact = model.contact(model.center)
@@ -180,7 +178,9 @@ def adapt(model: CurveModel, curves: Sequence[Curve]) -> Calibration:
         _value(model, int(f), fitted.x, float(d)) for f, d in zip(moved, _deviations(information, moved), strict=True)
     )
     unknown = np.full(measured.size, np.nan)
-    return Calibration(tuple(curves), fitted.x, values, {}, model.times(model.center), fitted.seconds, unknown, None, ())
+    return Calibration(
+        tuple(curves), fitted.x, values, {}, model.times(model.center), fitted.seconds, unknown, None, ()
+    )
 
 
 def _determined(

@@ -1,8 +1,7 @@
 """The physical parameters of the channel model: a file per GPU generation and one per kind of network.
 
 Each says what one thing costs: launching a kernel, starting it, one more channel, handing data to the next rank, and
-how fast a thread block or a link moves bytes. `validation/fit_parameters.py` fits the ones that measured curves
-determine and keeps the rest at their starting values; every file names the curves and the starting values.
+how fast a thread block or a link moves bytes. `validation/parameters.csv` says where each value comes from.
 """
 
 from __future__ import annotations

@@ -57,13 +57,3 @@ def test_every_source_is_of_a_parameter(checkout: Path) -> None:
         assert row["source"]
         for pattern in row["parameter"].split():
             assert any(fnmatchcase(name, pattern) for name in known), row
-
-
-def test_parameter_files_say_how_many_curves_they_were_fitted_to(checkout: Path) -> None:
-    table = {row["scope"]: row for row in rows(checkout / "validation" / "fitted.csv")}
-    assert {*table} == {*GENERATIONS, *NETWORKS}
-    for scope, row in table.items():
-        loaded = load_parameters("hopper", scope).network if scope in NETWORKS else load_parameters(scope)
-        systems = len([name for name in row["systems"].split(";") if name])
-        begin = f"Fitted to {row['curves']} curves of {systems} system" if systems else "No healthy measured curve"
-        assert loaded.provenance.startswith(begin), scope

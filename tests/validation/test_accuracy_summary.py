@@ -46,7 +46,10 @@ def test_classes_without_logs_are_left_out() -> None:
 def test_degraded_logs_are_counted_and_what_stands_beside_a_mode_is_named() -> None:
     document = found(3, 0)
     document["modes"]["zero-shot"]["per_log"][0]["healthy"] = "no"
-    document["modes"]["zero-shot"]["medians_line"] = medians(2)
+    for part in (document["modes"]["zero-shot"]["medians"], both := {"theirs": medians(2), "ours": medians(2)}):
+        for each in part.values() if part is both else [part]:
+            each["all"] = {"n_logs": 2}
+    document["modes"]["zero-shot"]["beside"] = {"line": both}
     text = summary(document)
     assert text.startswith("zero-shot: 3 of 3 logs scored, 1 known degraded and in no median; medians")
     assert "\n  no model: the straight line through these sizes\n" in text

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 
-from commsim.measure.records import FloatArray
+from commsim.processes import Pool
 from study.cases import case_of
-from study.pooled_fit import Log
+from study.log import Log
 from study.reasons import Miss, explain, off_by
-from study.workers import Workers
 
 SIZES = (2**20, 2**22, 2**24)
 
 
-class _Nothing:
-    """Workers that can predict no other condition."""
-
-    def attempts(self, logs: list[Log], at: list[FloatArray], what: str) -> list[str]:
-        return [what for _ in logs]
+@pytest.fixture(autouse=True)
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other condition can be predicted."""
+    monkeypatch.setattr("study.reasons.times", lambda case, sizes: "unknown")
 
 
 def _reason(predicted: list[float], time: list[float], undisturbed: list[float]) -> str:
@@ -36,8 +33,8 @@ def _reason(predicted: list[float], time: list[float], undisturbed: list[float])
         "nccl_version": "2.26.2",
     }
     log = Log(case_of(row, Path()), SIZES, np.array(time), np.array(undisturbed))
-    miss = Miss(log, np.zeros(0), np.array(predicted), np.ones(3, np.bool_), ["ring/Simple"] * 3)
-    return explain([miss], [[]], cast(Workers, _Nothing()))[0]
+    miss = Miss(log, np.array(predicted), np.ones(3, np.bool_), ["ring/Simple"] * 3)
+    return explain([miss], [[]], Pool(1))[0]
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from commsim.accuracy.fields import start_parameters, walk
+from commsim.accuracy.fields import walk
 from commsim.cli import app
 from commsim.errors import ScenarioError
-from commsim.nccl.parameters import Parameters
+from commsim.nccl.parameters import Parameters, load_parameters
 from study.case import Case
 from study.cases import load_cases
+from study.log import read_logs
 from study.terms import FOLDERS, TERMS, Gain, document, harmful, over_systems, without
-from study.validate import read_logs
 
 DRAIN = next(term for term in TERMS if term.name == "drain")
 KEPT = next(term for term in TERMS if term.name == "keep_rate")
@@ -62,12 +62,12 @@ def test_every_term_is_off_at_values_that_some_parameters_do_not_have(term: obje
         seen = {path: value for path, value, _ in walk(parameters)}
         return without(parameters, term, seen)  # type: ignore[arg-type]
 
-    assert any(change(start_parameters(*of)) is not None for of in every)
+    assert any(change(load_parameters(*of)) is not None for of in every)
 
 
 def test_a_term_that_a_prediction_has_not_read_changes_nothing() -> None:
-    assert without(start_parameters("hopper", "infiniband"), KEPT, {"base.LL": 5e-6}) is None
-    assert without(start_parameters("ampere", "infiniband"), KEPT, {}) is None  # which has none
+    assert without(load_parameters("hopper", "infiniband"), KEPT, {"base.LL": 5e-6}) is None
+    assert without(load_parameters("ampere", "infiniband"), KEPT, {}) is None  # which has none
 
 
 def test_a_board_of_two_gpus_is_worse_without_what_a_loop_keeps(checkout: Path, tmp_path: Path) -> None:

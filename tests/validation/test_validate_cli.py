@@ -127,7 +127,7 @@ def test_the_report_is_written_whole(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_cannot_be_done_is_said_before_the_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "prepare", lambda *a: pytest.fail("the work was begun"))
+    monkeypatch.setattr(validation, "validate", lambda *a: pytest.fail("the work was begun"))
     (folder / "file").touch()
     for words, message in (
         (["--json", str(folder / "file" / "x.json")], "x.json: cannot be written: "),
@@ -175,7 +175,7 @@ def test_the_current_folder_may_be_the_checkout(
 
 @pytest.mark.slow
 def test_no_median_is_worse_than_recorded() -> None:
-    """A spread over collectives, systems and networks; the fits still see every curve."""
+    """A spread over collectives, systems and networks; the fits still see every curve of these."""
     spread = (
         "a100_80g_cw_x4_*,h100x8_*,dgx2_*,gh200x4_*,polaris_a100_n2x4_*,gj_*_n2x8_*,sophia_*_env6,abci_*_n2x*,aws_p5_*"
     )

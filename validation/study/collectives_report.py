@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +15,9 @@ import yaml
 from commsim.files import write_atomically
 from commsim.nccl.uncertainty import RESIDUALS
 from commsim.units import format_bytes
+from study.modes import BESIDE
 from study.paths import DOCS
-from study.record import parameters_record, record_path, to_record
+from study.record import record_path, to_record
 from study.residuals import coverage, points, residual_record
 from study.validate import Validation
 
@@ -31,19 +32,12 @@ BASELINES = {
     "three_lines": "three lines fitted to all sizes of each curve",
 }
 
-
-BESIDE = {
-    "medians_alone": "the fitted parameters alone, not drawn through the sizes that were fitted",
-    "medians_line": "no model: the straight line through these sizes",
-}
-"""What stands beside the medians of a mode that knows sizes of the scored curve."""
-
 _MOST_REASONS = 10
 
 
 def summary(figures: Mapping[str, Any]) -> str:
     """Medians of every mode by class, baselines, the worst ten logs and why logs are not scored; errors in percent."""
-    lines = []
+    lines: list[str] = []
     for name, mode in figures["modes"].items():
         scored = sum(1 for r in mode["per_log"] if r["mape"] is not None)
         head = f"{name}: {scored} of {len(mode['per_log'])} logs scored"
@@ -52,8 +46,8 @@ def summary(figures: Mapping[str, Any]) -> str:
         lines += [f"{head}; medians over logs | over systems, %" if scored else head]
         lines += _text_table(mode["medians"]["by_class"])
         if scored:
-            for key, label in BESIDE.items():
-                lines += [f"  {label}", *_text_table(mode[key]["by_class"])] if key in mode else []
+            for label, medians in _beside(mode):
+                lines += [f"  {label}", *_text_table(medians)]
     baselines = [(BASELINES[name], _text_table(part["by_class"])) for name, part in figures["baselines"].items()]
     if any(table for _, table in baselines):
         lines += ["baselines, medians over logs | over systems, %"]
@@ -83,6 +77,14 @@ def _text_table(by_class: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _beside(mode: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(label, medians by class) of what stands beside a mode, on the same logs."""
+    for name, part in mode.get("beside", {}).items():
+        yield BESIDE[name], part["theirs"]["by_class"]
+        if part["ours"]["all"]["n_logs"] != mode["medians"]["all"]["n_logs"]:
+            yield "the mode itself on the same logs", part["ours"]["by_class"]
+
+
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
@@ -91,15 +93,14 @@ def write_report(validation: Validation, figures: Mapping[str, Any]) -> list[Pat
     """Writes the page, the pictures, the recorded figures and the residuals; returns the files."""
     pictures = DOCS / "images" / "accuracy"
     pictures.mkdir(parents=True, exist_ok=True)
-    systems = sorted({e.case.system for e in validation.entries if e.log is not None})
+    systems = sorted({each.case.system for each in validation.listed if each.log is not None})
     written = [
         write_atomically(pictures / f"{file_name(system)}.svg", _svg(system_figure(validation, system)))
         for system in systems
     ]
     for old in set(pictures.glob("*.svg")) - set(written):
         old.unlink()
-    kept = to_record(figures) | {"parameters": parameters_record(validation)}
-    recorded = json.dumps(kept, indent=0, allow_nan=False) + "\n"
+    recorded = json.dumps(to_record(figures), indent=0, allow_nan=False) + "\n"
     residuals = (
         "# Written by `commsim validate collectives --report`. Quantiles of measured / predicted over systems, whose\n"
         "# logs are predicted without them (validation/study/residuals.py).\n"
@@ -136,9 +137,8 @@ def page(figures: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, 
     ]
     for name, mode in figures["modes"].items():
         lines += [f"## {name}", "", *markdown_table(mode["medians"]["by_class"]), ""]
-        for key, label in BESIDE.items():
-            if key in mode:
-                lines += [f"{label[0].upper()}{label[1:]}:", "", *markdown_table(mode[key]["by_class"]), ""]
+        for label, table in _beside(mode):
+            lines += [f"{label[0].upper()}{label[1:]}:", "", *markdown_table(table), ""]
     lines += ["## Baselines", "", "On the same logs.", ""]
     for name, part in figures["baselines"].items():
         lines += [f"**{BASELINES[name]}**", "", *markdown_table(part["by_class"]), ""]
@@ -202,24 +202,22 @@ def system_figure(validation: Validation, system: str) -> Figure:
 
     from commsim.report.style import INK, MEASURED_COLOURS, PREDICTED_COLOURS, RC, size_ticks
 
-    _, seconds = validation.modes["zero-shot"]
-    entries = [e for e in validation.entries if e.log is not None and e.case.system == system]
-    names = sorted({e.case.collective for e in entries})
+    drawn = [each for each in validation.listed if each.log is not None and each.case.system == system]
+    names = sorted({each.case.collective for each in drawn})
     colours = dict(zip(names, (*PREDICTED_COLOURS, *MEASURED_COLOURS), strict=False))
-    degraded = any(e.case.healthy == "no" for e in entries)
+    degraded = any(each.degraded for each in drawn)
     with rc_context(cast("Any", RC)):
         figure = Figure(figsize=(6.4, 2.9), layout="constrained")
         axes = figure.add_subplot()
         axes.axhline(1.0, color=INK, linewidth=1.0)
-        for entry in entries:
-            assert entry.log is not None
-            log = validation.study.logs[entry.log]
-            some = _thinned(len(log.nbytes))
+        for each in drawn:
+            assert each.log is not None
+            some = _thinned(each.log.size.size)
             axes.plot(
-                np.array(log.nbytes)[some],
-                np.clip(seconds[entry.log] / log.time_s, 0.1, 10)[some],
-                color=colours[entry.case.collective],
-                linestyle=":" if entry.case.healthy == "no" else "-",
+                each.log.size[some],
+                np.clip(each.outcomes["zero-shot"].seconds / each.log.time_s, 0.1, 10)[some],
+                color=colours[each.case.collective],
+                linestyle=":" if each.degraded else "-",
                 linewidth=1.1,
                 marker="." if len(some) < _SHORT else "",
             )

@@ -48,8 +48,7 @@ def collectives(
     from study.modes import MODES
     from study.pages import collectives_page
     from study.record import compare_medians, document, recorded
-    from study.validate import find_reasons, prepare, score, training_folder
-    from study.workers import Workers
+    from study.validate import training_folder, validate
 
     for path in output.files:
         check_writable(path)
@@ -57,13 +56,9 @@ def collectives(
         raise ScenarioError(f"--only: found {','.join(only)!r}, expected patterns of slugs, such as 'alps_*,gj_*'")
     for name in asked:
         _check_mode(name, (*MODES, "all"), f"{', '.join(MODES)} or all")
-    modes = MODES if "all" in asked or output.report else tuple(m for m in MODES if m in asked)
-    with Workers(workers, _progress) as at_work:
-        validation = prepare(at_work, folders or [training_folder()], cases, only)
-        for name in modes:
-            score(validation, name, at_work)
-        if not output.check:
-            find_reasons(validation, modes[0], at_work)
+    modes = tuple(m for m in MODES if "all" in asked or output.report or m in asked)
+    data = folders or [training_folder()]
+    validation = validate(data, modes, cases, only, workers, _progress, reasons=not output.check)
     figures = document(validation, asked[0])
     _publish(
         output,

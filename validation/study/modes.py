@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibration import adapt, fit_curves, move_all
+from commsim.accuracy.calibration import adapt, move_all
 from commsim.accuracy.shapes import carried, copied, groups_of, interpolated
 from commsim.errors import CalibrationError
 from commsim.units import GIB

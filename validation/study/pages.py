@@ -22,10 +22,13 @@ MOST_SYSTEMS = 6
 """Systems whose curves are drawn, the worst first; all logs are in the table."""
 
 MODES = {
-    "zero-shot": "every system predicted without any of its own logs",
+    "zero-shot": "with the parameters as shipped",
+    "two": "with the first and the last size of the log itself",
     "few": "with three sizes of the log itself",
-    "transfer": "with one other log of the system",
+    "transfer": "with one all_reduce log of the system",
+    "shapes": "with the system's logs of other shapes",
     "calibrated": "with every second size of the log",
+    "forced": "with the algorithm and protocol that come nearest to the measured time",
     "loso": "every source predicted without any of its own rows",
     "one-row": "every source scaled by what one of its rows suggests, which is not scored",
 }
@@ -171,7 +174,7 @@ def _statement(mode: str, figures: Mapping[str, Any]) -> list[Part]:
     return [
         Text(
             "The error of a log is the mean of |predicted - measured| / measured over its sizes, on out-of-place "
-            "times. Everything fitted was fitted again for every system, without the logs that the mode withholds. "
+            "times. "
             "Bias: the median of predicted / measured, less 1: above 0 where predictions are too slow."
         ),
         Text(

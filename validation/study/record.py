@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commsim.accuracy.fields import space
 from commsim.errors import ScenarioError
 from study.paths import VALIDATION
 from study.validate import FIGURES, Validation, baseline_record, medians, record
@@ -39,12 +38,6 @@ def to_record(figures: Mapping[str, Any]) -> dict[str, Any]:
             for name, mode in figures["modes"].items()
         },
     }
-
-
-def parameters_record(validation: Validation) -> dict[str, float]:
-    """The parameters fitted to all training logs, by "scope path", in SI units to four digits: what ships."""
-    values = space().values(validation.whole)
-    return {f"{scope} {path}": float(f"{value:.4g}") for (scope, path), value in values.items()}
 
 
 def recorded(path: Path | None = None) -> dict[str, Any]:

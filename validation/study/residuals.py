@@ -36,17 +36,15 @@ class Residual:
 
 def points(validation: Validation, mode: str = "zero-shot") -> list[Residual]:
     """Every scored size of every log that is not degraded."""
-    _, seconds = validation.modes[mode]
     residuals = []
-    for entry in validation.entries:
-        if entry.log is None or entry.case.healthy == "no":
-            continue
-        log, planes = validation.study.logs[entry.log], validation.planes[entry.log]
-        for n, measured, predicted in zip(log.nbytes, log.time_s.tolist(), seconds[entry.log].tolist(), strict=True):
-            residuals.append(
-                Residual(planes.generation, planes.link, band_of(n), entry.case.system, entry.log, log.case.nodes, n,
-                      measured / predicted)
-            )  # fmt: skip
+    for number, each in enumerate(validation.scored(mode)):
+        log, facts = each.log, each.facts
+        assert log is not None
+        ratio = (log.time_s / each.outcomes[mode].seconds).tolist()
+        residuals += [
+            Residual(facts.generation, facts.link, band_of(n), each.case.system, number, each.case.nodes, n, r)
+            for n, r in zip(log.nbytes, ratio, strict=True)
+        ]
     return residuals
 
 

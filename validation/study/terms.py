@@ -1,8 +1,8 @@
 """What each physical term of the channel model is worth: every log predicted with it and without it.
 
-Nothing is fitted: the parameters are the starting values of `commsim/accuracy/starts.yaml`, so that no log speaks for
-itself. A term that was read off a machine may still please that machine only; its gain over all *other* systems, and
-over other shapes of the same (`Term.read_off`), is what decides whether it stays.
+Nothing is fitted: the parameters are those that ship. A term that was read off a machine may still please that machine
+only; its gain over all *other* systems, and over other shapes of the same (`Term.read_off`), is what decides whether it
+stays.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.fields import replaced, start_parameters
+from commsim.accuracy.fields import replaced
 from commsim.accuracy.planes import FieldPredictor, noting
 from commsim.errors import CommsimError
 from commsim.files import write_atomically
-from commsim.nccl.parameters import Parameters
+from commsim.nccl.parameters import Parameters, load_parameters
 from commsim.nccl.uncertainty import SIZE_BANDS, band_of
 from commsim.processes import Pool
 from study.case import Case
-from study.case_planes import predictor_of, unique
 from study.cases import CLASSES, fabric_class
+from study.log import Log, read_logs
 from study.paths import DOCS, VALIDATION
-from study.pooled_fit import Log
-from study.validate import read_logs
-from study.workers import Progress
+from study.system import predictor_key, predictor_of
+from study.validate import Progress
 
 Float64 = npt.NDArray[np.float64]
 Values = Mapping[str, float | None]
 
 FOLDERS = ("measured", "outside", "silicon")
-"""Folders of `validation/` whose logs speak: those that fits see, and two that they never do."""
+"""Folders of `validation/` whose logs speak: those that values were chosen by, and two others."""
 
 FREE = 1e15
 """Bytes/s of a rate that is no limit."""
@@ -156,14 +155,14 @@ def without(parameters: Parameters, term: Term, read: Mapping[str, float]) -> Pa
 
 def predicted(predictor: FieldPredictor, collective: str, nbytes: Sequence[int]) -> dict[str, Float64]:
     """Seconds of every size by the name of the term that is off; under a blank name those of the whole model."""
-    start = start_parameters(predictor.generation, predictor.network)
+    shipped = load_parameters(predictor.generation, predictor.network)
     seconds = {"": np.zeros(len(nbytes))}
     for i, n in enumerate(nbytes):
         read: dict[str, float] = {}
-        predictor.parameters = noting(start, read)
+        predictor.parameters = noting(shipped, read)
         seconds[""][i] = predictor.predict(collective, n).time_s
         for term in TERMS:
-            parameters = without(start, term, read)
+            parameters = without(shipped, term, read)
             if parameters is not None:
                 of_term = seconds.setdefault(term.name, np.full(len(nbytes), np.nan))
                 of_term[i] = predictor.seconds(collective, n, parameters)
@@ -185,7 +184,10 @@ def _job(job: tuple[Case, tuple[int, ...]]) -> tuple[str, dict[str, Float64]] | 
 def gains(logs: Sequence[Log], workers: int, progress: Progress | None = None) -> list[Gain]:
     """The gain of every term on every log that it touches, logs known degraded left out."""
     logs = [log for log in logs if log.case.healthy != "no"]
-    members = [indices for _, indices in unique([log.case for log in logs])]
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for i, log in enumerate(logs):
+        alike.setdefault((predictor_key(log.case), log.case.collective), []).append(i)
+    members = list(alike.values())
     jobs = [(logs[group[0]].case, tuple(sorted({n for i in group for n in logs[i].nbytes}))) for group in members]
     order = sorted(range(len(jobs)), key=lambda k: -jobs[k][0].n_ranks)
     out: list[Gain] = []
@@ -321,7 +323,7 @@ def page(figures: Mapping[str, Any]) -> str:
         "Written by `commsim validate terms --report`; do not edit by hand.",
         "",
         "Every published log is predicted with all terms of the model and with one of them switched off, at the "
-        "starting values of the parameters: nothing is fitted. The gain is by how many points the mean error of the "
+        "shipped parameters: nothing is fitted. The gain is by how many points the mean error of the "
         "sizes that the term touches (by over 0.5 %) grows without it: the mean over systems of the mean over their "
         "logs. Systems, or shapes of a system, that a term was read off stand apart: *other systems* had no part in "
         f"it. A term whose gain there is below {LEAST} points, and by which fewer than half of them gain, goes.",

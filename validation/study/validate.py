@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.compare import BANDS
-from commsim.errors import ScenarioError
 from commsim.nccl.version import format_version
 from commsim.processes import Pool
 from study.baselines import FREE_FIT, NAMES, three_lines
