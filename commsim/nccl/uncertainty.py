@@ -1,7 +1,7 @@
 """How far predictions of a kind were off: the band around a time, and when nothing of the kind was ever measured.
 
-`residuals.yaml` holds quantiles of measured / predicted over all measured curves, predicted without their own system
-(`commsim validate collectives --report` writes it), by GPU generation, kind of link and size band. About eight of ten
+`residuals.yaml` holds quantiles of measured / predicted over all measured curves, predicted as shipped, by GPU
+generation, kind of link and size band (`commsim validate collectives --report` writes it). About eight of ten
 measurements of a machine that was not among them lie inside (docs/accuracy.md counts).
 """
 
@@ -30,12 +30,14 @@ LEAST = 3
 ANY = "any"
 """Generation of a kind that holds all of them."""
 
-INSIDE, BETWEEN = "inside a node", "between nodes"
+INSIDE, VERBS, OTHER = "inside a node", "InfiniBand and RoCE", "other networks"
 
 
 def of_sort(link: str) -> str:
-    """Whether a kind of link lies inside a node or between nodes."""
-    return INSIDE if link.startswith("nvlink") or link in ("pcie", "none") else BETWEEN
+    """The sort of a kind of link: inside a node, InfiniBand verbs, or a network's own plugin and sockets."""
+    if link.startswith("nvlink") or link in ("pcie", "none"):
+        return INSIDE
+    return VERBS if link in ("infiniband", "roce") else OTHER
 
 
 class Quantiles(Frozen):

@@ -22,7 +22,7 @@ def two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
         _kind("hopper", "efa", small=many, mid=few),
         _kind("ampere", "efa", mid=many),
         _kind(ANY, "efa", small=many, mid=many),
-        _kind(ANY, "between nodes", small=wide, mid=wide),
+        _kind(ANY, "other networks", small=wide, mid=wide),
     ]
     monkeypatch.setattr(uncertainty, "residuals", lambda: Residuals(kinds=kinds))
 

@@ -32,6 +32,8 @@ BASELINES = {
     "three_lines": "three lines fitted to all sizes of each curve",
 }
 
+_BANDS = {key.removeprefix("mape_"): label for key, label in COLUMNS}
+
 _MOST_REASONS = 10
 
 
@@ -119,7 +121,9 @@ def file_name(system: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", system).strip("-")
 
 
-def page(figures: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, Mapping[str, float]]) -> str:
+def page(
+    figures: Mapping[str, Any], systems: Sequence[str], held: Mapping[tuple[str, str], Mapping[str, float]]
+) -> str:
     """The page docs/accuracy.md; `held` is the coverage of the bands."""
     logs = figures["modes"]["zero-shot"]["per_log"]
     scored = [r for r in logs if r["mape"] is not None and r["healthy"] != "no"]
@@ -154,9 +158,12 @@ def page(figures: Mapping[str, Any], systems: Sequence[str], held: Mapping[str, 
         "How many measurements of a system lie inside the bands that the other systems give (eight of ten are aimed "
         "at), and the median width of the bands: upper end / lower end.",
         "",
-        "| link | systems | inside | width |",
-        "|---|--:|--:|--:|",
-        *(f"| {k} | {h['systems']:.0f} | {100 * h['inside']:.0f} % | {h['width']:.2g} |" for k, h in held.items()),
+        "| link | sizes | systems | inside | width |",
+        "|---|---|--:|--:|--:|",
+        *(
+            f"| {sort} | {_BANDS[band]} | {h['systems']:.0f} | {100 * h['inside']:.0f} % | {h['width']:.2g} |"
+            for (sort, band), h in held.items()
+        ),
         "",
     ]
     lines += ["## The worst ten, zero-shot", "", "| log | error | |", "|---|--:|---|"]

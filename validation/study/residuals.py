@@ -1,23 +1,39 @@
-"""Bands of predictions from what was left over without a system's own curves, and how many measurements they hold.
+"""Bands of predictions from what measurements left over, and how many measurements of other systems they hold.
 
 The band of a kind (GPU generation, link, size band) lies between two quantiles of measured / predicted over its
-systems, each of equal weight, and in it its logs. A quantile over few systems says little of the next one, so that the
-share left out on each side is ``0.1 (k - 2) / (k + 2)`` for `k` systems: with three the band reaches to 2 %, with many
-to 10 %. `coverage` counts, for every system, what lies inside the bands of all the others.
+systems, each of equal weight, and in it its logs; a system of fewer than `FULL` sizes in the band weighs less. A
+quantile over few systems says little of the next one, so that the share left out on each side is
+``0.1 (k - 2) / (k + 2)`` for `k` systems: with three the band reaches to 2 %, with many to 10 %. `coverage` counts, for
+every system, what lies inside the bands of all the others.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from commsim.nccl.uncertainty import ANY, SIZE_BANDS, MeasuredKind, Quantiles, band_of, of_sort, spread
+from commsim.nccl.uncertainty import (
+    ANY,
+    INSIDE,
+    OTHER,
+    SIZE_BANDS,
+    VERBS,
+    MeasuredKind,
+    Quantiles,
+    band_of,
+    of_sort,
+    spread,
+)
 from study.validate import Validation
 
 _SIDE = 0.1
+
+FULL = 5
+"""Sizes from which on a system counts whole in a band: one whose curves only just reach into it says little of it."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +93,17 @@ def _kind(generation: str, link: str, residuals: Sequence[Residual]) -> Measured
 
 
 def _quantiles(residuals: Sequence[Residual]) -> Quantiles:
-    sizes: dict[int, int] = {}
-    logs: dict[str, set[int]] = {}
-    for p in residuals:
-        sizes[p.log] = sizes.get(p.log, 0) + 1
-        logs.setdefault(p.system, set()).add(p.log)
+    of_log, of_system = Counter(p.log for p in residuals), Counter(p.system for p in residuals)
+    logs = Counter(system for system, _ in {(p.system, p.log) for p in residuals})
+    part = {system: min(1.0, count / FULL) for system, count in of_system.items()}
     ratio = np.array([p.ratio for p in residuals])
-    weight = np.array([1 / (sizes[p.log] * len(logs[p.system])) for p in residuals])
-    systems = len(logs)
+    weight = np.array([part[p.system] / (of_log[p.log] * logs[p.system]) for p in residuals])
+    systems = sum(part.values())
     side = _SIDE * max(0, systems - 2) / (systems + 2)
     order = np.argsort(ratio)
     total = np.cumsum(weight[order]) / weight.sum()
     low, high = (float(ratio[order][min(int(np.searchsorted(total, q)), ratio.size - 1)]) for q in (side, 1 - side))
-    return Quantiles(low=round(low, 3), high=round(high, 3), n=ratio.size, systems=systems)
+    return Quantiles(low=round(low, 3), high=round(high, 3), n=ratio.size, systems=len(part))
 
 
 def residual_record(validation: Validation) -> dict[str, Any]:
@@ -97,25 +111,24 @@ def residual_record(validation: Validation) -> dict[str, Any]:
     return {"kinds": [kind.model_dump() for kind in kinds(points(validation))]}
 
 
-def coverage(residuals: Sequence[Residual]) -> dict[str, dict[str, float]]:
-    """By link and over all: share of sizes inside the bands of the other systems, median width, how many systems.
+def coverage(residuals: Sequence[Residual]) -> dict[tuple[str, str], dict[str, float]]:
+    """By sort of link and size band: share of sizes inside the bands of the other systems, median width, systems.
 
     Systems weigh alike, and in them their sizes. The width is high / low of the band.
     """
-    inside: dict[str, dict[str, list[bool]]] = {}
-    widths: dict[str, list[float]] = {}
+    inside: dict[tuple[str, str], dict[str, list[bool]]] = {}
+    widths: dict[tuple[str, str], list[float]] = {}
     for system in sorted({p.system for p in residuals}):
         others = kinds([p for p in residuals if p.system != system])
         for p in (p for p in residuals if p.system == system):
             band = spread(p.generation, p.link, p.nbytes, p.nodes, others)
             if band is None:
                 continue
-            for name in (p.link, "all"):
-                inside.setdefault(name, {}).setdefault(system, []).append(band.low <= p.ratio <= band.high)
-                widths.setdefault(name, []).append(band.high / band.low)
-    return {
-        name: _summary(inside[name], widths[name]) for name in [*sorted(set(inside) - {"all"}), "all"] if name in inside
-    }
+            cell = of_sort(p.link), p.band
+            inside.setdefault(cell, {}).setdefault(system, []).append(band.low <= p.ratio <= band.high)
+            widths.setdefault(cell, []).append(band.high / band.low)
+    order = [(sort, band) for sort in (INSIDE, VERBS, OTHER) for band, _ in SIZE_BANDS]
+    return {cell: _summary(inside[cell], widths[cell]) for cell in order if cell in inside}
 
 
 def _summary(inside: Mapping[str, Sequence[bool]], widths: Iterable[float]) -> dict[str, float]:
