@@ -20,8 +20,9 @@ Int64 = npt.NDArray[np.int64]
 SCALE = 0.1
 """Log residual at which soft-L1 turns from square to linear."""
 
-ADAPTED = 0.09
-"""Weight of the prior in a fit of one machine: a field off by its width costs as much as a curve off by 3 %."""
+PRIOR = 1 / 3
+"""Weight of the prior beside a curve. The sizes of a curve err together: where the model lacks something, it does so for
+all small, middle or large ones. A curve of any number of sizes counts as three measurements, each good to `SCALE`."""
 
 LEAST_S = 1e-12
 """Planes of a far point may say that a call takes no time, or less."""
@@ -57,7 +58,7 @@ def cost(
     """What `fit` minimises, of predicted seconds at a point: twice the soft-L1 of all rows and the prior's part."""
     log = np.log(np.maximum(seconds, LEAST_S) / measured) / SCALE
     away = x - center
-    prior = ADAPTED * away @ np.linalg.solve(fields.covariance, away)
+    prior = PRIOR * away @ np.linalg.solve(fields.covariance, away)
     return float(weight @ (2 * (np.sqrt(1 + log**2) - 1)) + prior)
 
 
@@ -77,7 +78,7 @@ def fit(
         return center.copy()
     covariance = fields.covariance[np.ix_(touched, touched)]
     # The prior as residuals: (x - center)' precision (x - center) = |prior (x - center)|^2.
-    prior = np.linalg.cholesky(ADAPTED * np.linalg.inv(covariance)).T
+    prior = np.linalg.cholesky(PRIOR * np.linalg.inv(covariance)).T
     target, count = np.log(rows.measured[use]), use.size
 
     def whole(x: Float64) -> Float64:
