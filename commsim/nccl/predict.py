@@ -221,7 +221,8 @@ class Predictor:
         protocol = PROTOCOLS[name]
         limit = self.options.channels or self.system.coll_channels
         parts = self._split(limit, nbytes, collective, algorithm, protocol)
-        call = Call(collective, nbytes, algorithm, protocol, parts, self._buffer_bytes(), self.options.exact)
+        buffer, exact = self._buffer_bytes(), self.options.exact
+        call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
