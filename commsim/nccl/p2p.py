@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
@@ -44,8 +44,26 @@ _RATE_RATIO = 2
 one, where two carried 13.5 to 14.5 before."""
 
 
-def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> tuple[int, int]:
-    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan), and the bytes of the fullest.
+_PACK = 16
+"""Bytes that a thread moves at once where all ends lie on as many (src/device/common_kernel.h, reduceCopy).
+
+Sends are single bytes to NCCL, and so it moves them elsewhere (src/device/sendrecv.h). A ring's elements of four bytes,
+a quarter of a pack, go at 0.24 of a block's rate (`commsim.nccl.lower`).
+"""
+
+
+def off_packs(collective: str, nbytes: int, ranks: int) -> float:
+    """Share of a rank's peers whose parts do not begin on a pack, of a call of `nbytes` (see `p2p_time`).
+
+    The part of peer k begins after k parts, that of the only peer of a send_recv where the buffer does.
+    """
+    if collective == "send_recv" or nbytes % ranks:
+        return 0.0
+    return 1 - gcd(nbytes // ranks, _PACK) / _PACK
+
+
+def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> tuple[int, int, int]:
+    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan), bytes of the fullest, channels of all.
 
     Sends start with few channels, so that all peers of a communicator would find room, and take more only where a
     channel's part grows large. Before 2.22 each part is filled with 2 MiB before another channel gets one: so do the
@@ -64,13 +82,13 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
     if version < _PARTS_SINCE:
         most = min(16, max(1, _MOST_CHANNELS // max(1, peers)) if alone else most)
         channels = max(1, min(most, ceil(nbytes / _PART_BEFORE_2_22)))
-        return channels, max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels))
+        return channels, max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels)), total
     chunk = _chunk(system, machine)
     least, largest = (chunk // 8, _MOST_CHANNELS * chunk) if alone else (chunk // 2, chunk)
     channels = max(1, min(p2p_start(most, total, system.ranks), ceil(nbytes / least)))
     while channels < most and nbytes / channels > largest:
         channels *= 2
-    return channels, ceil(nbytes / channels)
+    return channels, ceil(nbytes / channels), total
 
 
 def _chunk(system: System, machine: Machine) -> int:
@@ -110,6 +128,7 @@ class Sends:
     remote: int
     channels: int  # of one peer
     part: int  # bytes of the fullest
+    every: int  # channels of all peers together
     together: int  # peers that one block serves side by side
     rail: float  # share of what a scatter sends to other nodes that its busiest NIC carries (`busiest_rail`)
 
@@ -131,12 +150,16 @@ def p2p_time(
     nbytes: int,
     version: Version,
     rail: float = 1.0,
+    off: float = 0.0,
 ) -> tuple[float, float, str, int]:
     """Seconds of the kernel, the bandwidth part of them, what limits it, and the channels per peer.
 
     `nbytes` is the nccl-tests size: what one rank sends to all peers together, or to its one peer. `rail` is the share
-    of a scatter that the busiest NIC carries (`busiest_rail`).
+    of a scatter that the busiest NIC carries (`busiest_rail`), `off` that of the peers whose parts are moved byte by
+    byte (`off_packs`).
     """
+    if off:
+        parameters = _bytewise(parameters)
     sends = _sends(system, machine, collective, nbytes, version, rail)
     first = 0.0
     if sends.together > 1:  # what a block hands over first takes it as long for all its peers, at both ends
@@ -144,7 +167,7 @@ def p2p_time(
         chunk = _CHUNK // 4 if sends.each < _CHUNK else _CHUNK // 2  # src/enqueue.cc, addP2pToPlan
         first = sends.together * min(sends.part, chunk) / parameters.point_to_point.channel_rate
     stretches = [
-        *_blocks(parameters, sends, version, first),
+        *_blocks(parameters, sends, version, first, off),
         *_inside(system, machine, parameters, sends),
         *_between(system, machine, parameters, sends, first),
     ]
@@ -156,6 +179,13 @@ def p2p_time(
     return latency + busy + own, busy, limit, sends.channels
 
 
+def _bytewise(parameters: Parameters) -> Parameters:
+    """Parameters of blocks that move single bytes."""
+    sends = parameters.point_to_point
+    sends = sends.model_copy(update={"channel_rate": sends.channel_rate / _PACK})
+    return parameters.model_copy(update={"point_to_point": sends, "copy_rate": parameters.copy_rate / _PACK})
+
+
 def _sends(system: System, machine: Machine, collective: str, nbytes: int, version: Version, rail: float) -> Sends:
     """What a rank sends.
 
@@ -165,19 +195,27 @@ def _sends(system: System, machine: Machine, collective: str, nbytes: int, versi
     n, ppn = system.ranks, system.ranks_per_node
     alone = collective == "send_recv"
     peers, each = (1, nbytes) if alone else (n - 1, nbytes / n)
-    channels, part = peer_channels(system, machine, ceil(each), peers, version)
+    channels, part, every = peer_channels(system, machine, ceil(each), peers, version)
     local = min(peers, ppn - 1) if not alone or system.nodes == 1 else 0
     shared = collective == "all_to_all" and peers > local and ppn > 1 and version >= _PARTS_SINCE
     together = min(_PEERS_AT_ONCE, ppn) if shared else 1
-    return Sends(collective, each, local, peers - local, channels, part, together, rail)
+    return Sends(collective, each, local, peers - local, channels, part, every, together, rail)
 
 
-def _blocks(parameters: Parameters, sends: Sends, version: Version, first: float) -> Iterator[Stretch]:
-    """The thread blocks of a peer's channels, and these channels over the network."""
+def _blocks(
+    parameters: Parameters, sends: Sends, version: Version, first: float, off: float
+) -> Iterator[Stretch]:  # fmt: skip
+    """The thread blocks of a peer's channels, of all peers where they move bytes, and these channels over the network.
+
+    Of whole packs all blocks together move more than the links.
+    """
     block = parameters.point_to_point.channel_rate
     across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
     rate = block if sends.local else min(block, across)
     yield max(sends.part / rate, sends.together * sends.part / block), "thread block", first
+    if off:
+        moved = (sends.local + sends.remote) * sends.each * (off + (1 - off) / _PACK)
+        yield moved / (sends.every * block), "thread block", first
     if sends.remote and sends.local:
         yield sends.part / across, "network channel", 2 * first
 

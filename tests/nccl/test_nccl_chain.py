@@ -194,3 +194,11 @@ def test_few_threads_of_ll_pass_on_less(threads: int, share: float) -> None:
     rate = model.parameters.block_rate.LL
     more = seconds(model, whole, fill=False) - seconds(model, half, fill=False)
     assert more == pytest.approx((1 << 19) / (share * rate))
+
+
+@pytest.mark.parametrize(("nodes", "nbytes"), [(2, 1 << 20), (8, 4 << 20), (32, 16 << 20)])
+def test_cards_on_the_processor_leave_ll_and_simple_to_choose_from(nodes: int, nbytes: int) -> None:
+    # NCCL 2.8.4 has hops of 2.7 and 28 us and channels of 5 and 20 GB/s: alike at N * 0.17 MB, which is
+    # where the measured curves of all three bend.
+    model = Predictor(load_preset("abci-v100", nodes=nodes), Options((2, 8, 4)))
+    assert [model.choose("broadcast", n)[1] for n in (nbytes, 2 * nbytes)] == ["LL", "Simple"]

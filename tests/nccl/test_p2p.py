@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commsim.nccl.p2p import off_packs
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
@@ -112,3 +113,41 @@ def test_a_nic_fetches_lines_that_are_not_inline(algorithm: str, hops: int) -> N
         both = (Predictor(topology, forced, m.parameters).predict("all_reduce", 1 << 16) for m in (model, without))
         assert len({got.kernel_s for got in both}) == 1
     assert model.parameters.scaled(latency=2.0).network.fetch == 2 * model.parameters.network.fetch
+
+
+@pytest.mark.parametrize(
+    ("collective", "each", "share"),
+    [
+        ("all_to_all", 16, 0.0),
+        ("all_to_all", 24, 0.5),
+        ("scatter", 20, 0.75),
+        ("gather", 2, 0.875),
+        ("all_to_all", 1, 0.9375),
+        ("send_recv", 1, 0.0),  # begins where its buffer does
+        ("all_to_all", 0, 0.0),
+    ],
+)
+def test_peers_whose_parts_do_not_begin_on_packs(collective: str, each: int, share: float) -> None:
+    assert off_packs(collective, 8 * each, 8) == share
+
+
+def test_bytes_by_hand() -> None:
+    # Seven peers have four of 32 channels each; from 16 bytes to one a block has a sixteenth of its rate.
+    each = (1 << 20) + 4
+    exact = Predictor(load_preset("hgx-h100"), Options((2, 26, 2), exact=True))
+    p, got = exact.parameters, exact.predict("all_to_all", 8 * each)
+    assert (got.channels, got.limit) == (4, "thread block")
+    slow, part = p.point_to_point.channel_rate / 16, each / 4
+    waits = p.point_to_point.base + 27 * p.channel_cost + part / slow  # the first chunk is handed over whole
+    assert got.kernel_s == pytest.approx(waits + part / slow + each / (p.copy_rate / 16), rel=1e-3)
+    rounded = Predictor(load_preset("hgx-h100"), Options((2, 26, 2))).predict("all_to_all", 8 * each)
+    assert rounded.kernel_s < got.kernel_s / 5
+    assert any("byte by byte" in text for text in exact.warnings)
+
+
+def test_bytes_of_many_peers_pass_few_blocks() -> None:
+    # 72 GPUs: 71 parts on 32 channels, a quarter of them on packs, is more than a part of its own on each.
+    each = (1 << 20) + 4
+    model = Predictor(load_preset("gb200-nvl72"), Options((2, 26, 2), exact=True))
+    got, block = model.predict("all_to_all", 72 * each), model.parameters.point_to_point.channel_rate / 16
+    assert got.busy_s == pytest.approx(71 * each * (0.75 + 0.25 / 16) / (32 * block))
