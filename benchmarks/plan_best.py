@@ -73,7 +73,7 @@ def main() -> int:
         machine = machines(spec, Document("", {}), Path())[0]
         ranked = everything(machine, spec.framework)
         begun, answer = time.process_time(), PlanAnswer()
-        simulate(spec, [(machine, r) for r in ranked], Path(), answer)
+        simulate(spec, [(machine, r) for r in ranked], answer)
         simulated = {id(choice.ranked): choice.seconds for choice in answer.choices}
         seconds = [simulated[id(r)] for r in ranked]
         best, first = min(seconds), min(seconds[:FIRST])

@@ -101,7 +101,7 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     seconds = process_time() - begun
     chosen = planner.shortlist(spec, machines, answer)
     if simulate:
-        planner.simulate(spec, chosen, path.parent, answer)
+        planner.simulate(spec, chosen, answer)
     else:
         planner.ranked_choices(spec, chosen, answer)
     best = answer.best

@@ -8,6 +8,7 @@ CommsimError
 │   └── LogFormatError     a measured log or table that cannot be read
 ├── ScheduleError      a schedule that is not what its collective promises
 ├── CalibrationError   parameters that cannot be determined from the data given
+│   └── OutOfReachError    numbers that no parameters near the shipped ones come near
 ├── MeasurementError   a run on real ranks that cannot start or go on (exit status 1)
 └── InfeasibleError    a well-formed question whose answer is "impossible" (exit status 1, not 2)
 """
@@ -67,6 +68,14 @@ class ScheduleError(CommsimError):
 
 class CalibrationError(CommsimError):
     """Parameters that cannot be determined from the data given."""
+
+
+class OutOfReachError(CalibrationError):
+    """Known numbers of another machine, call or unit: (collective, bytes, what is wrong) of each."""
+
+    def __init__(self, misses: Sequence[tuple[str, int, str]]) -> None:
+        self.misses = tuple(misses)
+        super().__init__("\n".join(text for _, _, text in self.misses))
 
 
 class MeasurementError(CommsimError):

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner
 
-from commsim.accuracy.calibration import LARGE_BYTES, Calibration, calibrate
-from commsim.accuracy.calibration_models import model_of
 from commsim.cli import app
 from commsim.files import write_atomically
+from commsim.fitting.calibration import LARGE_BYTES, Calibration, calibrate
 from commsim.measure.parsers import read_measured
 from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
 from commsim.report.plots import figure_bytes
+from commsim.scenario.fit import curve_model
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.setting import build_topology
 
@@ -59,7 +59,7 @@ def calibrated(loop: Loop) -> Calibration:
     (scenario,) = load_scenarios(ROOT / "scenarios" / f"{loop.scenario}.yaml")
     topology = build_topology(scenario)
     curves = read_measured(RUNS / loop.folder)
-    calibration = calibrate(model_of(scenario, topology, curves), curves)
+    calibration = calibrate(curve_model(scenario, topology, curves), curves)
     write_atomically(RUNS / loop.folder / "params.yaml", params_yaml(calibration, scenario, topology))
     return calibration
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibration import fit_curves, mean_error
-from commsim.accuracy.calibration_models import CurveModel, Float64
 from commsim.collectives.semantics import busbw_factor
 from commsim.errors import CalibrationError, CommsimError
+from commsim.fitting.calibration import fit_curves, mean_error
+from commsim.fitting.models import CurveModel, Float64
 from commsim.measure.records import Curve
 from commsim.scenario.schema import Scenario
 from commsim.topology.graph import Topology

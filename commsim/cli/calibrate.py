@@ -76,11 +76,11 @@ def _check_out(out: Path, pictures: list[Path], inputs: list[Path]) -> None:
 
 def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json_output: bool) -> None:
     """Calibrate with measured curves; the file is written before what is left out is fitted again."""
-    from commsim.accuracy.calibration import calibrate as fit
-    from commsim.accuracy.calibration_models import model_of
     from commsim.accuracy.shapes import Shape, leave_out, topologies_of
     from commsim.cli.pictures import write_both
+    from commsim.fitting.calibration import calibrate as fit
     from commsim.report.calibration import calibration_document, calibration_table, params_yaml, plot_residuals
+    from commsim.scenario.fit import curve_model
     from commsim.scenario.setting import build_topology
 
     topology, curves = build_topology(scenario), _curves(files)
@@ -93,7 +93,7 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
         if show:
             typer.echo(f"# {text}", err=True)
 
-    model = model_of(scenario, topology, curves, on)
+    model = curve_model(scenario, topology, curves, on)
     result = fit(model, curves, progress)
     widest = max(on, key=lambda shape: (shape.nodes, shape.world_size))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -115,19 +115,21 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
 
 def _known(scenario: Scenario, texts: list[str], files: list[Path], out: Path, json_output: bool) -> None:
     """Calibrate with a number or two that a person knows."""
-    from commsim.accuracy.calibration import adapt
-    from commsim.accuracy.calibration_models import model_of
-    from commsim.accuracy.known import known_curve
+    from commsim.fitting.known import number_faults
     from commsim.report.calibration import known_table, params_yaml
+    from commsim.scenario.fit import adapted
     from commsim.scenario.setting import build_topology
 
     if files:
         raise CalibrationError(f"found --from beside {files[0]}, expected known numbers or logs")
     if not scenario.collectives:
         raise ScenarioError(f"{scenario.name!r} has no collective, expected one that the known numbers are of")
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    numbers = [(size.strip(), value.strip()) for size, _, value in (part.partition("=") for part in parts)]
+    if faults := number_faults(numbers):
+        raise CalibrationError("\n".join(f"--from {parts[place]!r}: {text}" for place, text in faults.items()))
     topology = build_topology(scenario)
-    curve = known_curve(texts, scenario.collectives[0].collective, topology.world_size)
-    result = adapt(model_of(scenario, topology, [curve]), [curve])
+    result = adapted(scenario, topology, {scenario.collectives[0].collective: dict(numbers)})
     out.parent.mkdir(parents=True, exist_ok=True)
     path = write_atomically(out, params_yaml(result, scenario, topology))
     if json_output:

@@ -59,7 +59,7 @@ def plan(
             ranked_in = time.process_time() - begun
             chosen = shortlist(spec, clusters, answer)
             if simulate:
-                simulate_best(spec, chosen, path.parent, answer, show)
+                simulate_best(spec, chosen, answer, show)
             else:
                 ranked_choices(spec, chosen, answer)
         except KeyboardInterrupt:
@@ -133,6 +133,7 @@ def _scenario(best: Configuration, spec: PlanSpec, name: str, folder: Path) -> s
     from commsim.scenario.load import plain_yaml
 
     document = scenario_of(best, spec, name)
-    if "path" in document["topology"]:
-        document["topology"]["path"] = os.path.relpath(document["topology"]["path"], folder)
+    for topology in (document["topology"], document.get("library", {}).get("measured_on", {})):
+        if "path" in topology:
+            topology["path"] = os.path.relpath(topology["path"], folder)
     return plain_yaml(document)

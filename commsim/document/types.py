@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from commsim.errors import Fault, LogFormatError, ScenarioError, TopologyError
 
@@ -14,6 +14,8 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 KeyFaults: TypeAlias = list[tuple[KeyPath, str]]
 Mark: TypeAlias = tuple[int, int]
 FaultyError: TypeAlias = type[ScenarioError] | type[TopologyError] | type[LogFormatError]
+
+P = TypeVar("P")
 
 LOCATED = "commsim_located"
 """The type of pydantic's errors whose context names the places of their faults (`located`)."""
@@ -42,6 +44,14 @@ class Document:
     def value(self, path: KeyPath) -> Any:
         """The value at ``path``."""
         return reduce(lambda value, key: value[key], path, self.data)
+
+    def part(self, path: KeyPath) -> Document:
+        """The document of the value at ``path``: its faults are told by their paths below it."""
+
+        def below(places: dict[KeyPath, P]) -> dict[KeyPath, P]:
+            return {at[len(path) :]: place for at, place in places.items() if at[: len(path)] == path}
+
+        return Document(self.file, self.value(path), below(self.marks), below(self.key_marks), below(self.overrides))
 
     def fault(self, path: KeyPath, message: str, *, at_key: bool = False) -> Fault:
         """A fault at ``path``: in the override that set it, else at its place or its nearest parent's."""

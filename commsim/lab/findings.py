@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from commsim.accuracy.calibration import Calibration, calibrate
-from commsim.accuracy.calibration_models import model_of
 from commsim.accuracy.compare import compare
 from commsim.accuracy.judge import CurveSource, judged
 from commsim.accuracy.verdict import Verdict, verdict
@@ -19,6 +17,7 @@ from commsim.accuracy.whatif import Tried, predicted_curve
 from commsim.collectives.semantics import RING_PASSES
 from commsim.errors import CommsimError
 from commsim.files import write_atomically
+from commsim.fitting.calibration import Calibration, calibrate
 from commsim.lab.machine import SCENARIO
 from commsim.lab.stages import COLLECTIVES, FORCED, GRAPHS, PARAMS, RATES, REGISTERED, SINGLE, STEPS
 from commsim.measure.capture import CHOICES, read_object
@@ -29,10 +28,10 @@ from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import parse_version
 from commsim.report.calibration import params_yaml, plot_residuals
 from commsim.report.plots import figure_bytes
+from commsim.scenario.fit import curve_model
 from commsim.scenario.load import load_scenarios
-from commsim.scenario.params import nccl_graphs
 from commsim.scenario.schema import Scenario
-from commsim.scenario.setting import build_topology
+from commsim.scenario.setting import build_topology, nccl_graphs
 from commsim.units import format_bytes
 
 
@@ -159,7 +158,7 @@ def _calibrate(
         findings.gaps.append("calibrating: no curve has been measured")
         return
     topology = build_topology(scenario)
-    calibration = calibrate(model_of(scenario, topology, curves), curves, progress)
+    calibration = calibrate(curve_model(scenario, topology, curves), curves, progress)
     write_atomically(folder / PARAMS, params_yaml(calibration, scenario, topology))
     figure = plot_residuals(calibration, f"{scenario.name}: calibration")
     write_atomically(folder / "calibration.png", figure_bytes(figure, "png"))

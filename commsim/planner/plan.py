@@ -12,17 +12,19 @@ import numpy as np
 
 from commsim.document import raise_faults
 from commsim.document.types import Document
-from commsim.errors import CommsimError, InfeasibleError
+from commsim.errors import CommsimError, Fault, InfeasibleError, ScenarioError
 from commsim.planner.cost import Cost, run_cost
 from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
 from commsim.planner.question import Cluster, Failures, PlanSpec
 from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
 from commsim.planner.space import REASONS, Block, Space, default_axes
+from commsim.scenario.params import nccl_parameters
+from commsim.scenario.setting import Setting
 from commsim.scenario.training import accelerator_of
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
 from commsim.training.accelerator import accelerator
-from commsim.training.communicators import GroupTimes, nccl_times
+from commsim.training.communicators import GroupTimes
 from commsim.training.memory import StepMemory, step_memory
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
@@ -49,9 +51,10 @@ Say = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class ClusterSpace:
-    """A cluster of the question: its topology and the space of configurations on it."""
+    """A cluster of the question: its topology and the space of configurations on it; as a scenario, its setting."""
 
     cluster: Cluster
+    setting: Setting
     topology: Topology
     space: Space
 
@@ -135,16 +138,26 @@ def _beats(one: Configuration, other: Configuration) -> bool:
 
 def machines(spec: PlanSpec, document: Document, base_dir: Path) -> list[ClusterSpace]:
     """The machines of a question with their spaces; faults are located at their cluster."""
-    built, faults = [], []
+    built, faults = list[ClusterSpace](), list[Fault]()
     for i, cluster in enumerate(spec.clusters):
         try:
             topology = load_topology(cluster.topology, base_dir)
-            built.append(ClusterSpace(cluster, topology, _space(spec, cluster, topology)))
+            setting = _setting(cluster, document.part(("plan", "clusters", i)), base_dir)
+            nccl_parameters(setting, topology)
+            built.append(ClusterSpace(cluster, setting, topology, _space(spec, cluster, topology)))
+        except ScenarioError as error:
+            faults += error.faults or [document.fault(("plan", "clusters", i), str(error))]
         except CommsimError as error:
             faults.append(document.fault(("plan", "clusters", i), str(error)))
     if faults:
         raise_faults(faults)
     return built
+
+
+def _setting(cluster: Cluster, document: Document, base_dir: Path) -> Setting:
+    setting = Setting.model_construct(name=cluster.title(), topology=cluster.topology, library=cluster.library)
+    setting._document, setting._base_dir = document, base_dir
+    return setting
 
 
 def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
@@ -215,20 +228,18 @@ def shortlist(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer) 
 def simulate(
     spec: PlanSpec,
     chosen: list[tuple[ClusterSpace, Ranked]],
-    base_dir: Path,
     answer: PlanAnswer,
     say: Say | None = None,
 ) -> None:
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
-    from commsim.scenario.training_run import parts_of
+    from commsim.scenario.training_run import comm_times
 
     times: dict[str, GroupTimes] = {}
     for done, (machine, ranked) in enumerate(chosen):
         if say is not None:
             say("simulating", done, len(chosen))
         if machine.title not in times:
-            part = parts_of(machine.cluster.topology, base_dir, machine.topology)
-            times[machine.title] = nccl_times(machine.topology.ranks_per_node, part)
+            times[machine.title] = comm_times(machine.setting, machine.topology)
         choice = _choice(spec, machine, ranked)
         run = step_program(
             choice.step,
@@ -375,5 +386,10 @@ def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, A
     if spec.tokens:
         price = choice.machine.cluster.gpu_hour_usd
         training["task"] = {"kind": "pretrain", "tokens": spec.tokens} | ({"gpu_hour_usd": price} if price else {})
-    topology = choice.machine.cluster.topology.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return {"name": name, "topology": topology, "workload": [{"training": training}]}
+    cluster = choice.machine.cluster
+    topology, library = (
+        block.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        for block in (cluster.topology, cluster.library)
+    )
+    named = {"library": {"name": "nccl"} | library} if library else {}
+    return {"name": name, "topology": topology, **named, "workload": [{"training": training}]}

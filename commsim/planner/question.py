@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from commsim.document import apply_overrides, located, raise_faults, read_documents, validate
+from commsim.document import apply_overrides, located, raise_faults, read_documents, refuse, validate
 from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
 from commsim.scenario.json_schema import schema_of
+from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
 from commsim.topology.spec import TopologySpec
 from commsim.training.memory import Framework
@@ -48,6 +49,10 @@ class Cluster(Strict):
     name: str | None = Field(
         default=None, min_length=1, max_length=100, description="what tables call it; left out: nodes and preset"
     )
+    library: Library = Field(
+        default_factory=Library,
+        description="NCCL, its version and environment, and what is known of the machine: for what is simulated",
+    )
     accelerator: str | None = Field(default=None, description="another datasheet than that of the topology's GPU")
     gpu_hour_usd: float = Field(default=0.0, ge=0, description="price of a GPU-hour, in dollars")
     nic_usd: float = Field(default=0.0, ge=0, description="price of a network card")
@@ -59,6 +64,15 @@ class Cluster(Strict):
             "over which cards and switches are written off, used around the clock; the default is an assumption"
         ),
     )
+
+    @model_validator(mode="after")
+    def _library_fits(self) -> Cluster:
+        name = self.library.name
+        refuse(
+            (name != "nccl", ("library",), f"found library {name}, expected nccl"),
+            (self.library.graph, ("library", "graph"), "found a graph of whole nodes, but groups run on parts of them"),
+        )
+        return self
 
     def title(self) -> str:
         """Its name, or its preset and number of nodes."""

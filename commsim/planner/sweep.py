@@ -21,7 +21,7 @@ import commsim
 from commsim.document import Document, KeyPath, apply_overrides, raise_faults, read_documents, with_values
 from commsim.document.types import shorten, show, suggest
 from commsim.errors import Fault, ScenarioError
-from commsim.scenario.load import check_document
+from commsim.scenario.load import check_document, with_machine
 
 MOST_POINTS = 1_000_000
 """More points than this are refused: each is at least a millisecond and a line of the journal."""
@@ -103,7 +103,7 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     base, base_dir = _base(written, path)
     sweep = Sweep(
         name=str(base.data.get("name", path.stem)) if isinstance(base.data, dict) else path.stem,
-        base=apply_overrides(base, overrides),
+        base=with_machine(apply_overrides(with_machine(base), overrides)),
         base_dir=base_dir,
         axes=dict(written.data.get("sweep") or {}),
         include=list(written.data.get("include") or []),

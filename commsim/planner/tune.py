@@ -93,7 +93,8 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
             f"NCCL {format_version(version)} has no tuner plugin with a cost table; "
             f"expected {format_version(PLUGIN_SINCE)} or later"
         )
-    from commsim.scenario.params import nccl_graphs, nccl_parameters
+    from commsim.scenario.params import nccl_parameters
+    from commsim.scenario.setting import nccl_graphs
 
     parameters, own_band = nccl_parameters(scenario, topology)
     options = Options(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import commsim
-from commsim.accuracy.calibration import LARGE_BYTES, Calibration, Value
+from commsim.fitting.calibration import LARGE_BYTES, Calibration, Value
 from commsim.nccl.parameters import network_of
 from commsim.report import style
+from commsim.scenario.fit import FAR
 from commsim.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -56,9 +57,6 @@ def calibration_table(c: Calibration, left_out: Mapping[str, Sequence[LeftOut]] 
     lines += [f"# look at this: {text}" for text in c.suspects]
     return "\n".join(lines) + "\n"
 
-
-FAR = 0.05
-"""A known number missed by more than this share is named: the prior forbids it, or what a link can carry."""
 
 _WITHOUT = ("bus bandwidth copied", "time interpolated over ranks")
 """What one would do without a model."""

@@ -36,7 +36,7 @@ _FUNCTIONS = {
 def explain(prepared: Prepared) -> str:
     """The choices behind a scenario's items; a line that says so where a scenario leaves nothing to choose."""
     from commsim.nccl.graph import discover
-    from commsim.scenario.params import nccl_graphs
+    from commsim.scenario.setting import nccl_graphs
 
     scenario = prepared.scenario
     if scenario.library.name != "nccl":

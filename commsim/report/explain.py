@@ -160,7 +160,8 @@ def text(result: Result, explanations: Sequence[Explanation]) -> str:
     lines = [line for answer in result.answers for line in view_of(answer.kind).words(answer)]
     lines += [line for one in explanations for line in explain_lines(one)]
     lines = lines or ["# claims explain themselves"]
-    return "\n".join([f"# why: {result.name}", *lines]) + "\n"
+    known = [f"# {text}"] if (text := result.provenance.get("known")) else []
+    return "\n".join([f"# why: {result.name}", *known, *lines]) + "\n"
 
 
 def answer(explanations: Sequence[Explanation]) -> list[str]:

@@ -39,8 +39,14 @@ def document(shown: Shown, reasons: Sequence[Explanation] = ()) -> dict[str, Any
 def tables(shown: Shown) -> str:
     """The tables of all answers, each under a heading that says what was predicted and how; then what stands below."""
     answers = [(view_of(answer.kind), answer) for answer in shown.result.answers]
+    known = shown.result.provenance.get("known")
+    above = f"# {known}\n" if known else ""
     below = [line for view, answer in answers for line in view.lines(answer)]
-    return "\n".join(view.table(shown, answer) for view, answer in answers) + "".join(f"{line}\n" for line in below)
+    return (
+        above
+        + "\n".join(view.table(shown, answer) for view, answer in answers)
+        + "".join(f"{line}\n" for line in below)
+    )
 
 
 def write_files(

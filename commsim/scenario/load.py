@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
             faults.append(other)
             continue
         try:
-            document = apply_overrides(written, overrides)
+            document = apply_overrides(with_machine(written), overrides)
         except ScenarioError as exc:
             faults += exc.faults
             continue
@@ -74,10 +76,31 @@ def _other_kind(document: Document) -> Fault | None:
 
 def check_document(document: Document, base_dir: Path) -> tuple[Scenario | None, list[Fault]]:
     """The scenario of a document whose file names are relative to ``base_dir``, and every fault found."""
+    document = with_machine(document)
     scenario, faults = try_validate(Scenario, document)
     if scenario is not None:
         scenario._document, scenario._base_dir = document, base_dir
     return scenario, faults + _named_faults(document, base_dir)
+
+
+def with_machine(document: Document) -> Document:
+    """The document with the machine that `library.measured` is of, where it does not say: its own.
+
+    So what changes the topology after that, an override or a point of a sweep, does not change what was measured.
+    """
+    data = document.data
+    library = data.get("library") if isinstance(data, dict) else None
+    if not isinstance(library, dict) or not library.get("measured") or "measured_on" in library:
+        return document
+    if "topology" not in data:
+        return document
+    on: KeyPath = ("library", "measured_on")
+    marks, keys = (
+        places | {(*on, *path[1:]): mark for path, mark in places.items() if path[:1] == ("topology",)}
+        for places in (document.marks, document.key_marks)
+    )
+    data = data | {"library": library | {"measured_on": copy.deepcopy(data["topology"])}}
+    return replace(document, data=data, marks=marks, key_marks=keys)
 
 
 def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
@@ -156,9 +179,9 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
         plain["params"] = name(params)
     if (graph := scenario.graph_path()) is not None:
         plain["library"]["graph"] = name(graph)
-    topology = plain.get("topology")
-    if isinstance(topology, dict) and isinstance(topology.get("path"), str):
-        topology["path"] = name(scenario.base_dir / topology["path"])
+    for topology in (plain.get("topology"), plain["library"].get("measured_on")):
+        if isinstance(topology, dict) and isinstance(topology.get("path"), str):
+            topology["path"] = name(scenario.base_dir / topology["path"])
     for work, item in zip(scenario.workload, plain["workload"], strict=True):
         work.name_files(item, lambda file: name(scenario.base_dir / file))
     return plain

@@ -25,7 +25,6 @@ from commsim.scenario.strict import Strict
 
 if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
-    from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.parameters import Parameters
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
@@ -81,39 +80,55 @@ def gloo_parameters(scenario: Setting) -> tuple[GlooParameters, tuple[float, flo
     """The gloo parameters of a scenario, and the band of its fit where it has one."""
     from commsim.gloo.parameters import shipped_parameters
 
+    if scenario.library.measured:
+        return _adapted(scenario, shipped_parameters()), None
     return _with_file(scenario, shipped_parameters(), "gloo")
 
 
 def nccl_parameters(scenario: Setting, topology: Topology) -> tuple[Parameters | None, tuple[float, float] | None]:
-    """The NCCL parameters of a scenario with `params`, else None (the shipped ones); and the band of the fit."""
+    """The NCCL parameters of a scenario with `params` or `library.measured`, else None (the shipped ones); and the
+    band of the fit."""
     from commsim.nccl.parameters import load_parameters, network_of
 
-    if scenario.params is None:
+    if scenario.params is None and not scenario.library.measured:
         return None, None
     network = network_of(topology, scenario.library.env)
+    shipped = load_parameters(topology.gpu.generation, network)
+    if scenario.library.measured:
+        _check_machine(scenario, topology)
+        return _adapted(scenario, shipped), None
     path = scenario.params_path()
     fitted = read_params(path).conditions if path is not None else {}
     its_network = fitted.get("network", network)
     if topology.nodes > 1 and fitted.get("nodes", 1) != 1 and its_network != network:
         message = f"{path} was fitted to calls over {its_network}, but this job's go over {network}"
         raise scenario.document.error(("params",), message)
-    return _with_file(scenario, load_parameters(topology.gpu.generation, network), "nccl")
+    return _with_file(scenario, shipped, "nccl")
 
 
-def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:
-    """What NCCL found on the machine itself, where the scenario names a file of it; None: it is searched.
+def _adapted(scenario: Setting, shipped: M) -> M:
+    """The shipped parameters moved to what `library.measured` knows."""
+    from commsim.fitting.fields import replaced
+    from commsim.scenario.fit import known_of
 
-    LogFormatError for a broken file, ScenarioError for one of other nodes.
-    """
-    path = scenario.graph_path()
-    if path is None:
-        return None
-    from commsim.nccl.graph_file import read_graph_file
+    known = known_of(scenario)
+    moved = replaced(shipped, {value.path: value.value for value in known.fit.values})
+    return moved.model_copy(update={"provenance": known.words()})  # type: ignore[no-any-return]
 
-    graphs = read_graph_file(path)
-    if misfit := graphs.misfit(topology.ranks_per_node, topology.nodes):
-        raise scenario.document.error(("library", "graph"), misfit)
-    return graphs
+
+def _check_machine(scenario: Setting, topology: Topology) -> None:
+    """A ScenarioError where the known numbers are of other GPUs, or of calls over another network."""
+    from commsim.nccl.parameters import network_of
+    from commsim.scenario.fit import known_of
+
+    env, on = scenario.library.env, known_of(scenario).topology
+    message = ""
+    if on.gpu.generation != topology.gpu.generation:
+        message = f"of {on.gpu.generation} GPUs, but this job's are {topology.gpu.generation}"
+    elif topology.nodes > 1 and on.nodes > 1 and network_of(on, env) != network_of(topology, env):
+        message = f"of calls over {network_of(on, env)}, but this job's go over {network_of(topology, env)}"
+    if message:
+        raise scenario.document.error(("library", "measured"), f"found numbers {message}")
 
 
 def _with_file(scenario: Setting, shipped: M, library: str) -> tuple[M, tuple[float, float] | None]:

@@ -64,7 +64,8 @@ def check_alike(scenario: Setting, topology: Topology) -> None:
 
 class NcclRows(RowPredictor):
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> None:
-        from commsim.scenario.params import nccl_graphs, nccl_parameters
+        from commsim.scenario.params import nccl_parameters
+        from commsim.scenario.setting import nccl_graphs
 
         check_alike(scenario, topology)
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.

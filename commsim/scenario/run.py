@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import commsim
@@ -16,6 +16,7 @@ from commsim.scenario.result import Result
 from commsim.scenario.work import Progress, Traced, WorkSite
 
 if TYPE_CHECKING:
+    from commsim.scenario.fit import Known
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
@@ -31,6 +32,7 @@ class Prepared:
     topology: Topology
     measured: tuple[Curve, ...]
     files: dict[int, Any] = field(default_factory=dict)  # by item, what its `read` returned
+    known: Known | None = None  # of `library.measured`
 
     def site(self, place: int, cache: Cache, progress: Progress | None = None) -> WorkSite:
         """Where an item of the workload runs."""
@@ -42,8 +44,13 @@ def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:
     cache = cache or Cache()
     topology = cache.topology(scenario)
     _check_places(scenario, topology)
-    measured = tuple(_measured(scenario, topology))
-    return Prepared(scenario, topology, measured, _files(Prepared(scenario, topology, measured), cache))
+    measured, known = tuple(_measured(scenario, topology)), None
+    if scenario.library.measured:
+        from commsim.scenario.fit import known_of
+
+        known = known_of(scenario)
+    ready = Prepared(scenario, topology, measured, known=known)
+    return replace(ready, files=_files(ready, cache))
 
 
 def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: Cache | None = None) -> Result:
@@ -55,6 +62,10 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
     ready = scenario if isinstance(scenario, Prepared) else prepare(scenario, cache)
     scenario = ready.scenario
     warnings = scenario_warnings(scenario)
+    provenance = {"commsim": commsim.__version__, "source": scenario.source}
+    if ready.known is not None:
+        provenance["known"] = ready.known.words()
+        warnings += ready.known.missed()
     answers = []
     for place, work in enumerate(scenario.workload):
         answer, notes = work.run(ready.site(place, cache, progress))
@@ -67,7 +78,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
         topology=_summary(ready.topology),
         answers=tuple(answers),
         warnings=tuple(warnings),
-        provenance={"commsim": commsim.__version__, "source": scenario.source},
+        provenance=provenance,
     )
 
 

@@ -46,6 +46,7 @@ class Scenario(Setting):
         no_collective = "found measured files without a collective, expected one as well"
         no_parts = "found a graph of whole nodes beside work that runs on parts of them, expected collectives only"
         no_params = "found params with library none, which has no parameters but its links"
+        both = "found measured numbers beside params, expected parameters from one of them"
         events = f"found engine {engine} with {{}}, expected auto or event"
         refuse(
             *((True, ("workload", i, *path), text) for i, work in enumerate(works) for path, text in work.faults(self)),
@@ -54,6 +55,7 @@ class Scenario(Setting):
             (by_events and other_engine, ("engine",), events.format(by_events)),
             (self.library.graph and not all(work.whole_nodes for work in works), ("library", "graph"), no_parts),
             (self.params and library == "none", ("params",), no_params),
+            (self.params and self.library.measured, ("library", "measured"), both),
             (library == "gloo" and other_engine, ("engine",), events.format("library gloo")),
             (library == "nccl" and engine == "fold", ("engine",), f"found engine fold {only_raw}"),
             (library != "none" and self.contention == "fair", ("contention",), f"found contention fair {only_raw}"),

@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from commsim.document import Document, located, raise_faults
+from commsim.collectives.semantics import NcclTestsName
+from commsim.document import Document, failing, located, raise_faults
 from commsim.document.types import KeyFaults, KeyPath, show
 from commsim.errors import Fault, TopologyError
 from commsim.files import slug
@@ -24,6 +25,7 @@ from commsim.topology.presets import load_topology
 from commsim.topology.spec import TopologySpec
 
 if TYPE_CHECKING:
+    from commsim.nccl.graph_file import GraphFile
     from commsim.topology.graph import Topology
 
 DEFAULT_NCCL_VERSION = "2.26.2"
@@ -41,6 +43,20 @@ def _env_value(value: Any) -> Any:
 
 
 EnvValue = Annotated[str, BeforeValidator(_env_value, json_schema_input_type=str | int)]
+
+
+def _known_numbers(numbers: dict[str, str]) -> dict[str, str]:
+    """Sizes with what they take, as they were written."""
+    from commsim.fitting.known import number_faults
+
+    if not numbers:
+        raise ValueError("found no number, expected a size and what it takes, such as 8B: 23us")
+    if faults := number_faults(list(numbers.items())):
+        raise located(*(((list(numbers)[place],), text) for place, text in faults.items()))
+    return numbers
+
+
+KnownNumbers = Annotated[dict[str, str], AfterValidator(_known_numbers)]
 
 
 class Library(Strict):
@@ -80,6 +96,22 @@ class Library(Strict):
         description="with gloo: all nodes share the `cpu.cores` of one computer, as network namespaces do",
     )
 
+    measured: dict[NcclTestsName, KnownNumbers] = Field(
+        default_factory=dict,
+        description=(
+            "numbers that are known of the machine, taken by all of its ranks: by collective, a size, or `plateau` for "
+            "8 GiB, with its time or bus bandwidth, such as `{all_reduce: {8B: 23us, plateau: 361GB/s}}`; the "
+            "parameters are adapted to them"
+        ),
+    )
+    measured_on: TopologySpec | None = Field(
+        default=None,
+        description=(
+            "the machine that `measured` is of; left out: the scenario's as it stands beside `measured`, so that "
+            "overrides and the points of a sweep are other shapes of it"
+        ),
+    )
+
     @property
     def named_version(self) -> Version | None:
         """NCCL's version where the scenario names one."""
@@ -93,14 +125,17 @@ class Library(Strict):
     @model_validator(mode="after")
     def _env_makes_sense(self) -> Library:
         faults: KeyFaults = [(("env", k), m) for k, m in value_faults(self.env).items()]
-        needs = {"version": "nccl", "env": "nccl", "graph": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
+        needs = dict.fromkeys(("version", "env", "graph", "launch_mode"), "nccl") | {"one_host": "gloo"}
+        needs["measured"] = "nccl or gloo"
         faults += [
-            ((key,), f"found {key} with library {self.name}, expected it only with library {library}")
-            for key, library in needs.items()
-            if library != self.name
+            ((key,), f"found {key} with library {self.name}, expected it only with library {libraries}")
+            for key, libraries in needs.items()
+            if self.name not in libraries.split(" or ")
             and key in self.model_fields_set
             and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
         ]
+        alone = self.measured_on is not None and not self.measured
+        faults += failing((alone, ("measured_on",), "found measured_on without measured, expected both"))
         if faults:
             raise located(*faults)
         return self
@@ -225,6 +260,22 @@ def build_topology(scenario: Setting) -> Topology:
         messages = [": ".join(p for p in (f.file, f.path, f.message) if p) for f in exc.faults] or [str(exc)]
         raise_faults([_topology_fault(scenario.document, m) for m in messages], TopologyError)
     return topology
+
+
+def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:
+    """What NCCL found on the machine itself, where the scenario names a file of it; None: it is searched.
+
+    LogFormatError for a broken file, ScenarioError for one of other nodes.
+    """
+    path = scenario.graph_path()
+    if path is None:
+        return None
+    from commsim.nccl.graph_file import read_graph_file
+
+    graphs = read_graph_file(path)
+    if misfit := graphs.misfit(topology.ranks_per_node, topology.nodes):
+        raise scenario.document.error(("library", "graph"), misfit)
+    return graphs
 
 
 _NAME_AND_KEYS = re.compile(r"(?:[^:\s]+: )?(?P<keys>[\w.]+): (?P<rest>.+)", re.DOTALL)

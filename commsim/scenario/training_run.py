@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commsim.nccl.plugins import for_groups
 from commsim.nccl.version import ASSUMED
-from commsim.scenario.params import gloo_parameters
+from commsim.scenario.params import gloo_parameters, nccl_parameters
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
@@ -136,7 +136,8 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
         return gloo_times(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
     version = library.named_version
     env, text = for_groups(topology, version or ASSUMED, library.env)
-    times = nccl_times(topology.ranks_per_node, parts, version, env, latency)
+    own, _ = nccl_parameters(scenario, topology)
+    times = nccl_times(topology.ranks_per_node, parts, version, env, latency, own)
     times.warnings += [text] if text else []
     return times
 

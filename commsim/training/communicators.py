@@ -13,6 +13,7 @@ from commsim.nccl.predict import Options, Predictor
 
 if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
+    from commsim.nccl.parameters import Parameters
     from commsim.nccl.version import Version
     from commsim.topology.graph import Topology
 
@@ -60,8 +61,9 @@ def nccl_times(
     version: Version | None = None,
     env: dict[str, str] | None = None,
     latency: float = 1.0,
+    parameters: Parameters | None = None,
 ) -> GroupTimes:
-    """By the NCCL model; hops take ``latency`` times as long as the shipped parameters say.
+    """By the NCCL model; hops take ``latency`` times as long as the parameters say, by default the shipped ones.
 
     ``part(nodes, gpus_per_node)`` builds that part of the machine.
     """
@@ -69,8 +71,8 @@ def nccl_times(
     def predictor(nodes: int, per_node: int, ring: bool) -> Predictor:
         # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
         options = Options(version=version, env=env or {}, mode="single", algorithm="ring" if ring else None)
-        shipped = Predictor(part(nodes, per_node), options)
-        return shipped if latency == 1.0 else Predictor(shipped.topology, options, shipped.parameters.scaled(latency))
+        made = Predictor(part(nodes, per_node), options, parameters)
+        return made if latency == 1.0 else Predictor(made.topology, options, made.parameters.scaled(latency))
 
     return GroupTimes(ranks_per_node, predictor)
 

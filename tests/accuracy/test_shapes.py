@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from commsim.accuracy.calibration_models import model_of
 from commsim.accuracy.shapes import Shape, leave_out, shape_of, topologies_of
 from commsim.cli import app
 from commsim.errors import CalibrationError
 from commsim.measure.records import Curve
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
+from commsim.scenario.fit import curve_model
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import read_params
 from commsim.scenario.schema import Scenario
@@ -88,7 +88,7 @@ def test_ranks_that_nodes_do_not_share_evenly_are_told_with_every_other_fault(sc
 
 def _left_out(scenario: Scenario, curves: list[Curve]) -> Iterable[tuple[str, float, float, float | None]]:
     on = topologies_of(scenario, build_topology(scenario), curves)
-    model = model_of(scenario, build_topology(scenario), curves, on)
+    model = curve_model(scenario, build_topology(scenario), curves, on)
     shapes = [Shape(machine.nodes, machine.ranks_per_node) for machine in on]
     parts = leave_out(curves, [machine.world_size for machine in on], shapes, model.part)
     return [(part.name, part.fitted, part.shipped, part.interpolated) for part in parts]
@@ -108,7 +108,7 @@ def test_without_a_model_the_nearest_shape_is_copied_and_two_are_carried_on(scen
         Curve(f"x{n}", "all_reduce", n, "measured", size, np.array([t, 2 * t]), dtype="float")
         for n, t in ((2, 100e-6), (4, 180e-6), (8, 324e-6))
     ]
-    model = model_of(scenario, board(8), curves, [board(n) for n in (2, 4, 8)])
+    model = curve_model(scenario, board(8), curves, [board(n) for n in (2, 4, 8)])
     parts = leave_out(curves, (2, 4, 8), (2, 4, 8), model.part)
     by_name = {part.name: part for part in parts}
     assert by_name["8"].copied == pytest.approx(1 - 180 / 324 * 1.75 / 1.5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commsim.accuracy.fields import replaced
 from commsim.collectives.check import check
+from commsim.fitting.fields import replaced
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commsim.accuracy.fields import replaced
+from commsim.fitting.fields import replaced
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
 

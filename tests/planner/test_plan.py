@@ -49,7 +49,7 @@ def answered(file: Path, *overrides: str) -> PlanAnswer:
     question, document = read_plan(file, overrides)
     found, answer = machines(question.plan, document, file.parent), PlanAnswer()
     rank(question.plan, found, answer)
-    simulate(question.plan, shortlist(question.plan, found, answer), file.parent, answer)
+    simulate(question.plan, shortlist(question.plan, found, answer), answer)
     return answer
 
 

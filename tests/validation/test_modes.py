@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commsim.accuracy.fields import space
+from commsim.fitting.fields import space
 from study.baselines import NAMES, three_lines
 from study.case import Case
 from study.cases import case_of

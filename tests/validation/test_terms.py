@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from commsim.accuracy.fields import walk
 from commsim.cli import app
 from commsim.errors import ScenarioError
+from commsim.fitting.fields import walk
 from commsim.nccl.parameters import Parameters, load_parameters
 from study.case import Case
 from study.cases import load_cases

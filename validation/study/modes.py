@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibration import adapt, move_all
 from commsim.accuracy.shapes import carried, copied, groups_of, interpolated
 from commsim.errors import CalibrationError
+from commsim.fitting.calibration import adapt, move_all
 from commsim.units import GIB
 from study.anchors import anchored
 from study.log import Float64, Log

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibration_models import NcclModel
-from commsim.accuracy.planes import FieldPredictor
 from commsim.errors import CommsimError
+from commsim.fitting.models import NcclModel
+from commsim.fitting.planes import FieldPredictor
 from commsim.nccl.environment import POINT_TO_POINT
 from commsim.nccl.predict import Options
 from commsim.nccl.uncertainty import link_kind

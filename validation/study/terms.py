@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.fields import replaced
-from commsim.accuracy.planes import FieldPredictor, noting
 from commsim.errors import CommsimError
 from commsim.files import write_atomically
+from commsim.fitting.fields import replaced
+from commsim.fitting.planes import FieldPredictor, noting
 from commsim.nccl.parameters import Parameters, load_parameters
 from commsim.nccl.uncertainty import SIZE_BANDS, band_of
 from commsim.processes import Pool

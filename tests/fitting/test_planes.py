@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commsim.accuracy.curve_fit import Rows, fit
-from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, scope_of, space, walk
-from commsim.accuracy.planes import FieldPredictor, noting, planes
+from commsim.fitting.curve_fit import Rows, fit
+from commsim.fitting.fields import FieldSpace, parameters_at, replaced, scope_of, space, walk
+from commsim.fitting.planes import FieldPredictor, noting, planes
 from commsim.nccl.parameters import GENERATIONS, load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset

@@ -10,25 +10,26 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from commsim.accuracy.calibration import Calibration, calibrate
-from commsim.accuracy.calibration_models import Float64, model_of
-from commsim.accuracy.fields import FieldSpace
-from commsim.accuracy.planes import Planes
 from commsim.cli import app
 from commsim.errors import CalibrationError, CommsimError
+from commsim.fitting.calibration import Calibration, calibrate
+from commsim.fitting.fields import FieldSpace
+from commsim.fitting.models import Float64
+from commsim.fitting.planes import Planes
 from commsim.gloo.parameters import shipped_parameters
 from commsim.gloo.predict import GlooPredictor
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
 from commsim.nccl.parameters import Parameters
 from commsim.report.calibration import calibration_table, params_yaml, plot_residuals
+from commsim.scenario.fit import curve_model
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import read_params
 from commsim.scenario.schema import Scenario
 from commsim.scenario.setting import build_topology
 
 if TYPE_CHECKING:
-    from commsim.accuracy.calibration_models import CurveModel
+    from commsim.fitting.models import CurveModel
 
 TRUTH = shipped_parameters().model_copy(
     update={"call": 80e-6, "message": 30e-6, "wake": 200e-6, "copy_rate": 1.4e9, "reduce_rate": 1.0e9}
@@ -60,7 +61,7 @@ def measured(scenario: Scenario, collective: str, *, factor: float = 1.0, seed: 
 @pytest.fixture(scope="module")
 def found(scenario: Scenario) -> Calibration:
     curves = [measured(scenario, "all_reduce"), measured(scenario, "broadcast", seed=1)]
-    return calibrate(model_of(scenario, build_topology(scenario), curves), curves)
+    return calibrate(curve_model(scenario, build_topology(scenario), curves), curves)
 
 
 def test_known_values_come_back(found: Calibration) -> None:
@@ -122,10 +123,10 @@ def test_of_fields_that_only_together_are_determined_one_takes_the_difference(tm
     size = np.array([8 << k for k in range(0, 30, 2)], np.int64)
     topology = build_topology(two)
     curve = Curve("run", "all_reduce", 16, "measured", size, np.ones(size.size))
-    shipped = model_of(two, topology, [curve])
+    shipped = curve_model(two, topology, [curve])
     time = shipped.times(shipped.center)
     quick = dataclasses.replace(curve, time_s=np.where(size <= 4 << 20, 0.75 * time, time))
-    result = calibrate(model_of(two, topology, [quick]), [quick])
+    result = calibrate(curve_model(two, topology, [quick]), [quick])
     assert result.error(result.before_s) > 0.2
     assert result.error(result.held_out_s) < 0.55 * result.error(result.before_s)
     assert len(result.values) < len(result.kept)
@@ -137,7 +138,7 @@ def test_a_degraded_log_is_named_and_does_not_spoil_the_fit(scenario: Scenario) 
         measured(scenario, "all_reduce", seed=1, name="fine"),
         measured(scenario, "all_reduce", seed=2, factor=1.8, name="degraded"),
     ]
-    result = calibrate(model_of(scenario, build_topology(scenario), curves), curves)
+    result = calibrate(curve_model(scenario, build_topology(scenario), curves), curves)
     text = "\n".join(result.suspects)
     assert "degraded and good contradict each other" in text or "good and degraded" in text
     assert "degraded stands apart: 1." in text
@@ -151,7 +152,7 @@ def test_one_slow_size_and_unsteady_repeats_are_named(scenario: Scenario) -> Non
     time = curve.time_s.copy()
     time[3] *= 2.5
     curve = dataclasses.replace(curve, time_s=time, low_s=time / 2, high_s=time * 1.5)
-    result = calibrate(model_of(scenario, build_topology(scenario), [curve]), [curve])
+    result = calibrate(curve_model(scenario, build_topology(scenario), [curve]), [curve])
     text = "\n".join(result.suspects)
     assert "run: 256 KiB is" in text
     assert "run is unsteady: repeats differ by 3.00 times" in text
@@ -162,7 +163,7 @@ def test_sizes_disturbed_out_of_place_are_named_and_not_fitted_to(scenario: Scen
     calm = dataclasses.replace(calm, in_place_time_s=calm.time_s)
     slow = np.where(np.arange(len(calm)) % 2 == 1, 2.5, 1.0)
     curve = dataclasses.replace(calm, time_s=calm.time_s * slow)
-    model = model_of(scenario, build_topology(scenario), [curve])
+    model = curve_model(scenario, build_topology(scenario), [curve])
     result, other = calibrate(model, [curve]), calibrate(model, [calm])
     assert not any("in place" in text for text in other.suspects)
     [text] = [text for text in result.suspects if "in place" in text]
@@ -221,7 +222,7 @@ def test_of_all_points_on_the_way_the_best_is_taken(truth: float) -> None:
 def test_too_few_sizes_are_an_error(scenario: Scenario) -> None:
     curve = measured(scenario, "all_reduce").between(0, 16 << 10)
     with pytest.raises(CalibrationError, match="found 2 measured sizes in all, expected 4 or more"):
-        calibrate(model_of(scenario, build_topology(scenario), [curve]), [curve])
+        calibrate(curve_model(scenario, build_topology(scenario), [curve]), [curve])
 
 
 def test_nccl_is_calibrated_on_a_published_curve(checkout: Path, tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_nccl_is_calibrated_on_a_published_curve(checkout: Path, tmp_path: Path)
     curves = [c for path in scenario.compare_paths() for c in read_measured(path)][:1]
     curves = [c for c in curves if c.collective == "all_reduce"]
     assert curves
-    result = calibrate(model_of(scenario, build_topology(scenario), curves), curves)
+    result = calibrate(curve_model(scenario, build_topology(scenario), curves), curves)
     assert result.values
     assert result.error(result.fitted_s) <= result.error(result.before_s) + 1e-9
     (tmp_path / "p.yaml").write_text(params_yaml(result, scenario, build_topology(scenario)))
@@ -272,7 +273,7 @@ def test_a_curve_of_two_states_gives_a_wide_band_and_no_absurd_one(scenario: Sce
     curve = measured(scenario, "all_reduce", name="run")
     time = curve.time_s * np.array([8.0, 8.0, 1.0, 8.0, 1.0, 1.0])
     curve = dataclasses.replace(curve, time_s=time)
-    result = calibrate(model_of(scenario, build_topology(scenario), [curve]), [curve])
+    result = calibrate(curve_model(scenario, build_topology(scenario), [curve]), [curve])
     assert result.band is not None
     assert 1.0 < result.band[1] < 30
     assert result.error(result.held_out_s) < 3

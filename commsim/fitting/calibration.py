@@ -1,6 +1,6 @@
 """Fits a library's physical parameters to measured curves of one machine, and says how far to trust them.
 
-The objective is that of `commsim.accuracy.curve_fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of equal
+The objective is that of `commsim.fitting.curve_fit`: soft-L1 of ln(predicted / measured) / 0.1, every curve of equal
 weight, with a weak prior round the shipped values. A fit on planes gives a point; where they are off there, planes of
 that point join them and the fit is repeated; the best point counts. A field whose uncertainty the data do not reduce to
 half of what the prior grants is kept as shipped, one after another, and the rest fitted again. The error is that of
@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.calibration_models import CurveModel, Float64
-from commsim.accuracy.curve_fit import LEAST_S, SCALE, Rows, cost, fit
-from commsim.accuracy.planes import Planes
-from commsim.accuracy.suspects import suspects
-from commsim.errors import CalibrationError
+from commsim.errors import CalibrationError, OutOfReachError
+from commsim.fitting.curve_fit import LEAST_S, SCALE, Rows, cost, fit
+from commsim.fitting.models import CurveModel, Float64
+from commsim.fitting.planes import Planes
+from commsim.fitting.suspects import suspects
 from commsim.measure.records import Curve
 from commsim.units import format_bytes, format_time
 
@@ -173,16 +173,22 @@ def move_all(
 def adapt(model: CurveModel, curves: Sequence[Curve]) -> Calibration:
     """`move_all` where only a number or two are known, too few to determine any parameter, or to say the error.
 
-    CalibrationError for a number that the parameters come no nearer to than `OUT_OF_REACH` times.
+    OutOfReachError for numbers that the parameters come no nearer to than `OUT_OF_REACH` times.
     """
     fitted, measured = move_all(model, curves, trust=STATED), _measured(curves)
-    off = np.exp(np.abs(np.log(fitted.seconds / measured)))
-    if (off > OUT_OF_REACH).any():
-        size, nearest = np.concatenate([c.size_bytes for c in curves])[off.argmax()], fitted.seconds[off.argmax()]
-        raise CalibrationError(
-            f"{format_bytes(int(size))} is taken to last {format_time(float(measured[off.argmax()]))}: no "
-            f"parameters near the shipped ones, no share above 1, come nearer than {format_time(float(nearest))}"
+    calls = [(curve.collective, int(n)) for curve in curves for n in curve.size_bytes]
+    misses = [
+        (
+            collective,
+            nbytes,
+            f"{format_bytes(nbytes)} is taken to last {format_time(known)}: no parameters near the shipped ones, no "
+            f"share above 1, come nearer than {format_time(nearest)}",
         )
+        for (collective, nbytes), known, nearest in zip(calls, measured.tolist(), fitted.seconds.tolist(), strict=True)
+        if max(known / nearest, nearest / known) > OUT_OF_REACH
+    ]
+    if misses:
+        raise OutOfReachError(misses)
     information = _information(model, _rows(model, curves, fitted.contacts, fitted.moved), fitted.x)
     moved = np.flatnonzero(fitted.moved & (np.abs(fitted.x - model.center) > LEAST_MOVED))
     values = tuple(

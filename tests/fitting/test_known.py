@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from commsim.accuracy.known import PLATEAU_BYTES, known_curve
 from commsim.api import run
 from commsim.cli import app
 from commsim.errors import CalibrationError
+from commsim.fitting.known import PLATEAU_BYTES, known_curve
 from commsim.scenario.params import read_params
 
 SCENARIO = """
@@ -25,16 +25,17 @@ workload: [{collective: all_reduce, sizes: [8 B, 1 MiB, 8 GiB]}]
 
 def test_times_and_bus_bandwidths_become_seconds() -> None:
     """An all_reduce of 8 ranks moves 1.75 times its size: at 350 GB/s of bus bandwidth 200 GB/s of its own."""
-    curve = known_curve(["8B=23us", "1GiB=350GB/s,plateau=350 GB/s"], "all_reduce", 8)
+    curve = known_curve({"8B": "23us", "1GiB": "350GB/s", "plateau": "350 GB/s"}, "all_reduce", 8)
     assert curve.size_bytes.tolist() == [8, 1 << 30, PLATEAU_BYTES]
     np.testing.assert_allclose(curve.time_s, [23e-6, (1 << 30) / 200e9, PLATEAU_BYTES / 200e9])
 
 
-def test_every_part_that_says_nothing_is_told() -> None:
-    text = "8B,1 parsec=3us,plateau=3us,16B=0us,32B=2us,32B=3us,0B=1us"
-    with pytest.raises(CalibrationError) as told:
-        known_curve([text], "all_reduce", 8)
-    lines = str(told.value).splitlines()
+def test_every_part_that_says_nothing_is_told(tmp_path: Path) -> None:
+    path, text = tmp_path / "s.yaml", "8B,1 parsec=3us,plateau=3us,16B=0us,32B=2us,32B=3us,0B=1us"
+    path.write_text(SCENARIO)
+    done = CliRunner().invoke(app, ["calibrate", str(path), "--from", text, "-o", str(tmp_path / "p.yaml")])
+    assert isinstance(done.exception, CalibrationError)
+    lines = str(done.exception).splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         "--from '8B'", "--from '1 parsec=3us'", "--from 'plateau=3us'", "--from '16B=0us'", "--from '32B=3us'",
         "--from '0B=1us'",
@@ -74,7 +75,7 @@ def test_values_as_json_and_logs_beside_them_are_refused(tmp_path: Path) -> None
 
 def test_one_rank_has_no_bus_bandwidth() -> None:
     with pytest.raises(CalibrationError, match="found one rank, which sends nothing"):
-        known_curve(["plateau=23GB/s"], "all_reduce", 1)
+        known_curve({"plateau": "23GB/s"}, "all_reduce", 1)
 
 
 def test_a_rate_that_no_link_has_is_told(tmp_path: Path) -> None:

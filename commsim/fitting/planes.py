@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from commsim.accuracy.fields import Field, parameters_at, replaced, scope_of, space
+from commsim.fitting.fields import Field, parameters_at, replaced, scope_of, space
 from commsim.nccl.parameters import Parameters, network_of
 from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.topology.graph import Topology

@@ -1,4 +1,4 @@
-"""A library's fields from the curves of one machine: robust least squares on planes (`commsim.accuracy.planes`).
+"""A library's fields from the curves of one machine: robust least squares on planes (`commsim.fitting.planes`).
 
 Minimised is the sum over curves of the mean over their sizes of soft-L1(ln(predicted / measured) / `SCALE`), plus the
 Gaussian prior of the fields. Predicted times are the largest of the planes at hand.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.fields import FieldSpace
+from commsim.fitting.fields import FieldSpace
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """What a calibration fits: the fields of a library's model, and its predictions as planes over them.
 
-See `commsim.accuracy.planes` for why a predicted time is the largest of planes that touch it. gloo's is one too: every
+See `commsim.fitting.planes` for why a predicted time is the largest of planes that touch it. gloo's is one too: every
 parameter is a time or a rate, and the engine adds and takes maxima.
 """
 
@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.fields import FieldSpace, parameters_at, replaced, space, walk
-from commsim.accuracy.planes import FieldPredictor, Planes, planes
 from commsim.errors import CalibrationError, CommsimError
+from commsim.fitting.fields import FieldSpace, parameters_at, replaced, space, walk
+from commsim.fitting.planes import FieldPredictor, Planes, planes
 from commsim.measure.records import Curve
-from commsim.nccl.operation import Operation
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
@@ -46,11 +44,11 @@ class GlooModel:
     `on` is the topology of each curve; the prior is centered at `center`.
     """
 
-    def __init__(self, scenario: Scenario, curves: Sequence[Curve], on: Sequence[Topology]) -> None:
+    def __init__(self, curves: Sequence[Curve], on: Sequence[Topology], *, one_host: bool, mode: str) -> None:
         from commsim.gloo.parameters import shipped_parameters
 
-        self._shipped, self._scenario = shipped_parameters(), scenario
-        self._on, self._curves = on, curves
+        self._shipped = shipped_parameters()
+        self._on, self._curves, self._one_host, self._mode = on, curves, one_host, mode
         listed = [parameter for parameter in walk(self._shipped) if parameter[0] in _WIDTH]
         paths, shipped, is_time = zip(*listed, strict=True)
         names = tuple(("gloo", path) for path in paths)
@@ -61,7 +59,8 @@ class GlooModel:
 
     def part(self, some: Sequence[int]) -> GlooModel:
         """The model of some of the curves, by their indices."""
-        return GlooModel(self._scenario, [self._curves[i] for i in some], [self._on[i] for i in some])
+        curves, on = [self._curves[i] for i in some], [self._on[i] for i in some]
+        return GlooModel(curves, on, one_host=self._one_host, mode=self._mode)
 
     def path(self, field: int) -> str:
         """The name of a field in a parameter file."""
@@ -79,9 +78,7 @@ class GlooModel:
 
         parameters: Any = self.parameters(x)
         models = {
-            id(topology): GlooPredictor(
-                topology, parameters, one_host=self._scenario.library.one_host, mode=self._scenario.mode
-            )
+            id(topology): GlooPredictor(topology, parameters, one_host=self._one_host, mode=self._mode)
             for topology in self._on
         }
         return np.array(
@@ -110,7 +107,7 @@ class GlooModel:
 
 
 class NcclModel:
-    """The same of the channel model, through the planes of `commsim.accuracy.planes`; a predictor for each curve."""
+    """The same of the channel model, through the planes of `commsim.fitting.planes`; a predictor for each curve."""
 
     def __init__(self, predictors: Sequence[FieldPredictor], curves: Sequence[Curve]) -> None:
         self.fields = space()
@@ -141,7 +138,7 @@ class NcclModel:
             try:
                 parts.append(planes(predictor, curve.collective, nbytes, x))
             except CommsimError as error:
-                raise _unpredictable(curve, error) from None
+                raise unpredictable(curve, error) from None
         return Planes(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("seconds", "constant", "slope")))
 
     def times(self, x: Float64) -> Float64:
@@ -153,42 +150,6 @@ class NcclModel:
 CurveModel = GlooModel | NcclModel
 
 
-def _predictor(scenario: Scenario, topology: Topology, curve: Curve) -> FieldPredictor:
-    """The predictor of a curve: its own data type, reduction and environment, everything else the scenario's."""
-    from commsim.nccl.predict import Options
-    from commsim.nccl.version import parse_version
-    from commsim.scenario.params import nccl_graphs
-
-    library = scenario.library
-    options = Options(
-        version=parse_version(library.version) if "version" in library.model_fields_set else None,
-        env=library.env | curve.env,
-        launch=library.launch_mode,
-        operation=Operation.named(curve.dtype, curve.redop),
-        exact=True,
-        graphs=nccl_graphs(scenario, topology),
-    )
-    try:
-        return FieldPredictor(topology, options)
-    except CommsimError as error:
-        raise _unpredictable(curve, error) from None
-
-
-def _unpredictable(curve: Curve, error: CommsimError) -> CalibrationError:
+def unpredictable(curve: Curve, error: CommsimError) -> CalibrationError:
+    """Why a curve cannot be fitted to."""
     return CalibrationError(f"{curve.name} cannot be predicted: {str(error).splitlines()[0]}")
-
-
-def model_of(
-    scenario: Scenario, topology: Topology, curves: Sequence[Curve], on: Sequence[Topology] | None = None
-) -> CurveModel:
-    """The model that a scenario's library has; CalibrationError where it has no parameters.
-
-    `on`: the shape of the machine that each curve was measured on, by default that of the scenario.
-    """
-    shapes = [topology] * len(curves) if on is None else on
-    if scenario.library.name == "gloo":
-        return GlooModel(scenario, curves, shapes)
-    if scenario.library.name == "nccl":
-        predictors = [_predictor(scenario, shape, curve) for curve, shape in zip(curves, shapes, strict=True)]
-        return NcclModel(predictors, curves)
-    raise CalibrationError("library none has no parameters but its links; expected a scenario of nccl or gloo")

@@ -1,0 +1,156 @@
+"""What a scenario's library is fitted to: curves of its machine, or the numbers that `library.measured` knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.errors import CalibrationError, CommsimError, Fault, OutOfReachError, ScenarioError
+from commsim.fitting.calibration import Calibration, adapt
+from commsim.fitting.known import known_curve, size_bytes
+from commsim.fitting.models import CurveModel, GlooModel, NcclModel, unpredictable
+from commsim.fitting.planes import FieldPredictor
+from commsim.nccl.operation import Operation
+from commsim.nccl.predict import Options
+from commsim.scenario.setting import nccl_graphs
+from commsim.topology.presets import load_topology
+from commsim.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from commsim.measure.records import Curve
+    from commsim.scenario.setting import Setting
+    from commsim.topology.graph import Topology
+
+FAR = 0.05
+"""A known number missed by more than this share is named: the prior forbids it, or what a link can carry."""
+
+NAMED = 3
+"""Parameters that `known_words` names, those that moved most."""
+
+
+def curve_model(
+    scenario: Setting, topology: Topology, curves: Sequence[Curve], on: Sequence[Topology] | None = None
+) -> CurveModel:
+    """The model that a scenario's library has; CalibrationError where it has no parameters.
+
+    `on`: the shape of the machine that each curve was measured on, by default that of the scenario.
+    """
+    shapes = [topology] * len(curves) if on is None else on
+    if scenario.library.name == "gloo":
+        return GlooModel(curves, shapes, one_host=scenario.library.one_host, mode=scenario.mode)
+    if scenario.library.name == "nccl":
+        predictors = [_predictor(scenario, shape, curve) for curve, shape in zip(curves, shapes, strict=True)]
+        return NcclModel(predictors, curves)
+    raise CalibrationError("library none has no parameters but its links; expected a scenario of nccl or gloo")
+
+
+def _predictor(scenario: Setting, topology: Topology, curve: Curve) -> FieldPredictor:
+    """The predictor of a curve: its own data type, reduction and environment, everything else the scenario's."""
+    library = scenario.library
+    options = Options(
+        version=library.named_version,
+        env=library.env | curve.env,
+        launch=library.launch_mode,
+        operation=Operation.named(curve.dtype, curve.redop),
+        exact=True,
+        graphs=nccl_graphs(scenario, topology),
+    )
+    try:
+        return FieldPredictor(topology, options)
+    except CommsimError as error:
+        raise unpredictable(curve, error) from None
+
+
+def adapted(scenario: Setting, topology: Topology, known: Mapping[str, Mapping[str, str]]) -> Calibration:
+    """The parameters of a scenario's library adapted to what is known of a topology: by collective, numbers by size.
+
+    CalibrationError where they cannot be, or only with parameters out of reach.
+    """
+    curves = [known_curve(numbers, name, topology.world_size) for name, numbers in known.items()]
+    return adapt(curve_model(scenario, topology, curves), curves)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A scenario by what its known numbers are of."""
+
+    key: str
+    scenario: Setting = field(compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The machine that `library.measured` of a scenario is of, and the parameters adapted to it."""
+
+    topology: Topology
+    fit: Calibration
+
+    def words(self) -> str:
+        """What was taken as known, and how the parameters moved, in a line."""
+        times = [
+            f"{collective} of {format_bytes(nbytes)} in {_short(known)} (as shipped {_short(shipped)})"
+            for (collective, nbytes), known, shipped in zip(
+                self._calls(), self.fit.measured_s.tolist(), self.fit.before_s.tolist(), strict=True
+            )
+        ]
+        moved = sorted(self.fit.values, key=lambda v: -abs(np.log(v.value / v.shipped)))
+        named = [f"{v.path} x {v.value / v.shipped:.3g}" for v in moved[:NAMED]]
+        rest = moved[NAMED:]
+        if rest:
+            factors = [v.value / v.shipped for v in rest]
+            named.append(f"{len(rest)} more x {min(factors):.3g} .. {max(factors):.3g}")
+        of = f"{self.topology.world_size} ranks of {self.topology.name}"
+        return f"taken as known: {', '.join(times)} on {of}; parameters moved: {', '.join(named) or 'none'}"
+
+    def missed(self) -> list[str]:
+        """A sentence for each number that the parameters do not meet."""
+        return [
+            f"library.measured: {collective} of {format_bytes(nbytes)} is not met: {_short(now)} instead of "
+            f"{_short(known)}"
+            for (collective, nbytes), now, known in zip(
+                self._calls(), self.fit.fitted_s.tolist(), self.fit.measured_s.tolist(), strict=True
+            )
+            if abs(now / known - 1) > FAR
+        ]
+
+    def _calls(self) -> list[tuple[str, int]]:
+        return [(curve.collective, int(n)) for curve in self.fit.curves for n in curve.size_bytes]
+
+
+def _short(seconds: float) -> str:
+    return format_time(float(f"{seconds:.3g}"))
+
+
+def known_of(scenario: Setting) -> Known:
+    """What `library.measured` of a scenario gives, fitted once in a process.
+
+    ScenarioError, at each number, where they are out of reach.
+    """
+    library = scenario.library
+    on = library.measured_on or scenario.topology
+    key = [library.model_dump_json(exclude_unset=True), on.model_dump_json(), scenario.base_dir, scenario.graph_path()]
+    return _known(_Question("\n".join(map(str, [*key, scenario.mode])), scenario))
+
+
+@lru_cache(maxsize=16)
+def _known(question: _Question) -> Known:
+    scenario = question.scenario
+    library, document = scenario.library, scenario.document
+    topology = load_topology(library.measured_on or scenario.topology, scenario.base_dir)
+    at = ("library", "measured")
+    try:
+        return Known(topology, adapted(scenario, topology, dict(library.measured.items())))
+    except OutOfReachError as error:
+        raise ScenarioError([_fault(scenario, *miss) for miss in error.misses]) from None
+    except CalibrationError as error:
+        raise document.error(at, str(error)) from None
+
+
+def _fault(scenario: Setting, collective: str, nbytes: int, text: str) -> Fault:
+    numbers = next(numbers for name, numbers in scenario.library.measured.items() if name == collective)
+    size = next(size for size in numbers if size_bytes(size) == nbytes)
+    return scenario.document.fault(("library", "measured", collective, size), text)
