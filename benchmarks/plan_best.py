@@ -70,10 +70,10 @@ def main() -> int:
     for name in sys.argv[1:] or CASES:
         file = question(name)
         spec = file.plan
-        machine = machines(spec, Document("", {}), Path())[0]
+        machine = machines(spec, Document("", file.model_dump()), Path())[0]
         ranked = everything(machine, spec.framework)
         begun, answer = time.process_time(), PlanAnswer()
-        simulate(spec, [(machine, r) for r in ranked], Path(), answer)
+        simulate(spec, [(machine, r) for r in ranked], answer)
         simulated = {id(choice.ranked): choice.seconds for choice in answer.choices}
         seconds = [simulated[id(r)] for r in ranked]
         best, first = min(seconds), min(seconds[:FIRST])

@@ -31,7 +31,8 @@ def collectives(
     ] = None,
     cases: Annotated[list[Path] | None, typer.Option(help="Case files beside the project's.")] = None,
     mode: Annotated[
-        list[str] | None, typer.Option(help="zero-shot (default), few, transfer, calibrated, all; may be repeated.")
+        list[str] | None,
+        typer.Option(help="zero-shot (default), two, few, transfer, shapes, calibrated, forced, all; may be repeated."),
     ] = None,
     json_path: JsonPath = None,
     report: Annotated[

@@ -39,6 +39,9 @@ OUT_OF_REACH = 2.0
 """Times that a known number may be missed by: hosts differ up to twofold (validation/evidence.md, Launch mode and
 version), machines of one kind by less, so that beyond it the number is of another machine, call or unit."""
 
+STATED = 4.0
+"""Curves that a number or two which a person states weigh as much as: they are taken at their word."""
+
 LEAST_MOVED = 1e-3
 """Change of ln(value) from which on a number or two say something of a field."""
 
@@ -102,7 +105,7 @@ def mean_error(curves: Sequence[Curve], predicted_s: Float64, above: int = 0) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedPoint:
     """A fitted point: x, the fields that moved, why others did not, and seconds and planes of all rows there."""
 
     x: Float64
@@ -114,7 +117,7 @@ class Fitted:
 
 def fit_curves(
     model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None
-) -> Fitted:
+) -> FittedPoint:
     """The fit of a model to curves; CalibrationError where they determine none of its fields."""
     measured = _measured(curves)
     if measured.size < LEAST_ROWS:
@@ -152,11 +155,19 @@ def calibrate(
     )
 
 
-def move_all(model: CurveModel, curves: Sequence[Curve], progress: Callable[[str], None] = lambda text: None) -> Fitted:
-    """The most likely parameters: all that the curves touch move together, each as far as its prior lets it."""
+def move_all(
+    model: CurveModel,
+    curves: Sequence[Curve],
+    progress: Callable[[str], None] = lambda text: None,
+    trust: float = 1.0,
+) -> FittedPoint:
+    """The most likely parameters: all that the curves touch move together, each as far as its prior lets it.
+
+    `trust`: how many curves each one weighs as much as.
+    """
     progress("predicting with the shipped parameters")
     contact = model.contact(model.center)
-    return _settle(model, curves, [contact], np.any(contact.slope != 0, axis=0), progress, model.center)
+    return _settle(model, curves, [contact], np.any(contact.slope != 0, axis=0), progress, model.center, trust)
 
 
 def adapt(model: CurveModel, curves: Sequence[Curve]) -> Calibration:
@@ -164,7 +175,7 @@ def adapt(model: CurveModel, curves: Sequence[Curve]) -> Calibration:
 
     OutOfReachError for numbers that the parameters come no nearer to than `OUT_OF_REACH` times.
     """
-    fitted, measured = move_all(model, curves), _measured(curves)
+    fitted, measured = move_all(model, curves, trust=STATED), _measured(curves)
     calls = [(curve.collective, int(n)) for curve in curves for n in curve.size_bytes]
     misses = [
         (
@@ -219,18 +230,19 @@ def _settle(
     free: npt.NDArray[np.bool_],
     progress: Callable[[str], None],
     begin: Float64,
-) -> Fitted:
+    trust: float = 1.0,
+) -> FittedPoint:
     """The fit of some fields, from some planes on and a point near where these touch.
 
     Of all points on the way the one is taken that the model itself finds best: planes of a time that is not quite
     convex lead past it now and then, and a search that only went down would end in the first hollow.
     """
     measured = _measured(curves)
-    weight = _weight(_rows(model, curves, contacts, free))
+    weight = trust * _weight(_rows(model, curves, contacts, free))
 
-    def point(x: Float64, seconds: Float64) -> tuple[float, Fitted]:
+    def point(x: Float64, seconds: Float64) -> tuple[float, FittedPoint]:
         value = cost(seconds, measured, weight, model.fields, model.center, x)
-        return value, Fitted(x, free, {}, seconds, contacts)
+        return value, FittedPoint(x, free, {}, seconds, contacts)
 
     x, points = begin, [point(begin, model.times(begin))]
     for number in range(ROUNDS):

@@ -21,7 +21,7 @@ SCALE = 0.1
 """Log residual at which soft-L1 turns from square to linear."""
 
 PRIOR = 1 / 3
-"""Weight of the prior beside a curve. The sizes of a curve err together: where the model lacks something, it does so for
+"""Weight of the prior beside a curve. Sizes of a curve err together: where the model lacks something, it does so for
 all small, middle or large ones. A curve of any number of sizes counts as three measurements, each good to `SCALE`."""
 
 LEAST_S = 1e-12

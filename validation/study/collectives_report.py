@@ -50,6 +50,7 @@ def summary(figures: Mapping[str, Any]) -> str:
         if scored:
             for label, medians in _beside(mode):
                 lines += [f"  {label}", *_text_table(medians)]
+            lines += [f"  {line}" for line in _harm(mode)]
     baselines = [(BASELINES[name], _text_table(part["by_class"])) for name, part in figures["baselines"].items()]
     if any(table for _, table in baselines):
         lines += ["baselines, medians over logs | over systems, %"]
@@ -85,6 +86,30 @@ def _beside(mode: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield BESIDE[name], part["theirs"]["by_class"]
         if part["ours"]["all"]["n_logs"] != mode["medians"]["all"]["n_logs"]:
             yield "the mode itself on the same logs", part["ours"]["by_class"]
+
+
+_WORSE = 3.0
+"""Points from which on a log is named that is worse with what a mode has seen than as shipped."""
+
+
+def _harm(mode: Mapping[str, Any]) -> Iterator[str]:
+    """What a mode's fit does to other collectives than the one it has seen, and the logs that it makes worse."""
+    shipped = mode.get("beside", {}).get("shipped")
+    if shipped is None:
+        return
+    if mode["mode"] == "transfer":
+        before = {row["slug"]: row["mape"] for row in shipped["per_log"]}
+        others = [row for row in mode["per_log"] if row["slug"] in before and row["collective"] != "all_reduce"]
+        if others:
+            now = float(np.median([row["mape"] for row in others]))
+            then = float(np.median([before[row["slug"]] for row in others]))
+            yield f"Other collectives than all_reduce: {now:.1f} % over {len(others)} logs, {then:.1f} % as shipped."
+    worse = {slug: by for slug, by in mode["worse"].items() if by > _WORSE}
+    named = ", ".join(f"{slug} +{by:.0f}" for slug, by in list(worse.items())[:_MOST_REASONS])
+    count = shipped["ours"]["all"]["n_logs"]
+    yield f"Worse than as shipped by more than {_WORSE:.0f} points: {len(worse)} of {count} logs" + (
+        f" ({named}{', ...' if len(worse) > _MOST_REASONS else ''})." if worse else "."
+    )
 
 
 def _percent(value: float | None) -> str:
@@ -143,6 +168,8 @@ def page(
         lines += [f"## {name}", "", *markdown_table(mode["medians"]["by_class"]), ""]
         for label, table in _beside(mode):
             lines += [f"{label[0].upper()}{label[1:]}:", "", *markdown_table(table), ""]
+        for line in _harm(mode):
+            lines += [line, ""]
     lines += ["## Baselines", "", "On the same logs.", ""]
     for name, part in figures["baselines"].items():
         lines += [f"**{BASELINES[name]}**", "", *markdown_table(part["by_class"]), ""]

@@ -171,7 +171,7 @@ def record(validation: Validation, mode: str) -> dict[str, object]:
     """The figures of one mode as plain values: ``per_log``, ``medians``, ``worst``; errors in percent.
 
     ``beside``: by the names of `study.modes.BESIDE`, the medians of another road and of the mode on the same logs.
-    ``worse``: how far logs fell behind the shipped parameters by what the mode has seen, in points, the worst first.
+    ``worse``: by how many points logs are worse than as shipped by what the mode has seen, the worst first.
     """
     per_log = [_row(validation, each, mode) for each in validation.listed]
     keys = ("slug", "mape", "worst_pct", "worst_bytes", "reason")
@@ -188,6 +188,7 @@ def record(validation: Validation, mode: str) -> dict[str, object]:
         if theirs:
             listed = {r["slug"] for r in theirs}
             beside[name] = {
+                "per_log": [{"slug": r["slug"], "mape": r["mape"]} for r in theirs],
                 "theirs": medians(theirs),
                 "ours": medians([r for r in _healthy(per_log) if r["slug"] in listed]),
             }
