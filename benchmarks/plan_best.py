@@ -70,7 +70,7 @@ def main() -> int:
     for name in sys.argv[1:] or CASES:
         file = question(name)
         spec = file.plan
-        machine = machines(spec, Document("", {}), Path())[0]
+        machine = machines(spec, Document("", file.model_dump()), Path())[0]
         ranked = everything(machine, spec.framework)
         begun, answer = time.process_time(), PlanAnswer()
         simulate(spec, [(machine, r) for r in ranked], answer)
