@@ -29,8 +29,9 @@ _LATENCY_OF_PASS = 0.5
 when it has handed on those before (measured with 64 to 512 threads of V100 and A100, validation/evidence.md)."""
 
 BASE_NOT_IN_A_ROW = 0.25
-"""Part of a call's base that calls in a row do not take: a rank of a chain waits for no other to begin. Broadcasts of a
-few bytes take 5 us each of V100, 8 us of A100, less than launch and base of their all_reduce."""
+"""Part of a call's base that calls of LL and LL128 in a row do not take: a rank of a chain waits for no other to begin.
+Broadcasts of a few bytes take 5 us each of V100, 8 us of A100, less than launch and base of their all_reduce. Those of
+Simple do not show it (validation/evidence.md, "Broadcast and reduce")."""
 
 _CALLS = 24
 """Calls in a row after the half of which the time from one to the next is taken as that of all."""
