@@ -16,6 +16,7 @@ from commsim.nccl.environment import whole
 from commsim.nccl.machine import Machine, inside_name, nic_efficiency, nic_rates
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
+from commsim.nccl.protocols import LL, SIMPLE, WARP, Protocol
 from commsim.nccl.system import System
 from commsim.nccl.version import Version
 from commsim.nccl.view import view_of
@@ -27,6 +28,16 @@ _CHUNK_ONE_NODE = 512 << 10
 _CHUNK = 128 << 10
 _MOST_CHANNELS = 32
 _PARTS_SINCE = (2, 22, 0)
+_LINES = 16 << 10
+"""Bytes for each channel of a peer up to which it is sent by LL (NCCL_P2P_LL_THRESHOLD), over NVLink, PCIe and host
+memory. What goes to another node is Simple, unless NCCL_ALLOC_P2P_NET_LL_BUFFERS is set (src/transport/net.cc)."""
+
+_LINES_BY_USE_SINCE: Version = (2, 29, 0)
+"""From then on the channels in use count (as those of Simple), from 2.22 on all that a peer may have."""
+
+_RECEIVING_THREADS = 9 * WARP
+"""Of a block's 20 warps: a tenth sends, and one is left over (src/device/sendrecv.h)."""
+
 _PEERS_AT_ONCE = 8
 """Peers that one block serves side by side (NCCL_MAX_DEV_WORK_P2P_PER_BATCH of src/include/device.h): of several nodes
 those of one node start on the same channel (src/include/channel.h, ncclChannelComputeBase; now
@@ -44,12 +55,15 @@ _RATE_RATIO = 2
 one, where two carried 13.5 to 14.5 before."""
 
 
-def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> tuple[int, int]:
-    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan), and the bytes of the fullest.
+def peer_channels(
+    system: System, machine: Machine, nbytes: int, peers: int, version: Version
+) -> tuple[int, int, bool]:  # fmt: skip
+    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan), bytes of the fullest, and whether by LL.
 
     Sends start with few channels, so that all peers of a communicator would find room, and take more only where a
     channel's part grows large. Before 2.22 each part is filled with 2 MiB before another channel gets one: so do the
-    measured curves of that time, none of which states its version. The source of 2.14 to 2.21 cuts from 64 KiB on.
+    measured curves of that time, none of which states its version. The source of 2.14 to 2.21 cuts from 64 KiB on,
+    and has LL for parts of up to 16 KiB, which no curve of one node tells of.
     """
     alone = system.nodes == 1
     total, most = p2p_channels(
@@ -64,13 +78,16 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
     if version < _PARTS_SINCE:
         most = min(16, max(1, _MOST_CHANNELS // max(1, peers)) if alone else most)
         channels = max(1, min(most, ceil(nbytes / _PART_BEFORE_2_22)))
-        return channels, max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels))
-    chunk = _chunk(system, machine)
+        return channels, max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels)), False
+    lines = alone and version < _LINES_BY_USE_SINCE and nbytes <= most * _LINES
+    chunk = round(LL.step_bytes * LL.wire_factor) if lines else _chunk(system, machine)
     least, largest = (chunk // 8, _MOST_CHANNELS * chunk) if alone else (chunk // 2, chunk)
     channels = max(1, min(p2p_start(most, total, system.ranks), ceil(nbytes / least)))
     while channels < most and nbytes / channels > largest:
         channels *= 2
-    return channels, ceil(nbytes / channels)
+    if alone and version >= _LINES_BY_USE_SINCE:
+        lines = nbytes <= channels * _LINES
+    return channels, ceil(nbytes / channels), lines
 
 
 def _chunk(system: System, machine: Machine) -> int:
@@ -110,6 +127,7 @@ class Sends:
     remote: int
     channels: int  # of one peer
     part: int  # bytes of the fullest
+    protocol: Protocol
     together: int  # peers that one block serves side by side
     rail: float  # share of what a scatter sends to other nodes that its busiest NIC carries (`busiest_rail`)
 
@@ -165,16 +183,17 @@ def _sends(system: System, machine: Machine, collective: str, nbytes: int, versi
     n, ppn = system.ranks, system.ranks_per_node
     alone = collective == "send_recv"
     peers, each = (1, nbytes) if alone else (n - 1, nbytes / n)
-    channels, part = peer_channels(system, machine, ceil(each), peers, version)
+    channels, part, lines = peer_channels(system, machine, ceil(each), peers, version)
     local = min(peers, ppn - 1) if not alone or system.nodes == 1 else 0
     shared = collective == "all_to_all" and peers > local and ppn > 1 and version >= _PARTS_SINCE
     together = min(_PEERS_AT_ONCE, ppn) if shared else 1
-    return Sends(collective, each, local, peers - local, channels, part, together, rail)
+    return Sends(collective, each, local, peers - local, channels, part, LL if lines else SIMPLE, together, rail)
 
 
 def _blocks(parameters: Parameters, sends: Sends, version: Version, first: float) -> Iterator[Stretch]:
     """The thread blocks of a peer's channels, and these channels over the network."""
-    block = parameters.point_to_point.channel_rate
+    simple = sends.protocol.is_simple
+    block = parameters.point_to_point.channel_rate if simple else parameters.ll_rate(_RECEIVING_THREADS)
     across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
     rate = block if sends.local else min(block, across)
     yield max(sends.part / rate, sends.together * sends.part / block), "thread block", first
@@ -190,7 +209,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, sends: Sen
     """
     if not sends.local:
         return
-    share = float(getattr(parameters.efficiency, machine.intra_kind))
+    share = parameters.efficiency.inside(machine.intra_kind, sends.protocol) / sends.protocol.wire_factor
     link = machine.intra_bandwidth * share
     if machine.intra_kind == "nvlink_direct" and sends.collective == "send_recv":
         link /= max(1, system.ranks_per_node - 1)  # one neighbour, one bundle of the mesh
@@ -237,9 +256,9 @@ def _latency(
     p, network = parameters.point_to_point, parameters.network
     used = min(_MOST_CHANNELS, sends.channels * max(1, sends.local))
     latency = p.base + parameters.channel_cost_of(version) * (used - 1)
-    if sends.local and not sends.remote and version >= _PARTS_SINCE:
-        # Inside a node the receiver takes over the first chunk when all of it is written.
-        latency += min(sends.part, _chunk(system, machine)) / p.channel_rate
+    if sends.local and not sends.remote and version >= _PARTS_SINCE and sends.protocol.is_simple:
+        # Inside a node the receiver takes over the first chunk when all of it is written and fenced.
+        latency += min(sends.part, _chunk(system, machine)) / p.channel_rate + parameters.pause.Simple
     if sends.remote:
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"
