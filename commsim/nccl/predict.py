@@ -309,7 +309,8 @@ class Predictor:
         if self.options.mode == "single":
             return _Kernel(*chain_time(*machine, call, fill=True))
         kernel, busy, limit = chain_time(*machine, call, fill=False)
-        kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)  # all of it is added to every kernel
+        if not call.protocol.is_simple:  # all of its base is added to every kernel
+            kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)
         if self.options.iterations is not None:
             nodes = self.system.nodes
             shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5

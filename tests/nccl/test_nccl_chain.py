@@ -116,7 +116,20 @@ def test_calls_in_a_row_take_at_most_as_long_as_one_that_is_waited_for(
     env = {"NCCL_PROTO": protocol} if protocol else {}
     row, alone = (Predictor(topology, Options(VERSION, env, mode=mode)) for mode in ("back_to_back", "single"))
     for exponent in range(3, 34):
-        assert row.predict(collective, 1 << exponent).kernel_s <= alone.predict(collective, 1 << exponent).kernel_s
+        one, waited_for = (model.predict(collective, 1 << exponent).kernel_s for model in (row, alone))
+        assert one <= waited_for * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("protocol", "part"), [("LL", 0.75), ("LL128", 0.75), ("Simple", 1.0)])
+def test_calls_in_a_row_of_lines_take_a_part_of_the_base(protocol: str, part: float) -> None:
+    # One channel, which costs nothing beside the base; no hop between nodes.
+    options = Options(VERSION, {"NCCL_MAX_NCHANNELS": "1", "NCCL_PROTO": protocol}, iterations=None)
+    model = Predictor(load_preset("dgx-a100"), options)
+    split = model._split(1, 1 << 15, "broadcast", "ring", PROTOCOLS[protocol])
+    call = Call("broadcast", 1 << 15, "ring", PROTOCOLS[protocol], split, DEFAULT_BUFFER_BYTES)
+    chain = seconds(model, call, fill=False)
+    base = model.parameters.base.of(protocol)
+    assert model.predict("broadcast", 1 << 15).kernel_s - chain == pytest.approx(part * base)
 
 
 def prepared(

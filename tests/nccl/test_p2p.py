@@ -1,10 +1,10 @@
-"""Sends between nodes: which peers share a block, what the smallest messages cost, and who must flush."""
+"""Sends: by which protocol inside a node; between nodes which peers share a block, what is inline, and who flushes."""
 
 from __future__ import annotations
 
 import pytest
 
-from commsim.nccl.p2p import off_packs
+from commsim.nccl.p2p import off_packs, peer_channels
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
@@ -19,6 +19,52 @@ VERSION = (2, 22, 3)
 def test_all_to_all_over_two_nodes_as_measured(nbytes: int, measured: float) -> None:
     # validation/measured/sophia_dgxa100_n2x8_alltoall_r1_env1; 0.63 of 127 us without a shared block
     time = Predictor(load_preset("dgx-a100-hdr200", nodes=2), Options(VERSION)).predict("all_to_all", nbytes).time_s
+    assert time == pytest.approx(measured, rel=0.13)
+
+
+@pytest.mark.parametrize(
+    ("version", "nodes", "each", "expected"),
+    [
+        # Eight GPUs with 18 NVLinks have 32 channels, of which a peer may have all; it starts with 4. Parts of LL
+        # are of 8 KiB at least, those of Simple of 64. Up to 2.28 LL carries 32 * 16 KiB, later 16 KiB
+        # for a channel in use.
+        ((2, 28, 9), 1, 8 << 10, (1, 8 << 10, True)),
+        ((2, 28, 9), 1, 16 << 10, (2, 8 << 10, True)),
+        ((2, 28, 9), 1, 512 << 10, (4, 128 << 10, True)),
+        ((2, 28, 9), 1, 516 << 10, (4, 129 << 10, False)),
+        ((2, 29, 2), 1, 16 << 10, (1, 16 << 10, True)),
+        ((2, 29, 2), 1, 20 << 10, (1, 20 << 10, False)),
+        ((2, 29, 2), 1, 128 << 10, (2, 64 << 10, False)),
+        ((2, 28, 9), 2, 8 << 10, (1, 8 << 10, False)),  # a network has no buffers of LL for sends
+        ((2, 21, 5), 1, 8 << 10, (1, 8 << 10, False)),
+    ],
+)
+def test_small_sends_inside_a_node_go_by_ll(
+    version: tuple[int, int, int], nodes: int, each: int, expected: tuple[int, int, bool]
+) -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=nodes), Options(version))
+    by = peer_channels(model.system, model.machine, each, 8 * nodes - 1, version)
+    assert (by.channels, by.part, by.lines) == expected
+
+
+@pytest.mark.parametrize(("version", "each", "channels"), [((2, 28, 9), 512 << 10, 4), ((2, 29, 2), 32 << 10, 1)])
+def test_an_all_to_all_inside_a_node_by_hand(version: tuple[int, int, int], each: int, channels: int) -> None:
+    model = Predictor(load_preset("hgx-h100"), Options(version))
+    p, part = model.parameters, each / channels
+    if version < (2, 29, 0):
+        # 9 of 16 warps of LL: 9/16 of the bytes in 1/2 + 9/32 of a pass's time, 0.72 of the rate
+        sent = part / (0.72 * p.block_rate.LL)
+    else:
+        sent = 2 * part / p.point_to_point.channel_rate + p.pause.Simple
+    work = p.point_to_point.base + (7 * channels - 1) * p.channel_cost
+    assert model.predict("all_to_all", 8 * each).kernel_s == pytest.approx(work + sent + each / p.copy_rate)
+
+
+@pytest.mark.parametrize(("nbytes", "measured"), [(1 << 19, 13.8e-6), (1 << 20, 16.7e-6), (1 << 22, 34.8e-6)])
+def test_all_to_all_on_one_board_as_measured(nbytes: int, measured: float) -> None:
+    # validation/silicon/silicon_b200_sxm_x8_alltoall_half_2_27_5; 0.61 of 34.8 us by Simple
+    parameters = start_parameters("blackwell", "infiniband")
+    time = Predictor(load_preset("hgx-b200"), Options((2, 27, 5)), parameters).predict("all_to_all", nbytes).time_s
     assert time == pytest.approx(measured, rel=0.13)
 
 
