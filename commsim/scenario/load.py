@@ -23,7 +23,7 @@ from commsim.document import (
     read_text,
     try_validate,
 )
-from commsim.document.types import show, suggest
+from commsim.document.types import KeyFaults, show, suggest
 from commsim.errors import Fault, ScenarioError
 from commsim.scenario.nccl_env import unknown_names
 from commsim.scenario.schema import Scenario
@@ -162,10 +162,14 @@ def _exists(path: Path) -> bool:
 
 
 def scenario_warnings(scenario: Scenario) -> list[str]:
-    """What looks wrong and is no error: environment variables that NCCL does not read."""
-    notes = unknown_names(scenario.library.env)
-    at: KeyPath = ("library", "env")
-    return [str(scenario.document.fault((*at, k), note, at_key=True)) for k, note in notes.items()]
+    """What looks wrong and is no error: variables that NCCL does not read, a launch mode that changes nothing."""
+    library, document = scenario.library, scenario.document
+    notes: KeyFaults = [(("library", "env", name), note) for name, note in unknown_names(library.env).items()]
+    steps = [work.noun for work in scenario.workload if work.kind in ("trainings", "traces")]
+    if steps and library.launch_mode != type(library).model_fields["launch_mode"].default:
+        text = f"found {library.launch_mode}, which does not change {steps[0]}: there a process drives each GPU"
+        notes.append((("library", "launch_mode"), text))
+    return [str(document.fault(path, note, at_key=True)) for path, note in notes]
 
 
 def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
