@@ -143,12 +143,15 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     """Calibrate the compute of a training scenario with measured steps."""
     from commsim.accuracy.training import calibrate_from_rows
     from commsim.accuracy.training_rows import read_rows
+    from commsim.scenario.load import scenario_warnings
     from commsim.scenario.training import values_of
     from commsim.scenario.workload.training import TrainingWork
 
     items = [item.training for item in scenario.workload if isinstance(item, TrainingWork)]
     if not items:
         raise ScenarioError(f"{scenario.name!r} has no training item, expected one to calibrate with training steps")
+    for warning in scenario_warnings(scenario):
+        say(f"warning: {warning}", err=True)
     rows = [row for file in files for row in read_rows(file)]
     result = calibrate_from_rows(rows, values_of(items[0], scenario.base_dir))
     out.parent.mkdir(parents=True, exist_ok=True)

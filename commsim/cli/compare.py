@@ -54,6 +54,7 @@ def compare(
     from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
     from commsim.report.verdict import comparison_csv, verdict_dict, verdict_table
+    from commsim.scenario.fit import known_of
 
     predictions, measured = sort_files(_paths(files))
     folder = out or predictions[0].folder
@@ -74,6 +75,8 @@ def compare(
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
         print_json({"comparisons": comparisons})
         return
+    for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
+        typer.echo(f"# {known}")
     for line in compared.answer:
         typer.echo(line)
     for verdict, tried in compared.verdicts:

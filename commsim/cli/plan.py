@@ -36,6 +36,7 @@ def plan(
     from commsim.planner.question import read_plan
     from commsim.report.answers import Planned
     from commsim.report.plan_tables import counted, table
+    from commsim.scenario.fit import known_of
 
     path = find_scenario(file)
     question, document = read_plan(path, overrides or [])
@@ -78,6 +79,9 @@ def plan(
     if json_output:
         typer.echo(_json(planned))
     else:
+        for cluster in clusters:
+            if cluster.cluster.library.measured:
+                typer.echo(f"# {cluster.title}: {known_of(cluster.setting).words()}")
         for line in planned.answer:
             typer.echo(line)
         typer.echo("")
@@ -133,7 +137,8 @@ def _scenario(best: Configuration, spec: PlanSpec, name: str, folder: Path) -> s
     from commsim.scenario.load import plain_yaml
 
     document = scenario_of(best, spec, name)
-    for topology in (document["topology"], document.get("library", {}).get("measured_on", {})):
+    on = document.get("library", {}).get("measured_on", {})
+    for topology in (document["topology"], on.get("topology", {})):
         if "path" in topology:
             topology["path"] = os.path.relpath(topology["path"], folder)
     return plain_yaml(document)

@@ -42,6 +42,9 @@ version), machines of one kind by less, so that beyond it the number is of anoth
 STATED = 4.0
 """Curves that a number or two which a person states weigh as much as: they are taken at their word."""
 
+FARTHEST = 3.0
+"""Widths of its prior that a stated number moves a parameter by at most: beyond that it is of another machine."""
+
 LEAST_MOVED = 1e-3
 """Change of ln(value) from which on a number or two say something of a field."""
 
@@ -176,6 +179,10 @@ def adapt(model: CurveModel, curves: Sequence[Curve]) -> Calibration:
     OutOfReachError for numbers that the parameters come no nearer to than `OUT_OF_REACH` times.
     """
     fitted, measured = move_all(model, curves, trust=STATED), _measured(curves)
+    most = FARTHEST * np.sqrt(np.diag(model.fields.covariance))
+    if (np.abs(fitted.x - model.center) > most).any():
+        x = np.clip(fitted.x, model.center - most, model.center + most)
+        fitted = replace(fitted, x=x, seconds=model.times(x))
     calls = [(curve.collective, int(n)) for curve in curves for n in curve.size_bytes]
     misses = [
         (

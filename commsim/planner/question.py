@@ -13,6 +13,7 @@ from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
 from commsim.scenario.json_schema import schema_of
+from commsim.scenario.load import with_machine
 from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
 from commsim.topology.spec import TopologySpec
@@ -186,5 +187,14 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
     written = documents[0]
     if isinstance(written.data, dict) and "workload" in written.data and "plan" not in written.data:
         raise_faults([written.fault((), "found a scenario, expected a plan; commsim run FILE takes it")])
-    document = apply_overrides(written, overrides)
+    document = _with_machines(apply_overrides(_with_machines(written), overrides))
     return validate(PlanFile, document), document
+
+
+def _with_machines(document: Document) -> Document:
+    """`with_machine` of every cluster that is one."""
+    question = document.data.get("plan") if isinstance(document.data, dict) else None
+    clusters = question.get("clusters") if isinstance(question, dict) else None
+    for i in range(len(clusters) if isinstance(clusters, list) else 0):
+        document = with_machine(document, ("plan", "clusters", i))
+    return document

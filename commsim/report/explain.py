@@ -259,7 +259,8 @@ def _sureness(shown: Shown) -> list[Part]:
 
 
 def _provenance(result: Result) -> tuple[tuple[str, str], ...]:
-    parameters = dict.fromkeys(answer.parameters for answer in result.answers if answer.parameters)
+    known = result.provenance.get("known", "")
+    parameters = dict.fromkeys(text for text in (known, *(answer.parameters for answer in result.answers)) if text)
     return (
         ("commsim", result.provenance["commsim"]),
         ("scenario", f"{result.provenance.get('source') or 'made in code'}, hash {result.scenario_hash}"),

@@ -16,13 +16,12 @@ from commsim.fitting.models import CurveModel, GlooModel, NcclModel, unpredictab
 from commsim.fitting.planes import FieldPredictor
 from commsim.nccl.operation import Operation
 from commsim.nccl.predict import Options
-from commsim.scenario.setting import nccl_graphs
+from commsim.scenario.setting import MeasuredOn, Setting, nccl_graphs
 from commsim.topology.presets import load_topology
 from commsim.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from commsim.measure.records import Curve
-    from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
 FAR = 0.05
@@ -80,6 +79,7 @@ class _Question:
 
     key: str
     scenario: Setting = field(compare=False)
+    on: MeasuredOn = field(compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,23 +131,23 @@ def known_of(scenario: Setting) -> Known:
     ScenarioError, at each number, where they are out of reach.
     """
     library = scenario.library
-    on = library.measured_on or scenario.topology
-    key = [library.model_dump_json(exclude_unset=True), on.model_dump_json(), scenario.base_dir, scenario.graph_path()]
-    return _known(_Question("\n".join(map(str, [*key, scenario.mode])), scenario))
+    on = library.measured_on or MeasuredOn(topology=scenario.topology, library=library, mode=scenario.mode)
+    key = f"{scenario.base_dir}\n{on.model_dump_json(exclude_unset=True)}\n{sorted(library.measured.items())}"
+    return _known(_Question(key, scenario, on))
 
 
 @lru_cache(maxsize=16)
 def _known(question: _Question) -> Known:
-    scenario = question.scenario
-    library, document = scenario.library, scenario.document
-    topology = load_topology(library.measured_on or scenario.topology, scenario.base_dir)
-    at = ("library", "measured")
+    scenario, on = question.scenario, question.on
+    there = Setting.model_construct(name=scenario.name, topology=on.topology, library=on.library, mode=on.mode)
+    there._base_dir = scenario.base_dir
+    topology = load_topology(on.topology, scenario.base_dir)
     try:
-        return Known(topology, adapted(scenario, topology, dict(library.measured.items())))
+        return Known(topology, adapted(there, topology, dict(scenario.library.measured.items())))
     except OutOfReachError as error:
         raise ScenarioError([_fault(scenario, *miss) for miss in error.misses]) from None
     except CalibrationError as error:
-        raise document.error(at, str(error)) from None
+        raise scenario.document.error(("library", "measured"), str(error)) from None
 
 
 def _fault(scenario: Setting, collective: str, nbytes: int, text: str) -> Fault:

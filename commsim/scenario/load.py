@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from commsim.document import (
     read_text,
     try_validate,
 )
-from commsim.document.types import show, suggest
+from commsim.document.types import KeyFaults, show, suggest
 from commsim.errors import Fault, ScenarioError
 from commsim.scenario.nccl_env import unknown_names
 from commsim.scenario.schema import Scenario
@@ -80,27 +81,33 @@ def check_document(document: Document, base_dir: Path) -> tuple[Scenario | None,
     scenario, faults = try_validate(Scenario, document)
     if scenario is not None:
         scenario._document, scenario._base_dir = document, base_dir
-    return scenario, faults + _named_faults(document, base_dir)
+    faults += _named_faults(document, base_dir)
+    return scenario, [fault for fault in faults if not _doubled(fault, faults)]
 
 
-def with_machine(document: Document) -> Document:
-    """The document with the machine that `library.measured` is of, where it does not say: its own.
+def with_machine(document: Document, at: KeyPath = ()) -> Document:
+    """The document with what `library.measured` was measured on, where it does not say: what stands beside it.
 
-    So what changes the topology after that, an override or a point of a sweep, does not change what was measured.
+    So what changes the machine or the library after that, an override or a point of a sweep, does not change what was
+    measured. `at`: where topology and library are.
     """
-    data = document.data
-    library = data.get("library") if isinstance(data, dict) else None
-    if not isinstance(library, dict) or not library.get("measured") or "measured_on" in library:
+    data = copy.deepcopy(document.data)
+    block = reduce(lambda value, key: value[key], at, data)
+    library = block.get("library") if isinstance(block, dict) else None
+    if not isinstance(library, dict) or not library.get("measured"):
         return document
-    if "topology" not in data:
-        return document
-    on: KeyPath = ("library", "measured_on")
-    marks, keys = (
-        places | {(*on, *path[1:]): mark for path, mark in places.items() if path[:1] == ("topology",)}
-        for places in (document.marks, document.key_marks)
-    )
-    data = data | {"library": library | {"measured_on": copy.deepcopy(data["topology"])}}
-    return replace(document, data=data, marks=marks, key_marks=keys)
+    setup = {key: value for key, value in library.items() if key not in ("measured", "measured_on")}
+    beside = {"topology": block.get("topology"), "library": setup, "mode": block.get("mode", "back_to_back")}
+    on = library.get("measured_on") or {}
+    if isinstance(on, dict):
+        library["measured_on"] = {k: copy.deepcopy(v) for k, v in beside.items() if v is not None} | on
+    return replace(document, data=data)
+
+
+def _doubled(fault: Fault, faults: Sequence[Fault]) -> bool:
+    """Whether a fault only says of what numbers were measured on what another says of the scenario itself."""
+    of_copy = "library.measured_on." in fault.path
+    return of_copy and any(fault.message == other.message for other in faults if other.path != fault.path)
 
 
 def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
@@ -155,10 +162,14 @@ def _exists(path: Path) -> bool:
 
 
 def scenario_warnings(scenario: Scenario) -> list[str]:
-    """What looks wrong and is no error: environment variables that NCCL does not read."""
-    notes = unknown_names(scenario.library.env)
-    at: KeyPath = ("library", "env")
-    return [str(scenario.document.fault((*at, k), note, at_key=True)) for k, note in notes.items()]
+    """What looks wrong and is no error: variables that NCCL does not read, a launch mode that changes nothing."""
+    library, document = scenario.library, scenario.document
+    notes: KeyFaults = [(("library", "env", name), note) for name, note in unknown_names(library.env).items()]
+    steps = [work.noun for work in scenario.workload if work.kind in ("trainings", "traces")]
+    if steps and library.launch_mode != type(library).model_fields["launch_mode"].default:
+        text = f"found {library.launch_mode}, which does not change {steps[0]}: there a process drives each GPU"
+        notes.append((("library", "launch_mode"), text))
+    return [str(document.fault(path, note, at_key=True)) for path, note in notes]
 
 
 def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
@@ -179,9 +190,10 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
         plain["params"] = name(params)
     if (graph := scenario.graph_path()) is not None:
         plain["library"]["graph"] = name(graph)
-    for topology in (plain.get("topology"), plain["library"].get("measured_on")):
-        if isinstance(topology, dict) and isinstance(topology.get("path"), str):
-            topology["path"] = name(scenario.base_dir / topology["path"])
+    on = plain["library"].get("measured_on", {})
+    for block, key in ((plain["topology"], "path"), (on.get("topology", {}), "path"), (on.get("library", {}), "graph")):
+        if key in block:
+            block[key] = name(scenario.base_dir / block[key])
     for work, item in zip(scenario.workload, plain["workload"], strict=True):
         work.name_files(item, lambda file: name(scenario.base_dir / file))
     return plain

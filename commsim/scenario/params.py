@@ -14,12 +14,15 @@ units; what a fit could not determine keeps its shipped value and is not there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
 from commsim.document import Document, read_documents, validate
+from commsim.document.types import show
 from commsim.errors import Fault, ScenarioError
 from commsim.scenario.strict import Strict
 
@@ -38,6 +41,10 @@ RENAMED = {
     "efficiency.through_host": "network.through_host_efficiency",
 }
 """Names that files written before may hold, and what the same thing is called now (CHANGELOG.md)."""
+
+
+NEAR = 0.8
+"""Likeness (difflib) from which on another name is asked after: a slip, not a parameter that is gone."""
 
 
 class Band(Strict):
@@ -154,8 +161,10 @@ def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
         for group in groups:
             at = at.get(group) if isinstance(at, dict) else None  # type: ignore[assignment]
         if not isinstance(at, dict) or last not in at or isinstance(at[last], dict):
-            now = f"; it is {RENAMED[name]!r} now" if name in RENAMED else ""
-            faults.append(document.fault(("values", name), f"found the unknown parameter {name[:60]!r}{now}"))
+            text = (
+                f"found the parameter {show(name)}, which this version of commsim does not have{_instead(name, values)}"
+            )
+            faults.append(document.fault(("values", name), text, at_key=True))
         else:
             at[last] = fitted.value
     values["provenance"] = file.provenance
@@ -166,3 +175,19 @@ def with_values(shipped: M, file: ParamsFile, path: Path) -> M:
     if faults:
         raise ScenarioError(sorted(faults))
     return made
+
+
+def _instead(name: str, values: dict[str, Any]) -> str:
+    """What to write for an unknown name; empty where no name is near."""
+    if name in RENAMED:
+        return f"; it is {RENAMED[name]!r} now"
+    near = get_close_matches(name[:80], list(_paths(values)), n=1, cutoff=NEAR)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _paths(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from commsim.collectives.semantics import NcclTestsName
-from commsim.document import Document, failing, located, raise_faults
+from commsim.document import Document, located, raise_faults, refuse
 from commsim.document.types import KeyFaults, KeyPath, show
 from commsim.errors import Fault, TopologyError
 from commsim.files import slug
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 DEFAULT_NCCL_VERSION = "2.26.2"
+
+Mode = Literal["back_to_back", "single"]
 
 
 def _version(value: Any) -> Any:
@@ -59,7 +61,7 @@ def _known_numbers(numbers: dict[str, str]) -> dict[str, str]:
 KnownNumbers = Annotated[dict[str, str], AfterValidator(_known_numbers)]
 
 
-class Library(Strict):
+class LibrarySetup(Strict):
     """Who runs the collective: NCCL or gloo with their own choices, or ``none`` for a raw schedule."""
 
     name: Literal["nccl", "gloo", "none"] = Field(
@@ -96,22 +98,6 @@ class Library(Strict):
         description="with gloo: all nodes share the `cpu.cores` of one computer, as network namespaces do",
     )
 
-    measured: dict[NcclTestsName, KnownNumbers] = Field(
-        default_factory=dict,
-        description=(
-            "numbers that are known of the machine, taken by all of its ranks: by collective, a size, or `plateau` for "
-            "8 GiB, with its time or bus bandwidth, such as `{all_reduce: {8B: 23us, plateau: 361GB/s}}`; the "
-            "parameters are adapted to them"
-        ),
-    )
-    measured_on: TopologySpec | None = Field(
-        default=None,
-        description=(
-            "the machine that `measured` is of; left out: the scenario's as it stands beside `measured`, so that "
-            "overrides and the points of a sweep are other shapes of it"
-        ),
-    )
-
     @property
     def named_version(self) -> Version | None:
         """NCCL's version where the scenario names one."""
@@ -123,21 +109,55 @@ class Library(Strict):
         return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _env_makes_sense(self) -> Library:
+    def _env_makes_sense(self) -> LibrarySetup:
         faults: KeyFaults = [(("env", k), m) for k, m in value_faults(self.env).items()]
-        needs = dict.fromkeys(("version", "env", "graph", "launch_mode"), "nccl") | {"one_host": "gloo"}
-        needs["measured"] = "nccl or gloo"
+        needs = {"version": "nccl", "env": "nccl", "graph": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
         faults += [
-            ((key,), f"found {key} with library {self.name}, expected it only with library {libraries}")
-            for key, libraries in needs.items()
-            if self.name not in libraries.split(" or ")
+            ((key,), f"found {key} with library {self.name}, expected it only with library {library}")
+            for key, library in needs.items()
+            if library != self.name
             and key in self.model_fields_set
             and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
         ]
-        alone = self.measured_on is not None and not self.measured
-        faults += failing((alone, ("measured_on",), "found measured_on without measured, expected both"))
         if faults:
             raise located(*faults)
+        return self
+
+
+class MeasuredOn(Strict):
+    """What numbers were measured on: the machine, and how the library was set up there."""
+
+    topology: TopologySpec = Field(description="the machine")
+    library: LibrarySetup = Field(default_factory=LibrarySetup, description="its library, as in a scenario")
+    mode: Mode = Field(default="back_to_back", description="as in a scenario")
+
+
+class Library(LibrarySetup):
+    """A library, and what is known of its collectives on the machine."""
+
+    measured: dict[NcclTestsName, KnownNumbers] = Field(
+        default_factory=dict,
+        description=(
+            "numbers that are known of the machine, taken by all of its ranks: by collective, a size, or `plateau` for "
+            "8 GiB, with its time or bus bandwidth, such as `{all_reduce: {8B: 23us, plateau: 361GB/s}}`; the "
+            "parameters are adapted to them"
+        ),
+    )
+    measured_on: MeasuredOn | None = Field(
+        default=None,
+        description=(
+            "what `measured` is of; left out, or a part of it: the scenario as it stands where `measured` does, so "
+            "that overrides, the points of a sweep and what-ifs are other shapes of that machine"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _numbers_fit(self) -> Library:
+        none = f"found measured with library {self.name}, expected it only with library nccl or gloo"
+        refuse(
+            (self.measured and self.name == "none", ("measured",), none),
+            (self.measured_on and not self.measured, ("measured_on",), "found measured_on without measured"),
+        )
         return self
 
 
@@ -180,7 +200,7 @@ class Setting(Strict):
     variation: VariationSpec | None = Field(
         default=None, description="with library `none`: what differs from run to run and from rank to rank"
     )
-    mode: Literal["back_to_back", "single"] = Field(
+    mode: Mode = Field(
         default="back_to_back",
         description=(
             "`back_to_back`: calls follow each other, as in nccl-tests; `single`: one call that somebody waits "

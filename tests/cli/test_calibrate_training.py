@@ -63,3 +63,22 @@ def test_a_missing_file_of_values_is_a_fault_at_its_key(folder: Path) -> None:
     (scenario,) = load_scenarios(folder / "scenario.yaml", ["workload.0.training.params=none.yaml"])
     with pytest.raises(ScenarioError, match=r"training\.params.*no such file"):
         run(scenario)
+
+
+def test_a_launch_mode_that_changes_nothing_is_told(folder: Path) -> None:
+    """By `calibrate` and by `run`; a collective beside the step is launched as the mode says."""
+    words = ["calibrate", str(folder / "scenario.yaml"), str(folder / "steps.csv"), "-o", str(folder / "m.yaml")]
+    asked = "library={name: nccl, launch_mode: one_process}"
+    told = "warning: override 'library={name: nccl, launch_mode: one_process}' library.launch_mode: found one_process"
+    result = CliRunner().invoke(app, [*words, asked])
+    assert f"{told}, which does not change training" in result.stderr
+    assert "launch_mode" not in CliRunner().invoke(app, words).stderr
+    (scenario,) = load_scenarios(folder / "scenario.yaml", [asked])
+    assert [w for w in run(scenario).warnings if "launch_mode" in w] == [
+        f"{told.removeprefix('warning: ')}, which does not change training: there a process drives each GPU"
+    ]
+    (folder / "scenario.yaml").write_text(
+        "name: x\ntopology: {preset: dgx-a100}\nworkload: [{collective: all_reduce, sizes: 8 B}]\n"
+    )
+    (alone,) = load_scenarios(folder / "scenario.yaml", [asked])
+    assert not [w for w in run(alone).warnings if "launch_mode" in w]

@@ -12,6 +12,7 @@ from commsim.errors import ScenarioError
 from commsim.nccl.parameters import load_parameters
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.params import RENAMED, nccl_parameters, read_params, with_values
+from commsim.scenario.run import run
 from commsim.scenario.setting import build_topology
 
 
@@ -37,8 +38,25 @@ def test_unknown_names_and_wrong_units_are_told_together_each_at_its_place(tmp_p
         (6, "values.'block_rate.LL'.value"),
         (7, "values.copy_rate.value"),
     ]
-    assert "unknown parameter" in str(told.value)
+    assert "the parameter 'base.LX', which this version of commsim does not have; did you mean 'base.LL'?" in str(
+        told.value
+    )
     assert "3 us" in str(told.value)
+
+
+@pytest.mark.parametrize("gone", ["switch_hop", "launch.channel", "nothing.like.it"])
+def test_a_name_that_is_gone_is_refused_in_a_line_of_its_own(gone: str, tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(f"library: nccl\nprovenance: before\nvalues:\n  {gone}: {{value: 1 us}}\n")
+    (tmp_path / "s.yaml").write_text(
+        "name: x\ntopology: {preset: hgx-h100}\nparams: params.yaml\n"
+        "workload: [{collective: all_reduce, sizes: 1 KiB}]\n"
+    )
+    with pytest.raises(ScenarioError) as told:
+        run(load_scenarios(tmp_path / "s.yaml")[0])
+    (line,) = str(told.value).splitlines()
+    assert line.startswith(f"{path}:4:3 values.")
+    assert line.endswith(f"found the parameter {gone!r}, which this version of commsim does not have")
 
 
 @pytest.mark.parametrize(
