@@ -185,33 +185,27 @@ def p2p_time(
     byte (`off_packs`).
     """
     sends = _sends(system, machine, collective, nbytes, version, rail)
-    if not sends.protocol.is_simple:  # LL shifts what it loads, and loses next to nothing
+    simple = sends.protocol.is_simple
+    if not simple:  # LL shifts what it loads, and loses next to nothing
         off = 0.0
-    if off:
-        parameters = _bytewise(parameters)
+    slower = _PACK if off else 1
+    block = parameters.point_to_point.channel_rate / slower if simple else parameters.ll_rate(_RECEIVING_THREADS)
     first = 0.0
     if sends.together > 1:  # what a block hands over first takes it as long for all its peers, at both ends
         # From 1 MiB on NCCL hands over 128 KiB; what 16 A100 lose to the first ones does not grow there.
         chunk = _CHUNK // 4 if sends.each < _CHUNK else _CHUNK // 2  # src/enqueue.cc, addP2pToPlan
-        first = sends.together * min(sends.part, chunk) / parameters.point_to_point.channel_rate
+        first = sends.together * min(sends.part, chunk) / block
     stretches = [
-        *_blocks(parameters, sends, version, first, off),
+        *_blocks(parameters, sends, version, block, first, off),
         *_inside(system, machine, parameters, sends),
         *_between(system, machine, parameters, sends, first),
     ]
     busy, limit, ends = max(stretches, key=lambda one: (one[0] + one[2], one[1]))
-    latency = _latency(system, machine, parameters, sends, version) + ends
+    latency = _latency(system, machine, parameters, sends, version, block) + ends
     # Its own block of an all_to_all is copied while its blocks send nothing; beside a network it does not show.
     # 2 to 8 A100 take as long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793, 8 H100 at 367 and 960.
-    own = sends.each / parameters.copy_rate if sends.to_all and not sends.remote else 0.0
+    own = sends.each * slower / parameters.copy_rate if sends.to_all and not sends.remote else 0.0
     return latency + busy + own, busy, limit, sends.channels
-
-
-def _bytewise(parameters: Parameters) -> Parameters:
-    """Parameters of blocks that move single bytes."""
-    sends = parameters.point_to_point
-    sends = sends.model_copy(update={"channel_rate": sends.channel_rate / _PACK})
-    return parameters.model_copy(update={"point_to_point": sends, "copy_rate": parameters.copy_rate / _PACK})
 
 
 def _sends(system: System, machine: Machine, collective: str, nbytes: int, version: Version, rail: float) -> Sends:
@@ -234,14 +228,12 @@ def _sends(system: System, machine: Machine, collective: str, nbytes: int, versi
 
 
 def _blocks(
-    parameters: Parameters, sends: Sends, version: Version, first: float, off: float
-) -> Iterator[Stretch]:  # fmt: skip
+    parameters: Parameters, sends: Sends, version: Version, block: float, first: float, off: float
+) -> Iterator[Stretch]:
     """The thread blocks of a peer's channels, of all peers where they move bytes, and these channels over the network.
 
-    Of whole packs all blocks together move more than the links.
+    `block` is the bytes/s of one. Of whole packs all blocks together move more than the links.
     """
-    simple = sends.protocol.is_simple
-    block = parameters.point_to_point.channel_rate if simple else parameters.ll_rate(_RECEIVING_THREADS)
     across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
     rate = block if sends.local else min(block, across)
     yield max(sends.part / rate, sends.together * sends.part / block), "thread block", first
@@ -296,8 +288,8 @@ def _between(
 
 
 def _latency(
-    system: System, machine: Machine, parameters: Parameters, sends: Sends, version: Version
-) -> float:  # fmt: skip
+    system: System, machine: Machine, parameters: Parameters, sends: Sends, version: Version, block: float
+) -> float:
     """Seconds beside the bytes.
 
     Each channel has work to be handed to the kernel; that of remote peers lies in `Network.peer_cost`. A send to
@@ -307,9 +299,11 @@ def _latency(
     p, network = parameters.point_to_point, parameters.network
     used = min(_MOST_CHANNELS, sends.channels * max(1, sends.local))
     latency = p.base + parameters.channel_cost_of(version) * (used - 1)
-    if sends.local and not sends.remote and version >= _PARTS_SINCE and sends.protocol.is_simple:
+    if sends.local and not sends.remote and sends.protocol.is_simple:
         # Inside a node the receiver takes over the first chunk when all of it is written and fenced.
-        latency += min(sends.part, _chunk(system, machine)) / p.channel_rate + parameters.pause.Simple
+        latency += parameters.pause.Simple
+        if version >= _PARTS_SINCE:
+            latency += min(sends.part, _chunk(system, machine)) / block
     if sends.remote:
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"

@@ -128,3 +128,15 @@ def test_rows_that_no_field_touches_leave_the_center() -> None:
     none = np.zeros(2, np.int64)
     rows = Rows(none, np.ones(2), np.ones((1, 2)), np.zeros((1, 2, 1)))
     assert fit(rows, np.arange(2), np.ones(2), ONE, np.array([0.3])) == pytest.approx(0.3)
+
+
+def test_sends_byte_by_byte_note_the_rate_as_it_is() -> None:
+    # Four peers' parts of 1 MiB and 4 B go at a sixteenth of the rate, which is what the parameter says all the same.
+    predictor = _job(1)
+    predictor.parameters = p = load_parameters("hopper")
+    whole = predictor.predict("all_to_all", 4 << 20)
+    seen: dict[str, float] = {}
+    predictor.parameters = noting(p, seen)
+    assert predictor.predict("all_to_all", (4 << 20) + 16).kernel_s > 5 * whole.kernel_s
+    assert seen["point_to_point.channel_rate"] == p.point_to_point.channel_rate
+    assert seen["copy_rate"] == p.copy_rate
