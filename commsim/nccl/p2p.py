@@ -256,9 +256,11 @@ def _latency(
     p, network = parameters.point_to_point, parameters.network
     used = min(_MOST_CHANNELS, sends.channels * max(1, sends.local))
     latency = p.base + parameters.channel_cost_of(version) * (used - 1)
-    if sends.local and not sends.remote and version >= _PARTS_SINCE and sends.protocol.is_simple:
+    if sends.local and not sends.remote and sends.protocol.is_simple:
         # Inside a node the receiver takes over the first chunk when all of it is written and fenced.
-        latency += min(sends.part, _chunk(system, machine)) / p.channel_rate + parameters.pause.Simple
+        latency += parameters.pause.Simple
+        if version >= _PARTS_SINCE:
+            latency += min(sends.part, _chunk(system, machine)) / p.channel_rate
     if sends.remote:
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"
