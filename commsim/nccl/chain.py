@@ -24,13 +24,10 @@ from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
 from commsim.nccl.system import System
 
-_LATENCY_OF_PASS = 0.5
-"""Part of the time of a full block's pass of LL that a pass of fewer threads takes too: a thread takes its next 8 bytes
-when it has handed on those before (measured with 64 to 512 threads of V100 and A100, validation/evidence.md)."""
-
 BASE_NOT_IN_A_ROW = 0.25
-"""Part of a call's base that calls in a row do not take: a rank of a chain waits for no other to begin. Broadcasts of a
-few bytes take 5 us each of V100, 8 us of A100, less than launch and base of their all_reduce."""
+"""Part of a call's base that calls of LL and LL128 in a row do not take: a rank of a chain waits for no other to begin.
+Broadcasts of a few bytes take 5 us each of V100, 8 us of A100, less than launch and base of their all_reduce. Those of
+Simple do not show it (validation/evidence.md, "Broadcast and reduce")."""
 
 _CALLS = 24
 """Calls in a row after the half of which the time from one to the next is taken as that of all."""
@@ -71,7 +68,9 @@ def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) 
     hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
     unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(WARP)
     piece = min(unit, nbytes)
-    block = _block_rate(parameters, call)
+    block = parameters.block_rate.of(protocol.name)
+    if protocol.name == "LL":
+        block = parameters.ll_rate(call.split.threads)
     slowest, limit = (block, "thread block") if block < share.intra else (share.intra, share.intra_limit)
     handed = first = piece / slowest
     inside, across = hop + handed, 0.0
@@ -90,15 +89,6 @@ def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) 
             first = min(piece / line, nbytes / slowest)
     slots = call.buffer_bytes if protocol.is_simple else STEPS * protocol.step_bytes
     return _Flow(hop, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit)
-
-
-def _block_rate(parameters: Parameters, call: Call) -> float:
-    """Payload bytes/s that a thread block passes on, of LL with as many threads as the call has."""
-    rate, protocol = parameters.block_rate.of(call.protocol.name), call.protocol
-    if protocol.name != "LL":
-        return rate
-    part = min(1.0, call.split.threads / protocol.max_threads)
-    return rate * part / (_LATENCY_OF_PASS + (1 - _LATENCY_OF_PASS) * part)
 
 
 def _ways(system: System, call: Call, flow: _Flow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

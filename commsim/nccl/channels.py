@@ -8,7 +8,7 @@ from math import ceil
 from commsim.collectives.semantics import RING_PASSES
 from commsim.nccl.environment import whole
 from commsim.nccl.protocols import LL, Protocol
-from commsim.nccl.version import Version, newest
+from commsim.nccl.version import NEWEST, Version, newest
 
 CONTINUOUS_SINCE: Version = (2, 22, 0)
 """From 2.22 channels are cut at byte cells and carry at least so much traffic each (`_LEAST_TRAFFIC`)."""
@@ -164,3 +164,4 @@ class Call:
     split: Split
     buffer_bytes: int
     exact: bool = False  # `nbytes` are those of a real call, not what a benchmark rounds
+    version: Version = NEWEST

@@ -72,6 +72,7 @@ class RingPlan:
     chunk_s: float = 0.0  # the same by a chunk, whatever its slices
     side_by_side: int = 0  # LL, LL128: bytes that the warps of a block handle at once, so that they are ready together
     pass_share: float = 1.0  # of the time of such a pass, until when it is all written
+    whole_passes: bool = False  # LL: a block takes as long for a last pass of a chunk as for a full one
     crossing: Crossing | None = None
     block_rate: float = inf  # at which a thread block copies, whatever the links carry
     drain_s: Float64 | float = 0.0  # until what a rank's block reads last, in a full pass, is back
@@ -106,10 +107,18 @@ class RingPlan:
             fill = np.full(self.ranks, loop.slice_bytes / self.block_rate)
         return np.asarray(hop + np.where(self.crossing.at, late + fill, together))
 
+    def bytes_of(self, loop: Loop) -> Float64:
+        """Seconds for which a slice holds each hop by its bytes, of several passes of LL by whole ones, (ranks,)."""
+        link, chunk = loop.slice_bytes / self.rate, loop.slices * loop.slice_bytes
+        if not self.whole_passes or chunk <= self.side_by_side:
+            return link
+        passes = ceil(chunk / self.side_by_side) / loop.slices
+        return np.maximum(link, passes * self.side_by_side / self.block_rate)
+
     def service_of(self, loop: Loop) -> Float64:
         """Seconds for which a slice holds each hop, by its bytes and hand-over or by its message, (ranks,)."""
         full = min(1.0, loop.slice_bytes / self.pass_bytes)
-        service = loop.slice_bytes / self.rate + self.slice_s + self.drain_s * full + self.chunk_s / loop.slices
+        service = self.bytes_of(loop) + self.slice_s + self.drain_s * full + self.chunk_s / loop.slices
         if self.crossing is None:
             return service
         messages = self.crossing.messages_of(loop.slices)
@@ -246,6 +255,7 @@ def lower_ring(system: System, machine: Machine, parameters: Parameters, call: C
         chunk_s=0.0 if protocol.is_simple else pause,
         side_by_side=0 if protocol.is_simple else protocol.pass_bytes(call.split.threads),
         pass_share=parameters.pass_share,
+        whole_passes=protocol.name == "LL",
         crossing=crossing_of(machine, parameters, call, across) if system.nodes > 1 else None,
         block_rate=parameters.block_rate.of(protocol.name),
         drain_s=np.where(across, 0.0, parameters.drain) if protocol.is_simple and _reads(system) else 0.0,

@@ -1,7 +1,9 @@
 """NVLS and NVLSTree: the NVSwitch reduces and multicasts, a head per GPU, in rounds of chunks (src/transport/nvls.cc).
 
 A reduction in the switch moves (1 + 1/heads) bytes per byte of the call over a head's links: it serves the loads of
-every head and stores its own result once.
+every head and stores its own result once. An all_gather only stores (every GPU takes in the whole array, its own part
+too), a reduce_scatter only loads (every GPU gives it out): once over the links either way (src/device/all_gather.h,
+reduce_scatter.h). No curve shows either; rounds and shares of the rate are those of the reduction.
 
 What a round costs beside its bytes shrinks with the chunk only up to 128 KiB, from where on the links are what limits
 (ps a byte of H100 and B200 by chunks: validation/evidence.md).

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
+from typing import NamedTuple
 
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
 from commsim.nccl.machine import Machine, inside_name, nic_efficiency, nic_rates
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
+from commsim.nccl.protocols import LL, SIMPLE, WARP, Protocol
 from commsim.nccl.system import System
 from commsim.nccl.version import Version
 from commsim.nccl.view import view_of
@@ -27,6 +29,16 @@ _CHUNK_ONE_NODE = 512 << 10
 _CHUNK = 128 << 10
 _MOST_CHANNELS = 32
 _PARTS_SINCE = (2, 22, 0)
+_LINES = 16 << 10
+"""Bytes for each channel of a peer up to which it is sent by LL (NCCL_P2P_LL_THRESHOLD), over NVLink, PCIe and host
+memory. What goes to another node is Simple, unless NCCL_ALLOC_P2P_NET_LL_BUFFERS is set (src/transport/net.cc)."""
+
+_LINES_BY_USE_SINCE: Version = (2, 29, 0)
+"""From then on the channels in use count (as those of Simple), from 2.22 on all that a peer may have."""
+
+_RECEIVING_THREADS = 9 * WARP
+"""Of a block's 20 warps: a tenth sends, and one is left over (src/device/sendrecv.h)."""
+
 _PEERS_AT_ONCE = 8
 """Peers that one block serves side by side (NCCL_MAX_DEV_WORK_P2P_PER_BATCH of src/include/device.h): of several nodes
 those of one node start on the same channel (src/include/channel.h, ncclChannelComputeBase; now
@@ -43,13 +55,40 @@ _RATE_RATIO = 2
 (src/graph/paths.cc, P2P_PER_CHANNEL_NET_BW). Sends of H100 and B200: 24.9 GB/s over two channels, 15.2 and 14.7 over
 one, where two carried 13.5 to 14.5 before."""
 
+_PACK = 16
+"""Bytes that a thread moves at once where all ends lie on as many (src/device/common_kernel.h, reduceCopy).
 
-def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> tuple[int, int]:
-    """Channels that carry one peer's `nbytes` (src/enqueue.cc, addP2pToPlan), and the bytes of the fullest.
+Sends are single bytes to NCCL, and so it moves them elsewhere (src/device/sendrecv.h). A ring's elements of four bytes,
+a quarter of a pack, go at 0.24 of a block's rate (`commsim.nccl.lower`).
+"""
+
+
+def off_packs(collective: str, nbytes: int, ranks: int) -> float:
+    """Share of a rank's peers whose parts do not begin on a pack, of a call of `nbytes` (see `p2p_time`).
+
+    The part of peer k begins after k parts, that of the only peer of a send_recv where the buffer does.
+    """
+    if collective == "send_recv" or nbytes % ranks:
+        return 0.0
+    return 1 - gcd(nbytes // ranks, _PACK) / _PACK
+
+
+class PeerChannels(NamedTuple):
+    """What carries the bytes of one peer: its channels, bytes of the fullest, channels of all peers, whether by LL."""
+
+    channels: int
+    part: int
+    every: int
+    lines: bool
+
+
+def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, version: Version) -> PeerChannels:
+    """The channels of one peer's `nbytes` (src/enqueue.cc, addP2pToPlan).
 
     Sends start with few channels, so that all peers of a communicator would find room, and take more only where a
     channel's part grows large. Before 2.22 each part is filled with 2 MiB before another channel gets one: so do the
-    measured curves of that time, none of which states its version. The source of 2.14 to 2.21 cuts from 64 KiB on.
+    measured curves of that time, none of which states its version. The source of 2.14 to 2.21 cuts from 64 KiB on,
+    and has LL for parts of up to 16 KiB, which no curve of one node tells of.
     """
     alone = system.nodes == 1
     total, most = p2p_channels(
@@ -64,13 +103,17 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
     if version < _PARTS_SINCE:
         most = min(16, max(1, _MOST_CHANNELS // max(1, peers)) if alone else most)
         channels = max(1, min(most, ceil(nbytes / _PART_BEFORE_2_22)))
-        return channels, max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels))
-    chunk = _chunk(system, machine)
+        part = max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels))
+        return PeerChannels(channels, part, total, lines=False)
+    lines = alone and version < _LINES_BY_USE_SINCE and nbytes <= most * _LINES
+    chunk = round(LL.step_bytes * LL.wire_factor) if lines else _chunk(system, machine)
     least, largest = (chunk // 8, _MOST_CHANNELS * chunk) if alone else (chunk // 2, chunk)
     channels = max(1, min(p2p_start(most, total, system.ranks), ceil(nbytes / least)))
     while channels < most and nbytes / channels > largest:
         channels *= 2
-    return channels, ceil(nbytes / channels)
+    if alone and version >= _LINES_BY_USE_SINCE:
+        lines = nbytes <= channels * _LINES
+    return PeerChannels(channels, ceil(nbytes / channels), total, lines)
 
 
 def _chunk(system: System, machine: Machine) -> int:
@@ -110,6 +153,8 @@ class Sends:
     remote: int
     channels: int  # of one peer
     part: int  # bytes of the fullest
+    every: int  # channels of all peers together
+    protocol: Protocol
     together: int  # peers that one block serves side by side
     rail: float  # share of what a scatter sends to other nodes that its busiest NIC carries (`busiest_rail`)
 
@@ -131,20 +176,26 @@ def p2p_time(
     nbytes: int,
     version: Version,
     rail: float = 1.0,
+    off: float = 0.0,
 ) -> tuple[float, float, str, int]:
     """Seconds of the kernel, the bandwidth part of them, what limits it, and the channels per peer.
 
     `nbytes` is the nccl-tests size: what one rank sends to all peers together, or to its one peer. `rail` is the share
-    of a scatter that the busiest NIC carries (`busiest_rail`).
+    of a scatter that the busiest NIC carries (`busiest_rail`), `off` that of the peers whose parts are moved byte by
+    byte (`off_packs`).
     """
     sends = _sends(system, machine, collective, nbytes, version, rail)
+    if not sends.protocol.is_simple:  # LL shifts what it loads, and loses next to nothing
+        off = 0.0
+    if off:
+        parameters = _bytewise(parameters)
     first = 0.0
     if sends.together > 1:  # what a block hands over first takes it as long for all its peers, at both ends
         # From 1 MiB on NCCL hands over 128 KiB; what 16 A100 lose to the first ones does not grow there.
         chunk = _CHUNK // 4 if sends.each < _CHUNK else _CHUNK // 2  # src/enqueue.cc, addP2pToPlan
         first = sends.together * min(sends.part, chunk) / parameters.point_to_point.channel_rate
     stretches = [
-        *_blocks(parameters, sends, version, first),
+        *_blocks(parameters, sends, version, first, off),
         *_inside(system, machine, parameters, sends),
         *_between(system, machine, parameters, sends, first),
     ]
@@ -156,6 +207,13 @@ def p2p_time(
     return latency + busy + own, busy, limit, sends.channels
 
 
+def _bytewise(parameters: Parameters) -> Parameters:
+    """Parameters of blocks that move single bytes."""
+    sends = parameters.point_to_point
+    sends = sends.model_copy(update={"channel_rate": sends.channel_rate / _PACK})
+    return parameters.model_copy(update={"point_to_point": sends, "copy_rate": parameters.copy_rate / _PACK})
+
+
 def _sends(system: System, machine: Machine, collective: str, nbytes: int, version: Version, rail: float) -> Sends:
     """What a rank sends.
 
@@ -165,19 +223,31 @@ def _sends(system: System, machine: Machine, collective: str, nbytes: int, versi
     n, ppn = system.ranks, system.ranks_per_node
     alone = collective == "send_recv"
     peers, each = (1, nbytes) if alone else (n - 1, nbytes / n)
-    channels, part = peer_channels(system, machine, ceil(each), peers, version)
+    sent_by = peer_channels(system, machine, ceil(each), peers, version)
     local = min(peers, ppn - 1) if not alone or system.nodes == 1 else 0
     shared = collective == "all_to_all" and peers > local and ppn > 1 and version >= _PARTS_SINCE
     together = min(_PEERS_AT_ONCE, ppn) if shared else 1
-    return Sends(collective, each, local, peers - local, channels, part, together, rail)
+    protocol = LL if sent_by.lines else SIMPLE
+    return Sends(
+        collective, each, local, peers - local, sent_by.channels, sent_by.part, sent_by.every, protocol, together, rail
+    )
 
 
-def _blocks(parameters: Parameters, sends: Sends, version: Version, first: float) -> Iterator[Stretch]:
-    """The thread blocks of a peer's channels, and these channels over the network."""
-    block = parameters.point_to_point.channel_rate
+def _blocks(
+    parameters: Parameters, sends: Sends, version: Version, first: float, off: float
+) -> Iterator[Stretch]:  # fmt: skip
+    """The thread blocks of a peer's channels, of all peers where they move bytes, and these channels over the network.
+
+    Of whole packs all blocks together move more than the links.
+    """
+    simple = sends.protocol.is_simple
+    block = parameters.point_to_point.channel_rate if simple else parameters.ll_rate(_RECEIVING_THREADS)
     across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
     rate = block if sends.local else min(block, across)
     yield max(sends.part / rate, sends.together * sends.part / block), "thread block", first
+    if off:
+        moved = (sends.local + sends.remote) * sends.each * (off + (1 - off) / _PACK)
+        yield moved / (sends.every * block), "thread block", first
     if sends.remote and sends.local:
         yield sends.part / across, "network channel", 2 * first
 
@@ -190,7 +260,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, sends: Sen
     """
     if not sends.local:
         return
-    share = float(getattr(parameters.efficiency, machine.intra_kind))
+    share = parameters.efficiency.inside(machine.intra_kind, sends.protocol) / sends.protocol.wire_factor
     link = machine.intra_bandwidth * share
     if machine.intra_kind == "nvlink_direct" and sends.collective == "send_recv":
         link /= max(1, system.ranks_per_node - 1)  # one neighbour, one bundle of the mesh
@@ -237,9 +307,9 @@ def _latency(
     p, network = parameters.point_to_point, parameters.network
     used = min(_MOST_CHANNELS, sends.channels * max(1, sends.local))
     latency = p.base + parameters.channel_cost_of(version) * (used - 1)
-    if sends.local and not sends.remote and version >= _PARTS_SINCE:
-        # Inside a node the receiver takes over the first chunk when all of it is written.
-        latency += min(sends.part, _chunk(system, machine)) / p.channel_rate
+    if sends.local and not sends.remote and version >= _PARTS_SINCE and sends.protocol.is_simple:
+        # Inside a node the receiver takes over the first chunk when all of it is written and fenced.
+        latency += min(sends.part, _chunk(system, machine)) / p.channel_rate + parameters.pause.Simple
     if sends.remote:
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from commsim.document import read_documents, validate
 from commsim.errors import TopologyError
 from commsim.fields import Bandwidth, Bytes, Seconds
-from commsim.nccl.protocols import Protocol
+from commsim.nccl.protocols import LL, Protocol
 from commsim.topology.graph import Topology
 
 GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
@@ -33,6 +33,10 @@ MATCH_MODE = "FI_CXI_RX_MATCH_MODE"
 MATCHED_BY_NIC = 8
 """Nodes up to which a NIC of Slingshot is taken to match messages where nothing says so: left to it, all_gather and
 all_to_all of Polaris take 0.3 to 0.7 of the processor's time over 2 and 8 nodes, and as long over 256."""
+
+_LATENCY_OF_PASS = 0.5
+"""Part of the time of a full block's pass of LL that a pass of fewer threads takes too: a thread takes its next 8 bytes
+when it has handed on those before (measured with 64 to 512 threads of V100 and A100, validation/evidence.md)."""
 
 _FOLDER = Path(__file__).parent
 
@@ -173,6 +177,11 @@ class Parameters(Frozen):
     def channel_cost_of(self, version: tuple[int, int, int]) -> float:
         """Seconds for each channel after the first, for an NCCL version."""
         return float(self.channel_cost if version >= ONE_QUEUE_SINCE else self.channel_cost_before_2_14)
+
+    def ll_rate(self, threads: int) -> float:
+        """Payload bytes/s that so many threads of a block pass on of LL."""
+        part = min(1.0, threads / LL.max_threads)
+        return float(self.block_rate.LL) * part / (_LATENCY_OF_PASS + (1 - _LATENCY_OF_PASS) * part)
 
     def hop_inside(self, hops: HopTimes, kind: str, protocol: str) -> float:
         """Seconds of a hop inside a node over links of a kind (`Efficiency.inside`), for a protocol name.

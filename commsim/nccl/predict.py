@@ -221,7 +221,8 @@ class Predictor:
         protocol = PROTOCOLS[name]
         limit = self.options.channels or self.system.coll_channels
         parts = self._split(limit, nbytes, collective, algorithm, protocol)
-        call = Call(collective, nbytes, algorithm, protocol, parts, self._buffer_bytes(), self.options.exact)
+        buffer, exact = self._buffer_bytes(), self.options.exact
+        call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
@@ -263,8 +264,11 @@ class Predictor:
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
         rail = self._busiest_rail if collective == "scatter" else 1.0
+        off = p2p.off_packs(collective, nbytes, self.system.ranks) if self.options.exact else 0.0
+        if off:
+            self._warn(f"{collective}: sizes of which a peer has no multiple of 16 B are moved byte by byte, slowly")
         seconds, busy, limit, channels = p2p.p2p_time(
-            self.system, self.machine, self.parameters, collective, nbytes, self.version, rail
+            self.system, self.machine, self.parameters, collective, nbytes, self.version, rail, off
         )
         kernel = self._across(collective, nbytes, _Kernel(seconds, busy, limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
@@ -305,7 +309,8 @@ class Predictor:
         if self.options.mode == "single":
             return _Kernel(*chain_time(*machine, call, fill=True))
         kernel, busy, limit = chain_time(*machine, call, fill=False)
-        kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)  # all of it is added to every kernel
+        if not call.protocol.is_simple:  # all of its base is added to every kernel
+            kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)
         if self.options.iterations is not None:
             nodes = self.system.nodes
             shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5

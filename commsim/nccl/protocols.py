@@ -13,6 +13,7 @@ from math import floor, log2
 
 from commsim.collectives.semantics import CHAINED
 from commsim.nccl.system import System
+from commsim.nccl.version import NEWEST, Version
 
 WARP = 32
 """Threads that run together."""
@@ -63,6 +64,9 @@ MIN_SLICE_BYTES = SIMPLE.step_bytes // 32
 
 KIB = 1024
 
+_WHOLE_TREE_CHUNKS_SINCE: Version = (2, 20, 0)
+"""Before, a tree's chunks of Simple were cut until enough of them filled the way up (src/enqueue.cc)."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -78,7 +82,13 @@ def step_bytes(protocol: Protocol, buffer_bytes: int) -> int:
 
 
 def chunk_bytes(
-    system: System, collective: str, algorithm: str, protocol: Protocol, part: Part, buffer_bytes: int
+    system: System,
+    collective: str,
+    algorithm: str,
+    protocol: Protocol,
+    part: Part,
+    buffer_bytes: int,
+    version: Version = NEWEST,
 ) -> int:
     """Bytes of a chunk; a multiple of the protocol's grain, at least one grain."""
     step = step_bytes(protocol, buffer_bytes)
@@ -87,6 +97,9 @@ def chunk_bytes(
         chunk = step * RING_CHUNK_STEPS
     elif algorithm == "tree" and protocol.name == "LL128":
         chunk = _tree_ll128(system, part.nbytes, step)
+    elif algorithm == "tree" and protocol.is_simple and version < _WHOLE_TREE_CHUNKS_SINCE:
+        depth = system.ranks_per_node - 1 + floor(log2(system.nodes))  # src/graph/connect.cc
+        chunk = _cut_by_depth(part.nbytes / part.channels, step, depth, ((8, 128), (4, 64), (1, 32)))
     elif algorithm == "nvls":
         chunk = _nvls(system, part, step)
     elif algorithm == "nvls_tree":
@@ -96,11 +109,12 @@ def chunk_bytes(
         while chunk * part.channels * rounds > part.nbytes and chunk > 64 * KIB:
             chunk //= 2
     elif algorithm == "collnet_direct":
-        chunk = _collnet(part.nbytes / max(1, part.channels * heads(system)), step, 2, ((64, 128), (8, 64), (8, 32)))
+        share = part.nbytes / max(1, part.channels * heads(system))
+        chunk = _cut_by_depth(share, step, 2, ((64, 128), (8, 64), (8, 32)))
     elif algorithm == "collnet_chain":
         depth = system.ranks_per_node
         rules = ((64, 128), (8, 64), (1, 32))
-        chunk = _collnet(part.nbytes / max(1, part.channels), min(256 * KIB, step), depth, rules)
+        chunk = _cut_by_depth(part.nbytes / max(1, part.channels), min(256 * KIB, step), depth, rules)
     return max(protocol.grain_bytes, chunk // protocol.grain_bytes * protocol.grain_bytes)
 
 
@@ -144,7 +158,8 @@ def _cut(system: System, part: Part, chunk: int, rules: tuple[tuple[int, int], .
     return chunk
 
 
-def _collnet(share: float, chunk: int, depth: int, rules: tuple[tuple[int, int], ...]) -> int:
+def _cut_by_depth(share: float, chunk: int, depth: int, rules: tuple[tuple[int, int], ...]) -> int:
+    """A chunk halved while a share holds fewer than so many times the depth of them, down to so many KiB."""
     for factor, least in rules:
         while share / chunk < depth * factor and chunk > least * KIB:
             chunk //= 2

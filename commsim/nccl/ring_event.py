@@ -80,7 +80,8 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     order, ops = np.argsort(before, kind="stable"), 2 * rows + kept.size
     nowhere = np.full(rows, n)
     held = plan.slice_s + plan.chunk_s + np.max(plan.drain_s)
-    if plan.crossing is None and held == 0.0 and plan.staging_rate == np.inf and not kept.size:
+    by_bytes = plan.crossing is None and held == 0.0 and not plan.whole_passes
+    if by_bytes and plan.staging_rate == np.inf and not kept.size:
         nbytes, rate = np.concatenate([schedule.payload_bytes(), np.zeros(rows, np.int64)]), plan.rate
     else:  # a slice or a message may take longer than its bytes: whole units of time stand for them
         seconds = np.concatenate([service_s, np.zeros(rows), keep_s[kept]])

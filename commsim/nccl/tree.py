@@ -28,7 +28,7 @@ from commsim.nccl.lower import tree_share
 from commsim.nccl.machine import Machine, intra_bandwidth, nic_efficiency, node_rate
 from commsim.nccl.messages import message_turn, network_hop
 from commsim.nccl.parameters import Parameters
-from commsim.nccl.protocols import WARP, Part, chunk_bytes, step_bytes
+from commsim.nccl.protocols import WARP, Part, chunk_bytes
 from commsim.nccl.system import System
 from commsim.topology.graph import RouteTable, Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind
@@ -39,10 +39,15 @@ Int32 = npt.NDArray[np.int32]
 _PAIR = 2
 
 
-def piece_bytes(call: Call) -> int:
-    """What the rows move: Simple a whole chunk, never shrunk (src/enqueue.cc), LL and LL128 what a warp handles."""
-    simple = call.protocol.is_simple
-    return step_bytes(call.protocol, call.buffer_bytes) if simple else call.protocol.pass_bytes(WARP)
+def tree_chunk(system: System, call: Call) -> int:
+    """Bytes of a chunk of a tree's channel, of which all have as much as the fullest."""
+    part = Part(call.split.channel_bytes)
+    return chunk_bytes(system, "all_reduce", "tree", call.protocol, part, call.buffer_bytes, call.version)
+
+
+def piece_bytes(system: System, call: Call) -> int:
+    """What the rows move: Simple a whole chunk, LL and LL128 what a warp handles."""
+    return tree_chunk(system, call) if call.protocol.is_simple else call.protocol.pass_bytes(WARP)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +76,7 @@ class TreeTimer:
         """Seconds of the call, the busiest link's part of them, that link's kind, and the level of the engine."""
         if call.nbytes == 0:
             return 0.0, 0.0, "latency", "event"
-        piece, nbytes = piece_bytes(call), call.split.channel_bytes
+        piece, nbytes = piece_bytes(self.system, call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
         if pieces <= 3 * self._coarse:
             return (*self._run(parameters, call, nbytes, pieces), "event")
@@ -102,8 +107,7 @@ class TreeTimer:
             share = intra_bandwidth(machine, parameters, call.protocol) / (2 * call.split.channels)
             block = min(block, share / call.protocol.wire_factor)
         # Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has.
-        chunk = chunk_bytes(self.system, "all_reduce", "tree", call.protocol, Part(nbytes), call.buffer_bytes)
-        message = max(1, min(chunk, nbytes))
+        message = max(1, min(tree_chunk(self.system, call), nbytes))
         # As in a ring, a block waits beside the bytes of what it handles at once, here a chunk of any protocol; the
         # first chunk's wait lies in the base.
         block = nbytes / (nbytes / block + (nbytes / message - 1) * parameters.pause.of(name))
@@ -178,7 +182,8 @@ class TreeTimer:
             bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, node), bandwidth)
         if self.machine.intra_kind == "nvlink_direct":
             # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
-            mesh = tree_share(self.system, self.machine, parameters, call, ceil(nbytes / piece_bytes(call)))
+            pieces = ceil(nbytes / piece_bytes(self.system, call))
+            mesh = tree_share(self.system, self.machine, parameters, call, pieces)
             bandwidth = np.where(kind == LinkKind.NVLINK, mesh * max(_PAIR, call.split.channels), bandwidth)
         share = bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor
         more = nbytes / message - 1  # messages after the first, whose turn is in the hop

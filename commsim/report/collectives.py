@@ -131,7 +131,8 @@ class CollectivesView(View[Item]):
         return [*parts, Text(text)]
 
     def words(self, answer: Item) -> list[str]:
-        return [line] if (line := stretches(answer)) else []
+        note = falls_note(answer)
+        return [line for line in (stretches(answer), note and f"{answer.collective}: {note}.") if line]
 
     def read(self, records: list[dict[str, Any]], document: dict[str, Any], folder: Path | None) -> list[Item]:
         from commsim.report.saved import read_items

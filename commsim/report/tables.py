@@ -86,26 +86,34 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
 _FALL = 0.01
 """Smallest part of its time by which a larger message must be quicker to be worth a word."""
 
+_DIP = 0.1
+"""The same of its bandwidth, by which it must be lower."""
+
 _MOST_FALLS = 3
 
 
 def falls_note(item: Item) -> str:
-    """Where a larger message takes less time since the library chooses otherwise for it; empty where none does."""
+    """Where a larger message takes less time, or has less bandwidth, since the library chooses otherwise for it.
+
+    Empty where none does.
+    """
     if item.library == "none":  # nobody chooses, or we do, by the times themselves
         return ""
-    changes = [
-        f"{format_bytes(after.size_bytes)} ({_choice(before)}, then {_choice(after)})"
-        for before, after in pairwise(item.rows)
-        if after.time_s < (1 - _FALL) * before.time_s and _choice(before) != _choice(after)
-    ]
-    if not changes:
+    changed = [(a, b) for a, b in pairwise(item.rows) if _choice(a) != _choice(b)]
+    quicker = [(a, b) for a, b in changed if b.time_s < (1 - _FALL) * a.time_s]
+    dips = [(a, b) for a, b in changed if b.size_bytes / b.time_s < (1 - _DIP) * a.size_bytes / a.time_s]
+    falls = (("time", quicker), ("bandwidth", dips))
+    parts = [f"the {what} falls at {_places(pairs)}" for what, pairs in falls if pairs]
+    if not parts:
         return ""
     name = item.library.upper() if item.library == "nccl" else item.library
-    more = f" and at {len(changes) - _MOST_FALLS} more sizes" if len(changes) > _MOST_FALLS else ""
-    return (
-        f"the time falls at {', '.join(changes[:_MOST_FALLS])}{more}: {name} changes its choice there by an estimate "
-        "of its own, not by these times"
-    )
+    return f"{', '.join(parts)}: {name} changes its choice there by an estimate of its own, not by these times"
+
+
+def _places(pairs: Sequence[tuple[Row, Row]]) -> str:
+    places = [f"{format_bytes(b.size_bytes)} ({_choice(a)}, then {_choice(b)})" for a, b in pairs]
+    more = f" and at {len(places) - _MOST_FALLS} more sizes" if len(places) > _MOST_FALLS else ""
+    return ", ".join(places[:_MOST_FALLS]) + more
 
 
 def _choice(row: Row) -> str:

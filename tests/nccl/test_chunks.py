@@ -24,7 +24,7 @@ NODE = System(
         ("all_reduce", "ring", SIMPLE, Part(1 << 30), 2048 * KIB),
         ("broadcast", "ring", SIMPLE, Part(1 << 30), 512 * KIB),
         ("all_reduce", "ring", LL, Part(1 << 30), 32 * KIB),
-        ("all_reduce", "tree", SIMPLE, Part(1024), 512 * KIB),  # never shrunk
+        ("all_reduce", "tree", SIMPLE, Part(1024), 512 * KIB),  # never shrunk from 2.20 on
         ("all_reduce", "tree", LL128, Part(1 << 30), 576_000),
         ("all_reduce", "nvls", SIMPLE, Part(1 << 30, 16), 128 * KIB),
         ("all_reduce", "nvls", SIMPLE, Part(63 << 20, 16), 32 * KIB),
@@ -34,6 +34,15 @@ NODE = System(
 )
 def test_chunks(collective: str, algorithm: str, protocol: Protocol, part: Part, expected: int) -> None:
     assert chunk_bytes(NODE, collective, algorithm, protocol, part, DEFAULT_BUFFER_BYTES) == expected
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "expected"), [(28 << 20, 512), ((28 << 20) - 1, 256), ((7 << 20) - 1, 128), (1 << 20, 64), (1 << 18, 32)]
+)
+def test_old_trees_cut_chunks_until_enough_of_them_fill_the_way_up(nbytes: int, expected: int) -> None:
+    # Eight GPUs are 7 hops deep: 8 * 7 chunks above 128 KiB, 4 * 7 above 64, 7 above 32.
+    chunk = chunk_bytes(NODE, "all_reduce", "tree", SIMPLE, Part(nbytes), DEFAULT_BUFFER_BYTES, (2, 19, 4))
+    assert chunk == expected * KIB
 
 
 def test_trees_of_nvls_start_smaller_on_many_nodes() -> None:

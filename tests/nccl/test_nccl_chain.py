@@ -116,7 +116,20 @@ def test_calls_in_a_row_take_at_most_as_long_as_one_that_is_waited_for(
     env = {"NCCL_PROTO": protocol} if protocol else {}
     row, alone = (Predictor(topology, Options(VERSION, env, mode=mode)) for mode in ("back_to_back", "single"))
     for exponent in range(3, 34):
-        assert row.predict(collective, 1 << exponent).kernel_s <= alone.predict(collective, 1 << exponent).kernel_s
+        one, waited_for = (model.predict(collective, 1 << exponent).kernel_s for model in (row, alone))
+        assert one <= waited_for * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("protocol", "part"), [("LL", 0.75), ("LL128", 0.75), ("Simple", 1.0)])
+def test_calls_in_a_row_of_lines_take_a_part_of_the_base(protocol: str, part: float) -> None:
+    # One channel, which costs nothing beside the base; no hop between nodes.
+    options = Options(VERSION, {"NCCL_MAX_NCHANNELS": "1", "NCCL_PROTO": protocol}, iterations=None)
+    model = Predictor(load_preset("dgx-a100"), options)
+    split = model._split(1, 1 << 15, "broadcast", "ring", PROTOCOLS[protocol])
+    call = Call("broadcast", 1 << 15, "ring", PROTOCOLS[protocol], split, DEFAULT_BUFFER_BYTES)
+    chain = seconds(model, call, fill=False)
+    base = model.parameters.base.of(protocol)
+    assert model.predict("broadcast", 1 << 15).kernel_s - chain == pytest.approx(part * base)
 
 
 def prepared(
@@ -194,3 +207,11 @@ def test_few_threads_of_ll_pass_on_less(threads: int, share: float) -> None:
     rate = model.parameters.block_rate.LL
     more = seconds(model, whole, fill=False) - seconds(model, half, fill=False)
     assert more == pytest.approx((1 << 19) / (share * rate))
+
+
+@pytest.mark.parametrize(("nodes", "nbytes"), [(2, 1 << 20), (8, 4 << 20), (32, 16 << 20)])
+def test_cards_on_the_processor_leave_ll_and_simple_to_choose_from(nodes: int, nbytes: int) -> None:
+    # NCCL 2.8.4 has hops of 2.7 and 28 us and channels of 5 and 20 GB/s: alike at N * 0.17 MB, which is
+    # where the measured curves of all three bend.
+    model = Predictor(load_preset("abci-v100", nodes=nodes), Options((2, 8, 4)))
+    assert [model.choose("broadcast", n)[1] for n in (nbytes, 2 * nbytes)] == ["LL", "Simple"]

@@ -1,9 +1,10 @@
-"""Sends between nodes: which peers share a block, what the smallest messages cost, and who must flush."""
+"""Sends: by which protocol inside a node; between nodes which peers share a block, what is inline, and who flushes."""
 
 from __future__ import annotations
 
 import pytest
 
+from commsim.nccl.p2p import off_packs, peer_channels
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
@@ -18,6 +19,52 @@ VERSION = (2, 22, 3)
 def test_all_to_all_over_two_nodes_as_measured(nbytes: int, measured: float) -> None:
     # validation/measured/sophia_dgxa100_n2x8_alltoall_r1_env1; 0.63 of 127 us without a shared block
     time = Predictor(load_preset("dgx-a100-hdr200", nodes=2), Options(VERSION)).predict("all_to_all", nbytes).time_s
+    assert time == pytest.approx(measured, rel=0.13)
+
+
+@pytest.mark.parametrize(
+    ("version", "nodes", "each", "expected"),
+    [
+        # Eight GPUs with 18 NVLinks have 32 channels, of which a peer may have all; it starts with 4. Parts of LL
+        # are of 8 KiB at least, those of Simple of 64. Up to 2.28 LL carries 32 * 16 KiB, later 16 KiB
+        # for a channel in use.
+        ((2, 28, 9), 1, 8 << 10, (1, 8 << 10, True)),
+        ((2, 28, 9), 1, 16 << 10, (2, 8 << 10, True)),
+        ((2, 28, 9), 1, 512 << 10, (4, 128 << 10, True)),
+        ((2, 28, 9), 1, 516 << 10, (4, 129 << 10, False)),
+        ((2, 29, 2), 1, 16 << 10, (1, 16 << 10, True)),
+        ((2, 29, 2), 1, 20 << 10, (1, 20 << 10, False)),
+        ((2, 29, 2), 1, 128 << 10, (2, 64 << 10, False)),
+        ((2, 28, 9), 2, 8 << 10, (1, 8 << 10, False)),  # a network has no buffers of LL for sends
+        ((2, 21, 5), 1, 8 << 10, (1, 8 << 10, False)),
+    ],
+)
+def test_small_sends_inside_a_node_go_by_ll(
+    version: tuple[int, int, int], nodes: int, each: int, expected: tuple[int, int, bool]
+) -> None:
+    model = Predictor(load_preset("hgx-h100-ndr400", nodes=nodes), Options(version))
+    by = peer_channels(model.system, model.machine, each, 8 * nodes - 1, version)
+    assert (by.channels, by.part, by.lines) == expected
+
+
+@pytest.mark.parametrize(("version", "each", "channels"), [((2, 28, 9), 512 << 10, 4), ((2, 29, 2), 32 << 10, 1)])
+def test_an_all_to_all_inside_a_node_by_hand(version: tuple[int, int, int], each: int, channels: int) -> None:
+    model = Predictor(load_preset("hgx-h100"), Options(version))
+    p, part = model.parameters, each / channels
+    if version < (2, 29, 0):
+        # 9 of 16 warps of LL: 9/16 of the bytes in 1/2 + 9/32 of a pass's time, 0.72 of the rate
+        sent = part / (0.72 * p.block_rate.LL)
+    else:
+        sent = 2 * part / p.point_to_point.channel_rate + p.pause.Simple
+    work = p.point_to_point.base + (7 * channels - 1) * p.channel_cost
+    assert model.predict("all_to_all", 8 * each).kernel_s == pytest.approx(work + sent + each / p.copy_rate)
+
+
+@pytest.mark.parametrize(("nbytes", "measured"), [(1 << 19, 13.8e-6), (1 << 20, 16.7e-6), (1 << 22, 34.8e-6)])
+def test_all_to_all_on_one_board_as_measured(nbytes: int, measured: float) -> None:
+    # validation/silicon/silicon_b200_sxm_x8_alltoall_half_2_27_5; 0.61 of 34.8 us by Simple
+    parameters = load_parameters("blackwell", "infiniband")
+    time = Predictor(load_preset("hgx-b200"), Options((2, 27, 5)), parameters).predict("all_to_all", nbytes).time_s
     assert time == pytest.approx(measured, rel=0.13)
 
 
@@ -112,3 +159,42 @@ def test_a_nic_fetches_lines_that_are_not_inline(algorithm: str, hops: int) -> N
         both = (Predictor(topology, forced, m.parameters).predict("all_reduce", 1 << 16) for m in (model, without))
         assert len({got.kernel_s for got in both}) == 1
     assert model.parameters.scaled(latency=2.0).network.fetch == 2 * model.parameters.network.fetch
+
+
+@pytest.mark.parametrize(
+    ("collective", "each", "share"),
+    [
+        ("all_to_all", 16, 0.0),
+        ("all_to_all", 24, 0.5),
+        ("scatter", 20, 0.75),
+        ("gather", 2, 0.875),
+        ("all_to_all", 1, 0.9375),
+        ("send_recv", 1, 0.0),  # begins where its buffer does
+        ("all_to_all", 0, 0.0),
+    ],
+)
+def test_peers_whose_parts_do_not_begin_on_packs(collective: str, each: int, share: float) -> None:
+    assert off_packs(collective, 8 * each, 8) == share
+
+
+def test_bytes_by_hand() -> None:
+    # Seven peers have four of 32 channels each; from 16 bytes to one a block has a sixteenth of its rate.
+    each = (1 << 20) + 4
+    exact = Predictor(load_preset("hgx-h100"), Options((2, 26, 2), exact=True))
+    p, got = exact.parameters, exact.predict("all_to_all", 8 * each)
+    assert (got.channels, got.limit) == (4, "thread block")
+    slow, part = p.point_to_point.channel_rate / 16, each / 4
+    # The first chunk is handed over whole, and fenced.
+    waits = p.point_to_point.base + 27 * p.channel_cost + part / slow + p.pause.Simple
+    assert got.kernel_s == pytest.approx(waits + part / slow + each / (p.copy_rate / 16), rel=1e-3)
+    rounded = Predictor(load_preset("hgx-h100"), Options((2, 26, 2))).predict("all_to_all", 8 * each)
+    assert rounded.kernel_s < got.kernel_s / 5
+    assert any("byte by byte" in text for text in exact.warnings)
+
+
+def test_bytes_of_many_peers_pass_few_blocks() -> None:
+    # 72 GPUs: 71 parts on 32 channels, a quarter of them on packs, is more than a part of its own on each.
+    each = (1 << 20) + 4
+    model = Predictor(load_preset("gb200-nvl72"), Options((2, 26, 2), exact=True))
+    got, block = model.predict("all_to_all", 72 * each), model.parameters.point_to_point.channel_rate / 16
+    assert got.busy_s == pytest.approx(71 * each * (0.75 + 0.25 / 16) / (32 * block))

@@ -83,6 +83,23 @@ def test_half_of_the_nics_by_hand() -> None:
     assert slope == pytest.approx((1 << 33) / (8 * min(48e9, 50e9 * share) / 2), rel=0.01)
 
 
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(("algorithm", "limit"), [("nvls", "NVLink"), ("collnet_direct", "NIC")])
+def test_one_way_through_the_network_by_hand(collective: str, algorithm: str, limit: str) -> None:
+    # The node's NICs carry the array in one direction, of which NCCL counts 0.9: 8 x 47.5 x 0.9 GB/s. By NVLS a GPU
+    # takes in (gives out) all of it besides; directly what the seven others have.
+    topology = load_preset("hgx-h100-ndr400", nodes=4, fabric={"in_network_reduction": True})
+    model = Predictor(topology, Options((2, 28, 3), SHARP, algorithm=algorithm))
+    p = model.parameters
+    inside = 450e9 * (p.efficiency.nvls if algorithm == "nvls" else p.efficiency.nvlink_switch * 8 / 7)
+    large, larger = (model.predict(collective, n) for n in (1 << 33, 1 << 34))
+    assert (larger.algorithm, larger.limit) == (algorithm, limit)
+    expected = (1 << 33) / min(0.9 * 8 * min(48e9, 50e9 * p.network.efficiency), inside)
+    assert larger.time_s - large.time_s == pytest.approx(expected, rel=0.01)
+    assert larger.time_s > lower_bound_s(collective, 1 << 34, topology, in_network=True).seconds
+    assert larger.time_s < model.predict("all_reduce", 1 << 34).time_s
+
+
 def test_without_switches_that_reduce_the_variable_is_answered() -> None:
     topology = load_preset("hgx-h100-ndr400", nodes=2)
     predictor = Predictor(topology, Options((2, 26, 2), SHARP))

@@ -733,3 +733,15 @@ def test_a_version_that_finds_no_trees_is_named(version: Version, warned: bool) 
 def test_a_graph_file_of_the_environment_is_named_elsewhere() -> None:
     model = Predictor(load_preset("hgx-h100"), Options((2, 22, 3), {"NCCL_GRAPH_FILE": "graph.xml"}))
     assert "NCCL_GRAPH_FILE is not modelled and has no effect: name the file as library.graph" in model.warnings
+
+
+def test_more_bytes_have_no_less_bandwidth_and_more_nodes_no_more() -> None:
+    # NCCL goes from NVLSTree to a ring at 256 MiB of 4 nodes and at 1 GiB of 8, and stays with NVLSTree on 16: a ring
+    # that is taken for too slow (it was, 254 and then 218 GB/s) shows as a step down.
+    sizes = [1 << bits for bits in range(26, 32)]
+    models = {n: Predictor(load_preset("hgx-h100-ndr400", nodes=n), Options((2, 26, 2))) for n in (4, 8, 16)}
+    found = {n: [model.predict("all_reduce", nbytes) for nbytes in sizes] for n, model in models.items()}
+    assert [[each.algorithm for each in row].index("ring") for n, row in found.items() if n < 16] == [2, 4]
+    rates = {n: [(8 * n - 1) / n * one.nbytes / one.time_s for one in row] for n, row in found.items()}
+    assert all(np.all(np.diff(row) > 0) for row in rates.values())
+    assert rates[4][4] > rates[8][4] > rates[16][4]  # of 1 GiB

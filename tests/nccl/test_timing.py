@@ -91,6 +91,26 @@ def test_a_share_of_a_pass_is_waited_for() -> None:
     assert float(p.hop_of(loop)[0]) == pytest.approx(5e-6 + (38_400 - loop.slice_bytes) / 3 / 10e9)
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "link", "held"),
+    [
+        (2048, 40e9, 2048 / 4e9),  # less than a pass of 4,096 bytes: as long as its bytes
+        (4096, 40e9, 4096 / 4e9),
+        (5120, 40e9, 2 * 4096 / 4e9),  # a quarter of a pass more takes as long as a second one
+        (8192, 40e9, 2 * 4096 / 4e9),
+        (5120, 2e9, 5120 / 2e9),  # links know no passes
+    ],
+)
+def test_a_chunk_of_ll_takes_whole_passes_of_its_block(nbytes: int, link: float, held: float) -> None:
+    (loop,) = ring_loops(8 * nbytes, 8, LL, 512, 4 << 20)
+    p = replace(plan(8, (loop,), min(link, 4e9), 0.1e-6), side_by_side=4096, pass_share=0.0)
+    p = replace(p, block_rate=4e9, whole_passes=True)
+    assert loop.slices * p.service_of(loop) == pytest.approx(held)
+    # 14 steps, in which the block never waits, and the hop of the last slice
+    assert ring_closed_form(p)[0] == pytest.approx(14 * held + 0.1e-6)
+    assert time_ring(p)[0] == pytest.approx(14 * held + 0.1e-6)
+
+
 @pytest.mark.parametrize("threads", [640, 320])
 def test_warps_side_by_side_hand_over_together(threads: int) -> None:
     # Up to a pass of the block a step is its bytes and a hop; of more, the rest follows while the pass hops.
