@@ -42,8 +42,9 @@ version), machines of one kind by less, so that beyond it the number is of anoth
 STATED = 4.0
 """Curves that a number or two which a person states weigh as much as: they are taken at their word."""
 
-FARTHEST = 3.0
-"""Widths of its prior that a stated number moves a parameter by at most: beyond that it is of another machine."""
+FARTHEST = 10.0
+"""Widths of its prior that a stated number moves a parameter by at most. With the ends of each of 462 published logs
+stated, degraded ones included, none moves further than 9.5."""
 
 LEAST_MOVED = 1e-3
 """Change of ln(value) from which on a number or two say something of a field."""

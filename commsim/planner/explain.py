@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from commsim.document import Document, raise_faults, with_values
@@ -52,7 +52,8 @@ class Gain:
 class Explanation:
     """One size of a collective, or one step, with the changes tried, best first; ``refused``: (change, why not).
 
-    ``place`` counts the items of the workload. ``row`` and ``use`` are of the collective, ``step`` of the step.
+    ``place`` counts the items of the workload. ``row``, ``use`` and ``parts`` (seconds by kind of cost, the largest
+    first) are of the collective, ``step`` of the step.
     """
 
     place: int
@@ -62,6 +63,7 @@ class Explanation:
     refused: tuple[tuple[str, str], ...]
     row: Row | None = None
     use: Use | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
     step: TrainingItem | None = None
 
     @property
@@ -105,18 +107,19 @@ def _collective(
 ) -> Explanation:
     base = _alone(scenario, place, size)
     ready = _built(base, scenario, {}, cache)
-    row, use = _row(ready, size, cache, None)
-    ranks = ready.topology.world_size
     work = ready.scenario.collectives[0]
+    predictor = row_predictor(ready.scenario, ready.topology, work, cache)
+    row, use, parts = predictor(size), predictor.use, predictor.parts(size)
+    ranks = ready.topology.world_size
     title = f"{work.collective} of {format_bytes(size)}"
     on = f"{title} on {ranks} rank{'s' if ranks > 1 else ''}"
     if not what_if:
-        return Explanation(place, on, row.time_s, (), (), row=row, use=use)
+        return Explanation(place, on, row.time_s, (), (), row=row, use=use, parts=parts)
     if work.algorithm == "auto":  # tried anew for every change it would take minutes
         base = with_values(base, {f"{ITEM}.algorithm": row.algorithm})
 
     def gain(change: Change) -> Gain:
-        other, _ = _row(_built(base, scenario, change.values, cache), size, cache, change.pace)
+        other = _row(_built(base, scenario, change.values, cache), size, cache, change.pace)
         if change.runs not in (None, (other.algorithm, other.protocol)):
             raise InfeasibleError(f"NCCL takes {other.algorithm}/{other.protocol} instead")
         choice = "/".join(part for part in (other.algorithm, other.protocol) if part)
@@ -125,7 +128,8 @@ def _collective(
 
     changes = [*machine_changes(ready.topology), *collective_changes(ready.scenario, ready.topology, work)]
     changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
-    return Explanation(place, on, row.time_s, *_tried(changes, title, gain, progress), row=row, use=use)
+    tried = _tried(changes, title, gain, progress)
+    return Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts)
 
 
 def _step(
@@ -185,9 +189,8 @@ def _built(base: Document, scenario: Scenario, values: dict[str, object], cache:
     return prepare(changed, cache)
 
 
-def _row(ready: Prepared, size: int, cache: Cache, pace: Pace | None) -> tuple[Row, Use | None]:
-    predictor = row_predictor(ready.scenario, ready.topology, ready.scenario.collectives[0], cache, pace)
-    return predictor(size), predictor.use
+def _row(ready: Prepared, size: int, cache: Cache, pace: Pace | None) -> Row:
+    return row_predictor(ready.scenario, ready.topology, ready.scenario.collectives[0], cache, pace)(size)
 
 
 def _overrides(change: Change, place: int, scenario: Scenario) -> str:

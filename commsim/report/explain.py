@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.planner.explain import NOTHING, Explanation, Gain
 from commsim.report.page import Cell, Code, Facts, Page, Part, Section, Text, table
+from commsim.report.tables import aligned
 from commsim.report.view import Shown, view_of
 from commsim.units import GIB, format_time, microseconds
 
@@ -116,6 +117,19 @@ def _bound_name(cause: str) -> str:
     return named.get(cause, f"communication ({cause})")
 
 
+_LEAST_PART = 0.01
+"""Share of the time from which on a kind of cost has a line."""
+
+
+def part_lines(explanation: Explanation) -> list[str]:
+    """A line for each kind of physical cost, the largest first; none where they are not told apart."""
+    parts = [(kind, s) for kind, s in explanation.parts.items() if s >= _LEAST_PART * explanation.seconds]
+    if not parts:
+        return []
+    rows = [(f"  {kind}", format_time(seconds), percent(seconds / explanation.seconds)) for kind, seconds in parts]
+    return ["Where the time goes (what hides behind something longer takes none):", *aligned(rows)]
+
+
 def next_best(explanation: Explanation) -> str:
     """The best change in a sentence; empty where none was tried."""
     if not explanation.gains and not explanation.refused:
@@ -136,7 +150,7 @@ def _gain_words(gain: Gain, seconds: float) -> str:
 
 def explain_lines(explanation: Explanation) -> list[str]:
     """All that is said of one size or step: what bounds it, changes that help, best first, and those that do not."""
-    lines = bound_words(explanation)
+    lines = [*bound_words(explanation), *part_lines(explanation)]
     first = next_best(explanation)
     if not first:
         return lines
@@ -184,6 +198,9 @@ def why_sections(explanations: Sequence[Explanation]) -> list[Section]:
         ]  # fmt: skip
         rest = f"Not to be had here: {', '.join(change for change, _ in one.refused)}." if one.refused else ""
         parts: list[Part] = [Text(" ".join(bound_words(one)))]
+        if one.parts:
+            costs = [(kind, Cell(format_time(s), s), 100 * s / one.seconds) for kind, s in one.parts.items()]
+            parts.append(table(["where the time goes", "time", "share (%)"], costs))
         if rows:
             parts.append(table(columns, rows, f"Every line is a simulation of its own. {rest}".strip()))
         sections.append(Section(f"What if: {one.title}", tuple(parts)))
@@ -214,6 +231,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         "time_us": microseconds(explanation.seconds),
         "sentences": bound_words(explanation) + [s for s in (next_best(explanation),) if s],
         **bound,
+        **({"parts_us": {kind: microseconds(s) for kind, s in explanation.parts.items()}} if explanation.parts else {}),
         "changes": [
             {
                 "what": g.what,

@@ -8,7 +8,6 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +90,22 @@ def with_machine(document: Document, at: KeyPath = ()) -> Document:
     So what changes the machine or the library after that, an override or a point of a sweep, does not change what was
     measured. `at`: where topology and library are.
     """
-    data = copy.deepcopy(document.data)
-    block = reduce(lambda value, key: value[key], at, data)
-    library = block.get("library") if isinstance(block, dict) else None
-    if not isinstance(library, dict) or not library.get("measured"):
+
+    def library_of(block: Any) -> dict[str, Any]:
+        library = block.get("library") if isinstance(block, dict) else None
+        return library if isinstance(library, dict) else {}
+
+    if not library_of(document.value(at)).get("measured"):
         return document
+    document = replace(document, data=copy.deepcopy(document.data))
+    block = document.value(at)
+    library = library_of(block)
     setup = {key: value for key, value in library.items() if key not in ("measured", "measured_on")}
     beside = {"topology": block.get("topology"), "library": setup, "mode": block.get("mode", "back_to_back")}
     on = library.get("measured_on") or {}
     if isinstance(on, dict):
         library["measured_on"] = {k: copy.deepcopy(v) for k, v in beside.items() if v is not None} | on
-    return replace(document, data=data)
+    return document
 
 
 def _doubled(fault: Fault, faults: Sequence[Fault]) -> bool:

@@ -104,6 +104,12 @@ class NcclRows(RowPredictor):
         parameters = self.model.parameters.scaled(pace.latency, pace.launch)
         self.model = self._cache.model(self.topology, self.model.options, parameters)
 
+    def parts(self, size: int) -> dict[str, float]:
+        """As of the RowPredictor."""
+        from commsim.fitting.parts import time_parts
+
+        return time_parts(self.model, self.work.collective, size)
+
     def choose(self, size: int) -> tuple[str, ...]:
         """NCCL's choice, which needs no time."""
         if self.work.collective in POINT_TO_POINT:

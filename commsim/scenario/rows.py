@@ -57,6 +57,10 @@ class RowPredictor:
             kernel_s=time_s,
         )
 
+    def parts(self, size: int) -> dict[str, float]:
+        """Seconds of each kind of physical cost at one size, the largest first; empty where none are told apart."""
+        return {}
+
     def choose(self, size: int) -> tuple[str, ...]:
         """What runs at one size: the algorithm, and the protocol where there is one."""
         row = self(size)

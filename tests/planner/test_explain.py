@@ -16,7 +16,8 @@ from commsim.cli import app
 from commsim.nccl.parameters import load_parameters
 from commsim.planner.explain import Explanation, explain
 from commsim.report.collectives import stretches
-from commsim.report.explain import bound_words, explain_lines, next_best, to_dict
+from commsim.report.explain import bound_words, explain_lines, next_best, result_page, to_dict
+from commsim.report.page import html
 from commsim.scenario.item import Row
 
 RING = {
@@ -223,3 +224,20 @@ def test_other_numbers_of_channels_are_tried(own: int | None, others: list[int])
     (answer,) = explain(cs.run(scenario))
     tried = [int(g.what.split()[0]) for g in answer.gains if g.what.endswith(" channels")]
     assert sorted(tried) == others
+
+
+def test_where_the_time_goes_is_told_on_every_page() -> None:
+    """A line for each cost in the text, a table on the page, microseconds in the JSON; gloo's are not told apart."""
+    work = {"collective": "all_reduce", "sizes": ["8 B"]}
+    result = cs.run({"name": "x", "topology": {"preset": "hgx-h100"}, "workload": [work]})
+    (found,) = explain(result, what_if=False)
+    lines = explain_lines(found)
+    at = lines.index("Where the time goes (what hides behind something longer takes none):")
+    assert lines[at + 1].split()[:4] == ["hops", "inside", "a", "node"]
+    assert sum(to_dict(found)["parts_us"].values()) == pytest.approx(1e6 * found.seconds, rel=0.01)
+    assert "where the time goes" in html(result_page(result, (), [found]))
+    gloo = {"name": "x", "topology": {"preset": "testbed-star", "nodes": 4}, "library": "gloo", "workload": [work]}
+    (other,) = explain(cs.run(gloo), what_if=False)
+    assert not other.parts
+    assert "parts_us" not in to_dict(other)
+    assert not [line for line in explain_lines(other) if "Where the time goes" in line]
