@@ -242,7 +242,10 @@ def test_run_takes_parameters_from_a_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("library: nccl\nprovenance: x\nvalues: {}\n", "holds parameters of nccl, but the library is gloo"),
-        ("library: gloo\nprovenance: x\nvalues: {wak: {value: 5 ms}}\n", "found the parameter 'wak', which this version of commsim does not have; did you mean 'wake'"),
+        (
+            "library: gloo\nprovenance: x\nvalues: {wak: {value: 5 ms}}\n",
+            "found the parameter 'wak', which this version of commsim does not have; did you mean 'wake'",
+        ),
         ("library: gloo\nprovenance: x\nvalues: {wake: {value: 5 GB}}\n", "expected a time"),
         ("library: gloo\nprovenance: x\nvalue: {}\n", "did you mean 'values'"),
     ],
