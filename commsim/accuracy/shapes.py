@@ -30,6 +30,11 @@ class Shape:
     nodes: int
     gpus: int
 
+    @property
+    def ranks(self) -> int:
+        """Its GPUs."""
+        return self.nodes * self.gpus
+
     def __str__(self) -> str:
         return f"{self.nodes} x {self.gpus} GPUs"
 
@@ -69,7 +74,7 @@ def shape_of(curve: Curve, topology: Topology, whole: int) -> Shape:
 
 def leave_out(
     curves: Sequence[Curve],
-    ranks: Sequence[int],
+    shapes: Sequence[Shape],
     keys: Sequence[Any],
     model: Callable[[Sequence[int]], CurveModel],
     progress: Callable[[str], None] = lambda text: None,
@@ -83,8 +88,8 @@ def leave_out(
         progress(f"fitting without {name}")
         some = [curves[i] for i in left]
         errors = (mean_error(some, seconds) for seconds in carried(curves, left, seen, model))
-        others = [(curves[i], ranks[i]) for i in seen]
-        rules = (_baseline(some, [ranks[i] for i in left], others, rule) for rule in (copied, interpolated))
+        others = [(curves[i], shapes[i]) for i in seen]
+        rules = (_baseline(some, [shapes[i] for i in left], others, rule) for rule in (copied, interpolated))
         out.append(LeftOut(name, *errors, *rules))
     return out
 
@@ -114,12 +119,18 @@ def carried(
 
 def _baseline(
     left: Sequence[Curve],
-    ranks: Sequence[int],
-    seen: Sequence[tuple[Curve, int]],
+    shapes: Sequence[Shape],
+    seen: Sequence[tuple[Curve, Shape]],
     rule: Callable[[Curve, int, Sequence[tuple[Curve, int]]], Float64 | None],
 ) -> float | None:
-    """The mean error of a rule; None where it can say nothing of one of the curves."""
-    times = [rule(curve, n, seen) for curve, n in zip(left, ranks, strict=True)]
+    """The mean error of a rule; None where it can say nothing of one of the curves.
+
+    Of one node other shapes of one node speak, of several those of several: a network is no slower NVLink.
+    """
+    times = [
+        rule(curve, shape.ranks, [(c, s.ranks) for c, s in seen if (s.nodes > 1) == (shape.nodes > 1)])
+        for curve, shape in zip(left, shapes, strict=True)
+    ]
     known = [seconds for seconds in times if seconds is not None]
     return mean_error(left, np.concatenate(known)) if len(known) == len(left) else None
 

@@ -100,12 +100,12 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
     written = [write_atomically(out, params_yaml(result, scenario, widest))]
     if plot:
         written += write_both(out.with_suffix(""), plot_residuals(result, f"{scenario.name}: calibration"))
-    ranks = [machine.world_size for machine in on]
+    shapes = [Shape(machine.nodes, machine.ranks_per_node) for machine in on]
     keys: dict[str, list[Any]] = {
-        "shapes": [Shape(machine.nodes, machine.ranks_per_node) for machine in on],
+        "shapes": shapes,
         "collectives": [curve.collective for curve in curves],
     }
-    left_out = {name: leave_out(curves, ranks, of, model.part, progress) for name, of in keys.items()}
+    left_out = {name: leave_out(curves, shapes, of, model.part, progress) for name, of in keys.items()}
     if json_output:
         print_json(calibration_document(result, left_out))
         return

@@ -90,7 +90,7 @@ def _left_out(scenario: Scenario, curves: list[Curve]) -> Iterable[tuple[str, fl
     on = topologies_of(scenario, build_topology(scenario), curves)
     model = curve_model(scenario, build_topology(scenario), curves, on)
     shapes = [Shape(machine.nodes, machine.ranks_per_node) for machine in on]
-    parts = leave_out(curves, [machine.world_size for machine in on], shapes, model.part)
+    parts = leave_out(curves, shapes, shapes, model.part)
     return [(part.name, part.fitted, part.shipped, part.interpolated) for part in parts]
 
 
@@ -109,7 +109,7 @@ def test_without_a_model_the_nearest_shape_is_copied_and_two_are_carried_on(scen
         for n, t in ((2, 100e-6), (4, 180e-6), (8, 324e-6))
     ]
     model = curve_model(scenario, board(8), curves, [board(n) for n in (2, 4, 8)])
-    parts = leave_out(curves, (2, 4, 8), (2, 4, 8), model.part)
+    parts = leave_out(curves, [Shape(1, n) for n in (2, 4, 8)], (2, 4, 8), model.part)
     by_name = {part.name: part for part in parts}
     assert by_name["8"].copied == pytest.approx(1 - 180 / 324 * 1.75 / 1.5)
     assert by_name["8"].interpolated == pytest.approx(0.0, abs=1e-9)  # 1.8 times as long for each doubling

@@ -42,21 +42,23 @@ FEW = (256, 2**20, int(GIB))
 class Outcome:
     """Predicted seconds of a log and which of its sizes are scored; `reason`: why none is.
 
-    `beside`: the seconds of other roads by name, to be scored on the same sizes (`BESIDE`).
+    `beside`: the seconds of other roads by name, to be scored on the same sizes (`BESIDE`); `choices`: algorithm and
+    protocol of each size where they are not NCCL's.
     """
 
     seconds: Float64
     scored: npt.NDArray[np.bool_]
     reason: str = ""
     beside: dict[str, Float64] = field(default_factory=dict)
+    choices: tuple[str, ...] = ()
 
 
 BESIDE = {
     "shipped": "as shipped, nothing of the system known",
     "alone": "the fitted parameters alone, not drawn through the sizes that were fitted",
     "line": "no model: the straight line through these sizes",
-    "copied": "no model: the bus bandwidth of the nearest other shape",
-    "interpolated": "no model: the time interpolated over the ranks of two other shapes",
+    "copied": "no model: the bus bandwidth of the nearest other shape of one node, or of several",
+    "interpolated": "no model: the time interpolated over the ranks of two such shapes",
 }
 
 
@@ -75,8 +77,11 @@ def _zero_shot(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
 
 
 def _forced(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
-    every = _zero_shot(system, wanted)
-    return {i: Outcome(system.best_choice(i), o.scored, beside={"shipped": o.seconds}) for i, o in every.items()}
+    out = {}
+    for i, shipped in _zero_shot(system, wanted).items():
+        seconds, choices = system.best_choice(i)
+        out[i] = Outcome(seconds, shipped.scored, beside={"shipped": shipped.seconds}, choices=choices)
+    return out
 
 
 def _two(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
@@ -130,8 +135,9 @@ def _shapes(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
             continue
         ends = np.cumsum([logs[i].size.size for i in scored])[:-1]
         both = carried(curves, scored, fitted, lambda some: system.model([(i, None) for i in some]))
-        others = [(curves[i], logs[i].case.n_ranks) for i in fitted]
         for i, seconds, shipped in zip(scored, *(np.split(s, ends) for s in both), strict=True):
+            alike = [k for k in fitted if (logs[k].case.nodes > 1) == (logs[i].case.nodes > 1)]
+            others = [(curves[k], logs[k].case.n_ranks) for k in alike]
             beside = {"shipped": shipped}
             for name, rule in (("copied", copied), ("interpolated", interpolated)):
                 if (by_rule := rule(curves[i], logs[i].case.n_ranks, others)) is not None:
@@ -196,8 +202,8 @@ def nearest(nbytes: Sequence[int], wanted: Sequence[int]) -> list[int]:
 def reference(logs: Sequence[Log], members: Sequence[int]) -> int | None:
     """The all_reduce log that stands for a system.
 
-    Not degraded, on at most `MOST_NODES`, its ranks nearest (in ratio) to the median of such logs, then most sizes,
-    then the first slug: a fit to the smallest or the largest job would have to be carried farthest.
+    Not degraded, on at most `MOST_NODES`, its ranks nearest (in ratio) to the median of all such logs of the system,
+    then most sizes, then the first slug: a fit to the smallest or the largest job would have to be carried farthest.
     """
     good = [i for i in members if _fits(logs[i])]
     if not good:

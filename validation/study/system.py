@@ -108,20 +108,20 @@ class System:
             baselines=simple,
         )
 
-    def best_choice(self, i: int) -> Float64:
-        """Seconds of each size with the algorithm and protocol, of those that NCCL could choose, nearest to measured.
+    def best_choice(self, i: int) -> tuple[Float64, tuple[str, ...]]:
+        """Seconds and name of the algorithm and protocol that come nearest to each measured size, of those open to NCCL.
 
         Sends and receives have no choice.
         """
         log, predictor = self.logs[i], self.predictor(i)
         predictor.parameters = predictor.parameters_at({})  # fits leave theirs
         collective = log.case.collective
-        out = []
+        best = []
         for n, measured in zip(log.nbytes, log.time_s.tolist(), strict=True):
             if collective in POINT_TO_POINT:
-                options = [predictor.predict(collective, n).time_s]
+                options = [predictor.predict(collective, n)]
             else:
                 every = {(c.algorithm, c.protocol) for c in predictor.candidates(collective, n)}
-                options = [predictor.predict_as(collective, n, choice).time_s for choice in sorted(every)]
-            out.append(min(options, key=lambda seconds: abs(np.log(seconds / measured))))
-        return np.array(out)
+                options = [predictor.predict_as(collective, n, choice) for choice in sorted(every)]
+            best.append(min(options, key=lambda p: abs(p.time_s / measured - 1)))
+        return np.array([p.time_s for p in best]), tuple(f"{p.algorithm}/{p.protocol}" for p in best)

@@ -242,7 +242,7 @@ def _row(validation: Validation, each: Scored, mode: str, road: str = "") -> dic
     size = log.size[keep]
     ratio = seconds[keep] / log.time_s[keep]
     worst = int(np.argmax(np.abs(ratio - 1)))
-    choices = np.array(each.facts.choices)[keep].tolist()
+    choices = np.array(outcome.choices or each.facts.choices)[keep].tolist()
     reason = f"{off_by(float(ratio[worst]))} at {size[worst]} B, predicted with {choices[worst]}"
     return row | {
         "rows": int(keep.sum()),
