@@ -117,7 +117,7 @@ def _known(scenario: Scenario, texts: list[str], files: list[Path], out: Path, j
     """Calibrate with a number or two that a person knows."""
     from commsim.fitting.known import number_faults
     from commsim.report.calibration import known_table, params_yaml
-    from commsim.scenario.fit import adapted
+    from commsim.scenario.fit import adapted, doubts
     from commsim.scenario.setting import build_topology
 
     if files:
@@ -135,7 +135,7 @@ def _known(scenario: Scenario, texts: list[str], files: list[Path], out: Path, j
     if json_output:
         print_json({"values": {v.path: {"shipped": v.shipped, "value": v.value} for v in result.values}})
         return
-    typer.echo(known_table(result), nl=False)
+    typer.echo(known_table(result, doubts(result)), nl=False)
     typer.echo(f"# wrote {path}")
 
 

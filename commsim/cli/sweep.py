@@ -19,6 +19,7 @@ from commsim.files import slug, write_atomically
 from commsim.processes import usable_cores
 
 if TYPE_CHECKING:
+    from commsim.planner.sweep import Sweep
     from commsim.planner.workers import PointAnswer
 
 _SAY_EVERY_S = 30.0
@@ -60,6 +61,7 @@ def sweep(
     if dry_run:
         _list(points, plan.paths, json_output)
         return
+    _say_known(plan, json_output)
     folder = out or Path("out") / slug(plan.name, "sweep")
     name = "journal.jsonl" if parts == 1 else f"journal-{part}-of-{parts}.jsonl"
     with Journal(folder / name, plan.identity, len(points), restart, plan.name) as journal:
@@ -96,6 +98,22 @@ def sweep(
     _say(summary, folder / name, json_output)
     if summary.get("failed") == len(points):
         raise typer.Exit(1)
+
+
+def _say_known(plan: Sweep, json_output: bool) -> None:
+    """What is taken as known of the machine, and the doubts about it; faults of these numbers end the sweep here."""
+    from commsim.scenario.load import check_document
+
+    scenario, _ = check_document(plan.base, plan.base_dir)
+    if scenario is None or not scenario.library.measured:
+        return
+    from commsim.scenario.fit import known_of
+
+    known = known_of(scenario)
+    if not json_output:
+        typer.echo(f"# {known.words()}")
+    for text in known.missed():
+        say(f"warning: {text}", err=True)
 
 
 def merge(

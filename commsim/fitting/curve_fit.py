@@ -6,7 +6,6 @@ Gaussian prior of the fields. Predicted times are the largest of the planes at h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +45,6 @@ class Rows:
         parts = self.constant[:, rows] + self.slope[:, rows] @ factor
         top = np.argmax(parts, axis=0)
         return parts[top, np.arange(len(rows))], self.slope[top, rows] * (sign * factor)
-
-    def of_logs(self, logs: Iterable[int]) -> Int64:
-        """The rows of some curves."""
-        return np.flatnonzero(np.isin(self.log, list(logs)))
 
 
 def cost(

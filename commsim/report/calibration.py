@@ -14,7 +14,6 @@ import commsim
 from commsim.fitting.calibration import LARGE_BYTES, Calibration, Value
 from commsim.nccl.parameters import network_of
 from commsim.report import style
-from commsim.scenario.fit import FAR
 from commsim.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -153,8 +152,8 @@ def calibration_document(c: Calibration, left_out: Mapping[str, Sequence[LeftOut
     }
 
 
-def known_table(c: Calibration) -> str:
-    """What a number or two said: how the parameters that they touch moved; ends with a newline."""
+def known_table(c: Calibration, doubts: Sequence[str]) -> str:
+    """What a number or two said: how the parameters that they touch moved; `doubts` about them; ends with a newline."""
     (curve,) = c.curves
     columns = (curve.size_bytes, curve.time_s, c.fitted_s, c.before_s)
     lines = [
@@ -162,8 +161,7 @@ def known_table(c: Calibration) -> str:
         f"{format_time(b)} as shipped"
         for n, t, f, b in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    missed = np.abs(c.fitted_s / curve.time_s - 1) > FAR
-    lines += [f"# look at this: {format_bytes(n)} is not met" for n in curve.size_bytes[missed].tolist()]
+    lines += [f"# look at this: {text}" for text in doubts]
     lines.append("# all parameters that they touch move together; no size is left that could tell the error")
     width = max((len(v.path) for v in c.values), default=0)
     lines += [f"  {v.path:<{width}}  {_text(v, v.shipped):>12}  {_text(v, v.value):>12}" for v in c.values]

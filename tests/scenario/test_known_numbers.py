@@ -217,3 +217,32 @@ def test_gloo_takes_them_too(tmp_path: Path) -> None:
     assert times(path)[0] == pytest.approx(600e-6, rel=0.05)
     path.write_text(text.replace(", measured: {all_reduce: {8 B: 600us}}", ""))
     assert abs(times(path)[0] / 600e-6 - 1) > 0.2
+
+
+def test_numbers_that_no_algorithm_reaches_are_refused_together(files: tuple[Path, Path]) -> None:
+    """16 GPUs of 2 nodes with 8 x 50 GB/s each: the plateau cannot pass 400 GB/s through the NICs' 1.75 by much."""
+    numbers = "{all_reduce: {8B: 1us, plateau: 1200GB/s}}"
+    with pytest.raises(ScenarioError) as told:
+        run(files[0], f"library.measured={numbers}")
+    texts = [fault.message for fault in told.value.faults]
+    assert len(texts) == 2
+    assert all("which no algorithm can: the links allow" in text for text in texts)
+
+
+def test_a_slip_of_the_unit_is_asked_about(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Gb/s for GB/s: an eighth of the bandwidth is met, and said to be 9 times what is shipped."""
+    words = ["calibrate", str(files[0]), "--from", "plateau=420Gb/s", "-o", str(tmp_path / "p.yaml")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "times what is shipped: look whether it is of this machine, call and unit" in done.stdout
+    ran = run(files[0], "library.measured={all_reduce: {plateau: 420Gb/s}}")
+    assert any("look whether it is of this machine" in text for text in ran.warnings)
+    assert not any("look whether" in text for text in run(files[1]).warnings)
+
+
+def test_a_sweep_says_what_was_taken_as_known(files: tuple[Path, Path], tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(files[1].read_text() + "sweep: {topology.nodes: [2, 4]}\n")
+    done = CliRunner().invoke(app, ["sweep", str(path), "-o", str(tmp_path / "out"), "-j", "1"])
+    assert done.exit_code == 0, done.output
+    assert "# taken as known: all_reduce of 8 B in 40 us" in done.output

@@ -109,7 +109,7 @@ class System:
         )
 
     def best_choice(self, i: int) -> tuple[Float64, tuple[str, ...]]:
-        """Seconds and name of the algorithm and protocol that come nearest to each measured size, of those open to NCCL.
+        """Seconds and name of the algorithm and protocol that come nearest to each size, of those open to NCCL.
 
         Sends and receives have no choice.
         """
