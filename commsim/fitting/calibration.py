@@ -40,7 +40,8 @@ OUT_OF_REACH = 2.0
 version), machines of one kind by less, so that beyond it the number is of another machine, call or unit."""
 
 STATED = 4.0
-"""Curves that a number or two which a person states weigh as much as: they are taken at their word."""
+"""Curves that a number or two which a person states weigh as much as: they are taken at their word. Eight
+bytes on an H100 node stated as 1.3 times what is shipped are missed by 0.4 %, by 1.4 with the weight of one."""
 
 FARTHEST = 10.0
 """Widths of its prior that a stated number moves a parameter by at most. With the ends of each of 462 published logs

@@ -19,9 +19,10 @@ Int64 = npt.NDArray[np.int64]
 SCALE = 0.1
 """Log residual at which soft-L1 turns from square to linear."""
 
-PRIOR = 1 / 3
+PRIOR = 0.3
 """Weight of the prior beside a curve. Sizes of a curve err together: where the model lacks something, it does so for
-all small, middle or large ones. A curve of any number of sizes counts as three measurements, each good to `SCALE`."""
+all small, middle or large ones. A curve of any number of sizes counts as some three measurements, each good to `SCALE`
+(validation/evidence.md, "What a calibration may move", has what other weights do)."""
 
 LEAST_S = 1e-12
 """Planes of a far point may say that a call takes no time, or less."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FAR = 0.05
 """A known number missed by more than this share is named: the prior forbids it, or what a link can carry."""
 
-APART = 3.0
+DOUBTED = 3.0
 """Times that a known number is apart from what is shipped before one should look whether it is of this machine, call
 and unit: of the first and last sizes of 412 published logs 3 % are."""
 
@@ -138,7 +138,7 @@ def doubts(fit: Calibration) -> list[str]:
         what = f"{collective} of {format_bytes(nbytes)}"
         if abs(now / known - 1) > FAR:
             out.append(f"{what} is not met: {_short(now)} instead of {_short(known)}")
-        if max(known / shipped, shipped / known) > APART:
+        if max(known / shipped, shipped / known) > DOUBTED:
             times = f"{known / shipped:.3g} times" if known > shipped else f"a {shipped / known:.3g}th of"
             out.append(f"{what} is {times} what is shipped: look whether it is of this machine, call and unit")
     return out

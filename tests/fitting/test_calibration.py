@@ -128,7 +128,7 @@ def test_of_fields_that_only_together_are_determined_one_takes_the_difference(tm
     quick = dataclasses.replace(curve, time_s=np.where(size <= 4 << 20, 0.75 * time, time))
     result = calibrate(curve_model(two, topology, [quick]), [quick])
     assert result.error(result.before_s) > 0.2
-    assert result.error(result.held_out_s) < 0.55 * result.error(result.before_s)
+    assert result.error(result.held_out_s) < 0.5 * result.error(result.before_s)
     assert len(result.values) < len(result.kept)
 
 

@@ -113,13 +113,10 @@ def _transfer(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
     known = reference(system.logs, system.known())
     if known is None:
         return {i: nothing_scored(system.logs[i], "the system has no all_reduce log to fit") for i in wanted}
-    out = {}
-    others = [i for i in wanted if i != known]
-    curves = [log.curve() for log in system.logs]
-    for i in others:
-        seconds, shipped = carried(curves, [i], [known], lambda some: system.model([(j, None) for j in some]))
+    out = {known: nothing_scored(system.logs[known], "the log that the system was fitted on")}
+    for i, (seconds, shipped) in _carried(system, [i for i in wanted if i != known], [known]).items():
         out[i] = Outcome(seconds, np.ones(shipped.size, bool), beside={"shipped": shipped})
-    return out | {known: nothing_scored(system.logs[known], "the log that the system was fitted on")}
+    return out
 
 
 def _shapes(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
@@ -133,9 +130,7 @@ def _shapes(system: System, wanted: Collection[int]) -> dict[int, Outcome]:
         fitted = [i for i in fitted if _fits(logs[i])]
         if not fitted or not scored:
             continue
-        ends = np.cumsum([logs[i].size.size for i in scored])[:-1]
-        both = carried(curves, scored, fitted, lambda some: system.model([(i, None) for i in some]))
-        for i, seconds, shipped in zip(scored, *(np.split(s, ends) for s in both), strict=True):
+        for i, (seconds, shipped) in _carried(system, scored, fitted).items():
             alike = [k for k in fitted if (logs[k].case.nodes > 1) == (logs[i].case.nodes > 1)]
             others = [(curves[k], logs[k].case.n_ranks) for k in alike]
             beside = {"shipped": shipped}
@@ -177,6 +172,16 @@ def _shipped(system: System, i: int) -> Float64:
     seconds = system.facts[i].seconds
     assert seconds is not None
     return seconds
+
+
+def _carried(system: System, left: Sequence[int], seen: Sequence[int]) -> dict[int, tuple[Float64, Float64]]:
+    """Seconds of some logs under a fit to others, and as shipped."""
+    if not left:
+        return {}
+    curves = [log.curve() for log in system.logs]
+    both = carried(curves, left, seen, lambda some: system.model([(i, None) for i in some]))
+    ends = np.cumsum([system.logs[i].size.size for i in left])[:-1]
+    return dict(zip(left, zip(*(np.split(seconds, ends) for seconds in both), strict=True), strict=True))
 
 
 def _drawn(system: System, i: int, known: Sequence[int], x: Float64) -> Outcome:

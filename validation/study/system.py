@@ -50,8 +50,8 @@ def predictor_of(case: Case) -> FieldPredictor:
 
 def predictor_key(case: Case) -> tuple[object, ...]:
     """Cases with equal keys have the same predictor."""
-    return str(sorted(case.machine.items(), key=str)), case.version, case.launch, str(sorted(case.env.items())), \
-        case.iterations, case.operation  # fmt: skip
+    machine, env = (str(sorted(block.items(), key=str)) for block in (case.machine, case.env))
+    return machine, env, case.version, case.launch, case.iterations, case.operation
 
 
 def times(case: Case, nbytes: Sequence[int]) -> Float64 | str:
@@ -71,7 +71,7 @@ class System:
     def __init__(self, logs: Sequence[Log]) -> None:
         self.logs = logs
         self._predictors: dict[tuple[object, ...], FieldPredictor] = {}
-        self.facts = [self._facts(log) for log in logs]
+        self.facts = [self._facts(i) for i in range(len(logs))]
 
     def known(self) -> list[int]:
         """Indices of the logs that can be predicted."""
@@ -89,9 +89,10 @@ class System:
         """The model of some sizes (None: all) of some logs."""
         return NcclModel([self.predictor(i) for i, _ in parts], [self.logs[i].curve(rows) for i, rows in parts])
 
-    def _facts(self, log: Log) -> Facts:
+    def _facts(self, i: int) -> Facts:
+        log = self.logs[i]
         try:
-            predictor = self.predictor(self.logs.index(log))
+            predictor = self.predictor(i)
             predicted = [predictor.predict(log.case.collective, n) for n in log.nbytes]
             simple = baselines(predictor, log.case.collective, log.nbytes)
         except CommsimError as error:
