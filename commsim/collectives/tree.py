@@ -7,6 +7,7 @@ in step H + d + k.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,49 +68,62 @@ def double_binary_tree(nodes: int) -> DoubleTree:
 
 def rank_trees(
     world_size: int,
-    ranks_per_node: int,
+    ranks_per_node: int | Sequence[int],
     channels: int,
     pattern: str = "balanced_tree",
     chain: npt.ArrayLike | None = None,
 ) -> Int32:
     """Parent of each rank, (channels, world_size): a chain in each node, a binary tree over nodes.
 
-    The first half of the channels uses the first tree, the others the second. ``chain`` holds the local
-    ranks in search order, (ranks_per_node,) or (channels, ranks_per_node); the end at place 0 is the head
-    of the chain. ``pattern`` says which places talk to other nodes (a chain of one rank has place 0 only).
+    The first half of the channels uses the first tree, the others the second. ``ranks_per_node`` is one number, or that
+    of each node. ``chain`` holds the local ranks in search order, (ranks_per_node,) or (channels, ranks_per_node), for
+    nodes that are alike; the end at place 0 is the head of the chain. ``pattern`` says which places talk to other nodes
+    (a chain of one rank has place 0 only).
     """
-    at_least_one(world_size=world_size, ranks_per_node=ranks_per_node, channels=channels)
-    if world_size % ranks_per_node:
-        raise ScheduleError(f"{world_size} ranks are no whole number of nodes of {ranks_per_node} ranks")
+    many = np.atleast_1d(np.asarray(ranks_per_node, np.int64))
+    at_least_one(world_size=world_size, ranks_per_node=int(many.min()), channels=channels)
+    if many.size == 1 and world_size % many[0]:
+        raise ScheduleError(f"{world_size} ranks are no whole number of nodes of {many[0]} ranks")
+    sizes = np.full(world_size // many[0], many[0]) if many.size == 1 else many
+    if sizes.sum() != world_size:
+        raise ScheduleError(f"the nodes have {sizes.sum()} ranks, expected {world_size}")
     if pattern not in ATTACH:
         raise ScheduleError(f"unknown tree pattern {pattern!r}, expected one of {', '.join(ATTACH)}")
-    local = np.arange(ranks_per_node) if chain is None else np.asarray(chain)
-    if local.shape not in {(ranks_per_node,), (channels, ranks_per_node)}:
-        raise ScheduleError(f"chain has the shape {local.shape}, expected ({ranks_per_node},) or per channel")
-    local = np.broadcast_to(local, (channels, ranks_per_node))
-    if (np.sort(local, axis=1) != np.arange(ranks_per_node)).any():
-        raise ScheduleError(f"chain does not name each local rank of 0..{ranks_per_node - 1} once")
-    nodes = world_size // ranks_per_node
-    trees = double_binary_tree(nodes)
-    places = np.minimum(ATTACH[pattern][1:], ranks_per_node - 1)
+    first, rank = np.cumsum(sizes) - sizes, np.arange(world_size)
+    node = np.repeat(np.arange(sizes.size), sizes)
+    order = np.broadcast_to(rank, (channels, world_size))  # by channel, the ranks along the chains of all nodes
+    if chain is not None:
+        order = first[node] + _chains(chain, channels, sizes)[:, rank - first[node]]
+    trees = double_binary_tree(sizes.size)
     parent = np.full((channels, world_size), -1, np.int32)
-    base = np.arange(nodes)[:, None] * ranks_per_node
-    for c, order in enumerate(local):
-        parent[c, base + order[1:]] = base + order[:-1]
+    follows = np.flatnonzero(rank != first[node])
+    for c, along in enumerate(order):
+        parent[c, along[follows]] = along[follows - 1]
         tree = 0 if 2 * c < channels else 1
-        for child_number, place in enumerate(places):
+        for child_number, place in enumerate(ATTACH[pattern][1:]):
             child = trees.children[tree, :, child_number]
             above = np.flatnonzero(child >= 0)
-            head = child[above] * ranks_per_node + order[ATTACH[pattern][0]]
-            parent[c, head] = above * ranks_per_node + order[place]
+            head = first[child[above]] + np.minimum(ATTACH[pattern][0], sizes[child[above]] - 1)
+            parent[c, along[head]] = along[first[above] + np.minimum(place, sizes[above] - 1)]
     return parent
+
+
+def _chains(chain: npt.ArrayLike, channels: int, sizes: Int64) -> Int64:
+    """Local ranks of each channel's chain, (channels, ranks per node), of nodes that are alike."""
+    local, n = np.asarray(chain), int(sizes[0])
+    if (sizes != n).any() or local.shape not in {(n,), (channels, n)}:
+        raise ScheduleError(f"chain has the shape {local.shape}, expected ({n},) or per channel")
+    local = np.broadcast_to(local, (channels, n))
+    if (np.sort(local, axis=1) != np.arange(n)).any():
+        raise ScheduleError(f"chain does not name each local rank of 0..{n - 1} once")
+    return local
 
 
 def tree_all_reduce(
     world_size: int,
     nbytes: int,
     channels: int = 2,
-    ranks_per_node: int | None = None,
+    ranks_per_node: int | Sequence[int] | None = None,
     chunks: int = 1,
     *,
     itemsize: int = 1,

@@ -10,19 +10,19 @@ wait for it. Between nodes each call then takes half of the chain (validation/ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.nccl.channels import Call
-from commsim.nccl.lower import shares
-from commsim.nccl.machine import Machine, known, nic_rates
+from commsim.nccl.communicator import Communicator
+from commsim.nccl.lower import Float64, shares
+from commsim.nccl.machine import known, nic_rates
 from commsim.nccl.messages import message_turn, network_hop
-from commsim.nccl.parameters import Parameters
+from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
-from commsim.nccl.system import System
 
 BASE_NOT_IN_A_ROW = 0.25
 """Part of a call's base that calls of LL and LL128 in a row do not take: a rank of a chain waits for no other to begin.
@@ -47,22 +47,26 @@ class _Flow:
     limit: str
 
 
-def chain_time(
-    system: System, machine: Machine, parameters: Parameters, call: Call, *, fill: bool
-) -> tuple[float, float, str]:
+def chain_time(nodes: Nodes, call: Call, *, fill: bool) -> tuple[float, float, str]:
     """Seconds of one channel of a chain, the bandwidth part of them, and what limits its rate.
 
     With `fill` the last rank's wait for the first chunk counts; without it the time is that from one call to the next
     in a row of many.
     """
-    flow = _flow(system, machine, parameters, call)
-    chains, way = _ways(system, call, flow)
+    hops = nodes.hops(call.split.channels)
+    inside, between = ([_flow(kind, call) for kind in kinds] for kinds in (nodes.kinds, hops.kinds))
+    # All bytes go over every hop, at the pace of the slowest.
+    flow = max(between if nodes.count > 1 else inside, key=lambda one: one.transfer)
+    flow = replace(flow, hop=max(one.hop for one in inside), handed=max(one.handed for one in inside))
+    in_node, to_next = np.array([one.inside for one in inside]), np.array([one.across for one in between])
+    chains, way = _ways(nodes, call, in_node[nodes.comm.kind], to_next[hops.of])
     if fill:
         return float(way[:, -1].max()) + flow.transfer - flow.piece, flow.transfer, flow.limit
     return max(flow.transfer + flow.hop, _period(chains, way, flow)), flow.transfer, flow.limit
 
 
-def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) -> _Flow:
+def _flow(kind: Kind, call: Call) -> _Flow:
+    system, machine, parameters = kind.system, kind.machine, kind.parameters
     protocol, nbytes = call.protocol, call.split.channel_bytes
     share = shares(system, machine, parameters, call)
     hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
@@ -91,13 +95,24 @@ def _flow(system: System, machine: Machine, parameters: Parameters, call: Call) 
     return _Flow(hop, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit)
 
 
-def _ways(system: System, call: Call, flow: _Flow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Ranks of the chain of each order that the call's channels have, and when a first piece comes to each of them."""
-    count, orders = system.ranks_per_node, system.ring.orders
-    laid = orders if known(system.ring, count) else (tuple(range(count)),)
-    used = tuple(dict.fromkeys(laid[c % len(laid)] for c in range(call.split.channels)))
-    chains, inside, across = _chains(system.nodes, used, call.collective == "reduce")
-    return chains, flow.inside * inside + flow.across * across
+def _ways(
+    nodes: Nodes, call: Call, inside: Float64, across: Float64
+) -> tuple[npt.NDArray[np.int64], Float64]:  # fmt: skip
+    """Ranks of the chain of each order that the call's channels have, and when a first piece comes to each of them.
+
+    `inside` and `across` are the seconds of its hops within each node, and from each to the next, (nodes,).
+    """
+    laid = tuple(
+        kind.system.ring.orders if known(kind.system.ring, n := kind.system.ranks_per_node) else (tuple(range(n)),)
+        for kind in nodes.kinds
+    )
+    channels = range(call.split.channels)
+    used = tuple(dict.fromkeys(tuple(orders[c % len(orders)] for orders in laid) for c in channels))
+    chains, node, crosses = _chains(nodes.comm, used, call.collective == "reduce")
+    before = np.roll(node, 1, axis=1)
+    step = np.where(crosses, across[before], inside[node])
+    step[:, 0] = 0.0
+    return chains, np.cumsum(step, axis=1)
 
 
 def _period(chains: npt.NDArray[np.int64], way: npt.NDArray[np.float64], flow: _Flow) -> float:
@@ -127,17 +142,20 @@ def _period(chains: npt.NDArray[np.int64], way: npt.NDArray[np.float64], flow: _
 
 @lru_cache(maxsize=8)
 def _chains(
-    nodes: int, orders: tuple[tuple[int, ...], ...], to_root: bool
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Ranks of the chain of each order, and the hops to each inside and between nodes, all (orders, ranks).
+    comm: Communicator, orders: tuple[tuple[tuple[int, ...], ...], ...], to_root: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Ranks of the chain of each order, the place of their nodes, and whether a rank is reached from another node.
 
-    Rank 0 is the root: first of a broadcast, last of a reduce. All nodes have the same orders.
+    All (orders, ranks). `orders` are those of each kind of node. Rank 0 is the root: first of a broadcast, last of a
+    reduce.
     """
-    local = np.asarray(orders)
-    per_node = local.shape[1]
-    rings = (np.arange(nodes)[:, None] * per_node + local[:, None, :]).reshape(len(local), -1)
+    rings = np.empty((len(orders), comm.ranks), np.int64)
+    place, kind = np.arange(comm.ranks) - comm.first_rank[comm.node_of], comm.kind[comm.node_of]
+    for ring, of_kinds in zip(rings, orders, strict=True):
+        for k, order in enumerate(of_kinds):
+            here = kind == k
+            ring[here] = comm.first_rank[comm.node_of[here]] + np.asarray(order)[place[here]]
     start = np.argmax(rings == 0, axis=1) + to_root
     chains = np.take_along_axis(rings, (start[:, None] + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
-    crosses = np.diff(chains // per_node, axis=1, prepend=chains[:, :1] // per_node) != 0
-    across = crosses.cumsum(axis=1)
-    return chains, np.arange(chains.shape[1]) - across, across
+    node = comm.node_of[chains]
+    return chains, node, np.diff(node, axis=1, prepend=node[:, :1]) != 0

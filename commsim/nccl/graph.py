@@ -7,11 +7,14 @@ without a search.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import TopologyError
+from commsim.nccl.communicator import Communicator
 from commsim.nccl.environment import PATHS, whole
-from commsim.nccl.system import NVLS_CHUNK, Graph, System
+from commsim.nccl.system import NVLS_CHUNK, PATTERNS, Graph, System
 from commsim.nccl.version import Version
 from commsim.topology.graph import Topology
 
@@ -73,6 +76,74 @@ def discover(
         nvswitch=topology.has_nvswitch,
     )
 
+
+def joined(systems: Sequence[System], comm: Communicator, version: Version, env: dict[str, str]) -> System:
+    """What the communicator has where each kind of node found its own: the least of all (src/init.cc).
+
+    Of channels and speeds the fewest and slowest, of paths the farthest, of GPUs the oldest; a graph that some node
+    does not find is nobody's.
+    """
+    first, nodes = systems[0], int(comm.nodes.size)
+    if len(systems) == 1:
+        return replace(first, ranks=comm.ranks, nodes=nodes)
+    graphs = {name: _least([getattr(system, name) for system in systems]) for name in _GRAPHS}
+    ring, tree = graphs["ring"], graphs["tree"]
+    assert ring is not None  # every node has a ring and a tree
+    assert tree is not None
+    channels = min(ring.channels, tree.channels)
+    graphs |= {"ring": ring.first(channels), "tree": tree.first(channels)}
+    oldest = min(comm.kinds, key=lambda kind: kind.gpu.sm)
+    return System(
+        ranks=comm.ranks,
+        nodes=nodes,
+        sm=oldest.gpu.sm,
+        cpu_vendor=first.cpu_vendor,
+        cpu_arch=first.cpu_arch,
+        intra_type=ring.intra_type,
+        inter_type=ring.inter_type,
+        nic_latency_us=max(system.nic_latency_us for system in systems),
+        ring=ring.first(channels),
+        tree=tree.first(channels),
+        nvls=graphs["nvls"],
+        coll_channels=_coll_channels(graphs, None, oldest, version, env),
+        nvls_chunk=first.nvls_chunk,
+        nvls_tree_chunk=first.nvls_tree_chunk,
+        collnet_direct=graphs["collnet_direct"],
+        collnet_chain=graphs["collnet_chain"],
+        collnet=graphs["collnet_chain"] is not None,
+        nvswitch=all(system.nvswitch for system in systems),
+        mixed_gpus=len({kind.gpu.sm for kind in comm.kinds}) > 1,
+    )
+
+
+def of_kind(own: System, system: System, ranks_per_node: int) -> System:
+    """A node's own graphs, cut to the channels that the communicator has, in a system of nodes like it."""
+    cut = {name: graph.first(system.ring.channels) for name in ("ring", "tree") if (graph := getattr(own, name))}
+    return replace(system, **{**cut, "ranks": system.nodes * ranks_per_node})
+
+
+_GRAPHS = ("ring", "tree", "nvls", "collnet_chain", "collnet_direct")
+
+
+def _least(graphs: Sequence[Graph | None]) -> Graph | None:
+    """The graph of all nodes: the least of each figure; None where a node has none."""
+    some = [graph for graph in graphs if graph is not None]
+    if len(some) < len(graphs):
+        return None
+    fewest = min(some, key=lambda graph: graph.channels)
+    return replace(
+        fewest,
+        intra_gbps=min(graph.intra_gbps for graph in some),
+        inter_gbps=min(graph.inter_gbps for graph in some),
+        intra_type=max((graph.intra_type for graph in some), key=PATHS.index),
+        inter_type=max((graph.inter_type for graph in some), key=PATHS.index),
+        same_channels=all(graph.same_channels for graph in some),
+        cross_nic=max(graph.cross_nic for graph in some),
+        pattern=max((graph.pattern for graph in some), key=_PATTERN_NUMBER.__getitem__),
+    )
+
+
+_PATTERN_NUMBER = {name: number for number, name in PATTERNS.items()}
 
 _PLUGIN_LATENCY_US = {"efa": 10.0}
 """The ``latency`` property a network plugin reports; IB verbs reports none (accuracy-study: EFA about 10 us)."""
@@ -142,6 +213,7 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
             same_channels=solution.same,
             cross_nic=solution.cross_nic,
             orders=tuple(map(tuple, solution.orders)),
+            nics=tuple((view.nics[a], view.nics[b]) for a, b in solution.nets) if view.nics else (),
         )
 
     limit = max_channels(version)

@@ -14,7 +14,8 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from math import ceil, gcd, inf
 
 import numpy as np
@@ -22,12 +23,14 @@ import numpy.typing as npt
 
 from commsim.nccl.channels import Call
 from commsim.nccl.machine import Machine, inside_name, nic_rates, node_rate
-from commsim.nccl.messages import MESSAGES, Crossing, Turn, crossing_of
+from commsim.nccl.messages import MESSAGES, Crossing, Turn, message_wait, ordered_turn
+from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol, step_bytes
 from commsim.nccl.system import System
 
 Float64 = npt.NDArray[np.float64]
+OfRank = Float64 | float
 
 _BESIDE = ("PIX", "PXB", "P2C")
 """Paths from a GPU to a NIC that touch no other GPU and no other half of the host."""
@@ -57,7 +60,10 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class RingPlan:
-    """One ring channel of a collective: `steps` sends per rank and loop; `rate` and `hop_s` of each hop, (ranks,)."""
+    """One ring channel of a collective: `steps` sends per rank and loop; `rate` and `hop_s` of each hop, (ranks,).
+
+    What may differ from rank to rank is one figure for all, or one for each, (ranks,).
+    """
 
     collective: str
     ranks: int
@@ -66,17 +72,17 @@ class RingPlan:
     rate: Float64
     hop_s: Float64
     pass_bytes: int  # of a whole thread block
-    first_pass_s: float
+    first_pass_s: OfRank
     limit: str
-    slice_s: float = 0.0  # for which the thread block is held by a slice beside its bytes
-    chunk_s: float = 0.0  # the same by a chunk, whatever its slices
+    slice_s: OfRank = 0.0  # for which the thread block is held by a slice beside its bytes
+    chunk_s: OfRank = 0.0  # the same by a chunk, whatever its slices
     side_by_side: int = 0  # LL, LL128: bytes that the warps of a block handle at once, so that they are ready together
-    pass_share: float = 1.0  # of the time of such a pass, until when it is all written
+    pass_share: OfRank = 1.0  # of the time of such a pass, until when it is all written
     whole_passes: bool = False  # LL: a block takes as long for a last pass of a chunk as for a full one
     crossing: Crossing | None = None
-    block_rate: float = inf  # at which a thread block copies, whatever the links carry
-    drain_s: Float64 | float = 0.0  # until what a rank's block reads last, in a full pass, is back
-    keep_rate: Float64 | float = inf  # at which each rank puts what a loop brings last to its place, (ranks,)
+    block_rate: OfRank = inf  # at which a thread block copies, whatever the links carry
+    drain_s: OfRank = 0.0  # until what a rank's block reads last, in a full pass, is back
+    keep_rate: OfRank = inf  # at which each rank puts what a loop brings last to its place
     staging_rate: float = inf  # at which a rank puts what it begins a loop with where its neighbour reads it
 
     def keep_of(self, loop: Loop) -> Float64:
@@ -104,7 +110,7 @@ class RingPlan:
         late = self.crossing.wait.seconds(loop.slices * loop.slice_bytes / messages)
         fill = (loop.slices / messages - 1) * self.service_of(loop)
         if not self.crossing.whole:
-            fill = np.full(self.ranks, loop.slice_bytes / self.block_rate)
+            fill = np.broadcast_to(loop.slice_bytes / np.asarray(self.block_rate), self.ranks)
         return np.asarray(hop + np.where(self.crossing.at, late + fill, together))
 
     def bytes_of(self, loop: Loop) -> Float64:
@@ -131,10 +137,13 @@ _ELEMENTWISE = {"reduce_scatter": 0.24, "all_gather": 0.43}
 then moves single elements of 4 bytes (src/device/common_kernel.h, reduceCopy; measured on 12 V100 of a DGX-2)."""
 
 
-def shares(system: System, machine: Machine, parameters: Parameters, call: Call) -> Shares:
-    """The rates of one channel: its thread block's, or its part of the links that all channels in use share."""
+def shares(system: System, machine: Machine, parameters: Parameters, call: Call, part: float = 0.0) -> Shares:
+    """The rates of one channel: its thread block's, or its part of the links that all channels in use share.
+
+    `part` of the chunks are moved element by element (`misaligned`).
+    """
     protocol, used = call.protocol, call.split.channels
-    block, part = parameters.block_rate.of(protocol.name), misaligned(call, system.ranks)
+    block = parameters.block_rate.of(protocol.name)
     slow = block * _ELEMENTWISE.get(call.collective, 1.0) if part else block
 
     def through(link: float, kind: str) -> tuple[float, str]:
@@ -232,37 +241,83 @@ def _loop(count: int, chunk: int, protocol: Protocol, threads: int) -> Loop:
     return Loop(count, slices, ceil(chunk / slices))
 
 
-def lower_ring(system: System, machine: Machine, parameters: Parameters, call: Call) -> RingPlan:
+def lower_ring(nodes: Nodes, call: Call) -> RingPlan:
     """The plan of the fullest channel of a ring all_reduce, all_gather or reduce_scatter."""
-    n, ppn, protocol = system.ranks, system.ranks_per_node, call.protocol
-    share = shares(system, machine, parameters, call)
-    across = (np.arange(n) % ppn == ppn - 1) & (system.nodes > 1)
-    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
-    network = parameters.network.ring_hop.of(protocol.name)
-    limit = share.inter_limit if system.nodes > 1 and share.inter <= share.intra else share.intra_limit
-    pause = parameters.pause.of(protocol.name)
+    comm, protocol, n = nodes.comm, call.protocol, nodes.system.ranks
+    part = misaligned(call, n)
+    node, last = comm.node_of, comm.last
+    across = last & (nodes.count > 1)
+    between = nodes.hops(call.split.channels)
+    kinds = (*nodes.kinds, *between.kinds)
+    # Which of them each rank sends by.
+    of = np.where(across, len(nodes.kinds) + between.of[node], comm.kind[node])
+    every = [shares(kind.system, kind.machine, kind.parameters, call, part) for kind in kinds]
+
+    def each(inside: Callable[[Kind], float], outside: Callable[[Kind], float] | None = None) -> Float64:
+        """A figure of each rank's hop."""
+        few = [inside(kind) for kind in nodes.kinds] + [(outside or inside)(kind) for kind in between.kinds]
+        return np.array(few, np.float64)[of]
+
+    rates = [s.intra for s in every[: len(nodes.kinds)]] + [s.inter for s in every[len(nodes.kinds) :]]
+    name, simple = protocol.name, protocol.is_simple
+    pause = each(lambda kind: kind.parameters.pause.of(name))
+    block = each(lambda kind: kind.parameters.block_rate.of(name))
     plan = RingPlan(
         collective=call.collective,
         ranks=n,
         steps=2 * (n - 1) if call.collective == "all_reduce" else n - 1,
         loops=ring_loops(call.split.channel_bytes, n, protocol, call.split.threads, call.buffer_bytes),
-        rate=np.where(across, share.inter, share.intra),
-        hop_s=np.where(across, network, inside),
+        rate=np.array(rates)[of],
+        hop_s=each(
+            lambda kind: kind.parameters.hop_inside(kind.parameters.ring_hop, kind.machine.intra_kind, name),
+            lambda kind: kind.parameters.network.ring_hop.of(name),
+        ),
         pass_bytes=protocol.pass_bytes(protocol.max_threads),
-        first_pass_s=parameters.first_pass if protocol.is_simple else 0.0,
-        limit=limit,
-        slice_s=pause if protocol.is_simple else 0.0,
-        chunk_s=0.0 if protocol.is_simple else pause,
-        side_by_side=0 if protocol.is_simple else protocol.pass_bytes(call.split.threads),
-        pass_share=parameters.pass_share,
-        whole_passes=protocol.name == "LL",
-        crossing=crossing_of(machine, parameters, call, across) if system.nodes > 1 else None,
-        block_rate=parameters.block_rate.of(protocol.name),
-        drain_s=np.where(across, 0.0, parameters.drain) if protocol.is_simple and _reads(system) else 0.0,
-        keep_rate=_keep_rate(system, parameters, call, across),
-        staging_rate=_staging_rate(system, parameters, call),
+        first_pass_s=each(lambda kind: kind.parameters.first_pass if simple else 0.0),
+        limit=_limit(nodes, every, of),
+        slice_s=pause if simple else 0.0,
+        chunk_s=0.0 if simple else pause,
+        side_by_side=0 if simple else protocol.pass_bytes(call.split.threads),
+        pass_share=each(lambda kind: kind.parameters.pass_share),
+        whole_passes=name == "LL",
+        crossing=_crossing(between.kinds, call, across, each) if nodes.count > 1 else None,
+        block_rate=block,
+        drain_s=each(lambda kind: kind.parameters.drain if simple and _reads(kind.system) else 0.0, lambda kind: 0.0),
+        # What a network brings lies in a buffer, whatever the protocol. Inside a node its copy was measured with
+        # Simple; between nodes the NICs set the pace, and it does not show.
+        keep_rate=np.where(np.roll(across, 1), block, _keep_rate(nodes, call)),
+        staging_rate=min(_staging_rate(kind.system, kind.parameters, call) for kind in nodes.kinds),
     )
     return replace(plan, limit=MESSAGES) if _by_messages(plan) else plan
+
+
+def _limit(nodes: Nodes, every: Sequence[Shares], of: npt.NDArray[np.integer]) -> str:
+    """What limits the slowest hop; the network where one between nodes is as slow as any in a node."""
+    used = [(int(i) >= len(nodes.kinds), every[int(i)]) for i in np.unique(of)]
+    inside = min((s for between, s in used if not between), key=lambda s: s.intra, default=None)
+    outside = min((s for between, s in used if between), key=lambda s: s.inter, default=None)
+    if outside is not None and (inside is None or outside.inter <= inside.intra):
+        return outside.inter_limit
+    assert inside is not None  # a ring has hops
+    return inside.intra_limit
+
+
+def _crossing(
+    between: Sequence[Kind],
+    call: Call,
+    across: npt.NDArray[np.bool_],
+    each: Callable[[Callable[[Kind], float], Callable[[Kind], float]], Float64],
+) -> Crossing:
+    """What the hops of a ring between nodes have, marked by `across`, as such."""
+    turns = {id(kind): ordered_turn(kind.machine, kind.parameters, call) for kind in between}
+
+    def of(name: str) -> Float64:
+        return each(lambda kind: 0.0, lambda kind: float(getattr(turns[id(kind)], name)))
+
+    wait = message_wait(between[0].parameters.network, call.protocol)
+    return Crossing(
+        across, Turn(**{field.name: of(field.name) for field in fields(Turn)}), not call.protocol.is_simple, wait
+    )
 
 
 def _by_messages(plan: RingPlan) -> bool:
@@ -279,15 +334,10 @@ def _reads(system: System) -> bool:
     return system.sm == 80 and system.intra_type == "NVL"
 
 
-def _keep_rate(system: System, parameters: Parameters, call: Call, across: npt.NDArray[np.bool_]) -> Float64:
-    """Bytes/s at which each rank puts what a loop brings last to its place.
-
-    What a network brings lies in a buffer, whatever the protocol. Inside a node it was measured with Simple; between
-    nodes the NICs set the pace, and it does not show.
-    """
-    block = parameters.block_rate.of(call.protocol.name)
-    inside = parameters.keep_rate if call.protocol.is_simple and system.nodes == 1 else None
-    return np.where(np.roll(across, 1), block, inside or inf)
+def _keep_rate(nodes: Nodes, call: Call) -> float:
+    """Bytes/s at which a rank puts what a loop brings last to its place where it comes from its own node."""
+    inside = nodes.kinds[0].parameters.keep_rate
+    return inside if inside and call.protocol.is_simple and nodes.count == 1 else inf
 
 
 def _staging_rate(system: System, parameters: Parameters, call: Call) -> float:

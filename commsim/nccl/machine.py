@@ -13,6 +13,8 @@ from itertools import chain, compress, cycle, islice, pairwise, permutations
 from math import ceil, inf
 from typing import Any
 
+import numpy as np
+
 from commsim.errors import TopologyError
 from commsim.nccl.environment import PATHS, THROUGH_HOST, path_level, whole
 from commsim.nccl.parameters import Parameters
@@ -60,6 +62,12 @@ class Shared:
 
 COPY = "copy by the host"
 """In `Machine.nic_path`: what a processor copies between the host's memory and the network, one proxy per GPU."""
+
+
+NIC, FABRIC = LINK_NAMES[LinkKind.NETWORK], LINK_NAMES[LinkKind.FABRIC]
+
+MESHES = ("torus", "dragonfly")
+"""Kinds of fabric whose routers are joined to each other, not by spines above them."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ def survey(system: System, topology: Topology, peer_level: int, *, staged: bool 
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
     gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
     host, thin = staged or _through_host(topology), topology.oversubscription
-    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind in ("torus", "dragonfly")
+    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind in MESHES
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
     return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, ring, tree)
@@ -136,18 +144,27 @@ def _fed_nics(topology: Topology) -> int:
     if topology.nodes < 2 or not topology.nics_per_node:
         return topology.nics_per_node
     port = _narrowest(topology).get("PCIe", topology.nic_bandwidth)
-    return min(topology.nics_per_node, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
+    usable = topology.nics_per_node if topology.link_failed is None else int(topology.usable_nics[0].sum())
+    return min(usable, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
 
 
 def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float, str]:
     n = topology.ranks_per_node
     if system.intra_type in ("NVL", "NVB"):
         if topology.has_nvswitch:
-            return topology.nvlink_links * topology.nvlink_link_bandwidth, "nvlink_switch"
+            return _switched(topology), "nvlink_switch"
         links = min(sum(topology.pair_links(a, b) for b in range(n) if b != a) for a in range(n))
         return links * topology.nvlink_link_bandwidth, "nvlink_direct"
     ring = shared(topology, [(rank, (rank + 1) % n) for rank in range(n)], peer_level)
     return ring.rate, "host" if ring.by_host else "pcie"
+
+
+def _switched(topology: Topology) -> float:
+    """Bytes/s of the NVLinks between the switches of a node and the GPU that has least of them."""
+    t, inside = topology, slice(int(topology.node_first_link[1]))
+    links = (t.link_kind[inside] == LinkKind.NVLINK) & t.works[inside]
+    rates = np.bincount(t.link_src[inside][links], t.link_bandwidth[inside][links], len(t.vertex_name))
+    return float(rates[t.rank_vertex[: t.ranks_per_node]].min())
 
 
 def _nic_path(topology: Topology, *, staged: bool) -> tuple[tuple[str, float, int], ...]:
@@ -165,10 +182,10 @@ def _nic_path(topology: Topology, *, staged: bool) -> tuple[tuple[str, float, in
 
 
 def _narrowest(topology: Topology) -> dict[str, float]:
-    """Bytes/s of the narrowest link of each kind on the way from a GPU to one of the next node."""
-    ppn = topology.ranks_per_node
+    """Bytes/s of the narrowest link of each kind on the ways from the GPUs of a node to those of the next."""
+    ranks = np.arange(topology.ranks_per_node)
     narrowest: dict[str, float] = {}
-    for link in topology.route(ppn - 1, ppn):
+    for link in np.unique(topology.routes(ranks, ranks + topology.ranks_per_node).link):
         kind = LinkKind(topology.link_kind[link])
         if kind in (LinkKind.PCIE, LinkKind.NETWORK, LinkKind.FABRIC):
             name = LINK_NAMES[kind]

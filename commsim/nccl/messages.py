@@ -21,28 +21,32 @@ from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
 from commsim.nccl.protocols import Protocol
 from commsim.nccl.system import System
 
+OfHop = npt.NDArray[np.float64] | float
+
 ORDERED_BYTES = 8192
 """Larger messages, in bytes on the wire, wait for each other: rings of LL128 of P5 take the wait from here on
 (validation/parameters.csv, efa)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Turn:
-    """The time between two messages of one channel, which takes turns with the other channels of its NIC."""
+    """The time between two messages of one channel, which takes turns with the other channels of its NIC.
 
-    post_s: float  # for all channels of the NIC together
-    check_s_per_byte: float  # LL: its flags lie in host memory, and the proxy looks at each
-    connection_s: float
-    ordered_bytes: float = inf  # a larger message waits for the one before to be acknowledged
-    ordered_s: float = 0.0  # for so long, beside its bytes
-    line_s_per_byte: float = 0.0  # at the NIC's rate
+    A figure is one for all hops, or one for each.
+    """
 
-    def seconds(self, message_bytes: float) -> float:
+    post_s: OfHop  # for all channels of the NIC together
+    check_s_per_byte: OfHop  # LL: its flags lie in host memory, and the proxy looks at each
+    connection_s: OfHop
+    ordered_bytes: OfHop = inf  # a larger message waits for the one before to be acknowledged
+    ordered_s: OfHop = 0.0  # for so long, beside its bytes
+    line_s_per_byte: OfHop = 0.0  # at the NIC's rate
+
+    def seconds(self, message_bytes: float) -> OfHop:
         """For messages of a size."""
-        least = max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
-        if message_bytes <= self.ordered_bytes:
-            return least
-        return max(least, self.ordered_s + self.line_s_per_byte * message_bytes)
+        least = np.maximum(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
+        waits = np.maximum(least, self.ordered_s + self.line_s_per_byte * message_bytes)
+        return np.where(message_bytes <= np.asarray(self.ordered_bytes), least, waits)[()]
 
 
 @dataclass(frozen=True)
@@ -127,9 +131,3 @@ def spread_s(system: System, machine: Machine, network: NetworkParameters, call:
     most = min(system.ranks_per_node, max(1, machine.nics))
     fitted = 1 if call.protocol.name == "LL" else min(most, limit)
     return float(network.spread) * log2(min(call.split.channels, most) / fitted)
-
-
-def crossing_of(machine: Machine, parameters: Parameters, call: Call, at: npt.NDArray[np.bool_]) -> Crossing:
-    """What the hops of a ring marked by `at` have as hops between nodes."""
-    wait = message_wait(parameters.network, call.protocol)
-    return Crossing(at, ordered_turn(machine, parameters, call), not call.protocol.is_simple, wait)

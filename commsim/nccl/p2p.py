@@ -73,6 +73,13 @@ def off_packs(collective: str, nbytes: int, ranks: int) -> float:
     return 1 - gcd(nbytes // ranks, _PACK) / _PACK
 
 
+class Ends(NamedTuple):
+    """The machines of the ranks that send: of a gather or scatter the root's node, and the weakest of the others'."""
+
+    root: Machine
+    other: Machine
+
+
 class PeerChannels(NamedTuple):
     """What carries the bytes of one peer: its channels, bytes of the fullest, channels of all peers, whether by LL."""
 
@@ -170,7 +177,7 @@ Stretch = tuple[float, str, float]
 
 def p2p_time(
     system: System,
-    machine: Machine,
+    ends: Ends,
     parameters: Parameters,
     collective: str,
     nbytes: int,
@@ -184,6 +191,7 @@ def p2p_time(
     of a scatter that the busiest NIC carries (`busiest_rail`), `off` that of the peers whose parts are moved byte by
     byte (`off_packs`).
     """
+    machine = ends.root
     sends = _sends(system, machine, collective, nbytes, version, rail)
     simple = sends.protocol.is_simple
     if not simple:  # LL shifts what it loads, and loses next to nothing
@@ -200,8 +208,11 @@ def p2p_time(
         *_inside(system, machine, parameters, sends),
         *_between(system, machine, parameters, sends, first),
     ]
-    busy, limit, ends = max(stretches, key=lambda one: (one[0] + one[2], one[1]))
-    latency = _latency(system, machine, parameters, sends, version, block) + ends
+    if ends.other is not machine and sends.remote:  # whose NICs each bring or take away what their own ranks have
+        out, kind = min((together, kind) for kind, _, together in nic_rates(ends.other, parameters))
+        stretches.append((system.ranks_per_node * sends.each / out, kind, 2 * first))
+    busy, limit, waits = max(stretches, key=lambda one: (one[0] + one[2], one[1]))
+    latency = _latency(system, machine, parameters, sends, version, block) + waits
     # Its own block of an all_to_all is copied while its blocks send nothing; beside a network it does not show.
     # 2 to 8 A100 take as long as (N-1)/N of the bytes at 235 GB/s and 1/N at 793, 8 H100 at 367 and 960.
     own = sends.each * slower / parameters.copy_rate if sends.to_all and not sends.remote else 0.0

@@ -71,7 +71,7 @@ def variables(plugin: str, gpu: str, nodes: int, day: date | None = None) -> dic
 
 def of_machine(topology: Topology, version: Version = NEWEST) -> dict[str, str]:
     """What the plugin of a machine (its ``fabric.plugin``) sets for NCCL of a version; its tuner where it has a say."""
-    if topology.plugin not in PLUGINS or not topology.uniform:
+    if topology.plugin not in PLUGINS or len({(g.gpu, g.ranks_per_node, g.nics_per_node) for g in topology.groups}) > 1:
         return {}
     from commsim.nccl.tuner_ofi import why_not  # of which most machines have none
 

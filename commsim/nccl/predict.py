@@ -7,34 +7,37 @@ power mean of order 6 describes. A single call (what a training step waits for) 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from commsim.bounds import crossing_bytes
-from commsim.collectives.semantics import CHAINED
+from commsim.collectives.semantics import CHAINED, ROOTED
 from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
+from commsim.nccl.communicator import Communicator, communicator
 from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, unmodelled, whole
-from commsim.nccl.graph import discover
+from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import spread_s
+from commsim.nccl.nodes import Kind, Nodes, narrower
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
 from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
-from commsim.nccl.system import System
 from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
+    from commsim.nccl.p2p import Ends
     from commsim.nccl.tree import TreeTimer
 
 _TUNER_PLUGIN = "NCCL_TUNER_PLUGIN"
@@ -100,14 +103,20 @@ class _Kernel(NamedTuple):
 
 
 class Predictor:
-    """Predicts calls of one communicator on one topology.
+    """Predicts calls of one communicator on one topology: of all its ranks, or of some in their order.
 
-    `warnings` collects what the user should know, each once.
+    `nodes` are those of the communicator, `system` and `machine` what NCCL counts with and what is left of the rates
+    over all of them. `warnings` collects what the user should know, each once.
     """
 
-    def __init__(self, topology: Topology, options: Options, parameters: Parameters | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        options: Options,
+        parameters: Parameters | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
         self.topology = topology
-        self.parameters = parameters or load_parameters(topology.gpu.generation, network_of(topology, options.env))
         self.version = options.version or ASSUMED
         self.options = replace(options, env=with_plugin(topology, self.version, options.env))
         self.warnings: list[str] = []
@@ -120,13 +129,39 @@ class Predictor:
             )
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
-        self.system: System = discover(topology, self.version, self.options.env, options.graphs)
-        self.topology, level, unheeded = within_reach(topology, self.version, self.options.env)
-        if unheeded:
-            self._warn(unheeded)
-        self._staged = far_nics(self.topology, self.options.env)
-        self.machine: Machine = survey(self.system, topology, level, staged=self._staged)
+        self._staged = False
+        comm = communicator(topology, ranks)
+        self.nodes = self._nodes_of(comm, parameters)
+        self.system, self.parameters = self.nodes.system, self.nodes.kinds[0].parameters
+        if comm.plain:
+            self.topology = self.nodes.kinds[0].topology
         self._check()
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What is left of the rates of a node over all nodes."""
+        return self.nodes.weakest
+
+    def _nodes_of(self, comm: Communicator, parameters: Parameters | None) -> Nodes:
+        """The nodes of the communicator, each kind with its search and its rates."""
+        options, version = self.options, self.version
+        systems = [discover(kind, version, options.env, options.graphs) for kind in comm.kinds]
+        system = joined(systems, comm, version, options.env)
+        kinds = []
+        for topology, own in zip(comm.kinds, systems, strict=True):
+            mine = parameters or load_parameters(topology.gpu.generation, network_of(comm.topology, options.env))
+            reach, level, unheeded = within_reach(topology, version, options.env)
+            if unheeded:
+                self._warn(unheeded)
+            self._staged = self._staged or far_nics(reach, options.env)
+            mine_of = of_kind(own, system, topology.ranks_per_node)
+            machine = survey(mine_of, topology, level, staged=far_nics(reach, options.env))
+            if not comm.plain:
+                leaf, thin = comm.topology.nodes_per_leaf, comm.topology.oversubscription
+                cut = comm.topology.bisection_bandwidth() if comm.whole and comm.nodes.size > 1 else inf
+                machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut)
+            kinds.append(Kind(reach, mine_of, machine, mine))
+        return Nodes(comm, system, tuple(kinds))
 
     def _check(self) -> None:
         if self.options.iterations is not None and self.options.iterations < 1:
@@ -232,8 +267,8 @@ class Predictor:
         channels = call.split.channels
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
             return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
-        start = kernel.seconds + self.parameters.base.of(name)
-        start += self.parameters.channel_cost_of(self.version) * (channels - 1)
+        start = kernel.seconds + self.nodes.most(lambda parameters: parameters.base.of(name))
+        start += self.nodes.most(lambda parameters: parameters.channel_cost_of(self.version)) * (channels - 1)
         start += spread_s(self.system, self.machine, self.parameters.network, call, limit)
         kernel = kernel._replace(seconds=start)
         return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
@@ -267,12 +302,26 @@ class Predictor:
         off = p2p.off_packs(collective, nbytes, self.system.ranks) if self.options.exact else 0.0
         if off:
             self._warn(f"{collective}: sizes of which a peer has no multiple of 16 B are moved byte by byte, slowly")
-        seconds, busy, limit, channels = p2p.p2p_time(
-            self.system, self.machine, self.parameters, collective, nbytes, self.version, rail, off
+        ends = self._ends_of(collective)
+        seconds, busy, limit, channels = max(
+            p2p.p2p_time(self.system, ends, kind.parameters, collective, nbytes, self.version, rail, off)
+            for kind in self.nodes.kinds
         )
         kernel = self._across(collective, nbytes, _Kernel(seconds, busy, limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
         return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels)
+
+    def _ends_of(self, collective: str) -> Ends:
+        """The machines at the ends of sends: of the root's node and of the weakest other, or of the weakest hop."""
+        from commsim.nccl.p2p import Ends
+
+        nodes = self.nodes
+        if collective == "send_recv" and nodes.count > 1:
+            hop = reduce(narrower, (kind.machine for kind in nodes.hops(self.system.coll_channels).kinds))
+            return Ends(hop, hop)
+        if collective in ROOTED:
+            return Ends(nodes.node(0), self.machine)
+        return Ends(self.machine, self.machine)
 
     def _across(self, collective: str, nbytes: int, kernel: _Kernel) -> _Kernel:
         """The kernel where all must pass the machine's cut."""
@@ -305,27 +354,27 @@ class Predictor:
         """
         from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
 
-        machine = self.system, self.machine, self.parameters
         if self.options.mode == "single":
-            return _Kernel(*chain_time(*machine, call, fill=True))
-        kernel, busy, limit = chain_time(*machine, call, fill=False)
+            return _Kernel(*chain_time(self.nodes, call, fill=True))
+        kernel, busy, limit = chain_time(self.nodes, call, fill=False)
         if not call.protocol.is_simple:  # all of its base is added to every kernel
-            kernel -= BASE_NOT_IN_A_ROW * self.parameters.base.of(call.protocol.name)
+            kernel -= BASE_NOT_IN_A_ROW * self.nodes.most(lambda parameters: parameters.base.of(call.protocol.name))
         if self.options.iterations is not None:
             nodes = self.system.nodes
             shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5
-            kernel += shown * (chain_time(*machine, call, fill=True)[0] - kernel) / self.options.iterations
+            kernel += shown * (chain_time(self.nodes, call, fill=True)[0] - kernel) / self.options.iterations
         return _Kernel(kernel, busy, limit)
 
     @cached_property
     def _tree(self) -> TreeTimer:
         from commsim.nccl.tree import TreeTimer  # brings the event engine with it
 
-        return TreeTimer(self.system, self.topology, self.machine, self.options.tree_pieces)
+        return TreeTimer(self.nodes, self.options.tree_pieces)
 
     def _launch(self, *, grouped: bool = False) -> float:
         one_process = self.options.launch == "one_process"
-        return self.parameters.launch.seconds(self.topology.ranks_per_node, one_process=one_process, grouped=grouped)
+        gpus = int(self.nodes.comm.counts.max())
+        return self.nodes.most(lambda p: p.launch.seconds(gpus, one_process=one_process, grouped=grouped))
 
     def _buffer_bytes(self) -> int:
         # A slot holds at least what the threads of a block move at once.
@@ -334,8 +383,7 @@ class Predictor:
 
     def _chain(self, call: Call) -> _Kernel:
         """The time of the fullest channel."""
-        engine = self.options.engine
-        machine = self.system, self.machine, self.parameters
+        engine, nodes = self.options.engine, self.nodes
         closed = _CLOSED.get(call.algorithm)
         if call.algorithm == "nvls" and self.system.nodes > 1:
             closed = "collnet"  # of several nodes it reduces in the network
@@ -347,12 +395,14 @@ class Predictor:
                 )
             if closed is None:
                 return self._chain_of_a_root(call)
-            return _Kernel(*getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")(*machine, call))
+            timed = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
+            machine = nodes.on_trees(call.split.channels) if call.algorithm == "nvls_tree" else self.machine
+            return _Kernel(*max(timed(self.system, machine, kind.parameters, call) for kind in nodes.kinds))
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return _Kernel(*self._tree.time(self.parameters, call))
-        plan = lower_ring(*machine, call)
+            return _Kernel(*self._tree.time(call))
+        plan = lower_ring(nodes, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring
 

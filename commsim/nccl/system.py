@@ -26,10 +26,13 @@ class Graph:
     same_channels: bool = True  # every channel visits the GPUs in the same order
     cross_nic: int = 0
     orders: tuple[tuple[int, ...], ...] = ()  # GPUs of a node by channel, where known
+    nics: tuple[tuple[int, int], ...] = ()  # by which a channel enters and leaves a node, where known
 
     def first(self, channels: int) -> Graph:
         """The same of no more than so many channels."""
-        return self if channels >= self.channels else replace(self, channels=channels, orders=self.orders[:channels])
+        if channels >= self.channels:
+            return self
+        return replace(self, channels=channels, orders=self.orders[:channels], nics=self.nics[:channels])
 
 
 @dataclass(frozen=True)

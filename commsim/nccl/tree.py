@@ -13,6 +13,7 @@ hop has the share that the busiest of these links leaves a channel (`commsim.ncc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -21,17 +22,18 @@ import numpy.typing as npt
 
 from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
-from commsim.engine.program import Program, places_along
+from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.channels import Call
-from commsim.nccl.lower import tree_share
-from commsim.nccl.machine import Machine, intra_bandwidth, nic_efficiency, node_rate
+from commsim.nccl.lower import Float64, tree_share
+from commsim.nccl.machine import FABRIC, NIC, intra_bandwidth, nic_efficiency, node_rate
 from commsim.nccl.messages import message_turn, network_hop
-from commsim.nccl.parameters import Parameters
+from commsim.nccl.nodes import Kind, Nodes, slowed
 from commsim.nccl.protocols import WARP, Part, chunk_bytes
 from commsim.nccl.system import System
-from commsim.topology.graph import RouteTable, Topology
 from commsim.topology.kinds import LINK_NAMES, LinkKind
+from commsim.topology.node_routes import NodeRoutes
+from commsim.units import GIGA
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -56,6 +58,7 @@ class _Shape:
 
     program: Program
     piece: npt.NDArray[np.integer]  # of each row
+    sender: Int64  # of each row: the kind of its sender's node
     across: npt.NDArray[np.bool_]  # to another node
 
 
@@ -66,136 +69,231 @@ class TreeTimer:
     down with one piece), so that two coarser cuts give it (tests/nccl/test_nccl_tree.py compares with the fine cut).
     """
 
-    def __init__(self, system: System, topology: Topology, machine: Machine, coarse: int = 32) -> None:
-        self.system, self.topology, self.machine = system, topology, machine
-        self._blocks = system.ranks * _PAIR * 2  # service links: per rank, tree and direction
+    def __init__(self, nodes: Nodes, coarse: int = 32) -> None:
+        self.nodes = nodes
+        self._links = _Links(nodes)
         self._shapes: dict[int, _Shape] = {}
         self._coarse = coarse  # pieces of the coarsest cut that is simulated in place of a finer one
 
-    def time(self, parameters: Parameters, call: Call) -> tuple[float, float, str, str]:
+    def time(self, call: Call) -> tuple[float, float, str, str]:
         """Seconds of the call, the busiest link's part of them, that link's kind, and the level of the engine."""
         if call.nbytes == 0:
             return 0.0, 0.0, "latency", "event"
-        piece, nbytes = piece_bytes(self.system, call), call.split.channel_bytes
+        piece, nbytes = piece_bytes(self.nodes.system, call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
         if pieces <= 3 * self._coarse:
-            return (*self._run(parameters, call, nbytes, pieces), "event")
-        first, _, _ = self._run(parameters, call, nbytes, self._coarse)
-        second, busy, limit = self._run(parameters, call, nbytes, 2 * self._coarse)
+            return (*self._run(call, nbytes, pieces), "event")
+        first, _, _ = self._run(call, nbytes, self._coarse)
+        second, busy, limit = self._run(call, nbytes, 2 * self._coarse)
         # A + F * piece, carried on from cuts into `coarse` and 2 `coarse` pieces to one into `pieces`.
         return second - (first - second) * (1 - 2 * self._coarse / pieces), busy, limit, "event, two cuts"
 
-    def _run(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
+    def _run(self, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
         """Seconds of one simulation, how long the busiest link was held, and what that link is."""
         # Children of one node finish at different times, so that the order of the rows is not that on the links.
-        outcome = simulate(self.program(parameters, call, nbytes, pieces), in_order=False)
+        outcome = simulate(self.program(call, nbytes, pieces), in_order=False)
         busiest = int(np.argmax(outcome.link_busy_s))
-        limit = "host memory" if self.machine.intra_kind == "host" else "thread block"
-        if busiest >= self._blocks:
-            limit = LINK_NAMES[LinkKind(self.topology.link_kind[busiest - self._blocks])]
-        return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), limit
+        return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), self._links.name(busiest)
 
-    def program(self, parameters: Parameters, call: Call, nbytes: int, pieces: int) -> Program:
+    def program(self, call: Call, nbytes: int, pieces: int) -> Program:
         """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
         shape = self._shapes.get(pieces)
         if shape is None:
             shape = self._shapes[pieces] = self._shape(pieces)
-        machine, name = self.machine, call.protocol.name
-        inside = parameters.hop_inside(parameters.tree_hop, machine.intra_kind, name)
-        block = parameters.block_rate.of(name)
-        if machine.intra_kind == "host":  # which the routes do not pass; a rank sends up and down its chain
-            share = intra_bandwidth(machine, parameters, call.protocol) / (2 * call.split.channels)
-            block = min(block, share / call.protocol.wire_factor)
         # Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has.
-        message = max(1, min(tree_chunk(self.system, call), nbytes))
-        # As in a ring, a block waits beside the bytes of what it handles at once, here a chunk of any protocol; the
-        # first chunk's wait lies in the base.
-        block = nbytes / (nbytes / block + (nbytes / message - 1) * parameters.pause.of(name))
-        network = self._network_hop(parameters, call, message, nbytes / pieces)
+        message = max(1, min(tree_chunk(self.nodes.system, call), nbytes))
+        kinds, name = self.nodes.kinds, call.protocol.name
+        inside = [k.parameters.hop_inside(k.parameters.tree_hop, k.machine.intra_kind, name) for k in kinds]
+        network = [_network_hop(k, call, message, nbytes / pieces) if self.nodes.count > 1 else 0.0 for k in kinds]
         small, larger = divmod(nbytes, pieces)
-        links = self._link_bandwidth(parameters, call, nbytes, message)
         return replace(
             shape.program,
             nbytes=small + (shape.piece < larger),
-            delay_s=np.where(shape.across, network, inside),
-            link_bandwidth=np.concatenate([np.full(self._blocks, block), links]),
+            delay_s=np.where(shape.across, np.array(network)[shape.sender], np.array(inside)[shape.sender]),
+            link_bandwidth=self._links.bandwidth(call, nbytes, message),
         )
 
     def schedule(self, pieces: int) -> Schedule:
         """The rows of one pair of channels, one byte to a piece: `program` scales them."""
+        system = self.nodes.system
         return tree_all_reduce(
-            self.system.ranks,
+            system.ranks,
             _PAIR * pieces,
             channels=_PAIR,
-            ranks_per_node=self.system.ranks_per_node,
+            ranks_per_node=self.nodes.comm.counts,
             chunks=pieces,
-            pattern=self.system.tree.pattern.lower(),
+            pattern=system.tree.pattern.lower(),
         )
 
     def _shape(self, pieces: int) -> _Shape:
         schedule = self.schedule(pieces)
         succ_ptr, succ_idx = schedule.dependencies()
-        src, dst = schedule.src.astype(np.int64), schedule.dst.astype(np.int64)
-        n, ppn = self.system.ranks, self.system.ranks_per_node
-        block = (src * _PAIR + schedule.channel) * 2 + (schedule.op == Op.REDUCE)
-        pairs, pair = np.unique(src * n + dst, return_inverse=True)
-        # All channels of a node share its NICs evenly; the pair stands for them on the first.
-        table = self.topology.routes(pairs // n, pairs % n, 0 if self.system.nodes > 1 else None)
-        routes, route = np.unique(block * pairs.size + pair, return_inverse=True)
-        route_ptr, route_link = _with_block(routes // pairs.size, table, routes % pairs.size, self._blocks)
-        links = self._blocks + self.topology.link_bandwidth.size
+        node, n = self.nodes.comm.node_of, self.nodes.system.ranks
+        src, dst, up = schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op == Op.REDUCE
+        routes, route = np.unique(((src * n + dst) * _PAIR + schedule.channel) * 2 + up, return_inverse=True)
+        route_ptr, route_link = self._links.routes(routes // (4 * n), routes // 4 % n, routes % 4)
         program = Program(
             nbytes=np.zeros(schedule.rows, np.int64),
-            route=route.astype(np.int32),
+            route=route.reshape(-1).astype(np.int32),
             delay_s=np.zeros(schedule.rows),
             succ_ptr=succ_ptr,
             succ_idx=succ_idx,
             route_ptr=route_ptr,
             route_link=route_link,
-            link_bandwidth=np.ones(links),
-            link_latency=np.zeros(links),
+            link_bandwidth=np.ones(self._links.count),
+            link_latency=np.zeros(self._links.count),
         )
-        return _Shape(program, schedule.src_chunk % pieces, src // ppn != dst // ppn)
+        kind = self.nodes.comm.kind[node[src]]
+        return _Shape(program, schedule.src_chunk % pieces, kind, node[src] != node[dst])
 
-    def _network_hop(self, parameters: Parameters, call: Call, message: int, piece: float) -> float:
-        """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""
-        fill = max(0.0, message - piece) / parameters.block_rate.of(call.protocol.name)
-        network = parameters.network
-        turn = message_turn(self.machine, parameters, call)
-        others = turn.post_s + turn.check_s_per_byte * message - network.message_cost.of(call.protocol.name)
-        return network_hop(network, network.tree_hop, call.protocol, message) + others + fill
 
-    def _link_bandwidth(
-        self, parameters: Parameters, call: Call, nbytes: int, message: int
-    ) -> npt.NDArray[np.float64]:  # fmt: skip
-        """Payload bytes/s of every link of the topology for the pair that stands for all channels."""
-        topology, efficiency = self.topology, parameters.efficiency
-        kind = topology.link_kind
-        nics = max(1, self.machine.nics) if self.system.nodes > 1 else 1
-        bandwidth = topology.link_bandwidth * np.select(
-            [kind == LinkKind.NVLINK, (kind == LinkKind.NETWORK) | (kind == LinkKind.FABRIC)],
-            [efficiency.inside("nvlink_switch", call.protocol), nic_efficiency(self.machine, parameters) * nics],
-            efficiency.pcie * min(nics, self.system.ranks_per_node),
+class _Links:
+    """What the pair of trees runs over, in this order: thread blocks, links inside nodes, ports of nodes, edges.
+
+    A rank has a block for each tree and direction. The NICs of a node, which its channels share, are one port out and
+    one in, behind the first NIC that works. An edge of a tree is the fabric between two ports.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes, comm = nodes, nodes.comm
+        links = np.array([kind.topology.node_routes.links for kind in nodes.kinds])
+        before = np.cumsum(links) - links
+        self._blocks = nodes.system.ranks * _PAIR * 2
+        self._first_link = self._blocks + np.cumsum(links[comm.kind]) - links[comm.kind]
+        self._ports = self._blocks + int(links[comm.kind].sum())
+        several = nodes.count > 1
+        self._edges = self._ports + 2 * nodes.count * several
+        self.count = self._edges + (nodes.trees.src.size if several else 0)
+        # Of each link in a node its place among the links of all kinds.
+        self._of_kind = np.concatenate([before[k] + np.arange(links[k]) for k in comm.kind])
+        self._kind_names = np.concatenate(
+            [kind.topology.link_kind[: kind.topology.node_routes.links] for kind in nodes.kinds]
         )
-        if self.system.nodes > 1:  # what a host copies, or GPU and NIC leave in its memory, lies on no route
-            node = node_rate(self.machine, parameters)[0]
-            bandwidth = np.where(kind == LinkKind.NETWORK, np.minimum(bandwidth, node), bandwidth)
-        if self.machine.intra_kind == "nvlink_direct":
-            # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
-            pieces = ceil(nbytes / piece_bytes(self.system, call))
-            mesh = tree_share(self.system, self.machine, parameters, call, pieces)
-            bandwidth = np.where(kind == LinkKind.NVLINK, mesh * max(_PAIR, call.split.channels), bandwidth)
-        share = bandwidth * _PAIR / max(_PAIR, call.split.channels) / call.protocol.wire_factor
-        more = nbytes / message - 1  # messages after the first, whose turn is in the hop
-        if more <= 0:
-            return np.asarray(share)
-        most = _PAIR * nbytes / (more * message_turn(self.machine, parameters, call).seconds(message))
-        return np.asarray(np.where(kind == LinkKind.NETWORK, np.minimum(share, most), share))
+
+    def name(self, link: int) -> str:
+        """What limits where this link is the busiest."""
+        if link < self._blocks:
+            return "host memory" if self.nodes.kinds[0].machine.intra_kind == "host" else "thread block"
+        if link < self._ports:
+            return LINK_NAMES[LinkKind(int(self._kind_names[self._of_kind[link - self._blocks]]))]
+        return NIC if link < self._edges else FABRIC
+
+    def bandwidth(self, call: Call, nbytes: int, message: int) -> Float64:
+        """Payload bytes/s of every link for the pair that stands for all channels."""
+        nodes, kind, protocol = self.nodes, self.nodes.comm.kind, call.protocol
+        blocks = np.array([_block_rate(k, call, nbytes, message) for k in nodes.kinds])[kind][nodes.comm.node_of]
+        inside = np.concatenate([_inside(k, call, nbytes) for k in nodes.kinds])[self._of_kind]
+        pair = _PAIR / max(_PAIR, call.split.channels) / protocol.wire_factor
+        parts = [np.repeat(blocks, 2 * _PAIR), inside * pair]
+        if nodes.count > 1:
+            port = self._port_rates() * pair
+            more = nbytes / message - 1  # messages after the first, whose turn is in the hop
+            if more > 0:
+                turns = [
+                    _PAIR * nbytes / (more * message_turn(k.machine, k.parameters, call).seconds(message))
+                    for k in nodes.kinds
+                ]
+                port = np.minimum(port, np.array(turns)[kind])
+            share, _ = nodes.trees.share(call.split.channels)
+            nominal = np.array([_nic_rate(k, 1.0) for k in nodes.kinds])[kind[nodes.trees.src]]
+            parts += [np.repeat(port, 2), share * nominal * pair]
+        return np.concatenate(parts)
+
+    def _port_rates(self) -> Float64:
+        """Payload bytes/s of all NICs of each node together."""
+        kind, ports = self.nodes.comm.kind, self.nodes.ports
+        key, of = np.unique(np.stack([kind.astype(np.float64), ports], axis=1), axis=0, return_inverse=True)
+        few = []
+        for k, share in key.tolist():
+            at = self.nodes.kinds[int(k)]
+            # What a host copies, or GPU and NIC leave in its memory, lies on no route.
+            few.append(min(_nic_rate(at, share), node_rate(slowed(at.machine, share), at.parameters)[0]))
+        return np.array(few)[of.reshape(-1)]
+
+    def routes(self, src: Int64, dst: Int64, way: Int64) -> tuple[Int64, Int32]:
+        """Routes in CSR form of rows from `src` to `dst`; `way` is their tree, and whether they go up (odd)."""
+        comm, nodes = self.nodes.comm, self.nodes
+        a, b = comm.node_of[src], comm.node_of[dst]
+        here, there = src - comm.first_rank[a], dst - comm.first_rank[b]
+        far = a != b
+        columns = [(4 * src + way)[:, None]]
+        columns += [self._in_nodes(a, ~far, lambda r, k: r.gpu_gpu[here[k], there[k]])]
+        if far.any():
+            nics = [int(np.flatnonzero(kind.topology.usable_nics[0])[0]) for kind in nodes.kinds]
+            nic = np.array(nics)[comm.kind]
+            columns += [self._in_nodes(a, far, lambda r, k: r.gpu_nic[here[k], nic[a[k]]])]
+            edge = np.where(far, self._edges + self._edge_of(a, b, way // 2), -1)
+            ports = np.where(far, self._ports + 2 * a, -1), np.where(far, self._ports + 2 * b + 1, -1)
+            columns += [ports[0][:, None], edge[:, None], ports[1][:, None]]
+            columns += [self._in_nodes(b, far, lambda r, k: r.nic_gpu[nic[b[k]], there[k]])]
+        links = np.concatenate(columns, axis=1)
+        used = links >= 0
+        return np.concatenate([[0], np.cumsum(used.sum(axis=1))]), links[used].astype(np.int32)
+
+    def _in_nodes(
+        self, node: Int64, where: npt.NDArray[np.bool_], look: Callable[[NodeRoutes, Int64], Int32]
+    ) -> Int64:  # fmt: skip
+        """Links inside the nodes of some routes, by the tables of their kinds, (routes, most links); -1 elsewhere."""
+        kind = self.nodes.comm.kind[node]
+        rows = [(k, np.flatnonzero(where & (kind == k))) for k in range(len(self.nodes.kinds))]
+        tables = [(k, look(self.nodes.kinds[i].topology.node_routes, k)) for i, k in rows if k.size]
+        out = np.full((node.size, max((t.shape[1] for _, t in tables), default=0)), -1, np.int64)
+        for k, table in tables:
+            out[k, : table.shape[1]] = np.where(table >= 0, table + self._first_link[node[k]][:, None], -1)
+        return out
+
+    def _edge_of(self, src: Int64, dst: Int64, tree: Int64) -> Int64:
+        """The number of the edge between two nodes of a tree; 0 where there is none."""
+        edges, m = self.nodes.trees, self.nodes.count
+        key = (self.nodes.edge_tree * m + edges.src) * m + edges.dst
+        order = np.argsort(key)
+        at = np.searchsorted(key[order], (tree * m + src) * m + dst)
+        return order[np.minimum(at, key.size - 1)]
 
 
-def _with_block(block: Int64, table: RouteTable, pair: Int64, blocks: int) -> tuple[Int64, Int32]:
-    """Routes in CSR form: the service link `block`, then the topology's links of `pair`, numbered after the blocks."""
-    route = table.index[pair]
-    length = np.diff(table.ptr)[route]
-    links = table.link[places_along(table.ptr, route)] + blocks
-    return np.concatenate([[0], np.cumsum(length + 1)]), np.insert(links, np.cumsum(length) - length, block)
+def _block_rate(kind: Kind, call: Call, nbytes: int, message: int) -> float:
+    """Payload bytes/s of a thread block.
+
+    As in a ring, a block waits beside the bytes of what it handles at once, here a chunk of any protocol; the first
+    chunk's wait lies in the base.
+    """
+    name, block = call.protocol.name, kind.parameters.block_rate.of(call.protocol.name)
+    if kind.machine.intra_kind == "host":  # which the routes do not pass; a rank sends up and down its chain
+        share = intra_bandwidth(kind.machine, kind.parameters, call.protocol) / (2 * call.split.channels)
+        block = min(block, share / call.protocol.wire_factor)
+    return nbytes / (nbytes / block + (nbytes / message - 1) * kind.parameters.pause.of(name))
+
+
+def _inside(kind: Kind, call: Call, nbytes: int) -> Float64:
+    """Bytes/s of the links inside a node of a kind, as all channels together reach them."""
+    t, efficiency, machine = kind.topology, kind.parameters.efficiency, kind.machine
+    links = slice(t.node_routes.links)
+    nics = max(1, machine.nics) if kind.system.nodes > 1 else 1
+    nvlink = t.link_kind[links] == LinkKind.NVLINK
+    factor = np.where(
+        nvlink,
+        efficiency.inside("nvlink_switch", call.protocol),
+        efficiency.pcie * min(nics, kind.system.ranks_per_node),
+    )
+    rate = t.link_bandwidth[links] * factor
+    if machine.intra_kind == "nvlink_direct":
+        # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
+        pieces = ceil(nbytes / piece_bytes(kind.system, call))
+        mesh = tree_share(kind.system, machine, kind.parameters, call, pieces)
+        rate = np.where(nvlink, mesh * max(_PAIR, call.split.channels), rate)
+    return np.asarray(rate)
+
+
+def _nic_rate(kind: Kind, share: float) -> float:
+    """Payload bytes/s of all NICs of a node of a kind where each gives a share of its rate."""
+    machine = kind.machine
+    return machine.nic_gbps * GIGA * share * nic_efficiency(machine, kind.parameters) * max(1, machine.nics)
+
+
+def _network_hop(kind: Kind, call: Call, message: int, piece: float) -> float:
+    """Seconds of a hop between nodes: the network's, the NIC's other messages, and the filling of a slot."""
+    name, network = call.protocol.name, kind.parameters.network
+    fill = max(0.0, message - piece) / kind.parameters.block_rate.of(name)
+    turn = message_turn(kind.machine, kind.parameters, call)
+    others = turn.post_s + turn.check_s_per_byte * message - network.message_cost.of(name)
+    return float(network_hop(network, network.tree_hop, call.protocol, message) + others + fill)

@@ -67,6 +67,7 @@ class NodeView:
     sm: int
     nvswitch: bool
     amd: bool
+    nics: tuple[int, ...] = ()  # of the node, by net
     types: tuple[int, ...] = ()  # that the version knows, nearest first
     left: list[float] = field(default_factory=list)
     net_left: list[float] = field(default_factory=list)
@@ -120,6 +121,12 @@ def view_of(topology: Topology, version: Version, env: dict[str, str]) -> NodeVi
     return _Builder(topology, version, env).view()
 
 
+def _port_works(t: Topology, nic: int) -> bool:
+    """Whether the port of a NIC of the first node is up."""
+    ports = [int(t.fabric.port_up[0, nic]), int(t.fabric.port_down[0, nic])]
+    return bool(t.works[ports].all())
+
+
 class _Builder:
     def __init__(self, topology: Topology, version: Version, env: dict[str, str]) -> None:
         self.topology, self.version, self.env = topology, version, env
@@ -127,7 +134,9 @@ class _Builder:
         vertices = [int(v) for v in np.flatnonzero(t.vertex_node == 0)]
         kinds: dict[int, VertexKind | None] = {v: VertexKind(int(t.vertex_kind[v])) for v in vertices}
         self.gpus = [int(v) for v in t.rank_vertex[: t.ranks_per_node]]
-        nics = [v for v, kind in kinds.items() if kind is VertexKind.NIC] if t.nodes > 1 else []
+        every = [v for v, kind in kinds.items() if kind is VertexKind.NIC] if t.nodes > 1 else []
+        self.nics = [i for i in range(len(every)) if _port_works(t, i)]  # NCCL lists no others (src/transport/net_ib)
+        nics = [every[i] for i in self.nics]
         self.hosts = [v for v, kind in kinds.items() if kind is VertexKind.HOST]
         self.nets = [-1 - v for v in nics]  # a number for the port of each NIC
         self.wiring = Wiring(kinds | dict.fromkeys(self.nets))
@@ -174,6 +183,7 @@ class _Builder:
         view = NodeView(
             gpus=len(self.gpus),
             nets=len(self.nets),
+            nics=tuple(self.nics),
             sm=t.gpu.sm,
             nvswitch=bool(switches),
             amd=t.cpu.vendor == "amd",

@@ -28,15 +28,24 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
 
     TopologyError names a place that is not there, or the cut when ranks can no longer reach each other.
     """
-    bandwidth, latency = topology.link_bandwidth.copy(), topology.link_latency.copy()
-    failed = ~topology.works
+    if not faults:
+        return topology
+    links = topology.link_bandwidth.size
+    rate, late, failed = np.ones(links), np.ones(links), ~topology.works
     for i, fault in enumerate(faults):
-        links = _links_at(topology, fault, f"{topology.name}: faults.{i}")
+        at = _links_at(topology, fault, f"{topology.name}: faults.{i}")
         if fault.failed:
-            failed[links] = True
-        bandwidth[links] *= 1.0 if fault.bandwidth_factor is None else fault.bandwidth_factor
-        latency[links] *= 1.0 if fault.latency_factor is None else fault.latency_factor
-    out = replace(topology, link_bandwidth=bandwidth, link_latency=latency, link_failed=failed)
+            failed[at] = True
+        rate[at] *= 1.0 if fault.bandwidth_factor is None else fault.bandwidth_factor
+        late[at] *= 1.0 if fault.latency_factor is None else fault.latency_factor
+    before = np.ones(links) if topology.link_share is None else topology.link_share
+    out = replace(
+        topology,
+        link_bandwidth=topology.link_bandwidth * rate,
+        link_latency=topology.link_latency * late,
+        link_failed=failed,
+        link_share=before * rate,
+    )
     if not failed.any():
         return replace(out, link_failed=None)
     out = _with_new_node_routes(out)

@@ -1,0 +1,199 @@
+"""The nodes of a communicator as the lowering needs them: the rates of each kind, and what is left between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from math import inf
+
+import numpy as np
+
+from commsim.collectives.tree import double_binary_tree
+from commsim.nccl.communicator import Communicator
+from commsim.nccl.machine import MESHES, NIC, Machine
+from commsim.nccl.parameters import Parameters
+from commsim.nccl.streams import Streams, streams
+from commsim.nccl.system import System
+from commsim.topology.graph import Topology
+from commsim.topology.kinds import Float64, Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Nodes of one kind: a small machine of them, what NCCL counts with there, its rates, its parameters."""
+
+    topology: Topology
+    system: System
+    machine: Machine
+    parameters: Parameters
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Pairs of nodes of which the first sends to the second, both (edges,), and what their channels get of the NICs."""
+
+    src: Int64
+    dst: Int64
+    streams: Streams | None  # None: all they could take
+
+    def share(self, channels: int) -> tuple[Float64, Int64]:
+        """What a channel of so many gets on each edge, of what its NICs could give it, and the link that limits it."""
+        if self.streams is None:
+            return np.ones(self.src.size), np.full(self.src.size, -1, np.int64)
+        return self.streams.of(channels)
+
+
+@dataclass(frozen=True, eq=False)
+class Hops:
+    """Hops between nodes by what is left of them: senders narrowed to it, which of them each hop is, (M,), its link."""
+
+    kinds: tuple[Kind, ...]
+    of: Int64
+    link: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """All nodes of a communicator: what they are together to NCCL (`system`), and each by its kind."""
+
+    comm: Communicator
+    system: System
+    kinds: tuple[Kind, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return int(self.comm.nodes.size)
+
+    @cached_property
+    def ring(self) -> Edges:
+        """Each node to the next, the last to the first."""
+        src = np.arange(self.count)
+        return self._edges(src, np.roll(src, -1), trees=False)
+
+    def hops(self, channels: int) -> Hops:
+        """The hops of a ring from each node to the next, of a call of so many channels."""
+        share, link = self.ring.share(channels)
+        of_kind, to_kind = self.comm.kind, np.roll(self.comm.kind, -1)
+        key = np.stack([of_kind.astype(np.float64), to_kind.astype(np.float64), share], axis=1)
+        if (key == key[0]).all():
+            few, first, of = key[:1], np.zeros(1, np.int64), np.zeros(self.count, np.int64)
+        else:
+            few, first, of = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        kinds = []
+        for a, b, least in few.tolist():
+            sender, receiver = self.kinds[int(a)], self.kinds[int(b)].machine
+            # The share is of the sender's NICs; it says what the receiver's let through.
+            narrow = narrower(sender.machine, replace(receiver, nic_path=_but_nics(receiver)))
+            kinds.append(replace(sender, machine=slowed(narrow, least)))
+        return Hops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
+
+    @cached_property
+    def trees(self) -> Edges:
+        """Each node to its parent in both trees, then each parent to its child."""
+        both = double_binary_tree(self.count).parent
+        child = np.concatenate([np.flatnonzero(parent >= 0) for parent in both])
+        above = np.concatenate([parent[parent >= 0] for parent in both]).astype(np.int64)
+        return self._edges(np.concatenate([child, above]), np.concatenate([above, child]), trees=True)
+
+    @cached_property
+    def edge_tree(self) -> Int64:
+        """The tree of each edge of `trees`, 0 or 1."""
+        return np.tile(np.repeat([0, 1], self.count - 1), 2)
+
+    def _edges(self, src: Int64, dst: Int64, *, trees: bool) -> Edges:
+        """These edges with their streams; of a plain machine on trees only where a way leaves its leaf switch.
+
+        A mesh of routers, such as a torus, has its cut instead (`Machine.cut`) where its nodes are alike.
+        """
+        comm, shared = self.comm, np.ones(src.size, bool)
+        if comm.plain and comm.topology.nodes > 1:
+            shared &= comm.topology.kind not in MESHES
+            shared &= (comm.topology.fabric.leaf[src] != comm.topology.fabric.leaf[dst]).any(axis=1)
+        if self.count < 2 or not shared.any():
+            return Edges(src, dst, None)
+        graphs = [kind.system.tree if trees else kind.system.ring for kind in self.kinds]
+        between = streams(comm, graphs, src[shared], dst[shared], trees=trees)
+        if shared.all():
+            return Edges(src, dst, between)
+        share = np.ones((src.size, between.share.shape[1]))
+        link = np.full(share.shape, -1, np.int64)
+        share[shared], link[shared] = np.minimum(between.share, 1.0), between.link
+        return Edges(src, dst, Streams(share, link))
+
+    @cached_property
+    def ports(self) -> Float64:
+        """Of each node the least share of its nominal rate that one of its NICs in use has, (M,)."""
+        t, comm = self.comm.topology, self.comm
+        if comm.plain or self.count < 2:
+            return np.ones(self.count)
+        out = np.ones(self.count)
+        up, down, usable = t.fabric.port_up[comm.nodes], t.fabric.port_down[comm.nodes], t.usable_nics[comm.nodes]
+        rate = np.minimum(t.link_bandwidth[up], t.link_bandwidth[down])
+        nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes]]
+        share = np.where(usable, rate / nominal[:, None], inf)
+        return np.minimum(out, share.min(axis=1))
+
+    @cached_property
+    def weakest(self) -> Machine:
+        """A node that is in each respect as the weakest of all: its links, and its NICs' own rates."""
+        return self._least(self.comm.kind, self.ports)
+
+    def node(self, place: int) -> Machine:
+        """One of the nodes, with its NICs' own rates."""
+        return slowed(self.kinds[int(self.comm.kind[place])].machine, float(self.ports[place]))
+
+    def on_trees(self, channels: int) -> Machine:
+        """The same with what the ways of the trees leave a call of so many channels."""
+        share, _ = self.trees.share(channels)
+        return self._least(self.comm.kind[self.trees.src], share)
+
+    def _least(self, kind: Int64, share: Float64) -> Machine:
+        """The narrowest of the machines of some kinds, each where its NICs give but a share of their rate."""
+        if share.size == 0 or (len(self.kinds) == 1 and (share == 1.0).all()):
+            return self.kinds[0].machine
+        worst = {int(k): float(share[kind == k].min()) for k in np.unique(kind)}
+        machines = [slowed(self.kinds[k].machine, least) for k, least in worst.items()]
+        return reduce(narrower, machines)
+
+    def most(self, of: Callable[[Parameters], float]) -> float:
+        """The greatest of a figure of the parameters of all kinds."""
+        return max(of(kind.parameters) for kind in self.kinds)
+
+
+def narrower(a: Machine, b: Machine) -> Machine:
+    """What is left where nodes of two kinds take part: the least of each rate."""
+    if a is b:
+        return a
+    ways = {kind: (bandwidth, count) for kind, bandwidth, count in b.nic_path}
+    path = [
+        (kind, min(bandwidth, ways.get(kind, (inf, 0))[0]), min(count, ways.get(kind, (0.0, count))[1]))
+        for kind, bandwidth, count in a.nic_path
+    ]
+    path += [(kind, *ways[kind]) for kind in ways if kind not in {kind for kind, *_ in a.nic_path}]
+    slow = min(a, b, key=lambda machine: machine.intra_bandwidth or inf)
+    pairs = [machine.all_pairs for machine in (a, b) if machine.all_pairs is not None]
+    return replace(
+        slow,
+        nics=min(a.nics, b.nics),
+        nic_path=tuple(path),
+        all_pairs=min(pairs, key=lambda shared: shared.rate, default=None),
+        pair_links=min(a.pair_links, b.pair_links),
+        nic_gbps=min(a.nic_gbps, b.nic_gbps),
+        through_host=a.through_host or b.through_host,
+        oversubscription=max(a.oversubscription, b.oversubscription),
+        cut=min(a.cut, b.cut),
+    )
+
+
+def _but_nics(machine: Machine) -> tuple[tuple[str, float, int], ...]:
+    return tuple((kind, inf if kind == NIC else rate, count) for kind, rate, count in machine.nic_path)
+
+
+def slowed(machine: Machine, share: float) -> Machine:
+    """The machine where its NICs, and what lies behind them, give but a share of the NICs' rate."""
+    if share == 1.0:
+        return machine
+    path = tuple((kind, rate * share if kind == NIC else rate, count) for kind, rate, count in machine.nic_path)
+    return replace(machine, nic_path=path)
