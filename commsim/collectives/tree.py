@@ -7,7 +7,6 @@ in step H + d + k.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +67,7 @@ def double_binary_tree(nodes: int) -> DoubleTree:
 
 def rank_trees(
     world_size: int,
-    ranks_per_node: int | Sequence[int],
+    ranks_per_node: int | Int64,
     channels: int,
     pattern: str = "balanced_tree",
     chain: npt.ArrayLike | None = None,
@@ -123,7 +122,7 @@ def tree_all_reduce(
     world_size: int,
     nbytes: int,
     channels: int = 2,
-    ranks_per_node: int | Sequence[int] | None = None,
+    ranks_per_node: int | Int64 | None = None,
     chunks: int = 1,
     *,
     itemsize: int = 1,

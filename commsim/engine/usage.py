@@ -64,12 +64,6 @@ class Use:
     part: str = ""  # of what the links are, where one part stood for all
 
 
-def link_name(topology: Topology, link: int) -> str:
-    """The link's ends by name, such as ``node0/gpu0 -> node0/nvswitch``."""
-    src, dst = int(topology.link_src[link]), int(topology.link_dst[link])
-    return f"{topology.vertex_name[src]} -> {topology.vertex_name[dst]}"
-
-
 def kind_name(topology: Topology, link: int) -> str:
     """What the link's kind is called."""
     return LINK_NAMES[LinkKind(int(topology.link_kind[link]))]
@@ -91,7 +85,7 @@ def usage(outcome: Outcome | Totals, topology: Topology) -> list[KindUse]:
                 links=len(places),
                 nbytes=int(nbytes[places].sum()),
                 busy_share=float(busy[places].mean()) / span,
-                busiest=link_name(topology, int(link[top])),
+                busiest=topology.link_name(int(link[top])),
                 busiest_share=float(busy[top]) / span,
             )
         )
@@ -112,7 +106,7 @@ def network_use(outcome: Outcome | Totals, topology: Topology) -> Use:
         kinds=tuple(usage(outcome, topology)),
         links=tuple(
             LinkUse(
-                link=link_name(topology, int(link[i])),
+                link=topology.link_name(int(link[i])),
                 kind=kind_name(topology, int(link[i])),
                 nbytes=int(nbytes[i]),
                 busy_s=float(busy[i]),
@@ -150,7 +144,7 @@ def bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
         at, held = limiting_link(outcome, topology)
         if at < 0:
             return "nothing to send"
-        return f"{link_name(topology, at)} ({kind_name(topology, at)}) carries data for {100 * held:.0f} % of the time"
+        return f"{topology.link_name(at)} ({kind_name(topology, at)}) carries data for {100 * held:.0f} % of the time"
     path = outcome.critical_path()
     if not path.part.size:
         return "nothing to send"
@@ -158,7 +152,7 @@ def bottleneck(outcome: Outcome | Totals, topology: Topology) -> str:
     text = f"{share:.0%} {StretchKind(part).name.lower()}".replace("%", " %")
     if link < 0:
         return text
-    return f"{text}, most of it over {link_name(topology, link)} ({kind_name(topology, link)})"
+    return f"{text}, most of it over {topology.link_name(link)} ({kind_name(topology, link)})"
 
 
 def covered_s(start: Float64, end: Float64) -> float:

@@ -15,7 +15,7 @@ the explicit Schedule of one pair of trees. The terms and their sources:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import ceil, gcd, inf
 
 import numpy as np
@@ -30,6 +30,7 @@ from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE
 from commsim.nccl.system import System
 
 Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
 OfRank = Float64 | float
 
 _BESIDE = ("PIX", "PXB", "P2C")
@@ -128,7 +129,7 @@ class RingPlan:
         if self.crossing is None:
             return service
         messages = self.crossing.messages_of(loop.slices)
-        least = self.crossing.turn.seconds(loop.slices * loop.slice_bytes / messages) * messages / loop.slices
+        least = self.crossing.turn_s(loop.slices * loop.slice_bytes / messages) * messages / loop.slices
         return np.where(self.crossing.at, np.maximum(service, least), service)
 
 
@@ -280,7 +281,7 @@ def lower_ring(nodes: Nodes, call: Call) -> RingPlan:
         side_by_side=0 if simple else protocol.pass_bytes(call.split.threads),
         pass_share=each(lambda kind: kind.parameters.pass_share),
         whole_passes=name == "LL",
-        crossing=_crossing(between.kinds, call, across, each) if nodes.count > 1 else None,
+        crossing=_crossing(between.kinds, call, np.where(across, between.of[node], -1)) if nodes.count > 1 else None,
         block_rate=block,
         drain_s=each(lambda kind: kind.parameters.drain if simple and _reads(kind.system) else 0.0, lambda kind: 0.0),
         # What a network brings lies in a buffer, whatever the protocol. Inside a node its copy was measured with
@@ -302,22 +303,11 @@ def _limit(nodes: Nodes, every: Sequence[Shares], of: npt.NDArray[np.integer]) -
     return inside.intra_limit
 
 
-def _crossing(
-    between: Sequence[Kind],
-    call: Call,
-    across: npt.NDArray[np.bool_],
-    each: Callable[[Callable[[Kind], float], Callable[[Kind], float]], Float64],
-) -> Crossing:
-    """What the hops of a ring between nodes have, marked by `across`, as such."""
-    turns = {id(kind): ordered_turn(kind.machine, kind.parameters, call) for kind in between}
-
-    def of(name: str) -> Float64:
-        return each(lambda kind: 0.0, lambda kind: float(getattr(turns[id(kind)], name)))
-
+def _crossing(between: Sequence[Kind], call: Call, of: Int64) -> Crossing:
+    """What the hops of a ring between nodes have as such; `of` says which of them each rank sends over, -1: none."""
+    turns = tuple(ordered_turn(kind.machine, kind.parameters, call) for kind in between)
     wait = message_wait(between[0].parameters.network, call.protocol)
-    return Crossing(
-        across, Turn(**{field.name: of(field.name) for field in fields(Turn)}), not call.protocol.is_simple, wait
-    )
+    return Crossing(of >= 0, turns, of, not call.protocol.is_simple, wait)
 
 
 def _by_messages(plan: RingPlan) -> bool:
@@ -325,7 +315,7 @@ def _by_messages(plan: RingPlan) -> bool:
     if plan.crossing is None or not plan.loops:
         return False
     loop = max(plan.loops, key=lambda one: one.count * one.slices * one.slice_bytes)
-    free = replace(plan, crossing=replace(plan.crossing, turn=Turn(0.0, 0.0, 0.0)))
+    free = replace(plan, crossing=replace(plan.crossing, turns=(Turn(0.0, 0.0, 0.0),) * len(plan.crossing.turns)))
     return bool(plan.service_of(loop).max() > free.service_of(loop).max())
 
 

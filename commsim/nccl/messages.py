@@ -21,32 +21,28 @@ from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
 from commsim.nccl.protocols import Protocol
 from commsim.nccl.system import System
 
-OfHop = npt.NDArray[np.float64] | float
-
 ORDERED_BYTES = 8192
 """Larger messages, in bytes on the wire, wait for each other: rings of LL128 of P5 take the wait from here on
 (validation/parameters.csv, efa)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Turn:
-    """The time between two messages of one channel, which takes turns with the other channels of its NIC.
+    """The time between two messages of one channel, which takes turns with the other channels of its NIC."""
 
-    A figure is one for all hops, or one for each.
-    """
+    post_s: float  # for all channels of the NIC together
+    check_s_per_byte: float  # LL: its flags lie in host memory, and the proxy looks at each
+    connection_s: float
+    ordered_bytes: float = inf  # a larger message waits for the one before to be acknowledged
+    ordered_s: float = 0.0  # for so long, beside its bytes
+    line_s_per_byte: float = 0.0  # at the NIC's rate
 
-    post_s: OfHop  # for all channels of the NIC together
-    check_s_per_byte: OfHop  # LL: its flags lie in host memory, and the proxy looks at each
-    connection_s: OfHop
-    ordered_bytes: OfHop = inf  # a larger message waits for the one before to be acknowledged
-    ordered_s: OfHop = 0.0  # for so long, beside its bytes
-    line_s_per_byte: OfHop = 0.0  # at the NIC's rate
-
-    def seconds(self, message_bytes: float) -> OfHop:
+    def seconds(self, message_bytes: float) -> float:
         """For messages of a size."""
-        least = np.maximum(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
-        waits = np.maximum(least, self.ordered_s + self.line_s_per_byte * message_bytes)
-        return np.where(message_bytes <= np.asarray(self.ordered_bytes), least, waits)[()]
+        least = max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
+        if message_bytes <= self.ordered_bytes:
+            return least
+        return max(least, self.ordered_s + self.line_s_per_byte * message_bytes)
 
 
 @dataclass(frozen=True)
@@ -70,16 +66,23 @@ class Wait:
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """What hops between nodes have beyond a rate and a latency: `at` marks them, (ranks,).
+    """What hops between nodes have beyond a rate and a latency: `at` marks them, `turn` says whose turns they take.
+
+    Both (ranks,); a hop inside a node has none of the `turns`, -1.
 
     The proxy sends a slot when it is full, so that a message is a slice of Simple, but a whole chunk of LL and LL128
     (src/transport/net.cc, sendProxyProgress).
     """
 
     at: npt.NDArray[np.bool_]
-    turn: Turn
+    turns: tuple[Turn, ...]
+    turn: npt.NDArray[np.integer]
     whole: bool
     wait: Wait
+
+    def turn_s(self, message_bytes: float) -> npt.NDArray[np.float64]:
+        """Seconds from one message of a size to the next on each hop between nodes, (ranks,)."""
+        return np.asarray(np.array([turn.seconds(message_bytes) for turn in self.turns])[self.turn])
 
     def messages_of(self, slices: int) -> int:
         """Messages of a chunk of so many slices."""

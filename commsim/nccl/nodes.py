@@ -11,10 +11,11 @@ import numpy as np
 
 from commsim.collectives.tree import double_binary_tree
 from commsim.nccl.communicator import Communicator
-from commsim.nccl.machine import MESHES, NIC, Machine
+from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, node_rate
+from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.streams import Streams, streams
-from commsim.nccl.system import System
+from commsim.nccl.system import Graph, System
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64
 
@@ -54,12 +55,12 @@ class Hops:
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes:
-    """All nodes of a communicator: what they are together to NCCL (`system`), and each by its kind."""
+class Ways:
+    """The ways between the nodes of a communicator, by the graphs of each kind of node."""
 
     comm: Communicator
-    system: System
-    kinds: tuple[Kind, ...]
+    rings: tuple[Graph, ...]
+    tree_graphs: tuple[Graph, ...]
 
     @property
     def count(self) -> int:
@@ -70,11 +71,92 @@ class Nodes:
     def ring(self) -> Edges:
         """Each node to the next, the last to the first."""
         src = np.arange(self.count)
-        return self._edges(src, np.roll(src, -1), trees=False)
+        return self._edges(src, np.roll(src, -1), self.rings)
+
+    @cached_property
+    def trees(self) -> Edges:
+        """Each node to its parent in both trees, then each parent to its child."""
+        both = double_binary_tree(self.count).parent
+        child = np.concatenate([np.flatnonzero(parent >= 0) for parent in both])
+        above = np.concatenate([parent[parent >= 0] for parent in both]).astype(np.int64)
+        return self._edges(np.concatenate([child, above]), np.concatenate([above, child]), self.tree_graphs, trees=True)
+
+    @cached_property
+    def edge_tree(self) -> Int64:
+        """The tree of each edge of `trees`, 0 or 1."""
+        return np.tile(np.repeat([0, 1], self.count - 1), 2)
+
+    @cached_property
+    def tree_traffic(self) -> Float64:
+        """Bytes that each node sends, and receives, by byte of a call over the double tree, (M,).
+
+        Over two nodes every byte goes once; over more a node with a parent and two children in one tree is a leaf of
+        the other, and sends twice as much; of three nodes none has two children (src/graph/trees.cc).
+        """
+        return np.asarray(np.bincount(self.trees.src, minlength=self.count) / 2)
+
+    @cached_property
+    def ports(self) -> Float64:
+        """Of each node the least share of its nominal rate that one of its NICs in use has, (M,)."""
+        return np.asarray(np.minimum(1.0, self._nics.min(axis=1)))
+
+    def slowest_port(self) -> int:
+        """The link out of the NIC whose share of its nominal rate is least."""
+        node, nic = np.unravel_index(int(self._nics.argmin()), self._nics.shape)
+        return int(self.comm.topology.fabric.port_up[self.comm.nodes[node], nic])
+
+    @cached_property
+    def _nics(self) -> Float64:
+        """What each NIC has of its nominal rate, (M, NICs); infinite where it cannot be used."""
+        t, nodes = self.comm.topology, self.comm.nodes
+        if self.comm.plain or self.count < 2:
+            return np.ones((self.count, 1))
+        up, down = t.fabric.port_up[nodes], t.fabric.port_down[nodes]
+        rate = np.minimum(t.link_bandwidth[up], t.link_bandwidth[down])
+        nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[nodes]]
+        return np.where(t.usable_nics[nodes], rate / nominal[:, None], inf)
+
+    def _edges(self, src: Int64, dst: Int64, graphs: tuple[Graph, ...], *, trees: bool = False) -> Edges:
+        """These edges with their streams; of a plain machine on trees only where a way leaves its leaf switch.
+
+        A mesh of routers, such as a torus, has its cut instead (`Machine.cut`) where its nodes are alike.
+        """
+        comm, shared = self.comm, np.ones(src.size, bool)
+        if comm.plain and comm.topology.nodes > 1:
+            shared &= comm.topology.kind not in MESHES
+            shared &= (comm.topology.fabric.leaf[src] != comm.topology.fabric.leaf[dst]).any(axis=1)
+        if self.count < 2 or not shared.any():
+            return Edges(src, dst, None)
+        between = streams(comm, graphs, src[shared], dst[shared], trees=trees)
+        if shared.all():
+            return Edges(src, dst, between)
+        share = np.ones((src.size, between.share.shape[1]))
+        link = np.full(share.shape, -1, np.int64)
+        share[shared], link[shared] = between.share, between.link
+        return Edges(src, dst, Streams(share, link))
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """All nodes of a communicator: what they are together to NCCL (`system`), each by its kind, the ways between."""
+
+    comm: Communicator
+    system: System
+    kinds: tuple[Kind, ...]
+    ways: Ways
+
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return int(self.comm.nodes.size)
+
+    def with_parameters(self, parameters: Parameters) -> Nodes:
+        """The same with other parameters, of all kinds."""
+        return replace(self, kinds=tuple(replace(kind, parameters=parameters) for kind in self.kinds))
 
     def hops(self, channels: int) -> Hops:
         """The hops of a ring from each node to the next, of a call of so many channels."""
-        share, link = self.ring.share(channels)
+        share, link = self.ways.ring.share(channels)
         of_kind, to_kind = self.comm.kind, np.roll(self.comm.kind, -1)
         key = np.stack([of_kind.astype(np.float64), to_kind.astype(np.float64), share], axis=1)
         if (key == key[0]).all():
@@ -90,64 +172,13 @@ class Nodes:
         return Hops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
 
     @cached_property
-    def trees(self) -> Edges:
-        """Each node to its parent in both trees, then each parent to its child."""
-        both = double_binary_tree(self.count).parent
-        child = np.concatenate([np.flatnonzero(parent >= 0) for parent in both])
-        above = np.concatenate([parent[parent >= 0] for parent in both]).astype(np.int64)
-        return self._edges(np.concatenate([child, above]), np.concatenate([above, child]), trees=True)
-
-    @cached_property
-    def edge_tree(self) -> Int64:
-        """The tree of each edge of `trees`, 0 or 1."""
-        return np.tile(np.repeat([0, 1], self.count - 1), 2)
-
-    def _edges(self, src: Int64, dst: Int64, *, trees: bool) -> Edges:
-        """These edges with their streams; of a plain machine on trees only where a way leaves its leaf switch.
-
-        A mesh of routers, such as a torus, has its cut instead (`Machine.cut`) where its nodes are alike.
-        """
-        comm, shared = self.comm, np.ones(src.size, bool)
-        if comm.plain and comm.topology.nodes > 1:
-            shared &= comm.topology.kind not in MESHES
-            shared &= (comm.topology.fabric.leaf[src] != comm.topology.fabric.leaf[dst]).any(axis=1)
-        if self.count < 2 or not shared.any():
-            return Edges(src, dst, None)
-        graphs = [kind.system.tree if trees else kind.system.ring for kind in self.kinds]
-        between = streams(comm, graphs, src[shared], dst[shared], trees=trees)
-        if shared.all():
-            return Edges(src, dst, between)
-        share = np.ones((src.size, between.share.shape[1]))
-        link = np.full(share.shape, -1, np.int64)
-        share[shared], link[shared] = np.minimum(between.share, 1.0), between.link
-        return Edges(src, dst, Streams(share, link))
-
-    @cached_property
-    def ports(self) -> Float64:
-        """Of each node the least share of its nominal rate that one of its NICs in use has, (M,)."""
-        t, comm = self.comm.topology, self.comm
-        if comm.plain or self.count < 2:
-            return np.ones(self.count)
-        out = np.ones(self.count)
-        up, down, usable = t.fabric.port_up[comm.nodes], t.fabric.port_down[comm.nodes], t.usable_nics[comm.nodes]
-        rate = np.minimum(t.link_bandwidth[up], t.link_bandwidth[down])
-        nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes]]
-        share = np.where(usable, rate / nominal[:, None], inf)
-        return np.minimum(out, share.min(axis=1))
-
-    @cached_property
     def weakest(self) -> Machine:
         """A node that is in each respect as the weakest of all: its links, and its NICs' own rates."""
-        return self._least(self.comm.kind, self.ports)
+        return self._least(self.comm.kind, self.ways.ports)
 
     def node(self, place: int) -> Machine:
         """One of the nodes, with its NICs' own rates."""
-        return slowed(self.kinds[int(self.comm.kind[place])].machine, float(self.ports[place]))
-
-    def on_trees(self, channels: int) -> Machine:
-        """The same with what the ways of the trees leave a call of so many channels."""
-        share, _ = self.trees.share(channels)
-        return self._least(self.comm.kind[self.trees.src], share)
+        return slowed(self.kinds[int(self.comm.kind[place])].machine, float(self.ways.ports[place]))
 
     def _least(self, kind: Int64, share: Float64) -> Machine:
         """The narrowest of the machines of some kinds, each where its NICs give but a share of their rate."""
@@ -156,6 +187,39 @@ class Nodes:
         worst = {int(k): float(share[kind == k].min()) for k in np.unique(kind)}
         machines = [slowed(self.kinds[k].machine, least) for k, least in worst.items()]
         return reduce(narrower, machines)
+
+    def tree_rate(self, channels: int) -> tuple[float, str, float]:
+        """Bytes/s of a call over the double tree that the slowest node's NICs carry, what limits it, its traffic."""
+        kind, traffic, edges = self.comm.kind, self.ways.tree_traffic, self.ways.trees
+        left, _ = edges.share(channels)
+        of = np.concatenate([kind, kind[edges.src]])
+        share = np.concatenate([self.ways.ports, left])
+        carried = np.concatenate([traffic, np.maximum(traffic[edges.src], traffic[edges.dst])])
+        slowest = np.inf, "", 1.0
+        for k, least, times in np.unique(np.stack([of, share, carried], axis=1), axis=0).tolist():
+            at = self.kinds[int(k)]
+            rate, limit = node_rate(slowed(at.machine, min(1.0, least)), at.parameters)
+            slowest = min(slowest, (rate / times, limit, times))
+        return slowest
+
+    def slowest(self, limit: str, channels: int, *, trees: bool = False) -> str:
+        """What of the NICs and their ways, or which node, is slower than the rest, by name; empty if nothing is.
+
+        `limit` is what limits a call of so many channels, `trees` whether it goes over trees.
+        """
+        t, comm, ways = self.comm.topology, self.comm, self.ways
+        if limit in (NIC, FABRIC, MESSAGES):
+            share, link = (ways.trees if trees else ways.ring).share(channels)
+            worst = int(share.argmin()) if share.size else -1
+            if trees and ways.ports.min() < min(share, default=1.0):
+                return t.link_name(ways.slowest_port())
+            if worst >= 0 and share[worst] < 1.0:
+                return t.link_name(int(link[worst]))
+            return ""
+        rates = np.array([kind.machine.intra_bandwidth for kind in self.kinds])
+        if limit == "thread block" or np.ptp(rates) == 0.0:
+            return ""
+        return f"node{int(comm.nodes[np.flatnonzero(comm.kind == rates.argmin())[0]])}"
 
     def most(self, of: Callable[[Parameters], float]) -> float:
         """The greatest of a figure of the parameters of all kinds."""

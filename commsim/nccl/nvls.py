@@ -11,21 +11,24 @@ What a round costs beside its bytes shrinks with the chunk only up to 128 KiB, f
 
 from __future__ import annotations
 
+from math import inf
+
 from commsim.nccl.channels import Call
-from commsim.nccl.machine import Machine, node_rate
+from commsim.nccl.machine import Machine
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import Part, chunk_bytes, heads, loops
 from commsim.nccl.system import NVLS_CHUNK, System
 
-NODE_TRAFFIC = {2: 1.0, 3: 1.5}
-"""Bytes that the busiest node sends (and receives) per byte of the call over the double tree (src/graph/trees.cc): over
-two nodes every byte once; over more a node with a parent and two children in one tree, which is a leaf of the other,
-twice; of three nodes none has two children."""
+TreeRate = tuple[float, str, float]
+"""Bytes/s of a call that the NICs of the slowest node of a double tree carry, what limits it, and its traffic by byte
+(`commsim.nccl.nodes.Nodes.tree_rate`)."""
 
 
-def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
-    """Seconds of an NVLS kernel, the bandwidth part of them, and what limits it."""
+def nvls_time(
+    system: System, machine: Machine, parameters: Parameters, call: Call, tree: TreeRate = (inf, "", 1.0)
+) -> tuple[float, float, str]:
+    """Seconds of an NVLS kernel, the bandwidth part of them, and what limits it; of several nodes over their `tree`."""
     collective, nbytes = call.collective, max(1, call.nbytes)  # an empty call goes the same way
     p, channels = parameters.nvls, call.split.channels
     link = machine.intra_bandwidth * parameters.efficiency.nvls
@@ -38,11 +41,11 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     if system.nodes == 1:
         transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, counted)
         return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
-    across, kind = node_rate(machine, parameters)
+    across, kind, traffic = tree
     inside = per_round / rate + p.tree_round * chunk / counted
-    between = per_round / across * NODE_TRAFFIC.get(system.nodes, 2.0)
+    between = per_round / across
     # Each head sends a message per channel and round, which the proxy of its NIC posts in turn.
-    messages = channels * heads(system) / max(1, machine.nics) * NODE_TRAFFIC.get(system.nodes, 2.0)
+    messages = channels * heads(system) / max(1, machine.nics) * traffic
     turn = max(messages * parameters.network.message_cost.Simple, parameters.network.connection_cost.Simple)
     carried = per_round / rate
     if between > inside:
@@ -53,6 +56,10 @@ def nvls_time(system: System, machine: Machine, parameters: Parameters, call: Ca
     # Chunks follow each other at the pace of the slowest stage: while the NICs carry one, the switch reduces the next
     # and spreads the one before, which go opposite ways over the links. The last round may be short.
     hops = 2 * (system.nodes - 1).bit_length()  # the double tree's depth (src/graph/trees.cc)
-    first = 2 * per_round / link + p.tree_round + hops * (parameters.network.tree_hop.Simple + per_round / across)
+    first = (
+        2 * per_round / link
+        + p.tree_round
+        + hops * (parameters.network.tree_hop.Simple + per_round / (across * traffic))
+    )
     follow = (nbytes / per_round - 1) * max(inside, between, turn)
     return p.tree_latency + first + follow, nbytes / per_round * carried, limit

@@ -25,7 +25,7 @@ from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import spread_s
-from commsim.nccl.nodes import Kind, Nodes, narrower
+from commsim.nccl.nodes import Kind, Nodes, Ways, narrower
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
 from commsim.nccl.plugins import plugin_note, with_plugin
@@ -91,6 +91,7 @@ class Prediction:
     level: str
     limit: str = ""
     busy_s: float = 0.0
+    place: str = ""  # what of the machine is slower than the rest, where that is what limits
 
 
 class _Kernel(NamedTuple):
@@ -132,12 +133,21 @@ class Predictor:
         self._staged = False
         comm = communicator(topology, ranks)
         self.nodes = self._nodes_of(comm, parameters)
-        self.system, self.parameters = self.nodes.system, self.nodes.kinds[0].parameters
+        self.system = self.nodes.system
         if comm.plain:
             self.topology = self.nodes.kinds[0].topology
         self._check()
 
-    @cached_property
+    @property
+    def parameters(self) -> Parameters:
+        """Those of the first kind of node; set, of all kinds."""
+        return self.nodes.kinds[0].parameters
+
+    @parameters.setter
+    def parameters(self, parameters: Parameters) -> None:
+        self.nodes = self.nodes.with_parameters(parameters)
+
+    @property
     def machine(self) -> Machine:
         """What is left of the rates of a node over all nodes."""
         return self.nodes.weakest
@@ -161,7 +171,8 @@ class Predictor:
                 cut = comm.topology.bisection_bandwidth() if comm.whole and comm.nodes.size > 1 else inf
                 machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut)
             kinds.append(Kind(reach, mine_of, machine, mine))
-        return Nodes(comm, system, tuple(kinds))
+        ways = Ways(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds))
+        return Nodes(comm, system, tuple(kinds), ways)
 
     def _check(self) -> None:
         if self.options.iterations is not None and self.options.iterations < 1:
@@ -285,7 +296,10 @@ class Predictor:
             if self.options.iterations is not None:  # nothing hides the launch of the first call
                 time += (launch + seconds - time) / self.options.iterations
         bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
-        return Prediction(nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy)
+        place = self.nodes.slowest(limit, channels, trees="tree" in algorithm) if self.nodes.count > 1 else ""
+        return Prediction(
+            nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy, place
+        )
 
     @cached_property
     def _busiest_rail(self) -> float:
@@ -396,12 +410,12 @@ class Predictor:
             if closed is None:
                 return self._chain_of_a_root(call)
             timed = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
-            machine = nodes.on_trees(call.split.channels) if call.algorithm == "nvls_tree" else self.machine
-            return _Kernel(*max(timed(self.system, machine, kind.parameters, call) for kind in nodes.kinds))
+            tree = (nodes.tree_rate(call.split.channels),) if call.algorithm == "nvls_tree" else ()
+            return _Kernel(*max(timed(self.system, self.machine, kind.parameters, call, *tree) for kind in nodes.kinds))
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return _Kernel(*self._tree.time(call))
+            return _Kernel(*self._tree.time(nodes, call))
         plan = lower_ring(nodes, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring

@@ -79,7 +79,7 @@ def ring_program(plan: RingPlan, schedule: Schedule) -> Program:
     after = np.concatenate([rows + row, idx, copies, later])
     order, ops = np.argsort(before, kind="stable"), 2 * rows + kept.size
     nowhere = np.full(rows, n)
-    held = plan.slice_s + plan.chunk_s + np.max(plan.drain_s)
+    held = np.max(plan.slice_s) + np.max(plan.chunk_s) + np.max(plan.drain_s)
     by_bytes = plan.crossing is None and held == 0.0 and not plan.whole_passes
     if by_bytes and plan.staging_rate == np.inf and not kept.size:
         nbytes, rate = np.concatenate([schedule.payload_bytes(), np.zeros(rows, np.int64)]), plan.rate

@@ -17,6 +17,7 @@ from commsim.nccl.communicator import Communicator
 from commsim.nccl.machine import MESHES
 from commsim.nccl.system import Graph
 from commsim.topology.detour import rerouted
+from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
 
@@ -28,8 +29,7 @@ _PAIRED = 2
 class Streams:
     """Of each edge and channel of a graph the share of a NIC's nominal bytes/s, (edges, channels), and what limits it.
 
-    The share is that of the sender's NICs; above 1 where they are the narrowest. `link` is the narrowest link of the
-    way, a number of the topology.
+    The share is that of the sender's NICs. `link` is the narrowest link of the way, a number of the topology.
     """
 
     share: Float64
@@ -46,9 +46,8 @@ class Streams:
 def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64, *, trees: bool = False) -> Streams:
     """The streams of edges from nodes `src` to nodes `dst`, numbered as in the communicator, by the graph of each kind.
 
-    Of `trees`, whose edges meet at NICs, the share is what is left beyond that meeting, which whoever runs the trees
-    sees. Where a graph does not say its NICs, channels take those that work in
-    turn. TopologyError where no way is left.
+    Of `trees`, whose edges meet at NICs, it is what the fabric leaves of the NICs, whatever these carry. Where a graph
+    does not say its NICs, channels take those that work in turn. TopologyError where no way is left.
     """
     t, channels = comm.topology, min(graph.channels for graph in graphs)
     enter, leave = _nics(comm, graphs, channels)
@@ -57,19 +56,22 @@ def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64,
     ends = np.stack([edges, out.ravel(), into.ravel()], axis=1)
     pair, index, weight = _streams_of(ends, max(int(out.max(initial=0)), int(into.max(initial=0))) + 1)
     links = _ways(t, comm.nodes[src[pair[:, 0]]], pair[:, 1], comm.nodes[dst[pair[:, 0]]], pair[:, 2])
-    used, at = links >= 0, np.maximum(links, 0)
-    load = np.bincount(links[used], np.broadcast_to(weight[:, None], links.shape)[used], t.link_bandwidth.size)
+    used, at = links >= 0, np.asarray(np.maximum(links, 0), np.int64)
+    load = np.bincount(links[used], np.broadcast_to(weight[:, None], links.shape)[used], t.link_bandwidth.size).astype(
+        np.float64
+    )
     # A link gives each stream less by what it carries over what the stream's own NIC carries.
     nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes[src[pair[:, 0]]]]]
     if trees:
         own = np.maximum(load[links[:, 0]], load[links[:, -1]])
-        load[t.link_kind == LinkKind.NETWORK] = 0.0
+        used[:, [0, -1]] = False
     else:
         own = _channels_of_a_nic(leave)[src[pair[:, 0]], pair[:, 1]]
     share = np.where(used, t.link_bandwidth[at] / np.maximum(load[at], own[:, None]) * (own / nominal)[:, None], np.inf)
     fabric = used & (t.link_kind[at] == LinkKind.FABRIC)
     if fabric.any():
-        share = np.where(fabric, _fabric_share(t, load, at, own / nominal), share)
+        share = np.where(fabric, _fabric_share(t, load, at, np.asarray(own / nominal)), share)
+    share = np.minimum(share, 1.0)
     narrowest = share.argmin(axis=1)
     rows = np.arange(len(share))
     shape = (src.size, channels)
@@ -140,8 +142,17 @@ def _ways(t: Topology, node: Int64, nic: Int64, to_node: Int64, to_nic: Int64) -
     """The links of the way of each stream from NIC to NIC, (streams, most links), padded with -1."""
     fabric = t.fabric
     middle = fabric.between(node, nic, to_node, to_nic)
-    bad = ~(t.passable(middle) & t.usable_nics[node, nic] & t.usable_nics[to_node, to_nic])
+    up = t.usable_nics[node, nic] & t.usable_nics[to_node, to_nic]
+    if _joins_rails(t):  # its spines are left out of a machine that has one leaf of each rail
+        middle = np.where((middle == UNREACHABLE) & up[:, None], -1, middle)
+    bad = ~(t.passable(middle) & up)
     if bad.any():
         nic, to_nic, middle = rerouted(t, node, to_node, nic, to_nic, middle, bad)
     ports = fabric.port_up[node, nic][:, None], fabric.port_down[to_node, to_nic][:, None]
     return np.concatenate([ports[0], middle, ports[1]], axis=1).astype(np.int64)
+
+
+def _joins_rails(t: Topology) -> bool:
+    """Whether the leaves of the rails would be joined by spines if there were more of them."""
+    shape = getattr(t.fabric, "shape", None)
+    return t.kind == "rail_fat_tree" and shape is not None and shape.planes == 1 and not shape.spines

@@ -75,42 +75,45 @@ class TreeTimer:
         self._shapes: dict[int, _Shape] = {}
         self._coarse = coarse  # pieces of the coarsest cut that is simulated in place of a finer one
 
-    def time(self, call: Call) -> tuple[float, float, str, str]:
-        """Seconds of the call, the busiest link's part of them, that link's kind, and the level of the engine."""
+    def time(self, nodes: Nodes, call: Call) -> tuple[float, float, str, str]:
+        """Seconds of the call, the busiest link's part of them, that link's kind, and the level of the engine.
+
+        `nodes` are the timer's own, perhaps with other parameters.
+        """
         if call.nbytes == 0:
             return 0.0, 0.0, "latency", "event"
-        piece, nbytes = piece_bytes(self.nodes.system, call), call.split.channel_bytes
+        piece, nbytes = piece_bytes(nodes.system, call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
         if pieces <= 3 * self._coarse:
-            return (*self._run(call, nbytes, pieces), "event")
-        first, _, _ = self._run(call, nbytes, self._coarse)
-        second, busy, limit = self._run(call, nbytes, 2 * self._coarse)
+            return (*self._run(nodes, call, nbytes, pieces), "event")
+        first, _, _ = self._run(nodes, call, nbytes, self._coarse)
+        second, busy, limit = self._run(nodes, call, nbytes, 2 * self._coarse)
         # A + F * piece, carried on from cuts into `coarse` and 2 `coarse` pieces to one into `pieces`.
         return second - (first - second) * (1 - 2 * self._coarse / pieces), busy, limit, "event, two cuts"
 
-    def _run(self, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
+    def _run(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
         """Seconds of one simulation, how long the busiest link was held, and what that link is."""
         # Children of one node finish at different times, so that the order of the rows is not that on the links.
-        outcome = simulate(self.program(call, nbytes, pieces), in_order=False)
+        outcome = simulate(self.program(nodes, call, nbytes, pieces), in_order=False)
         busiest = int(np.argmax(outcome.link_busy_s))
         return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), self._links.name(busiest)
 
-    def program(self, call: Call, nbytes: int, pieces: int) -> Program:
+    def program(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> Program:
         """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
         shape = self._shapes.get(pieces)
         if shape is None:
             shape = self._shapes[pieces] = self._shape(pieces)
         # Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has.
-        message = max(1, min(tree_chunk(self.nodes.system, call), nbytes))
-        kinds, name = self.nodes.kinds, call.protocol.name
+        message = max(1, min(tree_chunk(nodes.system, call), nbytes))
+        kinds, name = nodes.kinds, call.protocol.name
         inside = [k.parameters.hop_inside(k.parameters.tree_hop, k.machine.intra_kind, name) for k in kinds]
-        network = [_network_hop(k, call, message, nbytes / pieces) if self.nodes.count > 1 else 0.0 for k in kinds]
+        network = [_network_hop(k, call, message, nbytes / pieces) if nodes.count > 1 else 0.0 for k in kinds]
         small, larger = divmod(nbytes, pieces)
         return replace(
             shape.program,
             nbytes=small + (shape.piece < larger),
             delay_s=np.where(shape.across, np.array(network)[shape.sender], np.array(inside)[shape.sender]),
-            link_bandwidth=self._links.bandwidth(call, nbytes, message),
+            link_bandwidth=self._links.bandwidth(nodes, call, nbytes, message),
         )
 
     def schedule(self, pieces: int) -> Schedule:
@@ -163,7 +166,7 @@ class _Links:
         self._ports = self._blocks + int(links[comm.kind].sum())
         several = nodes.count > 1
         self._edges = self._ports + 2 * nodes.count * several
-        self.count = self._edges + (nodes.trees.src.size if several else 0)
+        self.count = self._edges + (nodes.ways.trees.src.size if several else 0)
         # Of each link in a node its place among the links of all kinds.
         self._of_kind = np.concatenate([before[k] + np.arange(links[k]) for k in comm.kind])
         self._kind_names = np.concatenate(
@@ -178,15 +181,15 @@ class _Links:
             return LINK_NAMES[LinkKind(int(self._kind_names[self._of_kind[link - self._blocks]]))]
         return NIC if link < self._edges else FABRIC
 
-    def bandwidth(self, call: Call, nbytes: int, message: int) -> Float64:
+    def bandwidth(self, nodes: Nodes, call: Call, nbytes: int, message: int) -> Float64:
         """Payload bytes/s of every link for the pair that stands for all channels."""
-        nodes, kind, protocol = self.nodes, self.nodes.comm.kind, call.protocol
+        kind, protocol = nodes.comm.kind, call.protocol
         blocks = np.array([_block_rate(k, call, nbytes, message) for k in nodes.kinds])[kind][nodes.comm.node_of]
         inside = np.concatenate([_inside(k, call, nbytes) for k in nodes.kinds])[self._of_kind]
         pair = _PAIR / max(_PAIR, call.split.channels) / protocol.wire_factor
         parts = [np.repeat(blocks, 2 * _PAIR), inside * pair]
         if nodes.count > 1:
-            port = self._port_rates() * pair
+            port = _port_rates(nodes) * pair
             more = nbytes / message - 1  # messages after the first, whose turn is in the hop
             if more > 0:
                 turns = [
@@ -194,21 +197,10 @@ class _Links:
                     for k in nodes.kinds
                 ]
                 port = np.minimum(port, np.array(turns)[kind])
-            share, _ = nodes.trees.share(call.split.channels)
-            nominal = np.array([_nic_rate(k, 1.0) for k in nodes.kinds])[kind[nodes.trees.src]]
+            share, _ = nodes.ways.trees.share(call.split.channels)
+            nominal = np.array([_nic_rate(k, 1.0) for k in nodes.kinds])[kind[nodes.ways.trees.src]]
             parts += [np.repeat(port, 2), share * nominal * pair]
         return np.concatenate(parts)
-
-    def _port_rates(self) -> Float64:
-        """Payload bytes/s of all NICs of each node together."""
-        kind, ports = self.nodes.comm.kind, self.nodes.ports
-        key, of = np.unique(np.stack([kind.astype(np.float64), ports], axis=1), axis=0, return_inverse=True)
-        few = []
-        for k, share in key.tolist():
-            at = self.nodes.kinds[int(k)]
-            # What a host copies, or GPU and NIC leave in its memory, lies on no route.
-            few.append(min(_nic_rate(at, share), node_rate(slowed(at.machine, share), at.parameters)[0]))
-        return np.array(few)[of.reshape(-1)]
 
     def routes(self, src: Int64, dst: Int64, way: Int64) -> tuple[Int64, Int32]:
         """Routes in CSR form of rows from `src` to `dst`; `way` is their tree, and whether they go up (odd)."""
@@ -244,11 +236,22 @@ class _Links:
 
     def _edge_of(self, src: Int64, dst: Int64, tree: Int64) -> Int64:
         """The number of the edge between two nodes of a tree; 0 where there is none."""
-        edges, m = self.nodes.trees, self.nodes.count
-        key = (self.nodes.edge_tree * m + edges.src) * m + edges.dst
+        edges, m = self.nodes.ways.trees, self.nodes.count
+        key = (self.nodes.ways.edge_tree * m + edges.src) * m + edges.dst
         order = np.argsort(key)
         at = np.searchsorted(key[order], (tree * m + src) * m + dst)
         return order[np.minimum(at, key.size - 1)]
+
+
+def _port_rates(nodes: Nodes) -> Float64:
+    """Payload bytes/s of all NICs of each node together."""
+    key, of = np.unique(np.stack([nodes.comm.kind, nodes.ways.ports], axis=1), axis=0, return_inverse=True)
+    few = []
+    for k, share in key.tolist():
+        at = nodes.kinds[int(k)]
+        # What a host copies, or GPU and NIC leave in its memory, lies on no route.
+        few.append(min(_nic_rate(at, share), node_rate(slowed(at.machine, share), at.parameters)[0]))
+    return np.array(few)[of.reshape(-1)]
 
 
 def _block_rate(kind: Kind, call: Call, nbytes: int, message: int) -> float:

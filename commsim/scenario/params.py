@@ -100,7 +100,13 @@ def nccl_parameters(scenario: Setting, topology: Topology) -> tuple[Parameters |
     if scenario.params is None and not scenario.library.measured:
         return None, None
     network = network_of(topology, scenario.library.env)
-    shipped = load_parameters(topology.gpu.generation, network)
+    generations = sorted({group.gpu.generation for group in topology.groups})
+    if len(generations) > 1:
+        place = ("library", "measured") if scenario.library.measured else ("params",)
+        raise scenario.document.error(
+            place, f"found GPUs of {' and '.join(generations)}, expected those of one generation"
+        )
+    shipped = load_parameters(generations[0], network)
     if scenario.library.measured:
         _check_machine(scenario, topology)
         return _adapted(scenario, shipped), None
@@ -130,8 +136,9 @@ def _check_machine(scenario: Setting, topology: Topology) -> None:
 
     env, on = scenario.library.env, known_of(scenario).topology
     message = ""
-    if on.gpu.generation != topology.gpu.generation:
-        message = f"of {on.gpu.generation} GPUs, but this job's are {topology.gpu.generation}"
+    own = topology.groups[0].gpu.generation
+    if on.gpu.generation != own:
+        message = f"of {on.gpu.generation} GPUs, but this job's are {own}"
     elif topology.nodes > 1 and on.nodes > 1 and network_of(on, env) != network_of(topology, env):
         message = f"of calls over {network_of(on, env)}, but this job's go over {network_of(topology, env)}"
     if message:

@@ -51,25 +51,14 @@ class Cache:
         return value
 
 
-def check_alike(scenario: Setting, topology: Topology) -> None:
-    """A ScenarioError for nodes that differ: the model of NCCL searches one node and takes all others to be like it."""
-    if topology.uniform:
-        return
-    raise scenario.document.error(
-        ("topology",),
-        f"found nodes of {len(topology.groups)} kinds (different machines, or a fault inside some) with library nccl, "
-        "whose model takes all nodes to be alike; expected library none, or nodes that are alike",
-    )
-
-
 class NcclRows(RowPredictor):
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> None:
         from commsim.scenario.params import nccl_parameters
         from commsim.scenario.setting import nccl_graphs
 
-        check_alike(scenario, topology)
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
-        super().__init__(work, topology, in_network=topology.has_nvswitch and topology.gpu.sm >= 90)
+        switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
+        super().__init__(work, topology, in_network=switches)
         library = scenario.library
         parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(
@@ -87,12 +76,6 @@ class NcclRows(RowPredictor):
         )
         self._own = own
         self.warnings = self.model.warnings
-        note = (
-            "faults: the model of NCCL reads one node and the way between the first two; a fault anywhere else does "
-            "not change its times (library none sends every message over its own way)"
-        )
-        if (scenario.topology.faults or topology.link_failed is not None) and note not in self.warnings:
-            self.warnings.append(note)
         self.provenance = self.model.parameters.provenance
         self._cache = cache
         # What was measured are runs back to back.
@@ -128,7 +111,7 @@ class NcclRows(RowPredictor):
             channels=p.channels,
             bottleneck=p.bottleneck,
             level=p.level,
-            busiest_link=p.limit,
+            busiest_link=f"{p.limit}, {p.place}" if p.place else p.limit,
             busiest_share=min(share, 1.0) if p.limit else None,
         )
 
@@ -136,7 +119,7 @@ class NcclRows(RowPredictor):
         """Factors on the time: those of the fit, else of published curves; None where there are none."""
         if self._own is not None or not self._measured:
             return self._own
-        band = spread(self.topology.gpu.generation, self._link, size, self.topology.nodes)
+        band = spread(self.model.nodes.kinds[0].topology.gpu.generation, self._link, size, self.topology.nodes)
         if band is None:
             return None
         if band.warning and band.warning not in self.warnings:

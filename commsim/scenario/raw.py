@@ -24,7 +24,7 @@ from commsim.engine.merging import Routes
 from commsim.engine.placement import place
 from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
-from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
+from commsim.engine.usage import Use, kind_name, limiting_link, network_use
 from commsim.engine.variation import RepeatedTimes, Variation, repeated
 from commsim.errors import InfeasibleError, ScheduleError, TopologyError
 from commsim.scenario.rows import RowPredictor
@@ -274,7 +274,7 @@ class RawRows(RowPredictor):
             bottleneck=best.bottleneck,
             level=best.level,
             p99_s=best.p99_s,
-            busiest_link=link_name(self.topology, link) if link >= 0 else "",
+            busiest_link=self.topology.link_name(link) if link >= 0 else "",
             busiest_share=share if link >= 0 else None,
             fifo_s=both.fifo_s if both else None,
             fair_s=both.fair_s if both else None,

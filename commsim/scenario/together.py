@@ -10,7 +10,7 @@ import numpy as np
 from commsim.collectives import registry
 from commsim.engine.evaluate import BothWays
 from commsim.engine.jobs import BackgroundFlow, Job, JobTimes, run_together
-from commsim.engine.usage import kind_name, link_name
+from commsim.engine.usage import kind_name
 from commsim.engine.variation import RepeatedTimes
 from commsim.errors import ScheduleError
 from commsim.scenario.jobs_result import JobRow, JobsItem
@@ -37,7 +37,7 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
         alone_s = RepeatedTimes(np.array([run.alone_s[i] for run in runs]))
         together_s = RepeatedTimes(np.array([run.together_s[i] for run in runs]))
         meeting = runs[0].meetings[i]
-        place = f"{link_name(topology, meeting.link)} ({kind_name(topology, meeting.link)})" if meeting.links else ""
+        place = f"{topology.link_name(meeting.link)} ({kind_name(topology, meeting.link)})" if meeting.links else ""
         rows.append(
             JobRow(
                 job=job.name,
@@ -102,7 +102,7 @@ def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
     if flow.rate > topology.link_bandwidth[narrowest]:
         message = (
             f"found {format_bandwidth(flow.rate)}, expected at most what the narrowest link of the way carries, "
-            f"{format_bandwidth(float(topology.link_bandwidth[narrowest]))} ({link_name(topology, narrowest)})"
+            f"{format_bandwidth(float(topology.link_bandwidth[narrowest]))} ({topology.link_name(narrowest)})"
         )
         raise site.error(("background", i, "rate"), message)
     return flow.rate

@@ -56,8 +56,8 @@ class TopologyColumns:
     node by node. ``vertex_node`` is -1 for the fabric. ``node_group`` (nodes,) says which of ``groups`` a node
     belongs to. Figures of a node (`gpu`, `ranks_per_node`, ...) are those that all nodes share; where nodes differ,
     TopologyError says so, and `group_of` has the figures of one rank's node. Links that have failed keep their
-    number: they are marked in ``link_failed`` (L,), and no route takes them; ``link_share`` (L,) is what is left of the described
-    bandwidth of each link where some are degraded or have failed. ``in_network_reduction``: whether the
+    number: they are marked in ``link_failed`` (L,), and no route takes them; ``link_share`` (L,) is what is left of the
+    described bandwidth of each link where some are degraded or have failed. ``in_network_reduction``: whether the
     switches of the fabric add (SHARP); ``plugin``: NCCL's network plugin on the machine (`FabricSpec.plugin`).
     """
 

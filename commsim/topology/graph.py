@@ -73,6 +73,10 @@ class Topology(TopologyColumns):
         direct &= (self.link_kind[inside] == LinkKind.NVLINK) & self.works[inside]
         return round(float(self.link_bandwidth[inside][direct].sum()) / group.nvlink_link_bandwidth)
 
+    def link_name(self, link: int) -> str:
+        """A link's ends by name, such as ``node0.gpu0 -> node0.nvswitch``."""
+        return f"{self.vertex_name[int(self.link_src[link])]} -> {self.vertex_name[int(self.link_dst[link])]}"
+
     # -- figures ---------------------------------
 
     def bisection_bandwidth(self) -> float:

@@ -12,7 +12,7 @@ from commsim.collectives.ring import ring_all_reduce
 from commsim.engine.evaluate import evaluate
 from commsim.engine.family import ring_family
 from commsim.engine.simulate import simulate
-from commsim.engine.usage import bottleneck, covered_s, link_name, usage
+from commsim.engine.usage import bottleneck, covered_s, usage
 from commsim.topology.presets import load_preset
 
 _TOPOLOGY = load_preset("hgx-h100-ndr400", nodes=2)
@@ -38,14 +38,14 @@ def test_totals_of_a_family_read_alike() -> None:
 
 
 def test_names() -> None:
-    assert "->" in link_name(_TOPOLOGY, 0)
+    assert "->" in _TOPOLOGY.link_name(0)
     assert bottleneck(evaluate(ring_all_reduce(1, 4), load_preset("hgx-h100"), "event"), _TOPOLOGY) == "nothing to send"
 
 
 def test_the_first_link_of_all_is_named_too() -> None:
     """2 of 3 us on link 0, 1 us of latency behind it."""
     alone = program([2000], [[0]], bandwidth=[1e9], latency=[1e-6])
-    words = f"67 % transfer, most of it over {link_name(_TOPOLOGY, 0)}"
+    words = f"67 % transfer, most of it over {_TOPOLOGY.link_name(0)}"
     assert bottleneck(simulate(alone), _TOPOLOGY).startswith(words)
 
 

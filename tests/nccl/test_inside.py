@@ -62,7 +62,9 @@ def share(predictor: Predictor, pieces: int, channels: int) -> float:
 def test_trees_of_unknown_orders_load_all_links_alike(preset: str) -> None:
     predictor = model(preset, "tree")
     n = predictor.system.ranks
-    predictor.machine = replace(predictor.machine, tree_ways=None)
+    (kind,) = predictor.nodes.kinds
+    kind = replace(kind, machine=replace(kind.machine, tree_ways=None))
+    predictor.nodes = replace(predictor.nodes, kinds=(kind,))
     whole = predictor.machine.intra_bandwidth / 1e9
     # 24 channels over all links: at one hop each GPU sends for as many as there are; busy chains have 2 (n - 1) hops.
     assert share(predictor, 1, 24) == pytest.approx(whole / 24)

@@ -5,23 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.nccl.chain import _chains, _Flow, _flow, _period, chain_time
 from commsim.nccl.channels import Call, Split
+from commsim.nccl.communicator import communicator
 from commsim.nccl.lower import shares
 from commsim.nccl.machine import nic_rates
+from commsim.nccl.nodes import Nodes
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS
 from commsim.topology.presets import load_preset
 
 VERSION = (2, 30, 7)
 
+Int64 = npt.NDArray[np.int64]
+
 
 def flow(inside: float, across: float, transfer: float, held: float, piece: float = 0.0) -> _Flow:
     return _Flow(0.0, inside, across, piece, piece, transfer, held, "")
+
+
+def chains_of(
+    nodes: int, orders: tuple[tuple[int, ...], ...], *, to_root: bool
+) -> tuple[Int64, Int64, Int64]:  # fmt: skip
+    """Ranks of each order's chain on nodes that are alike, and the hops to each inside and between nodes."""
+    comm = communicator(load_preset("dgx-a100-hdr200", nodes=nodes, gpus_per_node=len(orders[0])))
+    chains, _, crosses = _chains(comm, tuple((order,) for order in orders), to_root=to_root)
+    far = crosses.cumsum(axis=1)
+    return chains, np.arange(chains.shape[1]) - far, far
 
 
 def naive_period(
@@ -69,7 +85,7 @@ def test_the_period_is_that_of_a_naive_simulation(
     latency, farther, transfer = map(float, times)
     piece *= transfer
     inside, across = latency + piece, latency + farther + piece  # a hop takes its first piece, too
-    chains, near, far = _chains(nodes, tuple(map(tuple, orders)), to_root=False)
+    chains, near, far = chains_of(nodes, tuple(map(tuple, orders)), to_root=False)
     got = _period(chains, inside * near + across * far, flow(inside, across, transfer, held * transfer, piece))
     naive = naive_period(nodes, orders, inside, across, transfer, held * transfer, piece)
     assert got == pytest.approx(naive, rel=0.05, abs=1)
@@ -78,22 +94,22 @@ def test_the_period_is_that_of_a_naive_simulation(
 def test_two_orders_that_cross_by_hand() -> None:
     # 0 1 | 2 3 and 0 | 3 2 | 1: rank 1 hands on to 3 (a hop between nodes, one inside), which hands on to rank 1 in
     # the other order in as long; two calls for both ways.
-    chains, near, far = _chains(2, ((0, 1), (1, 0)), to_root=False)
+    chains, near, far = chains_of(2, ((0, 1), (1, 0)), to_root=False)
     assert chains.tolist() == [[0, 1, 2, 3], [0, 3, 2, 1]]
     assert _period(chains, 3.0 * near + 10.0 * far, flow(3.0, 10.0, 5.0, 5.0)) == pytest.approx(18.0)
 
 
 def test_orders_alike_hold_nobody_back() -> None:
-    chains, near, far = _chains(4, ((2, 1, 0, 3),), to_root=False)
+    chains, near, far = chains_of(4, ((2, 1, 0, 3),), to_root=False)
     assert _period(chains, 1.0 * near + 9.0 * far, flow(1.0, 9.0, 5.0, 5.0)) == 0.0
 
 
 def test_chains_begin_or_end_at_the_root_and_may_come_back_to_its_node() -> None:
-    down, near, far = _chains(2, ((2, 1, 0, 3),), to_root=False)
+    down, near, far = chains_of(2, ((2, 1, 0, 3),), to_root=False)
     assert down.tolist() == [[0, 3, 6, 5, 4, 7, 2, 1]]
     assert far.tolist() == [[0, 0, 1, 1, 1, 1, 2, 2]]
     assert (near + far).tolist() == [list(range(8))]
-    up, _, _ = _chains(2, ((2, 1, 0, 3),), to_root=True)
+    up, _, _ = chains_of(2, ((2, 1, 0, 3),), to_root=True)
     assert up.tolist() == [[3, 6, 5, 4, 7, 2, 1, 0]]
 
 
@@ -141,19 +157,27 @@ def prepared(
     return model, Call("broadcast", nbytes, "ring", PROTOCOLS[protocol], split, DEFAULT_BUFFER_BYTES)
 
 
+def in_orders(model: Predictor, orders: tuple[tuple[int, ...], ...]) -> Nodes:
+    """The nodes of a model whose rings visit the GPUs in these orders."""
+    (kind,) = model.nodes.kinds
+    system = replace(kind.system, ring=replace(kind.system.ring, orders=orders))
+    return replace(model.nodes, kinds=(replace(kind, system=system),))
+
+
 def seconds(model: Predictor, call: Call, *, fill: bool) -> float:
-    return chain_time(model.system, model.machine, model.parameters, call, fill=fill)[0]
+    return chain_time(model.nodes, call, fill=fill)[0]
 
 
 def test_one_message_of_two_channels_over_one_nic_by_hand() -> None:
     """One GPU per node: both messages pass the NIC, at half of its rate each; the first bytes pass it at all of it."""
     model, call = prepared("dgx-spark", 2, 1 << 20, "Simple", channels=2)
     block = model.parameters.block_rate.model_copy(update={"Simple": 1e15})  # or it would be the slowest
-    model.parameters = model.parameters.model_copy(update={"block_rate": block})
-    machine = model.system, model.machine, model.parameters
+    (kind,) = model.nodes.kinds
+    kind = replace(kind, parameters=kind.parameters.model_copy(update={"block_rate": block}))
+    model.nodes = replace(model.nodes, kinds=(kind,))
     nic = min(one for _, one, _ in nic_rates(model.machine, model.parameters))
-    assert shares(*machine, call).inter == pytest.approx(nic / 2)
-    got = _flow(*machine, call)
+    assert shares(kind.system, kind.machine, kind.parameters, call).inter == pytest.approx(nic / 2)
+    got = _flow(kind, call)
     assert got.transfer == pytest.approx(2 * got.piece) == pytest.approx((1 << 20) / nic)
     assert seconds(model, call, fill=True) == pytest.approx(got.across + got.transfer / 2)
     assert seconds(model, call, fill=False) <= seconds(model, call, fill=True) * (1 + 1e-12)
@@ -161,20 +185,19 @@ def test_one_message_of_two_channels_over_one_nic_by_hand() -> None:
 
 def test_slots_hold_a_part_of_many_bytes() -> None:
     model, call = prepared("abci-v100", 2, 1 << 20)
-    flow = _flow(model.system, model.machine, model.parameters, call)
+    flow = _flow(model.nodes.kinds[0], call)
     assert flow.held == pytest.approx(flow.transfer / 4)  # eight of 32 KiB
 
 
 def test_a_reduce_runs_towards_the_root() -> None:
     """Where the root's chains begin in its node in one direction, they end there in the other."""
     model, call = prepared("abci-v100", 2, 1 << 17, channels=2)
-    system = replace(model.system, ring=replace(model.system.ring, orders=((0, 1, 2, 3), (1, 2, 3, 0))))
-    model.system = system
+    model.nodes = in_orders(model, ((0, 1, 2, 3), (1, 2, 3, 0)))
     down, up = seconds(model, call, fill=True), seconds(model, replace(call, collective="reduce"), fill=True)
-    flow = _flow(system, model.machine, model.parameters, call)
+    flow = _flow(model.nodes.kinds[0], call)
     # Down: 0 | 4 and 5 6 7 | 1 2 3 of the second order cross twice; up: 1 2 3 | ... | 0 of the first does.
     assert down == pytest.approx(5 * flow.inside + 2 * flow.across + flow.transfer - flow.piece)
-    model.system = replace(system, ring=replace(system.ring, orders=((0, 1, 2, 3),)))
+    model.nodes = in_orders(model, ((0, 1, 2, 3),))
     down, up = seconds(model, call, fill=True), seconds(model, replace(call, collective="reduce"), fill=True)
     assert down == pytest.approx(6 * flow.inside + 1 * flow.across + flow.transfer - flow.piece)
     assert up == pytest.approx(5 * flow.inside + 2 * flow.across + flow.transfer - flow.piece)

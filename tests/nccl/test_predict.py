@@ -585,7 +585,7 @@ def test_small_slices_and_nics_drain_less() -> None:
             load_preset("dgx-a100-hdr200", nodes=nodes), Options(VERSION, {"NCCL_ALGO": "Ring"}), parameters
         )
         call = Call("all_reduce", 1 << 20, "ring", PROTOCOLS["Simple"], Split(1, 1 << 20, 512), DEFAULT_BUFFER_BYTES)
-        ring = lower_ring(model.system, model.machine, parameters, call)
+        ring = lower_ring(model.nodes, call)
         across = np.arange(8 * nodes) % 8 == 7
         assert np.array_equal(ring.drain_s, np.where(across & (nodes > 1), 0.0, 1e-6))
     without, small = replace(ring, drain_s=0.0), Loop(1, 2, 4096)

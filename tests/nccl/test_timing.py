@@ -213,7 +213,8 @@ def test_wavefront_and_events_agree_on_any_ring(ranks: int, shape: tuple[Loop, .
 
 
 def crossing(at: object, message_s: float, *, whole: bool, eager: int = 1 << 40) -> Crossing:
-    return Crossing(np.asarray(at), Turn(message_s, 0.0, 0.0), whole, Wait(2.0, eager, 5e-6, 0, 0.0))
+    marks = np.asarray(at)
+    return Crossing(marks, (Turn(message_s, 0.0, 0.0),), marks - 1, whole, Wait(2.0, eager, 5e-6, 0, 0.0))
 
 
 @settings(max_examples=60, deadline=None)

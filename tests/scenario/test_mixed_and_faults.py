@@ -12,7 +12,7 @@ from commsim.bounds import lower_bound_s
 from commsim.cli import app
 from commsim.collectives.registry import build
 from commsim.engine.evaluate import evaluate
-from commsim.errors import ScenarioError, TopologyError
+from commsim.errors import TopologyError
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.raw import even_node
 from commsim.scenario.run import run
@@ -77,9 +77,14 @@ def test_the_heading_names_both_kinds(tmp_path: Path) -> None:
     assert "on 28 ranks: 2 nodes of 8 x H100 SXM5, 3 nodes of 4 x A100 SXM4" in shown.output
 
 
-def test_nccl_refuses_nodes_that_differ(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"topology: found nodes of 2 kinds .* expected library none"):
-        run(_load(tmp_path, _MIXED.replace("algorithm: ring, ", ""), "library=nccl"))
+def test_nccl_goes_at_the_pace_of_the_weaker_nodes(tmp_path: Path) -> None:
+    mixed = run(_load(tmp_path, _MIXED.replace("algorithm: ring, ", ""), "library=nccl")).items[0].rows
+    alone = _MIXED.replace("algorithm: ring, ", "")
+    for few, many in (("{preset: hgx-a100-4-hdr200, nodes: 5}", "{preset: hgx-h100-ndr400, nodes: 5}"),):
+        weak, strong = (run(_load(tmp_path, alone, "library=nccl", f"topology={t}")).items[0].rows for t in (few, many))
+        for slow, both, quick in zip(weak, mixed, strong, strict=True):
+            assert both.time_s > max(both.lower_bound_s, quick.time_s)
+            assert both.time_s == pytest.approx(slow.time_s, rel=1)
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all", "gather", "scatter", "broadcast"])
@@ -117,7 +122,8 @@ def test_where_no_way_is_left_the_cut_is_named(tmp_path: Path) -> None:
         run(_load(tmp_path, _FAULTY.replace("FAULTS", _CUT)))
 
 
-def test_nccl_says_what_it_does_with_faults(tmp_path: Path) -> None:
+def test_nccl_names_the_slow_card(tmp_path: Path) -> None:
     text = _FAULTY.replace("FAULTS", _SLOW).replace("algorithm: hierarchical, ", "").replace("none", "nccl")
-    result = run(_load(tmp_path, text))
-    assert len([w for w in result.warnings if w.startswith("faults: the model of NCCL")]) == 1
+    healthy, slow = (run(_load(tmp_path, text.replace(_SLOW, faults))).items[0].rows[-1] for faults in (_NONE, _SLOW))
+    assert slow.time_s > 1.5 * healthy.time_s
+    assert slow.busiest_link == "NIC, node0.nic3 -> leaf0.rail3"

@@ -48,10 +48,13 @@ class TraceWork(WorkItem):
 
     def read(self, site: WorkSite) -> TraceFiles:
         """What the files of all ranks hold."""
-        from commsim.scenario.predictors import check_alike
-
+        if not site.topology.uniform:
+            text = (
+                f"found nodes of {len(site.topology.groups)} kinds, expected nodes that are alike: the collectives of "
+                "a trace are timed by the shape of their groups"
+            )
+            raise site.setting.document.error(("topology",), text)
         try:
-            check_alike(site.setting, site.topology)
             return TraceFiles(self.trace, site.setting.base_dir, site.topology.world_size)
         except CommsimError as error:
             raise ScenarioError([site.fault(("trace", "path"), text) for text in str(error).split("\n")]) from None
