@@ -133,10 +133,15 @@ def survey(system: System, topology: Topology, peer_level: int, *, staged: bool 
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
     gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
     host, thin = staged or _through_host(topology), topology.oversubscription
-    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind in MESHES
+    narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind in MESHES or _thin(topology)
     cut = topology.bisection_bandwidth() if narrow else inf
     nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
     return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, ring, tree)
+
+
+def _thin(topology: Topology) -> bool:
+    """Whether nodes hang on several leaves, whose uplinks carry less than their NICs do."""
+    return topology.oversubscription > 1 and topology.nodes > topology.nodes_per_leaf
 
 
 def _fed_nics(topology: Topology) -> int:

@@ -17,7 +17,7 @@ from commsim.nccl.parameters import Parameters
 from commsim.nccl.streams import Streams, streams
 from commsim.nccl.system import Graph, System
 from commsim.topology.graph import Topology
-from commsim.topology.kinds import Float64, Int64
+from commsim.topology.kinds import Float64, Int64, LinkKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +176,10 @@ class Nodes:
         """A node that is in each respect as the weakest of all: its links, and its NICs' own rates."""
         return self._least(self.comm.kind, self.ways.ports)
 
+    def weakest_of(self, kind: int) -> Machine:
+        """A node of one kind, with the least that NICs of such nodes have of their rates."""
+        return slowed(self.kinds[kind].machine, float(self.ways.ports[self.comm.kind == kind].min()))
+
     def node(self, place: int) -> Machine:
         """One of the nodes, with its NICs' own rates."""
         return slowed(self.kinds[int(self.comm.kind[place])].machine, float(self.ways.ports[place]))
@@ -224,6 +228,16 @@ class Nodes:
     def most(self, of: Callable[[Parameters], float]) -> float:
         """The greatest of a figure of the parameters of all kinds."""
         return max(of(kind.parameters) for kind in self.kinds)
+
+
+def fabric_entry(comm: Communicator, machine: Machine) -> tuple[tuple[str, float, int], ...]:
+    """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`."""
+    if comm.nodes.size < 2:
+        return ()
+    t = comm.topology
+    way = t.route(*(int(t.node_first_rank[node]) for node in comm.nodes[:2]))
+    fabric = way[t.link_kind[way] == LinkKind.FABRIC]
+    return ((FABRIC, float(t.link_bandwidth[fabric].min()), machine.nics),) if fabric.size else ()
 
 
 def narrower(a: Machine, b: Machine) -> Machine:

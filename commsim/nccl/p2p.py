@@ -74,9 +74,10 @@ def off_packs(collective: str, nbytes: int, ranks: int) -> float:
 
 
 class Ends(NamedTuple):
-    """The machines of the ranks that send: of a gather or scatter the root's node, and the weakest of the others'."""
+    """Who sends: of a gather or scatter the root's node, its ranks, and the weakest of the others' nodes."""
 
     root: Machine
+    ranks: int
     other: Machine
 
 
@@ -163,6 +164,7 @@ class Sends:
     every: int  # channels of all peers together
     protocol: Protocol
     together: int  # peers that one block serves side by side
+    own: int  # ranks of its node, itself included
     rail: float  # share of what a scatter sends to other nodes that its busiest NIC carries (`busiest_rail`)
 
     @property
@@ -192,7 +194,7 @@ def p2p_time(
     byte (`off_packs`).
     """
     machine = ends.root
-    sends = _sends(system, machine, collective, nbytes, version, rail)
+    sends = _sends(system, ends, collective, nbytes, version, rail)
     simple = sends.protocol.is_simple
     if not simple:  # LL shifts what it loads, and loses next to nothing
         off = 0.0
@@ -210,7 +212,7 @@ def p2p_time(
     ]
     if ends.other is not machine and sends.remote:  # whose NICs each bring or take away what their own ranks have
         out, kind = min((together, kind) for kind, _, together in nic_rates(ends.other, parameters))
-        stretches.append((system.ranks_per_node * sends.each / out, kind, 2 * first))
+        stretches.append((sends.own * sends.each / out, kind, 2 * first))
     busy, limit, waits = max(stretches, key=lambda one: (one[0] + one[2], one[1]))
     latency = _latency(system, machine, parameters, sends, version, block) + waits
     # Its own block of an all_to_all is copied while its blocks send nothing; beside a network it does not show.
@@ -219,13 +221,13 @@ def p2p_time(
     return latency + busy + own, busy, limit, sends.channels
 
 
-def _sends(system: System, machine: Machine, collective: str, nbytes: int, version: Version, rail: float) -> Sends:
+def _sends(system: System, ends: Ends, collective: str, nbytes: int, version: Version, rail: float) -> Sends:
     """What a rank sends.
 
     From 2.22 on one block serves the peers of a node together in an all_to_all over nodes: 16 A100 take 9, 16, 35 and
     67 us longer where each gets 8 to 64 KiB than where it gets 4 B. Before, parts are as long as measured without it.
     """
-    n, ppn = system.ranks, system.ranks_per_node
+    n, ppn, machine = system.ranks, ends.ranks, ends.root
     alone = collective == "send_recv"
     peers, each = (1, nbytes) if alone else (n - 1, nbytes / n)
     sent_by = peer_channels(system, machine, ceil(each), peers, version)
@@ -234,7 +236,17 @@ def _sends(system: System, machine: Machine, collective: str, nbytes: int, versi
     together = min(_PEERS_AT_ONCE, ppn) if shared else 1
     protocol = LL if sent_by.lines else SIMPLE
     return Sends(
-        collective, each, local, peers - local, sent_by.channels, sent_by.part, sent_by.every, protocol, together, rail
+        collective,
+        each,
+        local,
+        peers - local,
+        sent_by.channels,
+        sent_by.part,
+        sent_by.every,
+        protocol,
+        together,
+        ppn,
+        rail,
     )
 
 
@@ -266,7 +278,7 @@ def _inside(system: System, machine: Machine, parameters: Parameters, sends: Sen
     share = parameters.efficiency.inside(machine.intra_kind, sends.protocol) / sends.protocol.wire_factor
     link = machine.intra_bandwidth * share
     if machine.intra_kind == "nvlink_direct" and sends.collective == "send_recv":
-        link /= max(1, system.ranks_per_node - 1)  # one neighbour, one bundle of the mesh
+        link /= max(1, sends.own - 1)  # one neighbour, one bundle of the mesh
     handed = sends.remote * (1 - sends.rail) if sends.collective == "scatter" else 0.0  # to GPUs beside other NICs
     if sends.to_all and machine.all_pairs is not None:
         yield sends.each / (machine.all_pairs.rate * share), machine.all_pairs.limit, 0.0
@@ -287,7 +299,7 @@ def _between(
     """
     if not sends.remote:
         return
-    senders = {"all_to_all": float(system.ranks_per_node), "scatter": sends.rail}.get(sends.collective, 1.0)
+    senders = {"all_to_all": float(sends.own), "scatter": sends.rail}.get(sends.collective, 1.0)
     rates = nic_rates(machine, parameters, all_to_all=sends.to_all)
     out, kind = min((together if sends.to_all else one, kind) for kind, one, together in rates)
     yield senders * sends.remote * sends.each / out, kind, 2 * first

@@ -7,7 +7,7 @@ power mean of order 6 describes. A single call (what a training step waits for) 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from importlib import import_module
@@ -25,7 +25,7 @@ from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import spread_s
-from commsim.nccl.nodes import Kind, Nodes, Ways, narrower
+from commsim.nccl.nodes import Kind, Nodes, Ways, fabric_entry, narrower
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
 from commsim.nccl.plugins import plugin_note, with_plugin
@@ -169,7 +169,8 @@ class Predictor:
             if not comm.plain:
                 leaf, thin = comm.topology.nodes_per_leaf, comm.topology.oversubscription
                 cut = comm.topology.bisection_bandwidth() if comm.whole and comm.nodes.size > 1 else inf
-                machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut)
+                path = (*machine.nic_path, *fabric_entry(comm, machine))
+                machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut, nic_path=path)
             kinds.append(Kind(reach, mine_of, machine, mine))
         ways = Ways(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds))
         return Nodes(comm, system, tuple(kinds), ways)
@@ -305,7 +306,8 @@ class Predictor:
     def _busiest_rail(self) -> float:
         from commsim.nccl import p2p
 
-        return p2p.busiest_rail(self.topology, self.version, self.options.env)
+        root = self.nodes.kinds[int(self.nodes.comm.kind[0])]
+        return p2p.busiest_rail(root.topology, self.version, self.options.env)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
         from commsim.nccl import p2p
@@ -316,26 +318,30 @@ class Predictor:
         off = p2p.off_packs(collective, nbytes, self.system.ranks) if self.options.exact else 0.0
         if off:
             self._warn(f"{collective}: sizes of which a peer has no multiple of 16 B are moved byte by byte, slowly")
-        ends = self._ends_of(collective)
         seconds, busy, limit, channels = max(
-            p2p.p2p_time(self.system, ends, kind.parameters, collective, nbytes, self.version, rail, off)
-            for kind in self.nodes.kinds
+            p2p.p2p_time(self.system, ends, parameters, collective, nbytes, self.version, rail, off)
+            for ends, parameters in self._senders(collective)
         )
         kernel = self._across(collective, nbytes, _Kernel(seconds, busy, limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
         return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels)
 
-    def _ends_of(self, collective: str) -> Ends:
-        """The machines at the ends of sends: of the root's node and of the weakest other, or of the weakest hop."""
+    def _senders(self, collective: str) -> Iterator[tuple[Ends, Parameters]]:
+        """Who may be last to end: the root's node, the nodes of each kind, or those at the weakest hop of a chain."""
         from commsim.nccl.p2p import Ends
 
         nodes = self.nodes
         if collective == "send_recv" and nodes.count > 1:
-            hop = reduce(narrower, (kind.machine for kind in nodes.hops(self.system.coll_channels).kinds))
-            return Ends(hop, hop)
-        if collective in ROOTED:
-            return Ends(nodes.node(0), self.machine)
-        return Ends(self.machine, self.machine)
+            hops = nodes.hops(self.system.coll_channels).kinds
+            yield Ends(reduce(narrower, (kind.machine for kind in hops)), 1, self.machine), hops[0].parameters
+            return
+        for k, kind in enumerate(nodes.kinds):
+            own = kind.topology.ranks_per_node
+            if collective in ROOTED:
+                yield Ends(nodes.node(0), int(nodes.comm.counts[0]), self.machine), kind.parameters
+            else:
+                machine = nodes.weakest_of(k)
+                yield Ends(machine, own, machine), kind.parameters
 
     def _across(self, collective: str, nbytes: int, kernel: _Kernel) -> _Kernel:
         """The kernel where all must pass the machine's cut."""

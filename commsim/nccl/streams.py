@@ -70,7 +70,8 @@ def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64,
     share = np.where(used, t.link_bandwidth[at] / np.maximum(load[at], own[:, None]) * (own / nominal)[:, None], np.inf)
     fabric = used & (t.link_kind[at] == LinkKind.FABRIC)
     if fabric.any():
-        share = np.where(fabric, _fabric_share(t, load, at, np.asarray(own / nominal)), share)
+        way = _fabric_share(t, load, at, np.asarray(own / nominal))
+        share = np.where(fabric, np.minimum(way, t.link_bandwidth[at] / nominal[:, None]), share)
     share = np.minimum(share, 1.0)
     narrowest = share.argmin(axis=1)
     rows = np.arange(len(share))
@@ -81,7 +82,7 @@ def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64,
 
 
 def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64) -> Float64:
-    """What links between switches leave of a stream's NIC, (streams, links), by what they carry.
+    """What links between switches leave of a stream's NIC beside other streams, (streams, links).
 
     Where paths are chosen by a hash, or given, streams that meet on a link share it. Else the links between a switch
     and the level above share evenly what goes that way, and a link that is slowed slows what passes it. A mesh has its

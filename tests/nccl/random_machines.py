@@ -1,0 +1,155 @@
+"""Random machines: nodes of several kinds, faults, fabrics; and what must hold of NCCL's times on each.
+
+``python -m tests.nccl.random_machines 5000`` hunts through as many, from seed 0 on, and prints what it finds.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from commsim.bounds import lower_bound_s
+from commsim.errors import CommsimError, TopologyError
+from commsim.nccl.predict import Options, Prediction, Predictor
+from commsim.topology.faults import degraded
+from commsim.topology.graph import Topology
+from commsim.topology.kinds import LinkKind, VertexKind
+from commsim.topology.presets import load_topology
+from commsim.topology.spec import FaultSpec, TopologySpec
+
+SERVERS = (
+    "hgx-h100-ndr400", "dgx-a100-hdr200", "hgx-a100-4-hdr200", "hgx-b200-ndr400", "dgx-1v-edr100", "hgx-h100-4-ndr400",
+    "aws-p4d", "hgx-h100-roce400", "gh200x4-ndr200", "h800-ndr400", "aws-p5", "hgx-a100-4-slingshot200",
+)  # fmt: skip
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather",
+               "scatter")  # fmt: skip
+VERSIONS = ((2, 12, 12), (2, 18, 3), (2, 21, 5), (2, 23, 4), (2, 27, 5), (2, 29, 7))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A machine healthy and with its faults (None where these cut it in two), and a call."""
+
+    spec: dict[str, Any]
+    faults: tuple[FaultSpec, ...]
+    healthy: Topology
+    faulty: Topology | None
+    options: Options
+    collective: str
+    nbytes: int
+
+
+def draw(seed: int) -> Case:
+    """The case of a seed."""
+    rng = random.Random(seed)
+    kinds = rng.choices((1, 2, 3), (5, 3, 1))[0]
+    groups = []
+    for name in rng.sample(SERVERS, kinds):
+        group: dict[str, Any] = {"preset": name, "nodes": rng.randint(1 if kinds > 1 else 2, 5)}
+        if rng.random() < 0.3:
+            group["gpus_per_node"] = rng.choice((1, 2, 4))
+        groups.append(group)
+    fabric: dict[str, Any] = {"kind": rng.choice(("single_switch", "fat_tree", "rail_fat_tree", "torus", "dragonfly"))}
+    fabric["network"] = rng.choice(("infiniband", "roce"))
+    if fabric["kind"] in ("fat_tree", "rail_fat_tree"):
+        fabric |= {"nodes_per_leaf": rng.randint(1, 3), "oversubscription": rng.choice((1.0, 2.0, 16.0))}
+        fabric |= {"spines": rng.randint(1, 4), "routing": rng.choice(("shortest", "ecmp", "spray"))}
+    elif fabric["kind"] == "torus":
+        fabric |= {"dimensions": 2, "link_bandwidth": "50 GB/s"}
+    elif fabric["kind"] == "dragonfly":
+        fabric |= {"nodes_per_leaf": 2, "leaves_per_group": 2}
+    spec = {"groups": groups, "fabric": fabric}
+    healthy = load_topology(TopologySpec.model_validate(spec), Path())
+    faults = tuple(_fault(rng, healthy) for _ in range(rng.randint(0, 4)))
+    try:
+        faulty = degraded(healthy, faults)
+    except TopologyError:
+        faulty = None
+    options = Options(version=rng.choice(VERSIONS), mode=rng.choice(("back_to_back", "single")))
+    nbytes = 1 << rng.randint(3, 32)
+    return Case(spec, faults, healthy, faulty, options, rng.choice(COLLECTIVES), nbytes)
+
+
+def _fault(rng: random.Random, t: Topology) -> FaultSpec:
+    """A degraded or failed node, NIC, link or switch."""
+    what = {"failed": True} if rng.random() < 0.3 else {"bandwidth_factor": rng.choice((0.01, 0.1, 0.5, 0.9))}
+    place = rng.choice(("node", "nic", "link", "link", "switch"))
+    if place == "node":
+        return FaultSpec(node=rng.randrange(t.nodes), bandwidth_factor=rng.choice((0.1, 0.5)))
+    if place == "nic":
+        node = rng.randrange(t.nodes)
+        return FaultSpec(nic=(node, rng.randrange(int(t.nics_of_nodes[node]))), **what)
+    if place == "switch":
+        switches = [i for i, kind in enumerate(t.vertex_kind) if kind == VertexKind.SWITCH]
+        return FaultSpec(switch=t.vertex_name[rng.choice(switches)], **what)
+    link = rng.randrange(len(t.link_src))
+    if t.link_kind[link] == LinkKind.HOST:
+        what = {"bandwidth_factor": 0.5}
+    return FaultSpec(link=(t.vertex_name[t.link_src[link]], t.vertex_name[t.link_dst[link]]), **what)
+
+
+def predicted(case: Case, topology: Topology, options: Options) -> tuple[Predictor, Prediction]:
+    """The model of the case on a topology, and its prediction."""
+    model = Predictor(topology, options)
+    return model, model.predict(case.collective, case.nbytes)
+
+
+def faults_of(case: Case) -> list[str]:
+    """What does not hold of a case, in words: times under the bound; a fault that makes what is chosen quicker."""
+    wrong = []
+    model, healthy = predicted(case, case.healthy, case.options)
+    for topology, name in ((case.healthy, "healthy"), (case.faulty, "faulty")):
+        if topology is None:
+            continue
+        _, got = predicted(case, topology, case.options)
+        switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
+        bound = lower_bound_s(case.collective, case.nbytes, topology, in_network=switches).seconds
+        if got.time_s < bound * (1 - 1e-9):
+            wrong.append(f"{name}: {got.time_s:.6g} s under the bound of {bound:.6g} s ({got.algorithm}, {got.limit})")
+    if case.faulty is None:
+        return wrong
+    held = case.options
+    if healthy.algorithm != "send_recv":
+        held = replace(held, algorithm=healthy.algorithm, protocol=healthy.protocol, channels=healthy.channels)
+    try:
+        other, got = predicted(case, case.faulty, held)
+    except CommsimError:  # the choice is not open to the faulty machine
+        return wrong
+    before = predicted(case, case.healthy, held)[1] if held is not case.options else healthy
+    if got.time_s < before.time_s * (1 - 1e-9) and chosen(other) == chosen(model):
+        wrong.append(f"faulty is quicker: {got.time_s:.9g} s, healthy {before.time_s:.9g} s ({healthy.algorithm})")
+    return wrong
+
+
+def chosen(model: Predictor) -> tuple[object, ...]:
+    """What NCCL chose before any call: channels and graphs of the communicator, and of each node by itself."""
+    kinds, kind = model.nodes.kinds, model.nodes.comm.kind
+    own = [(kinds[k].system.ring, kinds[k].system.tree) for k in kind.tolist()]
+    return model.system, own
+
+
+def main() -> None:
+    """Hunts."""
+    first, count = (int(sys.argv[2]) if len(sys.argv) > 2 else 0), int(sys.argv[1])
+    seen = Counter[str]()
+    for seed in range(first, first + count):
+        case = draw(seed)
+        seen["machines"] += 1
+        seen["faulty"] += bool(case.faults) and case.faulty is not None
+        seen["cut in two"] += case.faulty is None
+        seen["of several kinds"] += len(case.healthy.groups) > 1
+        for text in faults_of(case):
+            seen["wrong"] += 1
+            faults = [f.model_dump(exclude_none=True, exclude_defaults=True) for f in case.faults]
+            sys.stdout.write(
+                f"seed {seed}: {text}\n  {case.collective} of {case.nbytes}, {case.options.version}, {case.spec}, {faults}\n"
+            )
+    sys.stdout.write(", ".join(f"{name}: {n}" for name, n in seen.items()) + "\n")
+
+
+if __name__ == "__main__":
+    main()
