@@ -19,6 +19,9 @@ from commsim.nccl.system import Graph, System
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
 
+_ROUNDING = 1e-9
+"""Shares that are nearer to one are one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Kind:
@@ -61,6 +64,7 @@ class Ways:
     comm: Communicator
     rings: tuple[Graph, ...]
     tree_graphs: tuple[Graph, ...]
+    known: tuple[Edges, Float64] | None = None  # `trees` and `ports`, where they are not those of the machine's ways
 
     @property
     def count(self) -> int:
@@ -76,10 +80,17 @@ class Ways:
     @cached_property
     def trees(self) -> Edges:
         """Each node to its parent in both trees, then each parent to its child."""
+        if self.known is not None:
+            return self.known[0]
+        return self._edges(*self.tree_ends, self.tree_graphs, trees=True)
+
+    @property
+    def tree_ends(self) -> tuple[Int64, Int64]:
+        """The nodes that send and receive on each edge of `trees`."""
         both = double_binary_tree(self.count).parent
         child = np.concatenate([np.flatnonzero(parent >= 0) for parent in both])
         above = np.concatenate([parent[parent >= 0] for parent in both]).astype(np.int64)
-        return self._edges(np.concatenate([child, above]), np.concatenate([above, child]), self.tree_graphs, trees=True)
+        return np.concatenate([child, above]), np.concatenate([above, child])
 
     @cached_property
     def edge_tree(self) -> Int64:
@@ -98,6 +109,8 @@ class Ways:
     @cached_property
     def ports(self) -> Float64:
         """Of each node the least share of its nominal rate that one of its NICs in use has, (M,)."""
+        if self.known is not None:
+            return self.known[1]
         return np.asarray(np.minimum(1.0, self._nics.min(axis=1)))
 
     def slowest_port(self) -> int:
@@ -171,6 +184,11 @@ class Nodes:
             kinds.append(replace(sender, machine=slowed(narrow, least)))
         return Hops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
 
+    def with_parameters_of(self, other: Nodes) -> Nodes:
+        """The same with the parameters that the kinds have in other nodes of these kinds."""
+        pairs = zip(self.kinds, other.kinds, strict=True)
+        return replace(self, kinds=tuple(replace(own, parameters=kind.parameters) for own, kind in pairs))
+
     @cached_property
     def weakest(self) -> Machine:
         """A node that is in each respect as the weakest of all: its links, and its NICs' own rates."""
@@ -206,20 +224,19 @@ class Nodes:
             slowest = min(slowest, (rate / times, limit, times))
         return slowest
 
-    def slowest(self, limit: str, channels: int, *, trees: bool = False) -> str:
+    def slowest(self, limit: str, channels: int, way: str) -> str:
         """What of the NICs and their ways, or which node, is slower than the rest, by name; empty if nothing is.
 
-        `limit` is what limits a call of so many channels, `trees` whether it goes over trees.
+        `limit` is what limits a call of so many channels over rings, trees or (``way``) the NICs of all nodes at once.
         """
         t, comm, ways = self.comm.topology, self.comm, self.ways
         if limit in (NIC, FABRIC, MESSAGES):
-            share, link = (ways.trees if trees else ways.ring).share(channels)
-            worst = int(share.argmin()) if share.size else -1
-            if trees and ways.ports.min() < min(share, default=1.0):
+            edges = {"ring": ways.ring, "trees": ways.trees}.get(way)
+            share, link = edges.share(channels) if edges is not None else (np.ones(1), np.zeros(1, np.int64))
+            if way != "ring" and ways.ports.min() < min(1.0 - _ROUNDING, share.min(initial=1.0)):
                 return t.link_name(ways.slowest_port())
-            if worst >= 0 and share[worst] < 1.0:
-                return t.link_name(int(link[worst]))
-            return ""
+            worst = int(share.argmin())
+            return t.link_name(int(link[worst])) if share[worst] < 1.0 - _ROUNDING else ""
         rates = np.array([kind.machine.intra_bandwidth for kind in self.kinds])
         if limit == "thread block" or np.ptp(rates) == 0.0:
             return ""
@@ -275,3 +292,47 @@ def slowed(machine: Machine, share: float) -> Machine:
         return machine
     path = tuple((kind, rate * share if kind == NIC else rate, count) for kind, rate, count in machine.nic_path)
     return replace(machine, nic_path=path)
+
+
+def fewer(nodes: Nodes, count: int, *, healthy: bool = False) -> Nodes:
+    """A communicator of so many of the nodes whose trees stand for those of all, or for those of the `healthy` ones.
+
+    What is slower than the rest, a node or a way from it, has as many neighbours in the trees as it has in those of
+    all, and is about as high; the others are of the kind that most nodes are of.
+    """
+    comm, ways, m = nodes.comm, nodes.ways, nodes.count
+    usual = int(np.bincount(comm.kind).argmax())
+    channels = max(1, nodes.system.coll_channels)
+    share, _ = ways.trees.share(channels)
+    left = np.ones(m)
+    np.minimum.at(left, ways.trees.src, share)
+    slow = np.flatnonzero((comm.kind != usual) | (np.minimum(ways.ports, left) < 1.0 - _ROUNDING))
+    slow = slow[np.argsort(np.minimum(ways.ports, left)[slow], kind="stable")][: 0 if healthy else count // 4]
+    spare = np.flatnonzero(comm.kind == usual)[:count]
+    chosen = np.resize(spare, count)
+    theirs, ours = _places(m)[:, slow], _places(count)
+    free = np.ones(count, bool)
+    for k, node in enumerate(slow.tolist()):
+        unlike = np.abs(ours - theirs[:, [k]])
+        far = count * unlike[:2].sum(axis=0) + unlike[2:].sum(axis=0) + np.where(free, 0, count * count)
+        place = int(far.argmin())
+        chosen[place], free[place] = node, False
+    part = replace(comm, nodes=comm.nodes[chosen], kind=comm.kind[chosen])
+    both = Ways(replace(part, whole=True), ways.rings, ways.tree_graphs)
+    src, dst = both.tree_ends
+    ports, of = np.where(free, 1.0, ways.ports[chosen]), np.where(free, 1.0, left[chosen])
+    streams_of = Streams(of[src][:, None], np.full((src.size, 1), -1, np.int64))
+    return replace(nodes, comm=part, ways=replace(both, known=(Edges(src, dst, streams_of), ports)))
+
+
+def _places(nodes: int) -> Int64:
+    """How many neighbours each node has in the first and in the second tree, and how high it is there, (4, nodes)."""
+    parent = double_binary_tree(nodes).parent
+    out = np.zeros((4, nodes), np.int64)
+    for tree, above in enumerate(parent):
+        inner = np.flatnonzero(above >= 0)
+        np.add.at(out[tree], inner, 1)
+        np.add.at(out[tree], above[inner], 1)
+        for _ in range(nodes.bit_length()):
+            np.maximum.at(out[2 + tree], above[inner], out[2 + tree, inner] + 1)
+    return out

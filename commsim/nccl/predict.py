@@ -297,7 +297,8 @@ class Predictor:
             if self.options.iterations is not None:  # nothing hides the launch of the first call
                 time += (launch + seconds - time) / self.options.iterations
         bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
-        place = self.nodes.slowest(limit, channels, trees="tree" in algorithm) if self.nodes.count > 1 else ""
+        way = "trees" if "tree" in algorithm else "ports" if algorithm == "send_recv" else "ring"
+        place = self.nodes.slowest(limit, channels, way) if self.nodes.count > 1 else ""
         return Prediction(
             nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy, place
         )

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.nccl.lower import RingPlan
+from commsim.nccl.lower import Float64, Loop, RingPlan
 
 _LONGEST_CYCLE = 8
+_MOST_STEPPED = 20_000_000
+"""Slices of all ranks in one loop up to which they are stepped one by one."""
+
+_MOST_UNLIKE = 64
+"""Different services up to which the paths through a loop are searched, once for each."""
+
 _SAME = 1e-13
 """Relative difference of times that are equal but for the rounding of their sums."""
 
@@ -62,9 +68,7 @@ def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
         past = [free]
         done = 0
         while done < loop.count:
-            free, end = _one_loop(
-                plan.steps, loop.slices, service, hop, plan.keep_of(loop), free, plan.staging_of(loop)
-            )
+            free, end = one_loop(plan, loop, service, hop, free)
             done += 1
             cycle, later = _steady(past, free)
             turns = (loop.count - done) // cycle if cycle else 0
@@ -72,6 +76,28 @@ def ring_wavefront(plan: RingPlan) -> tuple[float, float]:
             past = [free] if turns else [*past[1 - _LONGEST_CYCLE :], free]
         busy += loop.count * plan.steps * loop.slices * float(service.max())
     return end, busy
+
+
+def one_loop(
+    plan: RingPlan, loop: Loop, service: Float64, hop: Float64, free: Float64
+) -> tuple[Float64, float]:  # fmt: skip
+    """When each rank has ended a loop that it may begin at `free`, and when the last has: by steps, or by paths.
+
+    `service` and `hop` are the plan's seconds of a slice of this loop, (ranks,).
+    """
+    keep, staging = plan.keep_of(loop), plan.staging_of(loop)
+    unlike = np.unique(service)
+    if staging or unlike.size > _MOST_UNLIKE or plan.ranks * plan.steps * loop.slices <= _MOST_STEPPED:
+        return _one_loop(plan.steps, loop.slices, service, hop, keep, free, staging)
+    from commsim.engine.loops.ring import longest_paths  # numba, which few ranks need not
+
+    ended = longest_paths(*map(_plain, (service, hop, keep, unlike)), loop.slices, plan.steps, _plain(free))
+    return ended, float(ended.max())
+
+
+def _plain(column: Float64) -> Float64:
+    """A column as compiled loops take it."""
+    return np.ascontiguousarray(column, np.float64)
 
 
 def _steady(past: list[np.ndarray], now: np.ndarray) -> tuple[int, float]:

@@ -28,7 +28,7 @@ from commsim.nccl.channels import Call
 from commsim.nccl.lower import Float64, tree_share
 from commsim.nccl.machine import FABRIC, NIC, intra_bandwidth, nic_efficiency, node_rate
 from commsim.nccl.messages import message_turn, network_hop
-from commsim.nccl.nodes import Kind, Nodes, slowed
+from commsim.nccl.nodes import Kind, Nodes, fewer, slowed
 from commsim.nccl.protocols import WARP, Part, chunk_bytes
 from commsim.nccl.system import System
 from commsim.topology.kinds import LINK_NAMES, LinkKind
@@ -39,6 +39,12 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
 _PAIR = 2
+
+_MOST_NODES = 1024
+"""Nodes up to which trees are simulated as they are."""
+
+_FEW_NODES = 128
+"""Nodes, and up to twice as many, of the smaller of two trees that stand for one of more than `_MOST_NODES`."""
 
 
 def tree_chunk(system: System, call: Call) -> int:
@@ -73,6 +79,7 @@ class TreeTimer:
         self.nodes = nodes
         self._links = _Links(nodes)
         self._shapes: dict[int, _Shape] = {}
+        self._smaller: list[TreeTimer] = []
         self._coarse = coarse  # pieces of the coarsest cut that is simulated in place of a finer one
 
     def time(self, nodes: Nodes, call: Call) -> tuple[float, float, str, str]:
@@ -82,6 +89,8 @@ class TreeTimer:
         """
         if call.nbytes == 0:
             return 0.0, 0.0, "latency", "event"
+        if nodes.count > _MOST_NODES:
+            return self._higher(nodes, call)
         piece, nbytes = piece_bytes(nodes.system, call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
         if pieces <= 3 * self._coarse:
@@ -90,6 +99,16 @@ class TreeTimer:
         second, busy, limit = self._run(nodes, call, nbytes, 2 * self._coarse)
         # A + F * piece, carried on from cuts into `coarse` and 2 `coarse` pieces to one into `pieces`.
         return second - (first - second) * (1 - 2 * self._coarse / pieces), busy, limit, "event, two cuts"
+
+    def _higher(self, nodes: Nodes, call: Call) -> tuple[float, float, str, str]:
+        """As `time`, from trees of fewer nodes: each level more takes as much longer as it does of healthy nodes."""
+        if not self._smaller:
+            count = nodes.count >> ((nodes.count // _FEW_NODES).bit_length() - 1)
+            sizes = (2 * count, False), (2 * count, True), (count, True)
+            self._smaller = [TreeTimer(fewer(self.nodes, n, healthy=healthy), self._coarse) for n, healthy in sizes]
+        own, large, small = (timer.time(timer.nodes.with_parameters_of(nodes), call) for timer in self._smaller)
+        levels = (nodes.count // self._smaller[0].nodes.count).bit_length() - 1
+        return own[0] + levels * (large[0] - small[0]), own[1], own[2], "event, fewer nodes"
 
     def _run(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
         """Seconds of one simulation, how long the busiest link was held, and what that link is."""
@@ -120,7 +139,7 @@ class TreeTimer:
         """The rows of one pair of channels, one byte to a piece: `program` scales them."""
         system = self.nodes.system
         return tree_all_reduce(
-            system.ranks,
+            self.nodes.comm.ranks,
             _PAIR * pieces,
             channels=_PAIR,
             ranks_per_node=self.nodes.comm.counts,
@@ -131,7 +150,7 @@ class TreeTimer:
     def _shape(self, pieces: int) -> _Shape:
         schedule = self.schedule(pieces)
         succ_ptr, succ_idx = schedule.dependencies()
-        node, n = self.nodes.comm.node_of, self.nodes.system.ranks
+        node, n = self.nodes.comm.node_of, self.nodes.comm.ranks
         src, dst, up = schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op == Op.REDUCE
         routes, route = np.unique(((src * n + dst) * _PAIR + schedule.channel) * 2 + up, return_inverse=True)
         route_ptr, route_link = self._links.routes(routes // (4 * n), routes // 4 % n, routes % 4)
@@ -161,7 +180,7 @@ class _Links:
         self.nodes, comm = nodes, nodes.comm
         links = np.array([kind.topology.node_routes.links for kind in nodes.kinds])
         before = np.cumsum(links) - links
-        self._blocks = nodes.system.ranks * _PAIR * 2
+        self._blocks = nodes.comm.ranks * _PAIR * 2
         self._first_link = self._blocks + np.cumsum(links[comm.kind]) - links[comm.kind]
         self._ports = self._blocks + int(links[comm.kind].sum())
         several = nodes.count > 1
