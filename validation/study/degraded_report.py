@@ -51,8 +51,8 @@ def page(figures: Mapping[str, Any]) -> str:
         lines.append(f"{body} | [source]({row['source_url']}) |")
     lines += [
         "",
-        "*healthy*, *degraded*: predicted / measured time of either side, above 1 too slow: which of the two misses. What "
-        "is known of the misses stands in `validation/evidence.md`.",
+        "*healthy*, *degraded*: predicted / measured time of either side, above 1 too slow: which of the two misses. "
+        "What is known of the misses stands in `validation/evidence.md`.",
         "",
         "| machine | median error |",
         "|---|--:|",
