@@ -74,6 +74,19 @@ def terms(
     study.terms([*(sources or ()), *(more or ())], names, workers, study.Output(json_path, html, report, check))
 
 
+@app.command("degraded")
+def degraded(
+    pairs: Annotated[
+        Path | None, typer.Option(help="CSV of pairs, healthy and degraded (default: the project's).")
+    ] = None,
+    json_path: JsonPath = None,
+    report: Annotated[bool, typer.Option("--report", help="Write docs/accuracy-degraded.md.")] = False,
+) -> None:
+    """Predict what known faults cost on machines that were measured with and without them."""
+    study = _study()
+    study.degraded(pairs, study.Output(json_path, None, report, check=False))
+
+
 @app.command("training")
 def training(
     steps: Annotated[Path | None, typer.Option(help="CSV of training steps (default: the project's).")] = None,

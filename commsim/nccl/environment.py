@@ -42,6 +42,8 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_CROSS_NIC": "whether a ring may leave a node by another NIC than it entered",
     "NCCL_TUNER_PLUGIN": "ofi, or a path to libnccl-ofi-tuner.so: what aws-ofi-nccl chooses on EC2's P5 and P6",
     "NCCL_NET_GDR_LEVEL": "how far a NIC may be for it to reach GPU memory directly",
+    "NCCL_IB_DISABLE": "1: InfiniBand and RoCE are used as networks of sockets",
+    "NCCL_NET": "Socket: so is any network",
     "FI_CXI_RX_MATCH_MODE": "software: the processor, not Slingshot's NIC, matches messages (libfabric's variable)",
 }
 
@@ -72,7 +74,20 @@ FUNCTION_NAMES = tuple(name.replace("_", "") for name in FUNCTIONS)
 
 def unmodelled(env: dict[str, str]) -> list[str]:
     """The NCCL_* variables of a job that have no effect here, sorted."""
-    return sorted(name for name in env if name.startswith("NCCL_") and name not in MODELLED_ENV)
+    rest = (name for name in env if name.startswith("NCCL_") and name not in MODELLED_ENV)
+    return sorted([*rest, *(["NCCL_NET"] if "NCCL_NET" in env and not _by_sockets(env) else [])])
+
+
+def over_sockets(network: str, env: Mapping[str, str]) -> bool:
+    """Whether a job's variables send through sockets what goes over a network between nodes.
+
+    NCCL_IB_DISABLE=1 concerns InfiniBand and RoCE alone (src/transport/net_ib.cc, ncclIbInit); others have plugins.
+    """
+    return _by_sockets(env) or (network in ("infiniband", "roce") and whole(env, "NCCL_IB_DISABLE") == 1)
+
+
+def _by_sockets(env: Mapping[str, str]) -> bool:
+    return env.get("NCCL_NET", "").strip().lower() == "socket"
 
 
 def whole(env: Mapping[str, str], *names: str) -> int | None:

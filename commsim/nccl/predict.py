@@ -20,7 +20,7 @@ from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
 from commsim.nccl.communicator import Communicator, communicator
-from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, unmodelled, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, unmodelled, whole
 from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
@@ -117,10 +117,16 @@ class Predictor:
         parameters: Parameters | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
+        self.warnings: list[str] = []
+        if topology.nodes > 1 and topology.network != "ethernet" and over_sockets(topology.network, options.env):
+            topology = replace(topology, network="ethernet", plugin="none", in_network_reduction=False)
+            self._warn(
+                "the job's variables send TCP over the NICs of the network; of another interface (NCCL_SOCKET_IFNAME) "
+                "topology.node.nic says how many there are and how fast"
+            )
         self.topology = topology
         self.version = options.version or ASSUMED
         self.options = replace(options, env=with_plugin(topology, self.version, options.env))
-        self.warnings: list[str] = []
         if text := plugin_note(topology, self.version, options.env):
             self._warn(text)
         if topology.network == "slingshot" and topology.nodes > MATCHED_BY_NIC and not options.env.get(MATCH_MODE):

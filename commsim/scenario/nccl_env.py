@@ -49,7 +49,7 @@ _VALUES = {
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
     "FI_CXI_RX_MATCH_MODE": ("hardware", "hybrid", "software"),
 }
-_FREE = {"NCCL_TUNER_PLUGIN"}  # any text
+_FREE = {"NCCL_TUNER_PLUGIN", "NCCL_NET"}  # any text
 
 
 def unknown_names(env: Mapping[str, str]) -> dict[str, str]:

@@ -79,7 +79,7 @@ class NcclRows(RowPredictor):
         self.provenance = self.model.parameters.provenance
         self._cache = cache
         # What was measured are runs back to back.
-        self._link = link_kind(self.model.system, self.model.machine, topology.network)
+        self._link = link_kind(self.model.system, self.model.machine, self.model.nodes.comm.topology.network)
         self._measured = scenario.mode == "back_to_back" and topology.world_size > 1
 
     def at_pace(self, pace: Pace) -> None:

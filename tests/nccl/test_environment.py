@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from commsim.errors import ScenarioError
-from commsim.nccl.environment import ALGORITHM_NAMES, Allowed, path_level, unmodelled, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, Allowed, over_sockets, path_level, unmodelled, whole
+from commsim.nccl.predict import Options, Predictor
+from commsim.topology.presets import load_preset
 
 EVERY = set(ALGORITHM_NAMES)
 PROTOCOLS = {"LL", "LL128", "Simple"}
@@ -67,3 +69,43 @@ def test_numbers_and_levels() -> None:
 
 def test_variables_without_effect_are_listed() -> None:
     assert unmodelled({"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "PATH": "x"}) == ["NCCL_DEBUG"]
+    assert unmodelled({"NCCL_NET": "IB"}) == ["NCCL_NET"]
+    assert unmodelled({"NCCL_NET": "Socket"}) == []
+
+
+@pytest.mark.parametrize(
+    ("network", "env", "sockets"),
+    [
+        ("infiniband", {"NCCL_IB_DISABLE": "1"}, True),
+        ("roce", {"NCCL_IB_DISABLE": "1"}, True),
+        ("infiniband", {"NCCL_IB_DISABLE": "0"}, False),
+        ("slingshot", {"NCCL_IB_DISABLE": "1"}, False),
+        ("efa", {"NCCL_NET": "socket"}, True),
+        ("efa", {"NCCL_NET": "AWS Libfabric"}, False),
+        ("infiniband", {}, False),
+    ],
+)
+def test_which_jobs_use_sockets(network: str, env: dict[str, str], sockets: bool) -> None:
+    assert over_sockets(network, env) is sockets
+
+
+@pytest.mark.parametrize(
+    ("preset", "env"), [("abci-v100", {"NCCL_IB_DISABLE": "1"}), ("aws-p4d", {"NCCL_NET": "Socket"})]
+)
+def test_sockets_by_a_variable_are_those_of_an_ethernet(preset: str, env: dict[str, str]) -> None:
+    """Also a plugin's variables go, and GPUDirect RDMA; the user is told whose rate was taken."""
+    machine = load_preset(preset, nodes=2)
+    ethernet = load_preset(preset, nodes=2, fabric={"network": "ethernet", "plugin": "none"})
+    by_variable, by_network = Predictor(machine, Options(env=env)), Predictor(ethernet, Options())
+    for nbytes in (8, 1 << 20, 1 << 30):
+        assert by_variable.predict("all_reduce", nbytes) == by_network.predict("all_reduce", nbytes)
+    plain = Predictor(machine, Options()).predict("all_reduce", 1 << 30)
+    assert by_variable.predict("all_reduce", 1 << 30).time_s > plain.time_s
+    assert any("TCP over the NICs of the network" in text for text in by_variable.warnings)
+
+
+def test_sockets_are_nothing_to_one_node() -> None:
+    machine = load_preset("hgx-h100", nodes=1)
+    plain, sockets = (Predictor(machine, Options(env=env)) for env in ({}, {"NCCL_NET": "Socket"}))
+    assert sockets.predict("all_reduce", 1 << 20) == plain.predict("all_reduce", 1 << 20)
+    assert sockets.warnings == plain.warnings

@@ -157,7 +157,8 @@ def page(
         "",
         "Written by `commsim validate collectives --report`; do not edit by hand. How it is measured, and the rule for "
         "what a log does not say: [Validate](guides/validate.md). What each term of the model is worth on machines "
-        "that it was not read off: [Terms](accuracy-terms.md).",
+        "that it was not read off: [Terms](accuracy-terms.md). What stated faults cost: "
+        "[Degraded machines](accuracy-degraded.md).",
         "",
         f"{len(logs)} published logs, of which {len(scored)} are scored, not known degraded. The error of a log "
         "is the mean of |predicted - measured| / measured over its sizes; figures are in percent, the median over logs "

@@ -91,6 +91,19 @@ def terms(folders: Sequence[Path], only: Sequence[str] | None, workers: int, out
     )
 
 
+def degraded(pairs: Path | None, output: Output) -> None:
+    """Predict what stated causes cost on machines that were measured healthy and degraded (default: the project's)."""
+    from study.degraded import document, outcomes, pairs_file, read_pairs
+    from study.degraded_report import summary, write_report
+
+    if output.report and pairs is not None:
+        raise ScenarioError("--report: the page is about the project's pairs; leave --pairs out")
+    for path in output.files:
+        check_writable(path)
+    figures = document(outcomes(read_pairs(pairs or pairs_file())))
+    _publish(output, figures, summary=lambda: summary(figures), report=lambda: write_report(figures))
+
+
 def training(steps: Path | None, memory: Path | None, mode: str, output: Output) -> None:
     """Score published training steps (default: the project's), and memory figures where a table of them is named."""
     from study.pages import training_page
@@ -129,22 +142,22 @@ def _publish(
     figures: dict[str, Any],
     *,
     summary: Callable[[], str],
-    page: Callable[[], Page],
     report: Callable[[], list[Path]],
-    worse: Callable[[], list[str]],
+    page: Callable[[], Page] | None = None,
+    worse: Callable[[], list[str]] | None = None,
     fault: str = "worse than recorded",
 ) -> None:
     """Write and print what was asked for; exit status 1 where a median is worse than recorded and that is checked."""
     text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
     if output.json_path is not None and str(output.json_path) != "-":
         write_atomically(output.json_path, text)
-    written = [write_atomically(output.html, page_text(page()))] if output.html is not None else []
+    written = [write_atomically(output.html, page_text(page()))] if output.html is not None and page else []
     if output.report:
         written += report()
     for path in written:
         say(f"# wrote {path}", err=True)
     say(text if str(output.json_path) == "-" else summary(), nl=False)
-    lines = worse() if output.check else []
+    lines = worse() if output.check and worse else []
     for line in lines:
         say(f"{fault}: {line}", err=True)
     if lines:

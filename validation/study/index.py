@@ -94,21 +94,21 @@ def parse_row(cells: Mapping[str, str]) -> IndexRow:
         raise LogFormatError("the slug is no file name")
     for column in REQUIRED:
         if not cells.get(column, ""):
-            raise _fault(cells, column, "a value (docs/guides/validate.md)")
+            raise cell_fault(cells, column, "a value (docs/guides/validate.md)")
     collective = collective_name(cells["collective"])
     if collective is None:
         raise LogFormatError(f"unknown collective {cells['collective'][:40]!r}")
     ranks, nodes, per_node = (count(cells, column) or 1 for column in ("n_ranks", "nodes", "gpus_per_node"))
     if ranks != nodes * per_node:
-        raise _fault(cells, "n_ranks", f"{nodes * per_node}, nodes times gpus_per_node")
+        raise cell_fault(cells, "n_ranks", f"{nodes * per_node}, nodes times gpus_per_node")
     network, version = cells.get("network", "") or None, cells.get("nccl_version", "")
     if network is not None and network not in (*NETWORK_KINDS, NVLINK):
-        raise _fault(cells, "network", f"one of {', '.join((*NETWORK_KINDS, NVLINK))}")
+        raise cell_fault(cells, "network", f"one of {', '.join((*NETWORK_KINDS, NVLINK))}")
     if cells["launch"] not in LAUNCHES:
-        raise _fault(cells, "launch", f"one of {', '.join(LAUNCHES)}")
+        raise cell_fault(cells, "launch", f"one of {', '.join(LAUNCHES)}")
     rate = cells.get("nic_gbps", "")
     if rate and (not _RATE.fullmatch(rate) or float(rate) == 0):
-        raise _fault(cells, "nic_gbps", "Gb/s of one NIC, such as 400")
+        raise cell_fault(cells, "nic_gbps", "Gb/s of one NIC, such as 400")
     release, note = _version(cells, version)
     return IndexRow(
         slug=cells["slug"],
@@ -135,7 +135,7 @@ def count(cells: Mapping[str, str], column: str) -> int | None:
     text = cells.get(column, "")
     match = _COUNT.fullmatch(text)
     if text and match is None:
-        raise _fault(cells, column, "1 to 7 digits above 0")
+        raise cell_fault(cells, column, "1 to 7 digits above 0")
     return int(match[1]) if match else None
 
 
@@ -147,7 +147,7 @@ def variables(cells: Mapping[str, str]) -> dict[str, str]:
         if not part.strip():
             continue
         if not equals or not _VARIABLE.fullmatch(name):
-            raise _fault(cells, "env", f"NAME=value separated by semicolons, not {part.strip()[:40]!r}")
+            raise cell_fault(cells, "env", f"NAME=value separated by semicolons, not {part.strip()[:40]!r}")
         env[name] = value
     return env
 
@@ -174,14 +174,15 @@ def _version(cells: Mapping[str, str], text: str) -> tuple[Version | None, str]:
         try:
             return parse_version(text), ""
         except UnitError:
-            raise _fault(cells, "nccl_version", "a release such as 2.26.2") from None
+            raise cell_fault(cells, "nccl_version", "a release such as 2.26.2") from None
     day = log_date(cells.get("date", ""))
     if day is None:
         return None, "neither version nor date stated"
     return current_release(day), f"version not stated: the release current on {day.isoformat()}"
 
 
-def _fault(cells: Mapping[str, str], column: str, expected: str) -> LogFormatError:
+def cell_fault(cells: Mapping[str, str], column: str, expected: str) -> LogFormatError:
+    """The error of a cell: file:line and column, what was found and what was expected."""
     value = cells.get(column, "")
     shown = repr(value[:40]) if value else "a blank cell"
     return LogFormatError(f"{cells.get('place', '')} {column}: found {shown}, expected {expected}".strip())
