@@ -137,39 +137,52 @@ def lower(
     links: ProcessLinks,
     copies: Copies,
     calls: int = 1,
+    *,
+    ranks: Int64 | None = None,
+    late_s: Float64 | None = None,
 ) -> Program:
-    """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended."""
-    ptr, route_link, wire = _routes(schedule, topology, links)
+    """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended.
+
+    `ranks`: on which of the topology's ranks those of the schedule stand; left out, all of them in their order.
+    `late_s`: how long each of the topology's ranks stops before every call, while its I/O thread goes on.
+    """
+    place = np.arange(topology.world_size) if ranks is None else ranks
+    ptr, route_link, wire = _routes(schedule, topology, links, place)
+    late = np.zeros(place.size) if late_s is None else late_s[place]
     ops = _Ops()
     end: Int64 | None = None
     for _ in range(calls):
-        end = _call(ops, schedule, parameters, wire, copies, end)
+        end = _call(ops, schedule, parameters, wire, copies, late, end)
     return _program(ops, ptr, route_link, links)
 
 
-def _routes(schedule: Schedule, topology: Topology, links: ProcessLinks) -> tuple[Int64, npt.NDArray[np.int32], Int64]:
+def _routes(
+    schedule: Schedule, topology: Topology, links: ProcessLinks, place: Int64
+) -> tuple[Int64, npt.NDArray[np.int32], Int64]:
     """Routes in CSR form, and the number of that of each row: behind a rank's worker (its number) and I/O thread."""
     # Cores come first: behind a slower link they would be held for as long as it takes.
     ways = [
         [int(link) for link in (cores, own) if link >= 0]
         for kind in (links.worker, links.thread)
-        for cores, own in zip(links.cores, kind, strict=True)
+        for cores, own in zip(links.cores[place], kind[place], strict=True)
     ]
-    pairs, pair = np.unique(schedule.src.astype(np.int64) * topology.world_size + schedule.dst, return_inverse=True)
+    pairs, pair = np.unique(schedule.src.astype(np.int64) * place.size + schedule.dst, return_inverse=True)
     first = len(ways)
-    for src, dst in (divmod(int(ends), topology.world_size) for ends in pairs):
-        ways.append(topology.route(src, dst).tolist() if src != dst else [])
+    for src, dst in (divmod(int(ends), place.size) for ends in pairs):
+        ways.append(topology.route(int(place[src]), int(place[dst])).tolist() if src != dst else [])
     ptr = np.concatenate([[0], np.cumsum([len(way) for way in ways])]).astype(np.int64)
     return ptr, np.array([link for way in ways for link in way], np.int32), first + pair
 
 
-def _call(ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies, before: Int64 | None) -> Int64:
+def _call(
+    ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies, late: Float64, before: Int64 | None
+) -> Int64:
     """The ops of one call; the last op of each rank."""
     rate = p.copy_rate
     rank = np.arange(s.world_size)
     copying = (rank == s.root) if copies.at_root else np.ones(s.world_size, bool)
     work = p.call * rate / 2 + copying * copies.before * (rate / p.memory_rate)
-    start = ops.add(np.round(work), rank)
+    start = ops.add(np.round(work), rank, late)
     if before is not None:
         ops.order(before, start)
     payload, src, dst = s.payload_bytes(), s.src.astype(np.int64), s.dst.astype(np.int64)

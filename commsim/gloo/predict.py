@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from commsim.collectives.semantics import DIVIDED
 from commsim.engine.memory import require_memory
+from commsim.engine.program import Int64, Program
 from commsim.engine.simulate import simulate
 from commsim.engine.usage import kind_name, limiting_link
 from commsim.gloo.lower import BYTES_PER_OP, links_of, lower, ops_of_call, torch_copies
@@ -49,7 +53,11 @@ class GlooPrediction:
 
 
 class GlooPredictor:
-    """Predicts calls on one topology; `one_host`: all its nodes share the cores of one computer."""
+    """Predicts calls on one topology.
+
+    `one_host`: all its nodes share the cores of one computer. `late_s`: for how many seconds a rank stops before each
+    of its calls; the time of a call is then from when it should have begun.
+    """
 
     def __init__(
         self,
@@ -58,32 +66,47 @@ class GlooPredictor:
         *,
         one_host: bool = False,
         mode: str = "back_to_back",
+        late_s: Mapping[int, float] | None = None,
     ) -> None:
         self.topology, self.one_host, self.mode = topology, one_host, mode
         self.parameters = parameters or shipped_parameters()
         self.links = links_of(topology, self.parameters, one_host)
+        self.late_s = np.array([(late_s or {}).get(rank, 0.0) for rank in range(topology.world_size)])
 
     def predict(self, collective: str, nbytes: int, *, root: int = 0, itemsize: int = 4) -> GlooPrediction:
         """The time of one call of `nbytes` (the nccl-tests size), the mean of a row of calls unless mode is single."""
         n = self.topology.world_size
         if n == 1:
-            return GlooPrediction(nbytes, self.parameters.call, "copy", "call")
-        unit = n * itemsize if collective in DIVIDED else itemsize
-        whole = max(unit, nbytes // unit * unit)
+            return GlooPrediction(nbytes, self.parameters.call + float(self.late_s[0]), "copy", "call")
         row = CallsInARow(1, 0, 0) if self.mode == "single" else SETTLING if collective in RUN_AHEAD else EVEN
-        self._require_memory(collective, whole, itemsize, row.calls)
-        schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
-        copies = torch_copies(collective, whole, n)
-        outcome = simulate(lower(schedule, self.topology, self.parameters, self.links, copies, row.calls))
+        algorithm, program = self.program(collective, nbytes, np.arange(n), root, itemsize, row.calls)
+        outcome = simulate(program)
         ends = outcome.end_s.reshape(row.calls, -1).max(axis=1)
         time = float(ends[row.last] - ends[row.settled]) / (row.last - row.settled) if row.last else float(ends[0])
         busiest, share = limiting_link(outcome, self.topology)
         limit = self.links.of(busiest) or kind_name(self.topology, busiest)
         bottleneck = limit if share >= 0.5 else "latency"
-        return GlooPrediction(nbytes, time, schedule.algorithm, bottleneck, limit, share)
+        return GlooPrediction(nbytes, time, algorithm, bottleneck, limit, share)
 
-    def _require_memory(self, collective: str, nbytes: int, itemsize: int, calls: int) -> None:
-        n = self.topology.world_size
+    def program(
+        self, collective: str, nbytes: int, ranks: Int64, root: int = 0, itemsize: int = 4, calls: int = 1
+    ) -> tuple[str, Program]:
+        """The algorithm, and what `calls` calls of it among some ranks do on the links; `root` counts among them.
+
+        InfeasibleError where that would take more memory than there is.
+        """
+        n = ranks.size
+        unit = n * itemsize if collective in DIVIDED else itemsize
+        whole = max(unit, nbytes // unit * unit)
+        self._require_memory(collective, whole, n, itemsize, calls)
+        schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
+        copies = torch_copies(collective, whole, n)
+        program = lower(
+            schedule, self.topology, self.parameters, self.links, copies, calls, ranks=ranks, late_s=self.late_s
+        )
+        return schedule.algorithm, program
+
+    def _require_memory(self, collective: str, nbytes: int, n: int, itemsize: int, calls: int) -> None:
         ops = calls * ops_of_call(n, *messages(collective, n, nbytes, itemsize))
         where = f"{calls} calls of gloo's {collective} of {format_bytes(nbytes)} on {n} ranks, a simulation"
         require_memory(BYTES_PER_OP * ops, ops, subject=where, advice="take a smaller size, or fewer ranks")
