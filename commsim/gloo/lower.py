@@ -27,7 +27,12 @@ Float64 = npt.NDArray[np.float64]
 PIECE_BYTES = 256 << 10
 """What sender, links and receiver hand on at a time; the default socket buffers of Linux hold a few of these."""
 
+SMALL_PIECE_BYTES = 16 << 10
+"""The same where jobs meet: a link takes frames in the order in which they come, so that jobs that send at once go on
+side by side, and the one with more under way gets more of the link. Near a frame of 9,000 B; smaller ones cost time."""
+
 MAX_PIECES = 32
+"""Of `PIECE_BYTES`; a longer message has longer pieces."""
 
 SOCKET_BYTES = 512 << 10
 """What a socket takes ahead of the network; Linux lets it grow while it sends. Measured: the median of how much was
@@ -39,9 +44,14 @@ BYTES_PER_OP = 220
 185) and rounded up."""
 
 
-def ops_of_call(world_size: int, rows: int, largest_bytes: int) -> int:
+def ops_of_call(world_size: int, rows: int, largest_bytes: int, piece_bytes: int = PIECE_BYTES) -> int:
     """Ops of one call at most: two a rank, two a message and three a piece."""
-    return 2 * world_size + rows * (2 + 3 * min(MAX_PIECES, -(-largest_bytes // PIECE_BYTES)))
+    return 2 * world_size + rows * (2 + 3 * int(_count(np.array([largest_bytes]), piece_bytes)[0]))
+
+
+def _count(payload: Int64, piece_bytes: int) -> Int64:
+    """Pieces of each message."""
+    return np.minimum(-(-payload // piece_bytes), MAX_PIECES * PIECE_BYTES // piece_bytes)
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,7 @@ def lower(
     *,
     ranks: Int64 | None = None,
     late_s: Float64 | None = None,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Program:
     """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended.
 
@@ -152,7 +163,7 @@ def lower(
     ops = _Ops()
     end: Int64 | None = None
     for _ in range(calls):
-        end = _call(ops, schedule, parameters, wire, copies, late, end)
+        end = _call(ops, schedule, parameters, wire, copies, late, end, piece_bytes)
     return _program(ops, ptr, route_link, links)
 
 
@@ -175,7 +186,14 @@ def _routes(
 
 
 def _call(
-    ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies, late: Float64, before: Int64 | None
+    ops: _Ops,
+    s: Schedule,
+    p: GlooParameters,
+    wire: Int64,
+    copies: Copies,
+    late: Float64,
+    before: Int64 | None,
+    piece_bytes: int,
 ) -> Int64:
     """The ops of one call; the last op of each rank."""
     rate = p.copy_rate
@@ -193,7 +211,7 @@ def _call(
     ops.order(start[dst], send)  # data goes out when the receiver has said that it waits for it
     reduces = (s.op == Op.REDUCE) | (s.dst_buffer == Buffer.SCRATCH)
     added = np.where(reduces & moves, payload * (rate / p.reduce_rate), 0.0)
-    sent, arrived = _pieces(ops, s, send, np.where(moves, payload, 0), wire)
+    sent, arrived = _pieces(ops, s, send, np.where(moves, payload, 0), wire, piece_bytes)
     received = ops.add(np.round(cost + added), dst, np.where(moves, p.wake, 0.0))
     ops.order(arrived, received)
     ptr, following = s.dependencies()
@@ -206,13 +224,13 @@ def _call(
     return end
 
 
-def _pieces(ops: _Ops, s: Schedule, send: Int64, payload: Int64, wire: Int64) -> tuple[Int64, Int64]:
+def _pieces(ops: _Ops, s: Schedule, send: Int64, payload: Int64, wire: Int64, piece_bytes: int) -> tuple[Int64, Int64]:
     """The data of every row, piece after piece.
 
     The op with which the last byte of a row is in the sender's socket (all but SOCKET_BYTES have crossed the network),
     and the one with which it has been received.
     """
-    count = np.minimum(-(-payload // PIECE_BYTES), MAX_PIECES)
+    count = _count(payload, piece_bytes)
     held = np.minimum(SOCKET_BYTES * count // np.maximum(payload, 1), count)  # whole pieces that wait in the socket
     sent, arrived = send.copy(), send.copy()
     left, before = payload.copy(), send.copy()

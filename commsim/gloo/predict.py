@@ -13,7 +13,15 @@ from commsim.engine.memory import require_memory
 from commsim.engine.program import Int64, Program
 from commsim.engine.simulate import simulate
 from commsim.engine.usage import kind_name, limiting_link
-from commsim.gloo.lower import BYTES_PER_OP, links_of, lower, ops_of_call, torch_copies
+from commsim.gloo.lower import (
+    BYTES_PER_OP,
+    PIECE_BYTES,
+    SMALL_PIECE_BYTES,
+    links_of,
+    lower,
+    ops_of_call,
+    torch_copies,
+)
 from commsim.gloo.parameters import GlooParameters, shipped_parameters
 from commsim.gloo.schedules import gloo_schedule, messages
 from commsim.topology.graph import Topology
@@ -79,7 +87,7 @@ class GlooPredictor:
         if n == 1:
             return GlooPrediction(nbytes, self.parameters.call + float(self.late_s[0]), "copy", "call")
         row = CallsInARow(1, 0, 0) if self.mode == "single" else SETTLING if collective in RUN_AHEAD else EVEN
-        algorithm, program = self.program(collective, nbytes, np.arange(n), root, itemsize, row.calls)
+        algorithm, program = self._program(collective, nbytes, np.arange(n), root, itemsize, row.calls)
         outcome = simulate(program)
         ends = outcome.end_s.reshape(row.calls, -1).max(axis=1)
         time = float(ends[row.last] - ends[row.settled]) / (row.last - row.settled) if row.last else float(ends[0])
@@ -88,25 +96,40 @@ class GlooPredictor:
         bottleneck = limit if share >= 0.5 else "latency"
         return GlooPrediction(nbytes, time, algorithm, bottleneck, limit, share)
 
-    def program(
-        self, collective: str, nbytes: int, ranks: Int64, root: int = 0, itemsize: int = 4, calls: int = 1
-    ) -> tuple[str, Program]:
-        """The algorithm, and what `calls` calls of it among some ranks do on the links; `root` counts among them.
+    def beside_others(self, collective: str, nbytes: int, ranks: Int64, root: int = 0) -> tuple[str, Program]:
+        """The algorithm, and what one call among some ranks does on the links, fit to run beside those of other ranks.
 
-        InfeasibleError where that would take more memory than there is.
+        `root` counts among the ranks. InfeasibleError where that would take more memory than there is.
         """
+        return self._program(collective, nbytes, ranks, root, piece_bytes=SMALL_PIECE_BYTES)
+
+    def _program(
+        self,
+        collective: str,
+        nbytes: int,
+        ranks: Int64,
+        root: int,
+        itemsize: int = 4,
+        calls: int = 1,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> tuple[str, Program]:
         n = ranks.size
         unit = n * itemsize if collective in DIVIDED else itemsize
         whole = max(unit, nbytes // unit * unit)
-        self._require_memory(collective, whole, n, itemsize, calls)
+        ops = calls * ops_of_call(n, *messages(collective, n, whole, itemsize), piece_bytes)
+        where = f"{calls} calls of gloo's {collective} of {format_bytes(whole)} on {n} ranks, a simulation"
+        require_memory(BYTES_PER_OP * ops, ops, subject=where, advice="take a smaller size, or fewer ranks")
         schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
         copies = torch_copies(collective, whole, n)
         program = lower(
-            schedule, self.topology, self.parameters, self.links, copies, calls, ranks=ranks, late_s=self.late_s
+            schedule,
+            self.topology,
+            self.parameters,
+            self.links,
+            copies,
+            calls,
+            ranks=ranks,
+            late_s=self.late_s,
+            piece_bytes=piece_bytes,
         )
         return schedule.algorithm, program
-
-    def _require_memory(self, collective: str, nbytes: int, n: int, itemsize: int, calls: int) -> None:
-        ops = calls * ops_of_call(n, *messages(collective, n, nbytes, itemsize))
-        where = f"{calls} calls of gloo's {collective} of {format_bytes(nbytes)} on {n} ranks, a simulation"
-        require_memory(BYTES_PER_OP * ops, ops, subject=where, advice="take a smaller size, or fewer ranks")

@@ -76,7 +76,7 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
         rows=tuple(rows),
     )
     if scenario.library.name != "none" or runs[0].messages > MOST_COMPARED:
-        return item, []  # a library's own contention is no choice of the scenario
+        return item, []  # only schedules of ours may share links in either way
     names, together = [row.job for row in rows], partial(run_programs, programs[0], flows, topology)
     if scenario.contention == "fair":
         return item, _differences(names, together("fifo"), runs[0])
@@ -124,8 +124,8 @@ def _gloo_job(site: WorkSite, work: JobsSpec, i: int) -> MadeJob:
     model = GlooPredictor(
         site.topology, gloo_parameters(setting)[0], one_host=setting.library.one_host, late_s=setting.late_s
     )
-    algorithm, program = model.program(spec.collective, spec.size, ranks, spec.root or 0)
-    made = JobProgram.from_start(program, np.zeros(program.rows, np.int32), spec.start)
+    algorithm, program = model.beside_others(spec.collective, spec.size, ranks, spec.root or 0)
+    made = JobProgram.from_start(program, program.route, spec.start)
     return MadeJob(algorithm, ranks.size, lambda run: made)
 
 
