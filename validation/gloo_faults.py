@@ -202,9 +202,9 @@ def table(every: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def section() -> str:
-    """The section of the page, between its markers."""
-    every = points()
+def section(every: Sequence[Point] | None = None) -> str:
+    """The section of the page, between its markers; of the points as they come out now where none are given."""
+    every = points() if every is None else every
     return f"""{BEGIN}
 ## On machines with known faults
 
@@ -223,18 +223,12 @@ prints every point.
 {END}"""
 
 
-def with_section(page: str) -> str:
-    """The page with its section as it comes out now."""
-    before, rest = page.split(BEGIN, 1)
-    return before + section() + rest.split(END, 1)[1]
-
-
 def main() -> None:
     """Prints the tables and writes the section."""
-    write_atomically(PAGE, with_section(PAGE.read_text(encoding="utf-8")))
     every = points()
-    print(summary(every), "\n", sep="\n")
-    print(table(every))
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN, 1)
+    write_atomically(PAGE, before + section(every) + rest.split(END, 1)[1])
+    print(summary(every), table(every), sep="\n\n")
 
 
 if __name__ == "__main__":
