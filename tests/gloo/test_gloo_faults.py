@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from commsim.cli import app
 from commsim.errors import CommsimError
 from commsim.gloo.predict import GlooPredictor
 from commsim.scenario.jobs_result import JobRow
@@ -157,3 +159,11 @@ def test_what_gloo_does_not_know_is_refused(tmp_path: Path, override: str, says:
     with pytest.raises(CommsimError) as refused:
         _load(tmp_path, override)
     assert says in str(refused.value)
+
+
+def test_a_late_rank_is_no_part_of_a_calibration(tmp_path: Path) -> None:
+    late = "variation={stragglers: [{ranks: 1, delay: 1 ms}]}"
+    log = Path(__file__).resolve().parents[2] / "validation" / "runs" / "testbed" / "star"
+    done = CliRunner().invoke(app, ["calibrate", "gloo-testbed-star", str(log), late, "-o", str(tmp_path / "p.yaml")])
+    assert done.exit_code != 0
+    assert "variation: found variation, expected none to calibrate" in str(done.exception or done.output)
