@@ -28,8 +28,11 @@ PAGE = ROOT / "docs" / "accuracy-gloo.md"
 BEGIN, END = "<!-- begin: faults -->", "<!-- end: faults -->"
 BAR = 0.10
 
-PARAMS = {"star": "star", "fast-star": "star", "tree": "tree", "ring": "ring", "jobs": "tree"}
+PARAMS = {"star": "star", "fast-star": "star", "tree": "tree", "ring": "ring", "jobs": "tree", "more-jobs": "tree"}
 """By file of scenarios, the healthy run of the testbed whose parameters predict it."""
+
+JOBS_OF = {"jobs": "two jobs", "more-jobs": "two jobs, later"}
+"""What two jobs at once are called, by file: how they share a link was decided when the first were known."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Point:
 
 def points() -> list[Point]:
     """Every recorded point, in the order of the files."""
-    return [point for file in PARAMS for point in (_of_jobs() if file == "jobs" else _of_faults(file))]
+    return [point for file in PARAMS for point in (_of_jobs(file) if file in JOBS_OF else _of_faults(file))]
 
 
 def _of_faults(file: str) -> Iterator[Point]:
@@ -102,13 +105,14 @@ def _times(file: str, scenario: Scenario) -> dict[tuple[str, int], tuple[float, 
     }
 
 
-def _of_jobs() -> Iterator[Point]:
-    for scenario, shipped in zip(_scenarios("jobs"), _as_shipped("jobs"), strict=True):
+def _of_jobs(file: str) -> Iterator[Point]:
+    """Jobs beside another one."""
+    for scenario, shipped in zip(_scenarios(file), _as_shipped(file), strict=True):
         predicted, as_shipped = (
             {(i, row.job): row for i, item in enumerate(run(s).jobs) for row in item.rows} for s in (scenario, shipped)
         )
         times: dict[tuple[int, str], list[tuple[float, float]]] = {}
-        for item in read_object(FAULTS / "jobs" / scenario.slug / JOBS)["items"]:
+        for item in read_object(FAULTS / file / scenario.slug / JOBS)["items"]:
             for job in item["jobs"]:
                 pair = job["together_us"] * 1e-6, job["alone_us"] * 1e-6
                 times.setdefault((int(item["name"].split()[-1]) - 1, job["job"]), []).append(pair)
@@ -118,7 +122,7 @@ def _of_jobs() -> Iterator[Point]:
             call = f"{row.collective} of {format_bytes(row.size_bytes)} beside {beside.collective} of "
             call += format_bytes(beside.size_bytes)
             yield Point(
-                "two jobs",
+                JOBS_OF[file],
                 scenario.name,
                 call,
                 together,
@@ -216,8 +220,9 @@ section.
 {summary(every)}
 
 *Slowdown*: the time over that of the healthy machine, or of the job alone, measured in the same run or just before.
-*As shipped*: the median error with the shipped parameters, whose `goodput` is that of frames of 1,500 B. The command
-prints every point.
+*As shipped*: the median error with the shipped parameters, whose `goodput` is that of frames of 1,500 B. Whether
+jobs that meet are served as they come or evenly was decided when *two jobs* were known; those *later*, of other sizes,
+rates and ranks, were measured after that. The command prints every point.
 
 {by_scenario(every)}
 {END}"""

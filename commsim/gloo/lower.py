@@ -46,12 +46,12 @@ BYTES_PER_OP = 220
 
 def ops_of_call(world_size: int, rows: int, largest_bytes: int, piece_bytes: int = PIECE_BYTES) -> int:
     """Ops of one call at most: two a rank, two a message and three a piece."""
-    return 2 * world_size + rows * (2 + 3 * int(_count(np.array([largest_bytes]), piece_bytes)[0]))
+    return 2 * world_size + rows * (2 + 3 * min(_most_pieces(piece_bytes), -(-largest_bytes // piece_bytes)))
 
 
-def _count(payload: Int64, piece_bytes: int) -> Int64:
-    """Pieces of each message."""
-    return np.minimum(-(-payload // piece_bytes), MAX_PIECES * PIECE_BYTES // piece_bytes)
+def _most_pieces(piece_bytes: int) -> int:
+    """Pieces that a message has at most."""
+    return MAX_PIECES * PIECE_BYTES // piece_bytes
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _pieces(ops: _Ops, s: Schedule, send: Int64, payload: Int64, wire: Int64, pi
     The op with which the last byte of a row is in the sender's socket (all but SOCKET_BYTES have crossed the network),
     and the one with which it has been received.
     """
-    count = _count(payload, piece_bytes)
+    count = np.minimum(-(-payload // piece_bytes), _most_pieces(piece_bytes))
     held = np.minimum(SOCKET_BYTES * count // np.maximum(payload, 1), count)  # whole pieces that wait in the socket
     sent, arrived = send.copy(), send.copy()
     left, before = payload.copy(), send.copy()
