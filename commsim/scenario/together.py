@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.collectives import registry
-from commsim.engine.evaluate import BothWays
+from commsim.engine.evaluate import BothWays, Contention
 from commsim.engine.jobs import BackgroundFlow, Job, JobProgram, JobTimes, job_program, run_programs
 from commsim.engine.program import Int64
 from commsim.engine.usage import kind_name, link_name
@@ -43,8 +42,11 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
         BackgroundFlow(f.src, f.dst, f.size, _paced(site, work, i), f.start) for i, f in enumerate(work.background)
     ]
     repeats = 1 if scenario.variation is None else scenario.variation.variation.repeats
-    programs = [[job.program(run) for job in jobs] for run in range(repeats)]
-    runs = [run_programs(parts, flows, topology, scenario.contention) for parts in programs]
+
+    def together(run: int, contention: Contention, **knobs: float) -> JobTimes:
+        return run_programs([job.program(run) for job in jobs], flows, topology, contention, **knobs)
+
+    runs = [together(run, scenario.contention) for run in range(repeats)]
     rows = []
     for i, (spec, job) in enumerate(zip(work.jobs, jobs, strict=True)):
         alone_s = RepeatedTimes(np.array([run.alone_s[i] for run in runs]))
@@ -77,10 +79,10 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     )
     if scenario.library.name != "none" or runs[0].messages > MOST_COMPARED:
         return item, []  # only schedules of ours may share links in either way
-    names, together = [row.job for row in rows], partial(run_programs, programs[0], flows, topology)
+    names = [row.job for row in rows]
     if scenario.contention == "fair":
-        return item, _differences(names, together("fifo"), runs[0])
-    return item, _differences(names, runs[0], together("fair", quantum=1e-3))
+        return item, _differences(names, together(0, "fifo"), runs[0])
+    return item, _differences(names, runs[0], together(0, "fair", quantum=1e-3))
 
 
 def _place(topology: Topology, link: int) -> str:
