@@ -220,9 +220,10 @@ section.
 {summary(every)}
 
 *Slowdown*: the time over that of the healthy machine, or of the job alone, measured in the same run or just before.
-*As shipped*: the median error with the shipped parameters, whose `goodput` is that of frames of 1,500 B. Whether
-jobs that meet are served as they come or evenly was decided when *two jobs* were known; those *later*, of other sizes,
-rates and ranks, were measured after that. The command prints every point.
+*As shipped*: the median error with the shipped parameters, whose `goodput` is that of frames of 1,500 B. What
+the model does of two things was decided with points of these in view: jobs that meet are served as they come, not evenly,
+and who is slow comes last to an all_to_all. Jobs *later*, of other sizes, rates and ranks, were measured after that. The
+command prints every point.
 
 {by_scenario(every)}
 {END}"""

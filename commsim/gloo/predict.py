@@ -119,7 +119,8 @@ class GlooPredictor:
         ops = calls * ops_of_call(n, *messages(collective, n, whole, itemsize), piece_bytes)
         where = f"{calls} calls of gloo's {collective} of {format_bytes(whole)} on {n} ranks, a simulation"
         require_memory(BYTES_PER_OP * ops, ops, subject=where, advice="take a smaller size, or fewer ranks")
-        schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize)
+        calling = self._calling(whole, ranks) if "all_to_all" in collective else None
+        schedule = gloo_schedule(collective, n, whole, root=root, itemsize=itemsize, calling=calling)
         copies = torch_copies(collective, whole, n)
         program = lower(
             schedule,
@@ -133,3 +134,18 @@ class GlooPredictor:
             piece_bytes=piece_bytes,
         )
         return schedule.algorithm, program
+
+    def _calling(self, nbytes: int, ranks: Int64) -> Int64:
+        """The place of each rank in the order in which ranks call in a loop.
+
+        Who stops before calls, or has slow links, comes last; equal ranks come in the order of their numbers.
+        """
+        n, topology = ranks.size, self.topology
+        block = nbytes / n
+        seconds = [
+            self.late_s[rank]
+            + sum(block / topology.link_bandwidth[topology.route(rank, peer)].min() for peer in ranks if peer != rank)
+            for rank in ranks
+        ]
+        order = np.argsort(np.round(seconds, 9), kind="stable")  # sums in another order may differ in the last bit
+        return np.argsort(order)
