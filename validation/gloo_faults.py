@@ -28,11 +28,20 @@ PAGE = ROOT / "docs" / "accuracy-gloo.md"
 BEGIN, END = "<!-- begin: faults -->", "<!-- end: faults -->"
 BAR = 0.10
 
-PARAMS = {"star": "star", "fast-star": "star", "tree": "tree", "ring": "ring", "jobs": "tree", "more-jobs": "tree"}
+PARAMS = {
+    "star": "star",
+    "fast-star": "star",
+    "tree": "tree",
+    "ring": "ring",
+    "jobs": "tree",
+    "more-star": "star",
+    "more-tree": "tree",
+    "more-jobs": "tree",
+}
 """By file of scenarios, the healthy run of the testbed whose parameters predict it."""
 
-JOBS_OF = {"jobs": "two jobs", "more-jobs": "two jobs, later"}
-"""What two jobs at once are called, by file: how they share a link was decided when the first were known."""
+LATER = "more-"
+"""How files begin that were measured when the model stood: some of it was decided with the others in view."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Point:
 
 def points() -> list[Point]:
     """Every recorded point, in the order of the files."""
-    return [point for file in PARAMS for point in (_of_jobs(file) if file in JOBS_OF else _of_faults(file))]
+    return [point for file in PARAMS for point in (_of_jobs(file) if file.endswith("jobs") else _of_faults(file))]
 
 
 def _of_faults(file: str) -> Iterator[Point]:
@@ -86,12 +95,16 @@ def _of_faults(file: str) -> Iterator[Point]:
         for scenario, shipped in zip(_scenarios(file), _as_shipped(file), strict=True)
     ]
     for scenario, times, as_shipped in others:
-        cause = "slow or failed link" if scenario.variation is None else "late rank"
+        cause = _named("slow or failed link" if scenario.variation is None else "late rank", file)
         for key, (measured_s, predicted_s) in times.items():
             without_s, predicted_without_s = healthy[1][key]
             call = f"{key[0]} of {format_bytes(key[1])}"
             values = measured_s, without_s, predicted_s, predicted_without_s, as_shipped[key][1]
             yield Point(cause, scenario.name, call, *values)
+
+
+def _named(cause: str, file: str) -> str:
+    return f"{cause}, later" if file.startswith(LATER) else cause
 
 
 def _times(file: str, scenario: Scenario) -> dict[tuple[str, int], tuple[float, float]]:
@@ -122,7 +135,7 @@ def _of_jobs(file: str) -> Iterator[Point]:
             call = f"{row.collective} of {format_bytes(row.size_bytes)} beside {beside.collective} of "
             call += format_bytes(beside.size_bytes)
             yield Point(
-                JOBS_OF[file],
+                _named("two jobs", file),
                 scenario.name,
                 call,
                 together,
@@ -151,11 +164,12 @@ def _percent(share: float) -> str:
 
 def summary(every: Sequence[Point]) -> str:
     """A row per cause and one for all."""
+    causes = sorted(dict.fromkeys(point.cause for point in every), key=lambda cause: cause.endswith("later"))
     lines = [
         "| cause | points | median error | worst | as shipped | slowdown, median error | worst | bar, both medians |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
-    for cause in [*dict.fromkeys(point.cause for point in every), "all"]:
+    for cause in [*causes, "all"]:
         of = [point for point in every if cause in (point.cause, "all")]
         errors, ratios = [p.error for p in of], [p.slowdown_error for p in of]
         met = _median(errors) <= BAR and _median(ratios) <= BAR
@@ -221,9 +235,9 @@ section.
 
 *Slowdown*: the time over that of the healthy machine, or of the job alone, measured in the same run or just before.
 *As shipped*: the median error with the shipped parameters, whose `goodput` is that of frames of 1,500 B. What
-the model does of two things was decided with points of these in view: jobs that meet are served as they come, not evenly,
-and who is slow comes last to an all_to_all. Jobs *later*, of other sizes, rates and ranks, were measured after that. The
-command prints every point.
+the model does of two things was decided with points of these in view: jobs that meet are served as they come, not
+evenly, and who is slow comes last to an all_to_all. Points *later*, of other sizes, rates, places and ranks, were
+measured after that. The command prints every point.
 
 {by_scenario(every)}
 {END}"""
