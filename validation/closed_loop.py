@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gloo_faults import section
 from typer.testing import CliRunner
 
 from commsim.cli import app
@@ -196,6 +197,8 @@ Measured over predicted time at 256 KiB, 1 MiB and 4 MiB, sizes left out:
 What is still wrong: an [all_to_all](background/gloo.md#two-ranks-and-one-connection) of small blocks (they pass in both
 directions at once, while the model has one wait for the other), and broadcasts from 2 MiB on, whose ranks at times
 settle into a [slower pace](background/gloo.md#what-it-does-not-know), depending on how much each socket holds.
+
+{section()}
 """
 
 

@@ -56,6 +56,9 @@ def calibrate(
     scenarios = load_scenarios(path, words)
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to calibrate")
+    if scenarios[0].variation is not None:
+        text = "found variation, expected none to calibrate: late ranks are no parameter of a machine"
+        raise scenarios[0].document.error(("variation",), text)
     if known:
         _known(scenarios[0], known, files, out, json_output)
     elif files and all(is_table_of_rows(file) for file in files):

@@ -80,12 +80,18 @@ class JobTimes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class JobProgram:
     """One job or flow as a program on the topology's links, with its connections; links of its own follow those."""
 
     program: Program
     connection: Int32
     start_s: float
+
+    @classmethod
+    def from_start(cls, program: Program, connection: Int32, start_s: float) -> JobProgram:
+        """A program as it is from a start on: who waits for nobody waits for that."""
+        delay = program.delay_s + np.where(program.indeg == 0, start_s, 0.0)
+        return cls(replace(program, delay_s=delay), connection, start_s)
 
 
 def run_together(
@@ -104,7 +110,18 @@ def run_together(
     link serves whole messages in turn, fair sharing all that cross a link. InfeasibleError when the background leaves
     so little room that the jobs do not end.
     """
-    parts = [_job_part(job, topology, variation, (run, i)) for i, job in enumerate(jobs)]
+    parts = [job_program(job, topology, variation, (run, i)) for i, job in enumerate(jobs)]
+    return run_programs(parts, flows, topology, contention, quantum)
+
+
+def run_programs(
+    parts: Sequence[JobProgram],
+    flows: Sequence[BackgroundFlow],
+    topology: Topology,
+    contention: Contention = "fifo",
+    quantum: float = QUANTUM,
+) -> JobTimes:
+    """`run_together` for jobs that are programs already, whatever library made them."""
     rows = sum(part.program.rows for part in parts)
     require_memory(estimate_bytes(rows), rows)  # each was small enough alone; side by side they stand there once more
     starts = np.array([part.start_s for part in parts])
@@ -131,18 +148,16 @@ def run_together(
     return JobTimes(alone, ends - starts, tuple(_meetings(everyone, len(parts))), outcome.messages)
 
 
-def _job_part(job: Job, topology: Topology, variation: Variation | None, draw: tuple[int, ...]) -> _Part:
+def job_program(job: Job, topology: Topology, variation: Variation | None, draw: tuple[int, ...]) -> JobProgram:
     schedule = relabel(job.schedule, job.ranks, world_size=topology.world_size)
     program, conn = build_program(schedule, topology), connections(schedule)
     if variation is not None:
         program, first = variation.of(program, schedule.src, schedule.dst, topology, variation.generator(*draw))
         conn = more_connections(conn, first)
-    # Who waits for nobody waits for the job's start.
-    delay = program.delay_s + np.where(program.indeg == 0, job.start_s, 0.0)
-    return _Part(replace(program, delay_s=delay), conn, job.start_s)
+    return JobProgram.from_start(program, conn, job.start_s)
 
 
-def _flow_part(flow: BackgroundFlow, topology: Topology, contention: Contention, nbytes: int) -> _Part:
+def _flow_part(flow: BackgroundFlow, topology: Topology, contention: Contention, nbytes: int) -> JobProgram:
     """One message under fair sharing, over a link of the flow's rate; pieces with FIFO links, sent at that rate."""
     table = topology.routes([flow.src], [flow.dst])
     bandwidth, latency, way = topology.link_bandwidth, topology.link_latency, table.link
@@ -173,17 +188,17 @@ def _flow_part(flow: BackgroundFlow, topology: Topology, contention: Contention,
         link_bandwidth=bandwidth,
         link_latency=latency,
     )
-    return _Part(program, np.zeros(rows, np.int32), flow.start_s)
+    return JobProgram(program, np.zeros(rows, np.int32), flow.start_s)
 
 
-def _simulated(parts: Sequence[_Part], contention: Contention, quantum: float) -> Outcome:
+def _simulated(parts: Sequence[JobProgram], contention: Contention, quantum: float) -> Outcome:
     program, conn = _side_by_side(parts)
     if contention == "fifo":
         return simulate(program)  # hops are not merged, so that a job that meets nobody takes the same to the last bit
     return simulate_fair(program, conn, quantum=quantum)
 
 
-def _side_by_side(parts: Sequence[_Part]) -> tuple[Program, Int32]:
+def _side_by_side(parts: Sequence[JobProgram]) -> tuple[Program, Int32]:
     """One program of all parts, whose ops do not wait for each other, on the same links; and its connections."""
     if len(parts) == 1:
         return parts[0].program, parts[0].connection
@@ -218,7 +233,7 @@ def _shifted(columns: Sequence[Column], by: Int64, least: int = 0) -> Column:
     return np.concatenate(raised).astype(columns[0].dtype)
 
 
-def _ends(outcome: Outcome, parts: Sequence[_Part]) -> Float64:
+def _ends(outcome: Outcome, parts: Sequence[JobProgram]) -> Float64:
     """When each of the first parts of a program ended, (parts,); one without ops as it started."""
     ends, first = [], 0
     for part in parts:
@@ -227,7 +242,7 @@ def _ends(outcome: Outcome, parts: Sequence[_Part]) -> Float64:
     return np.array(ends)
 
 
-def _meetings(parts: Sequence[_Part], jobs: int) -> list[Meeting]:
+def _meetings(parts: Sequence[JobProgram], jobs: int) -> list[Meeting]:
     """Where each of the first ``jobs`` parts meets others."""
     shared = min(part.program.links for part in parts)
     busy = np.zeros(shared)

@@ -27,7 +27,12 @@ Float64 = npt.NDArray[np.float64]
 PIECE_BYTES = 256 << 10
 """What sender, links and receiver hand on at a time; the default socket buffers of Linux hold a few of these."""
 
+SMALL_PIECE_BYTES = 16 << 10
+"""The same where jobs meet: a link takes frames in the order in which they come, so that jobs that send at once go on
+side by side, and the one with more under way gets more of the link. Near a frame of 9,000 B; smaller ones cost time."""
+
 MAX_PIECES = 32
+"""Of `PIECE_BYTES`; a longer message has longer pieces."""
 
 SOCKET_BYTES = 512 << 10
 """What a socket takes ahead of the network; Linux lets it grow while it sends. Measured: the median of how much was
@@ -39,9 +44,14 @@ BYTES_PER_OP = 220
 185) and rounded up."""
 
 
-def ops_of_call(world_size: int, rows: int, largest_bytes: int) -> int:
+def ops_of_call(world_size: int, rows: int, largest_bytes: int, piece_bytes: int = PIECE_BYTES) -> int:
     """Ops of one call at most: two a rank, two a message and three a piece."""
-    return 2 * world_size + rows * (2 + 3 * min(MAX_PIECES, -(-largest_bytes // PIECE_BYTES)))
+    return 2 * world_size + rows * (2 + 3 * min(_most_pieces(piece_bytes), -(-largest_bytes // piece_bytes)))
+
+
+def _most_pieces(piece_bytes: int) -> int:
+    """Pieces that a message has at most."""
+    return MAX_PIECES * PIECE_BYTES // piece_bytes
 
 
 @dataclass(frozen=True)
@@ -137,39 +147,60 @@ def lower(
     links: ProcessLinks,
     copies: Copies,
     calls: int = 1,
+    *,
+    ranks: Int64 | None = None,
+    late_s: Float64 | None = None,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Program:
-    """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended."""
-    ptr, route_link, wire = _routes(schedule, topology, links)
+    """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended.
+
+    `ranks`: on which of the topology's ranks those of the schedule stand; left out, all of them in their order.
+    `late_s`: how long each of the topology's ranks stops before every call, while its I/O thread goes on.
+    """
+    place = np.arange(topology.world_size) if ranks is None else ranks
+    ptr, route_link, wire = _routes(schedule, topology, links, place)
+    late = np.zeros(place.size) if late_s is None else late_s[place]
     ops = _Ops()
     end: Int64 | None = None
     for _ in range(calls):
-        end = _call(ops, schedule, parameters, wire, copies, end)
+        end = _call(ops, schedule, parameters, wire, copies, late, end, piece_bytes)
     return _program(ops, ptr, route_link, links)
 
 
-def _routes(schedule: Schedule, topology: Topology, links: ProcessLinks) -> tuple[Int64, npt.NDArray[np.int32], Int64]:
+def _routes(
+    schedule: Schedule, topology: Topology, links: ProcessLinks, place: Int64
+) -> tuple[Int64, npt.NDArray[np.int32], Int64]:
     """Routes in CSR form, and the number of that of each row: behind a rank's worker (its number) and I/O thread."""
     # Cores come first: behind a slower link they would be held for as long as it takes.
     ways = [
         [int(link) for link in (cores, own) if link >= 0]
         for kind in (links.worker, links.thread)
-        for cores, own in zip(links.cores, kind, strict=True)
+        for cores, own in zip(links.cores[place], kind[place], strict=True)
     ]
-    pairs, pair = np.unique(schedule.src.astype(np.int64) * topology.world_size + schedule.dst, return_inverse=True)
+    pairs, pair = np.unique(schedule.src.astype(np.int64) * place.size + schedule.dst, return_inverse=True)
     first = len(ways)
-    for src, dst in (divmod(int(ends), topology.world_size) for ends in pairs):
-        ways.append(topology.route(src, dst).tolist() if src != dst else [])
+    for src, dst in (divmod(int(ends), place.size) for ends in pairs):
+        ways.append(topology.route(int(place[src]), int(place[dst])).tolist() if src != dst else [])
     ptr = np.concatenate([[0], np.cumsum([len(way) for way in ways])]).astype(np.int64)
     return ptr, np.array([link for way in ways for link in way], np.int32), first + pair
 
 
-def _call(ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies, before: Int64 | None) -> Int64:
+def _call(
+    ops: _Ops,
+    s: Schedule,
+    p: GlooParameters,
+    wire: Int64,
+    copies: Copies,
+    late: Float64,
+    before: Int64 | None,
+    piece_bytes: int,
+) -> Int64:
     """The ops of one call; the last op of each rank."""
     rate = p.copy_rate
     rank = np.arange(s.world_size)
     copying = (rank == s.root) if copies.at_root else np.ones(s.world_size, bool)
     work = p.call * rate / 2 + copying * copies.before * (rate / p.memory_rate)
-    start = ops.add(np.round(work), rank)
+    start = ops.add(np.round(work), rank, late)
     if before is not None:
         ops.order(before, start)
     payload, src, dst = s.payload_bytes(), s.src.astype(np.int64), s.dst.astype(np.int64)
@@ -180,7 +211,7 @@ def _call(ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies
     ops.order(start[dst], send)  # data goes out when the receiver has said that it waits for it
     reduces = (s.op == Op.REDUCE) | (s.dst_buffer == Buffer.SCRATCH)
     added = np.where(reduces & moves, payload * (rate / p.reduce_rate), 0.0)
-    sent, arrived = _pieces(ops, s, send, np.where(moves, payload, 0), wire)
+    sent, arrived = _pieces(ops, s, send, np.where(moves, payload, 0), wire, piece_bytes)
     received = ops.add(np.round(cost + added), dst, np.where(moves, p.wake, 0.0))
     ops.order(arrived, received)
     ptr, following = s.dependencies()
@@ -193,13 +224,13 @@ def _call(ops: _Ops, s: Schedule, p: GlooParameters, wire: Int64, copies: Copies
     return end
 
 
-def _pieces(ops: _Ops, s: Schedule, send: Int64, payload: Int64, wire: Int64) -> tuple[Int64, Int64]:
+def _pieces(ops: _Ops, s: Schedule, send: Int64, payload: Int64, wire: Int64, piece_bytes: int) -> tuple[Int64, Int64]:
     """The data of every row, piece after piece.
 
     The op with which the last byte of a row is in the sender's socket (all but SOCKET_BYTES have crossed the network),
     and the one with which it has been received.
     """
-    count = np.minimum(-(-payload // PIECE_BYTES), MAX_PIECES)
+    count = np.minimum(-(-payload // piece_bytes), _most_pieces(piece_bytes))
     held = np.minimum(SOCKET_BYTES * count // np.maximum(payload, 1), count)  # whole pieces that wait in the socket
     sent, arrived = send.copy(), send.copy()
     left, before = payload.copy(), send.copy()

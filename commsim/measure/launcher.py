@@ -103,11 +103,13 @@ def check_memory(run: Run, memory_bytes: int | None = None) -> None:
         return
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for point in run.points():
-        ranks = 1 if point.task.collective in ROOTED & DIVIDED else run.world_size  # others hold a block each
-        if (least := ranks * point.size) > memory_bytes:
+    calls = [(point.task, point.size, run.world_size) for point in run.points()]
+    calls += [(job.task, job.size, len(job.ranks)) for item in run.jobs for job in item.jobs]
+    for task, size, ranks in calls:
+        holders = 1 if task.collective in ROOTED & DIVIDED else ranks  # others hold a block each
+        if (least := holders * size) > memory_bytes:
             raise MeasurementError(
-                f"{point.task.collective} of {format_bytes(point.size)} on {run.world_size} ranks holds at least "
+                f"{task.collective} of {format_bytes(size)} on {ranks} ranks holds at least "
                 f"{format_bytes(least)}, and this machine has {memory_bytes / GIB:.1f} GiB; "
                 "take smaller sizes, such as workload.0.sizes='8 B .. 64 MiB x2'"
             )

@@ -27,13 +27,16 @@ class ReadyCollective:
     wrong: Callable[[], int]
 
 
-def operation(task: Task, size: int, place: str, rank: int, world_size: int, device: Any) -> ReadyCollective:
+def operation(
+    task: Task, size: int, place: str, rank: int, world_size: int, device: Any, group: Any = None
+) -> ReadyCollective:
     """The collective of a task at a size in bytes; `place` is ``oop`` or ``ip``.
 
-    The buffers hold the pattern before every check; calls in a row work on what the last one left.
+    `group`: the process group of torch in which `rank` and `world_size` count; None for that of all ranks. The buffers
+    hold the pattern before every check; calls in a row work on what the last one left.
     """
     p = pattern_of(task, size, world_size)
-    send, receive, call = _buffers(p, task, place == "ip", rank, device)
+    send, receive, call = _buffers(p, task, place == "ip", rank, device, group)
 
     def fill() -> None:
         receive.view(torch.uint8).zero_()
@@ -42,9 +45,13 @@ def operation(task: Task, size: int, place: str, rank: int, world_size: int, dev
     return ReadyCollective(fill, call, lambda: p.wrong(rank, receive))
 
 
-def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> tuple[Any, Any, Callable[[], None]]:
+def _buffers(
+    p: Pattern, task: Task, in_place: bool, rank: int, device: Any, group: Any
+) -> tuple[Any, Any, Callable[[], None]]:
     """The send buffer, the receive buffer (the same memory or a part of it, in place), and the call."""
-    n, root, name, total = p.world_size, p.root, p.collective, p.elements
+    n, name, total = p.world_size, p.collective, p.elements
+    world_rank = list(range(n)) if group is None else dist.get_process_group_ranks(group)
+    root = world_rank[p.root]  # torch counts roots and peers among all ranks, whatever the group
 
     def new(elements: int) -> Any:
         return torch.zeros(elements, dtype=p.dtype, device=device)
@@ -53,40 +60,43 @@ def _buffers(p: Pattern, task: Task, in_place: bool, rank: int, device: Any) -> 
     if name in IN_PLACE_ONLY:
         array = new(total)
         call = {
-            "all_reduce": lambda: dist.all_reduce(array, op),
-            "reduce": lambda: dist.reduce(array, root, op),
-            "broadcast": lambda: dist.broadcast(array, root),
+            "all_reduce": lambda: dist.all_reduce(array, op, group=group),
+            "reduce": lambda: dist.reduce(array, root, op, group=group),
+            "broadcast": lambda: dist.broadcast(array, root, group=group),
         }[name]
         return array, array, call
     if name in GATHERING or name in SCATTERING:
-        has_whole = not task.rooted or rank == root
+        has_whole = not task.rooted or rank == p.root
         whole = new(total if has_whole else 0)
         part = whole[slice(*p.block(rank))] if in_place and has_whole else new(total // n)
         parts = list(whole.chunk(n)) if has_whole else None
         call = {
-            "all_gather": lambda: _ALL_GATHER(whole, part),
-            "gather": lambda: dist.gather(part, parts, dst=root),
-            "reduce_scatter": lambda: _REDUCE_SCATTER(part, whole, op),
-            "scatter": lambda: dist.scatter(part, parts, src=root),
+            "all_gather": lambda: _ALL_GATHER(whole, part, group=group),
+            "gather": lambda: dist.gather(part, parts, dst=root, group=group),
+            "reduce_scatter": lambda: _REDUCE_SCATTER(part, whole, op, group=group),
+            "scatter": lambda: dist.scatter(part, parts, src=root, group=group),
         }[name]
         return (part, whole, call) if name in GATHERING else (whole, part, call)
     if name == "all_to_all_v":
         counts = p.pair_counts()
         to, of = counts[rank], [row[rank] for row in counts]
         send, receive = new(sum(to)), new(sum(of))
-        return send, receive, lambda: dist.all_to_all_single(receive, send, of, to)
+        return send, receive, lambda: dist.all_to_all_single(receive, send, of, to, group=group)
     send, receive = new(total), new(total)
     if name == "all_to_all":
-        return send, receive, lambda: dist.all_to_all_single(receive, send)
-    return send, receive, lambda: _send_recv(send, receive, rank, n)
+        return send, receive, lambda: dist.all_to_all_single(receive, send, group=group)
+    return send, receive, lambda: _send_recv(send, receive, rank, world_rank, group)
 
 
-def _send_recv(send: Any, receive: Any, rank: int, world_size: int) -> None:
+def _send_recv(send: Any, receive: Any, rank: int, world_rank: list[int], group: Any) -> None:
     """Every rank sends to the next one and receives from the one before."""
-    if world_size == 1:
+    n = len(world_rank)
+    if n == 1:
         receive.copy_(send)
         return
-    after, before = (rank + 1) % world_size, (rank - 1) % world_size
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, send, after), dist.P2POp(dist.irecv, receive, before)])
+    after, before = world_rank[(rank + 1) % n], world_rank[(rank - 1) % n]
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, send, after, group), dist.P2POp(dist.irecv, receive, before, group)]
+    )
     for work in works:
         work.wait()

@@ -75,6 +75,34 @@ class Task:
         return collective(self.collective).blocks == 1
 
 
+@dataclass(frozen=True)
+class JobTask:
+    """A collective of one size among some ranks; rank i of it is the i-th of `ranks`, and begins `start_s` late."""
+
+    name: str
+    task: Task
+    ranks: tuple[int, ...]
+    start_s: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """The size in bytes that is measured, of whole elements and blocks; 0 where there is none."""
+        unit = self.task.item_bytes * (len(self.ranks) if self.task.in_blocks else 1)
+        return self.task.sizes[0] // unit * unit
+
+
+@dataclass(frozen=True)
+class JobsTask:
+    """Jobs that are timed one by one and then all at once; no rank has two."""
+
+    name: str
+    jobs: tuple[JobTask, ...]
+
+    def of_rank(self, rank: int) -> JobTask | None:
+        """The job of a rank, None where it has none."""
+        return next((job for job in self.jobs if rank in job.ranks), None)
+
+
 SCHEMES = ("ddp", "zero2", "zero3", "tp", "pp")
 
 STEP_PRECISIONS = ("fp32", "tf32", "bf16-fp32", "pure-bf16")
@@ -162,7 +190,8 @@ class Run:
     none), registered buffers and split communicators. `arrival_s` is how long ranks wait for each other to come,
     `timeout_s` how long for an answer then. `env` are the variables of the scenario's library, `expects` what the
     scenario takes the machine for. `capture`: the fingerprint of the run whose choices this pass captures, untimed;
-    empty for a run that measures. `capture_graphs`: whether it asks NCCL for its graphs as a file as well.
+    empty for a run that measures. `capture_graphs`: whether it asks NCCL for its graphs as a file as well. `late_s`:
+    how long each rank sleeps before every call of a collective, by its clock a part of it; empty where none does.
     """
 
     name: str
@@ -174,6 +203,8 @@ class Run:
     register: str = "none"
     split: str = ""
     training: tuple[TrainingTask, ...] = ()
+    jobs: tuple[JobsTask, ...] = ()
+    late_s: tuple[float, ...] = ()
     iterations: int = 20
     warmup: int = 5
     repeats: int = 1
@@ -199,6 +230,10 @@ class Run:
             for task in self.tasks:
                 sizes = dict.fromkeys(self.actual_size(task, size) for size in task.sizes)
                 yield from (Repeat(task, size, repeat) for size in sizes if size)
+
+    def late_of(self, rank: int) -> float:
+        """Seconds that a rank sleeps before each of its calls."""
+        return self.late_s[rank] if self.late_s else 0.0
 
     @property
     def group_size(self) -> int:
@@ -250,6 +285,7 @@ class Run:
         return dataclasses.replace(
             self,
             training=(),
+            jobs=(),
             iterations=1,
             warmup=0,
             repeats=1,
@@ -282,9 +318,24 @@ class Run:
     def from_json(text: str) -> Run:
         """The run that `to_json` wrote."""
         fields = json.loads(text)
-        tasks = tuple(Task(**(t | {"sizes": tuple(t["sizes"])})) for t in fields.pop("tasks"))
+        tasks = tuple(map(_task_from, fields.pop("tasks")))
         training = tuple(TrainingTask(**t) for t in fields.pop("training"))
-        return Run(tasks=tasks, training=training, **fields)
+        jobs = tuple(
+            JobsTask(
+                item["name"],
+                tuple(
+                    JobTask(job["name"], _task_from(job["task"]), tuple(job["ranks"]), job["start_s"])
+                    for job in item["jobs"]
+                ),
+            )
+            for item in fields.pop("jobs")
+        )
+        late_s = tuple(fields.pop("late_s"))
+        return Run(tasks=tasks, training=training, jobs=jobs, late_s=late_s, **fields)
+
+
+def _task_from(fields: dict[str, Any]) -> Task:
+    return Task(**(fields | {"sizes": tuple(fields["sizes"])}))
 
 
 def _faults_of_options(run: Run) -> Iterator[str]:
@@ -317,6 +368,19 @@ def _faults_of_options(run: Run) -> Iterator[str]:
         yield "--graph has no effect with mode single, which waits for every call"
 
 
+def _faults_of_jobs(run: Run) -> Iterator[str]:
+    """What of jobs beside each other cannot be measured."""
+    if run.jobs and run.backend != "gloo":
+        yield f"jobs beside each other are measured over gloo, and this run is over {run.backend}"
+    for item in run.jobs:
+        for job in item.jobs:
+            if not job.size:
+                least = job.task.item_bytes * len(job.ranks)
+                yield f"{job.name}: found {job.task.sizes[0]} B, expected an element per block, {least} B"
+            if wrong := [rank for rank in job.ranks if rank >= run.world_size]:
+                yield f"{job.name}: found rank {wrong[0]}, expected one of the {run.world_size} ranks of the run"
+
+
 def check_run(run: Run) -> None:
     """Return if the backend can do all tasks; else a MeasurementError names every one that it cannot do."""
     faults, ranks = list(_faults_of_options(run)), run.group_size
@@ -336,7 +400,10 @@ def check_run(run: Run) -> None:
     if run.backend == "gloo" and (run.ranks_per_gpu > 1 or run.capture_choices):
         faults.append("--ranks-per-gpu and --capture-choices are of NCCL, and this run is over gloo")
     faults += [f"{task.name}: {fault}" for task in run.training for fault in task.faults()]
-    if not faults and not run.training and next(run.points(), None) is None:
+    faults += _faults_of_jobs(run)
+    if any(run.late_s) and (run.runner != "torch" or run.training):
+        faults.append("ranks that stop before their calls are measured with --runner torch, without training steps")
+    if not faults and not run.training and not run.jobs and next(run.points(), None) is None:
         faults.append("there is nothing to measure")
     if faults:
         raise MeasurementError("\n".join(faults))

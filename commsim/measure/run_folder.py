@@ -54,7 +54,7 @@ def is_header(names: list[str]) -> bool:
     return names in (list(COLUMNS), list(COLUMNS[:-1]))
 
 
-TABLE, CONDITIONS, TRAINING = "measured.csv", "run.json", "training.json"
+TABLE, CONDITIONS, TRAINING, JOBS = "measured.csv", "run.json", "training.json", "jobs.json"
 SCHEMA_VERSION = 1
 
 SAME = ("gpu", "driver", "nccl", "cuda", "torch", "cpu", "hosts", "env", "nccl_conf", "power_cap_w", "plugins")
@@ -133,23 +133,22 @@ class RunFolder:
         """Writes ``run.json`` anew."""
         self._write(CONDITIONS, conditions)
 
-    def add_training(self, record: dict[str, Any]) -> None:
-        """Writes ``training.json`` anew, with one item more."""
-        self._write(TRAINING, {"items": [*self.training(), record]})
+    def add_item(self, name: str, record: dict[str, Any]) -> None:
+        """Writes a file of items, `TRAINING` or `JOBS`, anew, with one more."""
+        self._write(name, {"items": [*self.items(name), record]})
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
         text = json.dumps({"schema_version": SCHEMA_VERSION} | document, indent=2) + "\n"
         write_atomically(self.path.parent / name, text)
 
-    def training(self) -> list[dict[str, Any]]:
-        """The training items that are there already."""
+    def items(self, name: str) -> list[dict[str, Any]]:
+        """The items that are in a file already."""
+        path = self.path.parent / name
         try:
-            document = json.loads((self.path.parent / TRAINING).read_text(encoding="utf-8"))
-            return list(document["items"])
+            return list(json.loads(path.read_text(encoding="utf-8"))["items"])
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError):
-            path = self.path.parent / TRAINING
             raise MeasurementError(f"{path}: cannot be read; use another --out, or --fresh") from None
 
     def close(self) -> None:
@@ -173,7 +172,7 @@ def _brief(value: Any) -> str:
 
 def discard(folder: Path) -> None:
     """Removes the rows, the conditions and the choices of an earlier run; other files stay."""
-    for name in (TABLE, CONDITIONS, TRAINING, CHOICES):
+    for name in (TABLE, CONDITIONS, TRAINING, JOBS, CHOICES):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from commsim.measure.run import Run
+from commsim.units import format_time
 
 HEADER = (
     f"# {'size':>12} {'count':>12} {'type':>9} {'redop':>6} {'root':>5} "
@@ -20,6 +21,8 @@ HEADER = (
 def heading(run: Run) -> str:
     """What is measured, on what, in lines that start with ``#``; the head of the table where there will be rows."""
     kinds = ", ".join(dict.fromkeys([*(t.collective for t in run.tasks), *(t.scheme for t in run.training)]))
+    side_by_side = sum(len(item.jobs) for item in run.jobs)
+    kinds = ", ".join(filter(None, [kinds, f"{side_by_side} jobs" if side_by_side else ""]))
     schedules = ", ".join(dict.fromkeys(task.algorithm for task in run.tasks if task.schedule))
     how = f"{schedules} over {run.backend}" if schedules else run.backend
     if run.backend == "nccl":
@@ -30,6 +33,8 @@ def heading(run: Run) -> str:
         how += f", {run.graph} launches of a CUDA graph"
     if run.register != "none":
         how += f", registered: {run.register}"
+    if any(run.late_s):
+        how += ", " + ", ".join(f"rank {r} {format_time(s)} late" for r, s in enumerate(run.late_s) if s)
     lines = [
         f"# commsim measure: {run.name}",
         f"# {kinds} on {run.world_size} ranks, {how}, {run.network}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,6 +29,19 @@ class Sample:
     seconds: list[float]
     wrong: int
     sent: float | None
+
+
+def late(op: ReadyCollective, seconds: float) -> ReadyCollective:
+    """The operation of a rank that sleeps before each call, which lasts so much longer by its clock.
+
+    The rank's Python thread sleeps; the threads of gloo and the kernel go on with what the last call left them.
+    """
+
+    def call() -> None:
+        time.sleep(seconds)
+        op.call()
+
+    return replace(op, call=call) if seconds else op
 
 
 def sample(op: ReadyCollective, run: Run, device: Any, traffic: Callable[[], Bytes | None]) -> Sample:

@@ -33,12 +33,13 @@ from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
-from commsim.measure.run import Repeat, Run, TrainingTask
-from commsim.measure.run_folder import RunFolder
+from commsim.measure.run import JobsTask, Repeat, Run, TrainingTask
+from commsim.measure.run_folder import JOBS, TRAINING, RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import conditions_of, take_seat
+from commsim.measure.side_by_side import format_jobs, jobs_record, measure_jobs
 from commsim.measure.table import format_row
-from commsim.measure.timing import Sample, row_of, sample
+from commsim.measure.timing import Sample, late, row_of, sample
 from commsim.measure.traffic import Counters
 from commsim.units import format_bytes
 
@@ -130,6 +131,11 @@ class _Rank:
                 break
             self.doing = f"training {task.name}"
             self._agree(self._train(task))
+        for repeat, jobs in self._remaining_jobs():
+            if self._time_is_up():
+                break
+            self.doing = jobs.name
+            self._agree(self._side_by_side(jobs, repeat))
         self._agree(self._finish())
 
     def _capture(self) -> None:
@@ -283,6 +289,7 @@ class _Rank:
                 op, full = self._within_memory(partial(self._operation, point, place))
                 if op is None:
                     return self._leave_out(full)
+                op = late(op, self.run.late_of(self.place.rank))
                 work = partial(sample, op, self.run, self.device, self.counters)
             taken, full = self._within_memory(work)
             if taken is None:
@@ -347,8 +354,28 @@ class _Rank:
     def _remaining_training(self) -> list[TrainingTask]:
         if not self.run.training:
             return []
-        finished = self._of_all([] if self.folder is None else [item["name"] for item in self.folder.training()])[0]
+        there = [] if self.folder is None else [item["name"] for item in self.folder.items(TRAINING)]
+        finished = self._of_all(there)[0]
         return [task for task in self.run.training if task.name not in finished]
+
+    def _remaining_jobs(self) -> list[tuple[int, JobsTask]]:
+        """Items of jobs still to be measured, with the number of the repeat."""
+        if not self.run.jobs:
+            return []
+        there = [] if self.folder is None else [(i["repeat"], i["name"]) for i in self.folder.items(JOBS)]
+        finished = self._of_all(there)[0]
+        every = [(repeat, jobs) for repeat in range(self.run.repeats) for jobs in self.run.jobs]
+        return [(repeat, jobs) for repeat, jobs in every if (repeat, jobs.name) not in finished]
+
+    def _side_by_side(self, jobs: JobsTask, repeat: int) -> str | None:
+        """Measures one item of jobs; returns what is wrong on this rank, None if nothing."""
+        mine, full = self._within_memory(lambda: (measure_jobs(jobs, self.run, self.place.rank, self.device),))
+        if mine is None:
+            return self._leave_out(full)
+        every = self._of_all(mine[0])
+        if self.folder is None:
+            return None
+        return _kept(partial(self.folder.add_item, JOBS), jobs_record(jobs, repeat, every), format_jobs)
 
     def _train(self, task: TrainingTask) -> str | None:
         """Measures the steps of one training item; returns what is wrong on this rank, None if nothing."""
@@ -362,7 +389,7 @@ class _Rank:
         self._look_at_gpu()
         if self.folder is None:
             return None
-        return _kept(self.folder.add_training, training_record(task, every), format_record)
+        return _kept(partial(self.folder.add_item, TRAINING), training_record(task, every), format_record)
 
     def _operation(self, point: Repeat, place: str) -> ReadyCollective:
         rank, n = self.place.rank, self.run.world_size

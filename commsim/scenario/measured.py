@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from commsim.errors import ScenarioError
-from commsim.measure.run import STEP_PRECISIONS, Backend, Run, Runner, Task, TrainingTask, check_run
+from commsim.measure.run import STEP_PRECISIONS, Backend, JobsTask, JobTask, Run, Runner, Task, TrainingTask, check_run
 from commsim.scenario.load import scenario_hash
 from commsim.scenario.setting import build_topology
 from commsim.scenario.training import TrainingSpec, model_of, precision_of
 from commsim.scenario.workload.collective import CollectiveWork
+from commsim.scenario.workload.jobs import JobsWork
 from commsim.scenario.workload.training import TrainingWork
 
 if TYPE_CHECKING:
@@ -55,9 +56,12 @@ def run_of(scenario: Scenario, options: RunOptions) -> Run:
     backend = backend_of(options.backend, scenario)
     world_size = options.world_size or build_topology(scenario).world_size
     items, schedule = list(enumerate(scenario.workload)), options.schedule
+    calls = [(i, work) for i, work in items if not isinstance(work, TrainingWork | JobsWork)]
     run = Run(
         name=scenario.name,
-        tasks=tuple(_task(scenario, i, work, schedule) for i, work in items if not isinstance(work, TrainingWork)),
+        tasks=tuple(_task(scenario, i, work, schedule) for i, work in calls),
+        jobs=tuple(_jobs(scenario, i, work, world_size) for i, work in items if isinstance(work, JobsWork)),
+        late_s=_late(scenario, world_size),
         training=tuple(
             _training(scenario, i, work.training, world_size, backend)
             for i, work in items
@@ -109,7 +113,12 @@ def testbed_topology(scenario: Scenario, named: str, world_size: int | None) -> 
     from commsim.topology.presets import load_file, load_preset
 
     if named == "scenario":
-        return build_topology(scenario)
+        topology = build_topology(scenario)
+        _check_faults(scenario, topology)
+        return topology
+    if scenario.topology.faults:
+        text = f"found faults, which --testbed {named} does not have; expected --testbed scenario"
+        raise scenario.document.error(("topology", "faults"), text)
     is_file = Path(named).suffix in (".yaml", ".yml") or "/" in named
     load = partial(load_file, Path(named)) if is_file else partial(load_preset, named)
     wanted = world_size or build_topology(scenario).world_size
@@ -119,9 +128,62 @@ def testbed_topology(scenario: Scenario, named: str, world_size: int | None) -> 
     return load(nodes=wanted // per_node)
 
 
+def _check_faults(scenario: Scenario, topology: Topology) -> None:
+    """A ScenarioError for faults of which a testbed would build nothing: latencies, and links inside a node."""
+    for i, fault in enumerate(scenario.topology.faults or ()):
+        if fault.latency_factor is not None:
+            text = "found latency_factor, expected bandwidth_factor or failed: a testbed's latencies are the kernel's"
+            raise scenario.document.error(("topology", "faults", i, "latency_factor"), text)
+        ends = [int(topology.vertex_node[topology.vertex_name.index(name)]) for name in fault.link or ()]
+        if ends and ends[0] == ends[1] >= 0:
+            text = f"found a link inside node {ends[0]}, expected one of the network, which is all that is built"
+            raise scenario.document.error(("topology", "faults", i, "link"), text)
+
+
+def _late(scenario: Scenario, world_size: int) -> tuple[float, ...]:
+    """How long each rank of a run sleeps before its calls, empty where none does; a ScenarioError for other variation.
+
+    Only what a rank can do to itself is measured: it stops.
+    """
+    variation = scenario.variation
+    if variation is None:
+        return ()
+    text = "found {}, expected stragglers with a delay alone: real ranks cannot be made slow by more than that"
+    if variation.jitter is not None:
+        raise scenario.document.error(("variation", "jitter"), text.format("jitter"))
+    for i, straggler in enumerate(variation.stragglers):
+        if straggler.factor is not None:
+            raise scenario.document.error(("variation", "stragglers", i, "factor"), text.format("a factor"))
+    for path, message in variation.place_faults(world_size):
+        raise scenario.document.error(("variation", *path), message)
+    late = scenario.late_s
+    return tuple(late.get(rank, 0.0) for rank in range(world_size))
+
+
+def _jobs(scenario: Scenario, i: int, work: JobsWork, world_size: int) -> JobsTask:
+    """The jobs of an item, each a gloo collective among ranks that no other job has."""
+    if scenario.library.name != "gloo":
+        text = f"found jobs with library {scenario.library.name}, expected library gloo for a measurement"
+        raise scenario.document.error(("workload", i, "jobs"), text)
+    for path, text in work.rank_faults(world_size):
+        raise scenario.document.error(("workload", i, *path), text)
+    jobs, taken = [], dict[int, str]()
+    for j, job in enumerate(work.jobs):
+        ranks, name = job.ranks or tuple(range(world_size)), work.job_name(j)
+        if list(ranks) != sorted(ranks):
+            text = "found ranks out of order, expected rising numbers for a measurement: torch sorts those of a group"
+            raise scenario.document.error(("workload", i, "jobs", j, "ranks"), text)
+        for rank in ranks:
+            if taken.setdefault(rank, name) != name:
+                text = f"found rank {rank} in {taken[rank]} too, expected each rank in one job for a measurement"
+                raise scenario.document.error(("workload", i, "jobs", j, "ranks"), text)
+        jobs.append(JobTask(name, Task(job.collective, (job.size,), root=job.root or 0), ranks, job.start))
+    return JobsTask(f"jobs of item {i + 1}", tuple(jobs))
+
+
 def _task(scenario: Scenario, i: int, work: object, schedule: str) -> Task:
     if not isinstance(work, CollectiveWork):
-        text = "found jobs, expected a collective: ranks measure one at a time"
+        text = "found neither a collective, nor jobs, nor a training step, expected one of them for a measurement"
         raise scenario.document.error(("workload", i), text)
     if work.sizes is None:
         text = "found no key 'sizes', expected it for a measurement, such as '8 B .. 64 MiB x2'"

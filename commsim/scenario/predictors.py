@@ -134,7 +134,8 @@ class GlooRows(RowPredictor):
 
         super().__init__(work, topology)
         parameters, self._band = gloo_parameters(scenario)
-        self._build = partial(GlooPredictor, one_host=scenario.library.one_host, mode=scenario.mode)
+        one_host, late_s = scenario.library.one_host, scenario.late_s
+        self._build = partial(GlooPredictor, one_host=one_host, mode=scenario.mode, late_s=late_s)
         self.model = self._build(topology, parameters)
         self.provenance = parameters.provenance
         if topology.cpu.cores == 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import Field, model_validator
 
 from commsim.document import refuse
+from commsim.document.types import KeyFaults
 from commsim.scenario.setting import Setting
 from commsim.scenario.workload.registry import AnyWork
 
@@ -51,7 +52,8 @@ class Scenario(Setting):
         refuse(
             *((True, ("workload", i, *path), text) for i, work in enumerate(works) for path, text in work.faults(self)),
             (self.compare and not any(work.compared for work in works), ("compare",), no_collective),
-            (varies and library != "none", ("variation",), f"found variation {only_raw}"),
+            (varies and library == "nccl", ("variation",), f"found variation {only_raw} or gloo"),
+            *((True, ("variation", *path), text) for path, text in self._variation_faults()),
             (by_events and other_engine, ("engine",), events.format(by_events)),
             (self.library.graph and not all(work.whole_nodes for work in works), ("library", "graph"), no_parts),
             (self.params and library == "none", ("params",), no_params),
@@ -61,3 +63,15 @@ class Scenario(Setting):
             (library != "none" and self.contention == "fair", ("contention",), f"found contention fair {only_raw}"),
         )
         return self
+
+    def _variation_faults(self) -> KeyFaults:
+        """What of the variation gloo's model does not know."""
+        if self.variation is None or self.library.name != "gloo":
+            return []
+        other = next((work.noun for work in self.workload if work.kind not in ("items", "jobs")), "")
+        if other:
+            return [((), f"found variation beside {other} with library gloo, expected collectives or jobs only")]
+        text = "found {} with library gloo, expected it only with library none; gloo knows stragglers with a delay"
+        factors = [i for i, straggler in enumerate(self.variation.stragglers) if straggler.factor is not None]
+        faults: KeyFaults = [(("stragglers", i, "factor"), text.format("factor")) for i in factors]
+        return faults + ([(("jitter",), text.format("jitter"))] if self.variation.jitter is not None else [])

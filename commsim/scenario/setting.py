@@ -198,7 +198,11 @@ class Setting(Strict):
         ),
     )
     variation: VariationSpec | None = Field(
-        default=None, description="with library `none`: what differs from run to run and from rank to rank"
+        default=None,
+        description=(
+            "with library `none`: what differs from run to run and from rank to rank; with `gloo` the delay of "
+            "stragglers alone, before each of their calls"
+        ),
     )
     mode: Mode = Field(
         default="back_to_back",
@@ -242,6 +246,11 @@ class Setting(Strict):
     def slug(self) -> str:
         """The name as a file name: lower case, words joined by ``-``."""
         return slug(self.name, "scenario")
+
+    @property
+    def late_s(self) -> dict[int, float]:
+        """Seconds by which ranks come late; empty where none does."""
+        return {} if self.variation is None else self.variation.variation.late()
 
     def compare_paths(self) -> list[Path]:
         """The measured files, from where the program runs."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.collectives import registry
-from commsim.engine.evaluate import BothWays
-from commsim.engine.jobs import BackgroundFlow, Job, JobTimes, run_together
+from commsim.engine.evaluate import BothWays, Contention
+from commsim.engine.jobs import BackgroundFlow, Job, JobProgram, JobTimes, job_program, run_programs
+from commsim.engine.program import Int64
 from commsim.engine.usage import kind_name
 from commsim.engine.variation import RepeatedTimes
 from commsim.errors import ScheduleError
@@ -20,30 +22,42 @@ from commsim.units import format_bandwidth
 if TYPE_CHECKING:
     from commsim.scenario.jobs import JobsSpec
     from commsim.scenario.work import WorkSite
+    from commsim.topology.graph import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class MadeJob:
+    """What a library makes of a job: its algorithm, its ranks, and by the number of a run what it does on the links."""
+
+    algorithm: str
+    n_ranks: int
+    program: Callable[[int], JobProgram]
 
 
 def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     """The rows of one item of jobs, and what the user should know."""
     scenario, topology = site.setting, site.topology
-    jobs = [_job(site, work, i) for i in range(len(work.jobs))]
+    jobs = [MAKERS[scenario.library.name](site, work, i) for i in range(len(work.jobs))]
     flows = [
         BackgroundFlow(f.src, f.dst, f.size, _paced(site, work, i), f.start) for i, f in enumerate(work.background)
     ]
-    variation = None if scenario.variation is None else scenario.variation.variation
-    together = partial(run_together, jobs, flows, topology, variation=variation)
-    runs = [together(scenario.contention, run=run) for run in range(variation.repeats if variation else 1)]
+    repeats = 1 if scenario.variation is None else scenario.variation.variation.repeats
+
+    def together(run: int, contention: Contention, **knobs: float) -> JobTimes:
+        return run_programs([job.program(run) for job in jobs], flows, topology, contention, **knobs)
+
+    runs = [together(run, scenario.contention) for run in range(repeats)]
     rows = []
     for i, (spec, job) in enumerate(zip(work.jobs, jobs, strict=True)):
         alone_s = RepeatedTimes(np.array([run.alone_s[i] for run in runs]))
         together_s = RepeatedTimes(np.array([run.together_s[i] for run in runs]))
         meeting = runs[0].meetings[i]
-        place = f"{topology.link_name(meeting.link)} ({kind_name(topology, meeting.link)})" if meeting.links else ""
         rows.append(
             JobRow(
-                job=job.name,
+                job=work.job_name(i),
                 collective=spec.collective,
-                algorithm=job.schedule.algorithm,
-                n_ranks=job.ranks.size,
+                algorithm=job.algorithm,
+                n_ranks=job.n_ranks,
                 size_bytes=spec.size,
                 start_s=spec.start,
                 alone_s=alone_s.median_s,
@@ -52,7 +66,7 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
                 slowdown=float(np.median([run.slowdown[i] for run in runs])),
                 p99_s=together_s.p99_s if len(runs) > 1 else None,
                 shared_links=meeting.links,
-                meets_on=place,
+                meets_on=_place(topology, meeting.link) if meeting.links else "",
             )
         )
     item = JobsItem(
@@ -63,16 +77,25 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
         repeats=len(runs),
         rows=tuple(rows),
     )
-    if runs[0].messages > MOST_COMPARED:
-        return item, []
+    if scenario.library.name != "none" or runs[0].messages > MOST_COMPARED:
+        return item, []  # only schedules of ours may share links in either way
+    names = [row.job for row in rows]
     if scenario.contention == "fair":
-        return item, _differences(jobs, together("fifo"), runs[0])
-    return item, _differences(jobs, runs[0], together("fair", quantum=1e-3))
+        return item, _differences(names, together(0, "fifo"), runs[0])
+    return item, _differences(names, runs[0], together(0, "fair", quantum=1e-3))
 
 
-def _job(site: WorkSite, work: JobsSpec, i: int) -> Job:
+def _place(topology: Topology, link: int) -> str:
+    """Where jobs meet; links behind the topology's stand for cores, or for a process of both jobs."""
+    if link >= topology.link_bandwidth.size:
+        return "processor"
+    return f"{topology.link_name(link)} ({kind_name(topology, link)})"
+
+
+def _raw_job(site: WorkSite, work: JobsSpec, i: int) -> MadeJob:
+    """A schedule as it is."""
     topology, spec = site.topology, work.jobs[i]
-    ranks = np.arange(topology.world_size) if spec.ranks is None else np.array(spec.ranks, np.int64)
+    ranks = _ranks(site, work, i)
     algorithm = spec.algorithm or registry.names(spec.collective)[0][1]
     try:
         schedule = raw_schedule(
@@ -89,7 +112,32 @@ def _job(site: WorkSite, work: JobsSpec, i: int) -> Job:
     if schedule.endpoints > ranks.size:
         message = f"{algorithm} reduces in switches, which have no route here; expected another algorithm"
         raise site.error(("jobs", i, "algorithm"), message)
-    return Job(work.job_name(i), schedule, ranks, spec.start)
+    job = Job(work.job_name(i), schedule, ranks, spec.start)
+    variation = None if site.setting.variation is None else site.setting.variation.variation
+    return MadeJob(schedule.algorithm, ranks.size, lambda run: job_program(job, topology, variation, (run, i)))
+
+
+def _gloo_job(site: WorkSite, work: JobsSpec, i: int) -> MadeJob:
+    """One call of gloo among the job's ranks, each a process of its own."""
+    from commsim.gloo.predict import GlooPredictor
+    from commsim.scenario.params import gloo_parameters
+
+    setting, spec, ranks = site.setting, work.jobs[i], _ranks(site, work, i)
+    model = GlooPredictor(
+        site.topology, gloo_parameters(setting)[0], one_host=setting.library.one_host, late_s=setting.late_s
+    )
+    algorithm, program = model.beside_others(spec.collective, spec.size, ranks, spec.root or 0)
+    made = JobProgram.from_start(program, program.route, spec.start)
+    return MadeJob(algorithm, ranks.size, lambda run: made)
+
+
+MAKERS: dict[str, Callable[[WorkSite, JobsSpec, int], MadeJob]] = {"none": _raw_job, "gloo": _gloo_job}
+"""By library, what makes the program of the i-th job of an item."""
+
+
+def _ranks(site: WorkSite, work: JobsSpec, i: int) -> Int64:
+    ranks = work.jobs[i].ranks
+    return np.arange(site.topology.world_size) if ranks is None else np.array(ranks, np.int64)
 
 
 def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
@@ -108,11 +156,11 @@ def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
     return flow.rate
 
 
-def _differences(jobs: list[Job], fifo: JobTimes, fair: JobTimes) -> list[str]:
+def _differences(names: list[str], fifo: JobTimes, fair: JobTimes) -> list[str]:
     """A line for each job whose time together differs by more than a tenth between the two views of contention."""
     return [
-        f"{job.name}: {1e6 * a:.6g} us with FIFO links and {1e6 * b:.6g} us with fair sharing, "
+        f"{name}: {1e6 * a:.6g} us with FIFO links and {1e6 * b:.6g} us with fair sharing, "
         f"{max(a, b) / min(a, b) - 1:.0%} apart; slowdown {x:.3g} and {y:.3g}"
-        for job, a, b, x, y in zip(jobs, fifo.together_s, fair.together_s, fifo.slowdown, fair.slowdown, strict=True)
+        for name, a, b, x, y in zip(names, fifo.together_s, fair.together_s, fifo.slowdown, fair.slowdown, strict=True)
         if BothWays(a, b).differs
     ]

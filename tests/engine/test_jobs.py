@@ -166,7 +166,7 @@ def test_bytes_are_those_of_all_parts(flat: Topology) -> None:
     """What the merged program carries is the sum of what its parts carry, link by link."""
     ring = ring_all_reduce(8, 8 << 20)
     parts = [
-        module._job_part(_job(ring, range(8)), flat, None, (0,)),
+        module.job_program(_job(ring, range(8)), flat, None, (0,)),
         module._flow_part(BackgroundFlow(0, 5, rate=1e9), flat, "fair", 12345),
         module._flow_part(BackgroundFlow(2, 3, rate=2e9), flat, "fair", 777),
     ]

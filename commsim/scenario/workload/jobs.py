@@ -20,16 +20,26 @@ class JobsWork(JobsSpec, WorkItem):
 
     kind: ClassVar[str] = "jobs"
     noun: ClassVar[str] = "jobs"
-    libraries: ClassVar[tuple[str, ...]] = ("none",)
+    libraries: ClassVar[tuple[str, ...]] = ("none", "gloo")
     by_events: ClassVar[bool] = True
 
     def faults(self, setting: Setting) -> KeyFaults:
-        """Libraries, whose times are not those of links."""
+        """Libraries whose jobs are not simulated, and what a library chooses itself."""
         name = setting.library.name
+        if name == "nccl":
+            text = "found jobs with library nccl, whose times are not those of links; expected library none or gloo"
+            return [(("jobs",), text)]
         if name == "none":
             return []
-        text = f"found jobs with library {name}, whose times are not those of links; expected library none"
-        return [(("jobs",), text)]
+        own = "found {} with library gloo, which chooses itself"
+        faults: KeyFaults = [
+            (("jobs", i, key), own.format(key))
+            for i, job in enumerate(self.jobs)
+            for key in ("algorithm", "channels")
+            if getattr(job, key) is not None
+        ]
+        text = "found background with library gloo, expected it only with library none"
+        return faults + ([(("background",), text)] if self.background else [])
 
     def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
         """Ranks that are not on the machine."""
