@@ -43,42 +43,68 @@ class Streams:
         return some[rows, least], self.link[rows, least]
 
 
-def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64, *, trees: bool = False) -> Streams:
-    """The streams of edges from nodes `src` to nodes `dst`, numbered as in the communicator, by the graph of each kind.
+@dataclass(frozen=True, eq=False)
+class StreamWays:
+    """The streams of some edges: of each its edge, its channels, its links (streams, most links; -1: none).
 
-    Of `trees`, whose edges meet at NICs, it is what the fabric leaves of the NICs, whatever these carry. Where a graph
-    does not say its NICs, channels take those that work in turn. TopologyError where no way is left.
+    `of` (edges, channels) says which stream a channel of an edge belongs to; `own` how many channels leave the sender
+    by the stream's NIC.
     """
-    t, channels = comm.topology, min(graph.channels for graph in graphs)
+
+    edge: Int64
+    weight: Float64
+    links: Int64
+    of: Int64
+    own: Float64
+
+    def load(self, each: Float64, links: int) -> Float64:
+        """What lies on each link of the topology where a stream carries so much, (links,)."""
+        used = self.links >= 0
+        spread = np.broadcast_to(each[:, None], self.links.shape)[used]
+        return np.bincount(self.links[used], spread, links).astype(np.float64)
+
+
+def stream_ways(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64) -> StreamWays:
+    """The ways of the channels of edges from nodes `src` to nodes `dst`, by the graph of each kind of node.
+
+    Nodes are numbered as in the communicator. Where a graph does not say its NICs, channels take those that work in
+    turn. TopologyError where no way is left.
+    """
+    channels = min(graph.channels for graph in graphs)
     enter, leave = _nics(comm, graphs, channels)
     out, into = leave[src], enter[dst]  # (edges, channels)
     edges = np.repeat(np.arange(src.size), channels)
     ends = np.stack([edges, out.ravel(), into.ravel()], axis=1)
     pair, index, weight = _streams_of(ends, max(int(out.max(initial=0)), int(into.max(initial=0))) + 1)
-    links = _ways(t, comm.nodes[src[pair[:, 0]]], pair[:, 1], comm.nodes[dst[pair[:, 0]]], pair[:, 2])
-    used, at = links >= 0, np.asarray(np.maximum(links, 0), np.int64)
-    load = np.bincount(links[used], np.broadcast_to(weight[:, None], links.shape)[used], t.link_bandwidth.size).astype(
-        np.float64
-    )
+    edge, nic, to_nic = pair.T
+    links = _ways(comm.topology, comm.nodes[src[edge]], nic, comm.nodes[dst[edge]], to_nic)
+    own = _channels_of_a_nic(leave)[src[edge], nic]
+    return StreamWays(edge, weight, links, index.reshape(src.size, channels), own)
+
+
+def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64, *, trees: bool = False) -> Streams:
+    """The streams of edges, as `stream_ways` has them, all flowing at once.
+
+    Of `trees`, whose edges meet at NICs, the share is what the fabric leaves of the NICs, whatever these carry.
+    """
+    t, ways = comm.topology, stream_ways(comm, graphs, src, dst)
+    used, at, own = ways.links >= 0, np.asarray(np.maximum(ways.links, 0), np.int64), ways.own
+    load = ways.load(ways.weight, t.link_bandwidth.size)
     # A link gives each stream less by what it carries over what the stream's own NIC carries.
-    nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes[src[pair[:, 0]]]]]
+    nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes[src[ways.edge]]]]
     if trees:
-        own = np.maximum(load[links[:, 0]], load[links[:, -1]])
+        own = np.maximum(load[at[:, 0]], load[at[:, -1]])
         used[:, [0, -1]] = False
-    else:
-        own = _channels_of_a_nic(leave)[src[pair[:, 0]], pair[:, 1]]
     share = np.where(used, t.link_bandwidth[at] / np.maximum(load[at], own[:, None]) * (own / nominal)[:, None], np.inf)
     fabric = used & (t.link_kind[at] == LinkKind.FABRIC)
     if fabric.any():
         way = _fabric_share(t, load, at, np.asarray(own / nominal))
-        share = np.where(fabric, np.minimum(way, t.link_bandwidth[at] / nominal[:, None]), share)
+        alone = t.link_bandwidth[at] * (own / (ways.weight * nominal))[:, None]
+        share = np.where(fabric, np.minimum(way, alone), share)
     share = np.minimum(share, 1.0)
     narrowest = share.argmin(axis=1)
     rows = np.arange(len(share))
-    shape = (src.size, channels)
-    return Streams(
-        share[rows, narrowest][index].reshape(shape), links[rows, narrowest][index].reshape(shape).astype(np.int64)
-    )
+    return Streams(share[rows, narrowest][ways.of], at[rows, narrowest][ways.of])
 
 
 def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64) -> Float64:
@@ -89,19 +115,46 @@ def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64) -> Float6
     cut (`Machine.cut`); here only what is slowed counts.
     """
     left = np.ones(load.size) if t.link_share is None else t.link_share
-    if t.routing in ("ecmp", "static"):
+    if t.routing in PINNED:
         return np.asarray(t.link_bandwidth[at] / np.maximum(load[at], 1e-9) * own[:, None])
     if t.kind in MESHES:
         return np.asarray(left[at])
+    links, pool, described = _pools(t)
+    carried = np.bincount(pool, load[links], described.size)
+    rate = np.full(load.size, np.inf)
+    rate[links] = (described / np.maximum(carried, 1e-9))[pool] * left[links]
+    return np.asarray(rate[at] * own[:, None])
+
+
+PINNED = ("ecmp", "static")
+"""Routings that keep a stream on one of several equal ways, whatever else goes there."""
+
+
+def _pools(t: Topology) -> tuple[Int64, Int64, Float64]:
+    """The links between switches of a tree, the pool of each, and the bytes/s that a pool has as described.
+
+    A pool is what joins a switch and the level above, in one direction.
+    """
     links = np.flatnonzero((t.link_kind == LinkKind.FABRIC) & t.works)
     level = np.where(t.link_dst[links] > t.link_src[links], t.link_src[links], t.link_dst[links])
     up = t.link_dst[links] > t.link_src[links]
     pools, pool = np.unique(level.astype(np.int64) * 2 + up, return_inverse=True)
-    described = np.bincount(pool, t.link_bandwidth[links] / left[links], pools.size)
-    carried = np.bincount(pool, load[links], pools.size)
-    rate = np.full(load.size, np.inf)
-    rate[links] = (described / np.maximum(carried, 1e-9))[pool] * left[links]
-    return np.asarray(rate[at] * own[:, None])
+    left = np.ones(links.size) if t.link_share is None else t.link_share[links]
+    described = np.bincount(pool, t.link_bandwidth[links] / left, pools.size).astype(np.float64)
+    return links, np.asarray(pool.reshape(-1), np.int64), described
+
+
+def spread(t: Topology, load: Float64) -> Float64:
+    """What lies on each link where streams that may go by several equal ways share them evenly, (links,)."""
+    if t.nodes < 2 or t.routing in PINNED or t.kind in MESHES:
+        return load
+    links, pool, described = _pools(t)
+    if not links.size:
+        return load
+    out, carried = load.copy(), np.bincount(pool, load[links], described.size)
+    left = np.ones(links.size) if t.link_share is None else t.link_share[links]
+    out[links] = carried[pool] * (t.link_bandwidth[links] / left) / described[pool]
+    return out
 
 
 def _nics(comm: Communicator, graphs: Sequence[Graph], channels: int) -> tuple[Int64, Int64]:
