@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from commsim.collectives import registry
@@ -15,6 +18,8 @@ from commsim.scenario.collective import algorithm_faults, root_faults
 from commsim.scenario.strict import Ranks, Strict
 
 Rank = Annotated[int, Field(strict=True, ge=0)]
+Size = Annotated[int, Field(strict=True, ge=1)]
+Int64 = npt.NDArray[np.int64]
 
 
 class JobSpec(Strict):
@@ -30,16 +35,50 @@ class JobSpec(Strict):
             "i-th; left out: all"
         ),
     )
+    mesh: Annotated[dict[str, Size], Field(min_length=1, max_length=8)] | None = Field(
+        default=None,
+        description=(
+            "axes of a mesh that the ranks form, the last one over neighbours, such as `{dp: 4, tp: 8}`; with `axis`"
+        ),
+    )
+    axis: str | None = Field(
+        default=None, description="the axis along which each group is a communicator; all of them run at once"
+    )
     start: Seconds = Field(default=0.0, description="when it begins")
     collective: NcclTestsName = Field(description="which one")
     size: Bytes = Field(description="one size")
     algorithm: str | None = Field(
-        default=None, description="a name that `commsim schedule list` shows; left out: the first of the list"
+        default=None,
+        description=(
+            "a name that `commsim schedule list` shows; left out: the first of the list; with library nccl one of "
+            "NCCL's, left out: its choice"
+        ),
     )
     root: Rank | None = Field(default=None, description="counted within the job's ranks; left out: 0")
     channels: int | None = Field(
-        default=None, ge=1, le=64, description="shares of the array that go side by side; left out: 1"
+        default=None,
+        ge=1,
+        le=64,
+        description="shares of the array that go side by side; left out: 1, with library nccl what NCCL chooses",
     )
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> JobSpec:
+        if (self.mesh is None) != (self.axis is None):
+            missing = "axis" if self.axis is None else "mesh"
+            raise ValueError(f"found a mesh or an axis without {missing}, expected both or none")
+        if self.mesh is not None and self.axis not in self.mesh:
+            raise located((("axis",), f"found {show(self.axis)}, expected one of {', '.join(self.mesh)}"))
+        return self
+
+    def groups(self, world_size: int) -> list[Int64]:
+        """The ranks of each communicator: all of the job's, or those of each group along its axis."""
+        ranks = np.arange(world_size) if self.ranks is None else np.array(self.ranks, np.int64)
+        if self.mesh is None:
+            return [ranks]
+        laid = ranks.reshape(tuple(self.mesh.values()))
+        place = list(self.mesh).index(str(self.axis))
+        return list(np.moveaxis(laid, place, -1).reshape(-1, self.mesh[str(self.axis)]))
 
 
 class FlowSpec(Strict):
@@ -114,6 +153,11 @@ def _job_faults(job: JobSpec) -> KeyFaults:
 
 
 def _count_faults(job: JobSpec, count: int) -> KeyFaults:
+    if job.mesh is not None:
+        shown = " * ".join(map(str, job.mesh.values()))
+        if math.prod(job.mesh.values()) != count:
+            return [(("mesh",), f"found {shown} = {math.prod(job.mesh.values())}, expected a product of {count}")]
+        count = job.mesh[str(job.axis)]
     if count < 2:
         return [(("ranks",), f"found {count} rank for a collective, expected at least 2")]
     if job.root is not None and job.root >= count:

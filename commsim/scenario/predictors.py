@@ -51,12 +51,23 @@ class Cache:
         return value
 
 
+def varied(scenario: Setting, topology: Topology) -> Topology:
+    """The machine with the slow GPUs of the scenario's stragglers."""
+    if scenario.variation is None:
+        return topology
+    from commsim.topology.faults import with_slow_gpus
+
+    stragglers = scenario.variation.variation.stragglers
+    return with_slow_gpus(topology, {rank: s.factor for s in stragglers if s.factor != 1.0 for rank in s.ranks})
+
+
 class NcclRows(RowPredictor):
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> None:
         from commsim.scenario.params import nccl_parameters
         from commsim.scenario.setting import nccl_graphs
 
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
+        topology = varied(scenario, topology)
         switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
         super().__init__(work, topology, in_network=switches)
         library = scenario.library
@@ -75,6 +86,7 @@ class NcclRows(RowPredictor):
             parameters,
         )
         self._own = own
+        self._late = max(scenario.late_s.values(), default=0.0)
         self.warnings = self.model.warnings
         self.provenance = self.model.parameters.provenance
         self._cache = cache
@@ -101,15 +113,16 @@ class NcclRows(RowPredictor):
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size)
-        share = p.busy_s / p.time_s if p.time_s else 0.0
+        time = p.time_s + self._late  # nobody ends a call before its last rank has begun it
+        share = p.busy_s / time if time else 0.0
         return replace(
-            self.row(size, p.time_s, self._band(size)),
+            self.row(size, time, self._band(size)),
             kernel_s=p.kernel_s,
             launch_s=p.launch_s,
             algorithm=p.algorithm,
             protocol=p.protocol,
             channels=p.channels,
-            bottleneck=p.bottleneck,
+            bottleneck="late rank" if self._late > 0.5 * time else p.bottleneck,
             level=p.level,
             busiest_link=f"{p.limit}, {p.place}" if p.place else p.limit,
             busiest_share=min(share, 1.0) if p.limit else None,

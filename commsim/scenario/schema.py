@@ -52,7 +52,6 @@ class Scenario(Setting):
         refuse(
             *((True, ("workload", i, *path), text) for i, work in enumerate(works) for path, text in work.faults(self)),
             (self.compare and not any(work.compared for work in works), ("compare",), no_collective),
-            (varies and library == "nccl", ("variation",), f"found variation {only_raw} or gloo"),
             *((True, ("variation", *path), text) for path, text in self._variation_faults()),
             (by_events and other_engine, ("engine",), events.format(by_events)),
             (self.library.graph and not all(work.whole_nodes for work in works), ("library", "graph"), no_parts),
@@ -65,13 +64,15 @@ class Scenario(Setting):
         return self
 
     def _variation_faults(self) -> KeyFaults:
-        """What of the variation gloo's model does not know."""
-        if self.variation is None or self.library.name != "gloo":
+        """What of the variation the library's model does not know."""
+        library = self.library.name
+        if self.variation is None or library == "none":
             return []
         other = next((work.noun for work in self.workload if work.kind not in ("items", "jobs")), "")
         if other:
-            return [((), f"found variation beside {other} with library gloo, expected collectives or jobs only")]
-        text = "found {} with library gloo, expected it only with library none; gloo knows stragglers with a delay"
+            return [((), f"found variation beside {other} with library {library}, expected collectives or jobs only")]
+        knows = {"gloo": "stragglers with a delay", "nccl": "stragglers"}[library]
+        text = f"found {{}} with library {library}, expected it only with library none; {library} knows {knows}"
         factors = [i for i, straggler in enumerate(self.variation.stragglers) if straggler.factor is not None]
-        faults: KeyFaults = [(("stragglers", i, "factor"), text.format("factor")) for i in factors]
+        faults: KeyFaults = [(("stragglers", i, "factor"), text.format("factor")) for i in factors if library == "gloo"]
         return faults + ([(("jitter",), text.format("jitter"))] if self.variation.jitter is not None else [])

@@ -37,6 +37,10 @@ class MadeJob:
 def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     """The rows of one item of jobs, and what the user should know."""
     scenario, topology = site.setting, site.topology
+    if scenario.library.name == "nccl":
+        from commsim.scenario.nccl_jobs import run_nccl_jobs
+
+        return run_nccl_jobs(site, work)
     jobs = [MAKERS[scenario.library.name](site, work, i) for i in range(len(work.jobs))]
     flows = [
         BackgroundFlow(f.src, f.dst, f.size, _paced(site, work, i), f.start) for i, f in enumerate(work.background)

@@ -6,7 +6,7 @@ of its own: GPUs that lose NVLink go over PCIe, GPUs that lose their NIC use the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import combinations
@@ -58,6 +58,18 @@ def without_nvlink(topology: Topology) -> Topology:
     """The topology as it is for ranks that may not use NVLink: its links have failed, GPUs go over PCIe."""
     failed = (topology.link_kind == LinkKind.NVLINK) | ~topology.works
     return _with_new_node_routes(replace(topology, link_failed=failed))
+
+
+def with_slow_gpus(topology: Topology, factors: Mapping[int, float]) -> Topology:
+    """The topology where the links at some ranks' GPUs take so many times as long for a byte."""
+    if not factors:
+        return topology
+    share = np.ones(topology.link_bandwidth.size)
+    for rank, factor in factors.items():
+        vertex = topology.rank_vertex[rank]
+        share[(topology.link_src == vertex) | (topology.link_dst == vertex)] /= factor
+    before = 1.0 if topology.link_share is None else topology.link_share
+    return replace(topology, link_bandwidth=topology.link_bandwidth * share, link_share=before * share)
 
 
 # -- places ---------------------------------

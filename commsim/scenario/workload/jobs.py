@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from commsim.document.types import KeyFaults
+from commsim.nccl.environment import ALGORITHM_NAMES
 from commsim.scenario.jobs import JobsSpec
 from commsim.scenario.setting import Setting
 from commsim.scenario.work import WorkItem, WorkSite
@@ -20,25 +21,32 @@ class JobsWork(JobsSpec, WorkItem):
 
     kind: ClassVar[str] = "jobs"
     noun: ClassVar[str] = "jobs"
-    libraries: ClassVar[tuple[str, ...]] = ("none", "gloo")
+    libraries: ClassVar[tuple[str, ...]] = ("none", "gloo", "nccl")
     by_events: ClassVar[bool] = True
 
     def faults(self, setting: Setting) -> KeyFaults:
         """Libraries whose jobs are not simulated, and what a library chooses itself."""
         name = setting.library.name
-        if name == "nccl":
-            text = "found jobs with library nccl, whose times are not those of links; expected library none or gloo"
-            return [(("jobs",), text)]
-        if name == "none":
-            return []
-        own = "found {} with library gloo, which chooses itself"
+        groups = f"found a mesh with library {name}, whose jobs are one communicator each; expected library nccl"
         faults: KeyFaults = [
+            (("jobs", i, "mesh"), groups) for i, job in enumerate(self.jobs) if job.mesh is not None and name != "nccl"
+        ]
+        if name == "none":
+            return faults
+        if name == "nccl":
+            return faults + [
+                (("jobs", i, "algorithm"), f"found {job.algorithm}, expected one of {', '.join(ALGORITHM_NAMES)}")
+                for i, job in enumerate(self.jobs)
+                if job.algorithm is not None and job.algorithm not in ALGORITHM_NAMES
+            ]
+        own = "found {} with library gloo, which chooses itself"
+        faults += [
             (("jobs", i, key), own.format(key))
             for i, job in enumerate(self.jobs)
             for key in ("algorithm", "channels")
             if getattr(job, key) is not None
         ]
-        text = "found background with library gloo, expected it only with library none"
+        text = "found background with library gloo, expected it only with library none or nccl"
         return faults + ([(("background",), text)] if self.background else [])
 
     def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
