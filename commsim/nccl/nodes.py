@@ -17,7 +17,9 @@ from commsim.nccl.parameters import Parameters
 from commsim.nccl.streams import Streams, streams
 from commsim.nccl.system import Graph, System
 from commsim.topology.graph import Topology
-from commsim.topology.kinds import Float64, Int64, LinkKind
+from commsim.topology.kinds import LINK_NAMES, Float64, Int64, LinkKind
+
+_PCIE = LINK_NAMES[LinkKind.PCIE]
 
 _ROUNDING = 1e-9
 """Shares that are nearer to one are one."""
@@ -236,8 +238,12 @@ class Nodes:
             if way != "ring" and ways.ports.min() < min(1.0 - _ROUNDING, share.min(initial=1.0)):
                 return t.link_name(ways.slowest_port())
             worst = int(share.argmin())
-            return t.link_name(int(link[worst])) if share[worst] < 1.0 - _ROUNDING else ""
-        rates = np.array([kind.machine.intra_bandwidth for kind in self.kinds])
+            if share[worst] < 1.0 - _ROUNDING:
+                return t.link_name(int(link[worst]))
+        between = limit in (NIC, FABRIC, MESSAGES) or (limit == _PCIE and self.kinds[0].machine.intra_kind != "pcie")
+        rates = np.array(
+            [node_rate(k.machine, k.parameters)[0] if between else k.machine.intra_bandwidth for k in self.kinds]
+        )
         if limit == "thread block" or np.ptp(rates) == 0.0:
             return ""
         return f"node{int(comm.nodes[np.flatnonzero(comm.kind == rates.argmin())[0]])}"
