@@ -254,13 +254,17 @@ class Nodes:
 
 
 def fabric_entry(comm: Communicator, machine: Machine) -> tuple[tuple[str, float, int], ...]:
-    """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`."""
+    """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`.
+
+    Its rate is the one described: what a fault leaves of it has its place in `Ways`.
+    """
     if comm.nodes.size < 2:
         return ()
     t = comm.topology
     way = t.route(*(int(t.node_first_rank[node]) for node in comm.nodes[:2]))
     fabric = way[t.link_kind[way] == LinkKind.FABRIC]
-    return ((FABRIC, float(t.link_bandwidth[fabric].min()), machine.nics),) if fabric.size else ()
+    described = t.link_bandwidth[fabric] / (1.0 if t.link_share is None else t.link_share[fabric])
+    return ((FABRIC, float(described.min()), machine.nics),) if fabric.size else ()
 
 
 def narrower(a: Machine, b: Machine) -> Machine:
