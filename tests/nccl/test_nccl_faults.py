@@ -169,3 +169,15 @@ def test_two_faults_cost_at_least_as_much_as_the_worse() -> None:
     options = replace(RING, channels=16)
     alone = [seconds(hgx(fault), options) for fault in (SLOW_NODE, SLOW_UPLINK)]
     assert seconds(hgx(SLOW_NODE, SLOW_UPLINK), options) >= max(alone) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather"])
+def test_a_root_waits_for_the_slow_node_of_many_gpus(collective: str) -> None:
+    """The root's nodes have two GPUs; NICs at a hundredth bring eight ranks what is theirs."""
+    groups = [{"preset": "hgx-h100-ndr400", "nodes": 2, "gpus_per_node": 2}, {"preset": "dgx-1v-edr100", "nodes": 2}]
+    fault = {"node": 3, "bandwidth_factor": 0.01}
+    topology = machine(groups=groups, fabric={"kind": "single_switch", "network": "infiniband"}, faults=[fault])
+    got = Predictor(topology, VERSION).predict(collective, 64 << 20)
+    bound = lower_bound_s(collective, 64 << 20, topology)
+    assert bound.seconds == pytest.approx((64 << 20) * 8 / 20 / (4 * 0.01 * 12.5e9), rel=0.01)
+    assert bound.seconds < got.time_s < 1.5 * bound.seconds
