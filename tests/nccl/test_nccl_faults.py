@@ -22,11 +22,11 @@ RING = replace(VERSION, algorithm="ring", protocol="Simple")
 SENT = 2 * 31 / 32 * GIB
 """Bytes that each of 32 ranks sends to the next in a ring all_reduce of 1 GiB."""
 
-SLOW_NODE = {"node": 3, "bandwidth_factor": 0.1}
-DEAD_NIC = {"nic": [1, 3], "failed": True}
-SLOW_NVLINK = {"link": ["node2.gpu1", "node2.nvswitch"], "bandwidth_factor": 0.5}
-SLOW_UPLINK = {"link": ["leaf1.rail3", "spine0"], "bandwidth_factor": 0.5}
-FAULTS = [SLOW_NODE, DEAD_NIC, SLOW_NVLINK, SLOW_UPLINK]
+SLOW_NODE: dict[str, Any] = {"node": 3, "bandwidth_factor": 0.1}
+DEAD_NIC: dict[str, Any] = {"nic": [1, 3], "failed": True}
+SLOW_NVLINK: dict[str, Any] = {"link": ["node2.gpu1", "node2.nvswitch"], "bandwidth_factor": 0.5}
+SLOW_UPLINK: dict[str, Any] = {"link": ["leaf1.rail3", "spine0"], "bandwidth_factor": 0.5}
+FAULTS: list[dict[str, Any]] = [SLOW_NODE, DEAD_NIC, SLOW_NVLINK, SLOW_UPLINK]
 
 
 def hgx(*faults: dict[str, Any], **more: Any) -> Topology:

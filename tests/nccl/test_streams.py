@@ -123,7 +123,7 @@ def test_what_a_dead_nic_carried_goes_by_another() -> None:
     graphs = [ring() if kind.usable_nics[0].all() else ring(((0, 0), (0, 0))) for kind in comm.kinds]
     ways = stream_ways(comm, graphs, np.array([1, 2]), np.array([2, 3]))
     load = ways.load(ways.weight, dead.link_bandwidth.size)
-    carried = {dead.link_name(i): float(load[i]) for i in np.flatnonzero(load)}
+    carried = {dead.link_name(int(i)): float(load[i]) for i in np.flatnonzero(load)}
     assert carried["switch -> node2.nic0"] == 2.0
     assert carried["node2.nic0 -> switch"] == 2.0
     assert not any("node2.nic1" in name for name in carried)
