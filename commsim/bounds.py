@@ -211,11 +211,13 @@ def _node_capacity(topology: Topology, outward: bool) -> Float64:
     near, far = (topology.link_src, topology.link_dst) if outward else (topology.link_dst, topology.link_src)
     node, vertices = topology.vertex_node, len(topology.vertex_name)
     up = np.ones(near.size, bool) if topology.link_failed is None else ~topology.link_failed
-    crosses = (node[near] >= 0) & (node[near] != node[far]) & up
+    crosses = np.flatnonzero((node[near] != node[far]) & up)
+    crosses = crosses[node[near[crosses]] >= 0]
     at_port = np.bincount(near[crosses], topology.link_bandwidth[crosses], vertices)
-    inside = (node[near] >= 0) & (node[near] == node[far]) & up
     # For an outward port, traffic arrives over links whose far end (here: their head) is the NIC.
-    feeding = np.bincount(far[inside], topology.link_bandwidth[inside], vertices)
+    feeds = np.flatnonzero((at_port > 0)[far] & up)
+    feeds = feeds[node[near[feeds]] == node[far[feeds]]]
+    feeding = np.bincount(far[feeds], topology.link_bandwidth[feeds], vertices)
     return _sum_by(node.astype(np.int64), np.minimum(at_port, feeding), topology.nodes)
 
 

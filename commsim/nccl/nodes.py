@@ -219,10 +219,15 @@ class Nodes:
         of = np.concatenate([kind, kind[edges.src]])
         share = np.concatenate([self.ways.ports, left])
         carried = np.concatenate([traffic, np.maximum(traffic[edges.src], traffic[edges.dst])])
-        slowest = np.inf, "", 1.0
-        for k, least, times in np.unique(np.stack([of, share, carried], axis=1), axis=0).tolist():
-            at = self.kinds[int(k)]
-            rate, limit = node_rate(slowed(at.machine, min(1.0, least)), at.parameters)
+        halves = np.rint(2 * carried).astype(np.int64)  # all that a node can carry is whole halves
+        most = int(halves.max()) + 1
+        alike = of * most + halves
+        least_of = np.full(int(alike.max()) + 1, inf)
+        np.minimum.at(least_of, alike, share)
+        slowest = inf, "", 1.0
+        for both in np.flatnonzero(least_of < inf).tolist():
+            at, times = self.kinds[both // most], both % most / 2
+            rate, limit = node_rate(slowed(at.machine, min(1.0, float(least_of[both]))), at.parameters)
             slowest = min(slowest, (rate / times, limit, times))
         return slowest
 

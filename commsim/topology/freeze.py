@@ -7,7 +7,7 @@ the switches, the NIC ports (node, NIC; up, down) and the links of the fabric.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -164,12 +164,12 @@ def _ports(parts: Sequence[NodePart], start: Int64) -> Ports:
 def _node_links(graph: NodeGraph, start: Int64) -> LinkColumns:
     """The links of the copies of a node graph whose first vertices are `start`."""
     places, edges = graph.places(), list(graph.edges())
-    ends = np.array([[places[u], places[v]] for u, v, _ in edges], dtype=np.int64).reshape(-1, 2)
-    tail, head = (start[:, None] + ends[None, :, side] for side in (0, 1))
     wires = np.array([(w.bandwidth, w.latency, w.kind) for *_, w in edges]).reshape(-1, 3)
-    bandwidth, latency, kind = np.tile(wires, (len(start), 1)).T
-    both = LinkColumns.both_ways(tail, head, bandwidth, latency, LinkKind.NVLINK)
-    return replace(both, kind=np.repeat(kind, 2).astype(np.uint8))
+    ends = ([places[edge[side]] for edge in edges] for side in (0, 1))
+    one = LinkColumns.both_ways(*ends, wires[:, 0], wires[:, 1], LinkKind.NVLINK)
+    kind, first = np.repeat(wires[:, 2], 2).astype(np.uint8), start.astype(np.int32)[:, None]
+    alike = (np.tile(column, start.size) for column in (one.bandwidth, one.latency, kind))
+    return LinkColumns((first + one.src).ravel(), (first + one.dst).ravel(), *alike)
 
 
 def _nvlink_of(node: NodeGraph, gpus: list[str]) -> tuple[int, float]:

@@ -27,7 +27,9 @@ class LinkColumns:
     ) -> LinkColumns:
         """Links between a[i] and b[i], forth and back side by side."""
         ends = np.stack([np.asarray(a).ravel(), np.asarray(b).ravel()], axis=1).astype(np.int32)
-        rate, seconds = (np.repeat(np.broadcast_to(x, len(ends)), 2).astype(np.float64) for x in (bandwidth, latency))
+        rate, seconds = (
+            np.repeat(np.broadcast_to(np.asarray(x, np.float64), len(ends)), 2) for x in (bandwidth, latency)
+        )
         return LinkColumns(ends.ravel(), ends[:, ::-1].ravel(), rate, seconds, np.full(ends.size, kind, np.uint8))
 
     @staticmethod
