@@ -20,6 +20,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
+from commsim.collectives.dependencies import Dependencies, from_edges
 from commsim.collectives.schedule import Op, Schedule
 from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.program import Program
@@ -155,7 +156,8 @@ class TreeTimer:
 
     def _shape(self, pieces: int) -> _Shape:
         schedule = self.schedule(pieces)
-        succ_ptr, succ_idx = schedule.dependencies()
+        piece = schedule.src_chunk % pieces
+        succ_ptr, succ_idx = self._followers(piece, pieces)
         node, n = self.nodes.comm.node_of, self.nodes.comm.ranks
         src, dst, up = schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op == Op.REDUCE
         routes, route = np.unique(((src * n + dst) * _PAIR + schedule.channel) * 2 + up, return_inverse=True)
@@ -172,7 +174,15 @@ class TreeTimer:
             link_latency=np.zeros(self._links.count),
         )
         kind = self.nodes.comm.kind[node[src]]
-        return _Shape(program, schedule.src_chunk % pieces, kind, node[src] != node[dst])
+        return _Shape(program, piece, kind, node[src] != node[dst])
+
+    def _followers(self, piece: npt.NDArray[np.integer], pieces: int) -> Dependencies:
+        """Successors of the rows of so many pieces, which do not wait for each other: one piece's, for each of them."""
+        one = self.schedule(1)
+        ptr, idx = one.dependencies()
+        rows = np.argsort(piece, kind="stable").reshape(pieces, one.rows)  # of each piece, in the order of one
+        before = np.repeat(np.arange(one.rows), np.diff(ptr))
+        return from_edges(piece.size, rows[:, before].ravel(), rows[:, idx].ravel())
 
 
 class _Links:

@@ -126,3 +126,13 @@ def test_a_smaller_tree_keeps_slow_ports() -> None:
     assert sorted(set(part.ways.ports.tolist())) == pytest.approx([0.25, 1.0])
     assert part.ways.ports[part.comm.nodes == 40] == pytest.approx([0.25])
     assert fewer(nodes, 16, healthy=True).ways.ports.tolist() == [1.0] * 16
+
+
+@pytest.mark.parametrize(("nodes", "pieces"), [(2, 3), (5, 1), (5, 7), (9, 4)])
+def test_the_rows_of_a_tree_wait_piece_by_piece(nodes: int, pieces: int) -> None:
+    timer = model(nodes=nodes)._tree
+    schedule = timer.schedule(pieces)
+    for mine, derived in zip(
+        timer._followers(schedule.src_chunk % pieces, pieces), schedule.dependencies(), strict=True
+    ):  # fmt: skip
+        assert mine.tolist() == derived.tolist()
