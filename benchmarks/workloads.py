@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ class Workload:
     """One line of the table: ``prepare`` gives what is timed; it answers with the amount of work done.
 
     ``unit`` "s": CPU-seconds, at most ``bar``; "Mop/s" and "kop/s": work per CPU-second, at least ``bar``; "MiB": the
-    answer itself, at most ``bar``. ``peer``: its section in peers.yaml.
+    answer itself, at most ``bar``. ``peer``: its section in peers.yaml; ``fresh``: what is run measures a process of
+    its own, imports and all, and the answer is what it measured.
     """
 
     name: str
@@ -46,12 +49,13 @@ class Workload:
     prepare: Callable[[], Callable[[], float]]
     rounds: int = 5
     peer: str = ""
+    fresh: bool = False
 
     def measure(self, rounds: int | None = None) -> float:
         """The median over some rounds after a warm one, in ``unit``."""
         run = self.prepare()
         work = run()
-        if self.unit == "MiB":
+        if self.unit == "MiB" or self.fresh:
             return work
         seconds = []
         for _ in range(rounds or self.rounds):
@@ -293,6 +297,54 @@ def _memory() -> Callable[[], float]:
     return run
 
 
+def _machine(nodes: int, faults: str = "", more: str = "") -> str:
+    """A scenario of one all_reduce of 1 GiB by NCCL on so many nodes of eight H100."""
+    return f"""
+name: Scale
+topology: {{preset: hgx-h100-ndr400, nodes: {nodes}, faults: [{faults}]}}
+library: {{name: nccl, version: 2.26.2}}
+workload: [{more or "{collective: all_reduce, sizes: 1 GiB}"}]
+"""
+
+
+_SLOW = "{link: [node0.gpu1, node0.nvswitch], bandwidth_factor: 0.5}"
+_DEAD = "{nic: [17, 3], failed: true}"
+_HALVES = ", ".join(
+    f"{{name: {name}, ranks: [{first} .. {first + 262_143}], collective: all_reduce, size: 1 GiB}}"
+    for name, first in (("first", 0), ("second", 262_144))
+)
+
+
+@lru_cache
+def _run_fresh(scenario: str) -> tuple[float, float]:
+    """CPU-seconds and peak MiB of ``commsim run`` on a scenario, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scale.yaml"
+        path.write_text(scenario)
+        command = [sys.executable, "-m", "commsim", "run", str(path), "--no-files"]
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURED, *command], check=True, capture_output=True, text=True
+        )  # fmt: skip
+    seconds, mib = done.stdout.split()
+    return float(seconds), float(mib)
+
+
+_MEASURED = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+"""
+
+
+def _scale(name: str, title: str, scenario: str, seconds: float, mib: float) -> list[Workload]:
+    """Time and memory of one run."""
+    return [
+        Workload(name, title, "s", seconds, lambda: lambda: _run_fresh(scenario)[0], fresh=True),
+        Workload(f"{name}-memory", "the same, memory", "MiB", mib, lambda: lambda: _run_fresh(scenario)[1]),
+    ]
+
+
 WORKLOADS = [
     Workload("w1-256", "W1 ring, 256 ranks, schedule and run", "s", 0.04, _built("w1-ring-256", 256), 9, "w1-256"),
     Workload(
@@ -356,4 +408,15 @@ WORKLOADS = [
     Workload("pipeline-stage", "10,000 collectives with simpy, process per stage", "s", 0.3, pipeline(per_gpu=False)),
     Workload("pipeline-gpu", "the same, process per GPU", "s", 0.5, pipeline(per_gpu=True)),
     Workload("fold-102400", "hierarchical all_reduce, 102,400 GPUs, 4:1", "s", 0.05, _hierarchical),
+    *_scale("nccl-8", "NCCL, 8 GPUs, a slow NVLink", _machine(1, _SLOW), 2.0, 500),
+    *_scale("nccl-8192-dead-nic", "NCCL, 1,024 nodes of 8 GPUs, one dead NIC", _machine(1024, _DEAD), 2.0, 500),
+    *_scale("nccl-65536", "NCCL, 65,536 nodes of 8 GPUs", _machine(65_536), 2.0, 2048),
+    *_scale("nccl-65536-dead-nic", "the same, one dead NIC", _machine(65_536, _DEAD), 10.0, 2048),
+    *_scale(
+        "nccl-65536-jobs",
+        "the same, two jobs of half of it each",
+        _machine(65_536, more=f"{{jobs: [{_HALVES}]}}"),
+        20.0,
+        2048,
+    ),
 ]

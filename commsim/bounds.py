@@ -231,11 +231,11 @@ def _latency_s(topology: Topology, collective: str, root: int) -> float:
     latency = topology.link_latency
     if topology.link_failed is not None:
         latency = np.where(topology.link_failed, math.inf, latency)
-    while True:  # Bellman-Ford: as many rounds as the longest quickest way has links
+    nearer = np.isfinite(distance)
+    while nearer.any():  # Bellman-Ford: as many rounds as the longest quickest way has links
+        links = np.flatnonzero(nearer[tail])
         shorter = distance.copy()
-        np.minimum.at(shorter, head, distance[tail] + latency)
-        if (shorter == distance).all():
-            break
-        distance = shorter
+        np.minimum.at(shorter, head[links], distance[tail[links]] + latency[links])
+        nearer, distance = shorter < distance, shorter
     reached = distance[topology.rank_vertex]
     return float(reached[(start + 1) % topology.world_size] if collective == "send_recv" else reached.max())
