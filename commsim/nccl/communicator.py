@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ class Communicator:
     nodes: Int64
     kind: Int64
     kinds: tuple[Topology, ...]
-    gpus: tuple[tuple[int, ...], ...]  # of each kind: places of its ranks in a node of the topology
+    seen: tuple[Topology, ...]  # the kinds as NCCL saw them when the job began
     whole: bool
 
     @cached_property
@@ -76,10 +77,9 @@ def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integ
     t = topology
     whole = ranks is None or (len(ranks) == t.world_size and bool((np.asarray(ranks) == np.arange(t.world_size)).all()))
     if whole:
-        if t.nodes == 1 or (t.uniform and t.link_share is None):
+        if t.at_start is None and (t.nodes == 1 or (t.uniform and t.link_share is None)):
             nothing = np.zeros(t.nodes, np.int64)
-            gpus = (tuple(range(t.ranks_per_node)),)
-            return Communicator(t, np.arange(t.nodes), nothing, (t,), gpus, whole=True)
+            return Communicator(t, np.arange(t.nodes), nothing, (t,), (t,), whole=True)
         chosen = np.arange(t.world_size)
     else:
         chosen = np.asarray(ranks, np.int64)
@@ -94,10 +94,16 @@ def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integ
     local = (chosen - t.node_first_rank[node])[by_node]
     starts = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=nodes.size))])
     state = states(t)[nodes]
+    began = cast("Topology | None", t.at_start)
+    if began is not None:
+        before = states(began)[nodes]
+        state = state * (int(before.max()) + 1) + before
     kind, representatives, gpus_of = _kinds(state, local, starts)
     several = min(2, nodes.size)
-    kinds = tuple(alike(t, int(nodes[k]), gpus, several) for k, gpus in zip(representatives, gpus_of, strict=True))
-    return Communicator(t, nodes, kind, kinds, tuple(gpus_of), whole=whole)
+    places = [(int(nodes[k]), gpus) for k, gpus in zip(representatives, gpus_of, strict=True)]
+    kinds = tuple(alike(t, *place, several) for place in places)
+    seen = kinds if began is None else tuple(alike(began, *place, several) for place in places)
+    return Communicator(t, nodes, kind, kinds, seen, whole=whole)
 
 
 def _kinds(state: Int64, local: Int64, starts: Int64) -> tuple[Int64, list[int], list[tuple[int, ...]]]:

@@ -170,6 +170,8 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
         topology.link_kind[inside].tobytes(),
         topology.link_bandwidth[inside].tobytes(),
         None if topology.link_failed is None else topology.link_failed[inside].tobytes(),
+        topology.usable_nics[0].tobytes() if topology.nodes > 1 else None,
+        topology.node_gdr is None or bool(topology.node_gdr[0]),
         version,
         asked,
     )

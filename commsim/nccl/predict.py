@@ -161,7 +161,7 @@ class Predictor:
     def _nodes_of(self, comm: Communicator, parameters: Parameters | None) -> Nodes:
         """The nodes of the communicator, each kind with its search and its rates."""
         options, version = self.options, self.version
-        systems = [discover(kind, version, options.env, options.graphs) for kind in comm.kinds]
+        systems = [discover(kind, version, options.env, options.graphs) for kind in comm.seen]
         system = joined(systems, comm, version, options.env)
         kinds = []
         for topology, own in zip(comm.kinds, systems, strict=True):
@@ -209,7 +209,7 @@ class Predictor:
                 f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "
                 "for pattern 1) and has one channel, rings too; another version may find them"
             )
-        if self._staged:
+        if self._staged and GDR in self.options.env:
             self._warn(
                 f"{GDR}={self.options.env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
                 "through the host's memory, whose own rate is not in the times"

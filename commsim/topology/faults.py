@@ -24,16 +24,24 @@ from commsim.topology.spec import FaultSpec
 
 
 def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
-    """The topology with these faults; several faults of one link multiply.
+    """The topology with these faults, and as it was when the job began where some set in later (`at_start`).
 
-    TopologyError names a place that is not there, or the cut when ranks can no longer reach each other.
+    Several faults of one link multiply. TopologyError names a place that is not there, or the cut when ranks can no
+    longer reach each other.
     """
     if not faults:
         return topology
+    first = [fault for fault in faults if fault.start == 0.0]
+    if len(first) < len(faults):
+        now = degraded(topology, [fault.model_copy(update={"start": 0.0}) for fault in faults])
+        return replace(now, at_start=degraded(topology, first))
     links = topology.link_bandwidth.size
     rate, late, failed = np.ones(links), np.ones(links), ~topology.works
+    gdr = np.ones(topology.nodes, bool) if topology.node_gdr is None else topology.node_gdr.copy()
     for i, fault in enumerate(faults):
         at = _links_at(topology, fault, f"{topology.name}: faults.{i}")
+        if fault.no_gdr:
+            gdr[fault.node] = False
         if fault.failed:
             failed[at] = True
         rate[at] *= 1.0 if fault.bandwidth_factor is None else fault.bandwidth_factor
@@ -45,6 +53,7 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
         link_latency=topology.link_latency * late,
         link_failed=failed,
         link_share=before * rate,
+        node_gdr=None if gdr.all() else gdr,
     )
     if not failed.any():
         return replace(out, link_failed=None)
