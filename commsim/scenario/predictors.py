@@ -144,7 +144,8 @@ class NcclRows(RowPredictor):
             channels=p.channels,
             bottleneck="late rank" if self._late > 0.5 * time else p.bottleneck,
             level=p.level,
-            busiest_link=f"{p.limit}, {p.place}" if p.place else p.limit,
+            slow_place=p.place,
+            busiest_link=p.limit,
             busiest_share=min(share, 1.0) if p.limit else None,
         )
 

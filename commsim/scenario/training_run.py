@@ -139,6 +139,11 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
     own, _ = nccl_parameters(scenario, topology)
     times = nccl_times(topology.ranks_per_node, parts, version, env, latency, own)
     times.warnings += [text] if text else []
+    if topology.link_share is not None or topology.node_gdr is not None:
+        times.warnings.append(
+            "topology.faults have no effect on the collectives of a training step, which are timed by the shape of "
+            "their groups on a healthy machine; a collective or jobs of the same groups say what a fault costs"
+        )
     return times
 
 

@@ -126,4 +126,4 @@ def test_nccl_names_the_slow_card(tmp_path: Path) -> None:
     text = _FAULTY.replace("FAULTS", _SLOW).replace("algorithm: hierarchical, ", "").replace("none", "nccl")
     healthy, slow = (run(_load(tmp_path, text.replace(_SLOW, faults))).items[0].rows[-1] for faults in (_NONE, _SLOW))
     assert slow.time_s > 1.5 * healthy.time_s
-    assert slow.busiest_link == "NIC, node0.nic3 -> leaf0.rail3"
+    assert (slow.busiest_link, slow.slow_place) == ("NIC", "node0.nic3 -> leaf0.rail3")
