@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson, changes
+from commsim.cli.options import Memory, OnlyJson, changes
 from commsim.cli.say import print_json, say, terminal_bar
 from commsim.errors import CommsimError
 from commsim.files import slug, write_atomically
@@ -44,6 +44,7 @@ def sweep(
     html: Annotated[bool, typer.Option(help="Write report.html: curves along every path, knees, rows.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the journal holds.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and list the points, run none.")] = False,
+    memory: Memory = None,
     json_output: OnlyJson = False,
 ) -> None:
     """Run a scenario over grids of values; interrupt it and run it again, and it goes on where it was."""
@@ -51,6 +52,7 @@ def sweep(
     from commsim.planner.sweep import read_sweep
     from commsim.planner.workers import run_cluster, run_local
 
+    del memory  # the processes share it
     if cluster is not None and workers is not None:
         raise CommsimError("found --cluster and --workers, expected one of them")
     part, parts = _shard(shard)

@@ -20,12 +20,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from commsim.memory import require_memory
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Dependencies = tuple[Int64, Int32]
 """Successors in CSR form: ``ptr`` (rows + 1,) and ``idx`` (edges,)."""
 
 _READ, _COPY = 0, 1  # kinds of access; reductions are 2
+_EDGE_BYTES = 64  # of a pair of rows while edges are sorted; measured peaks 46 to 61, of 17 and 64 million
 _JOINED = 1024  # edges of one pair of epochs from which a join stands for them
 
 
@@ -75,6 +78,10 @@ def derive(
             one, join = _all_pairs(first[many], count[many], between, np.ones_like(between))
             edges.append((row[one], join) if forth else (join, row[one]))
         pairs = (pairs[0][~many], pairs[1][~many], pairs[2][~many], pairs[3][~many])
+    edges_left = int((pairs[1] * pairs[3]).sum())
+    advice = "take fewer ranks, or an algorithm in which not all wait for all"
+    subject = f"the order of {rows:,} chunk moves, a list"
+    require_memory(_EDGE_BYTES * edges_left, edges_left, subject=subject, what="pairs", advice=advice)
     one, two = _all_pairs(*pairs)
     edges.append((row[one], row[two]))
     return from_edges(ops, *(np.concatenate(side) for side in zip(*edges, strict=True)))

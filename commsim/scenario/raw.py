@@ -6,9 +6,8 @@ quickest for each size and the one that comes next.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
 from commsim.collectives.semantics import RING_PASSES
+from commsim.collectives.traffic import row_count
 from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_contention
 from commsim.engine.family import Family, ring_family
 from commsim.engine.least import Least, least
@@ -26,12 +26,14 @@ from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
 from commsim.engine.usage import Use, kind_name, limiting_link, link_name, network_use
 from commsim.engine.variation import RepeatedTimes, Variation, repeated
-from commsim.errors import InfeasibleError, ScheduleError, TopologyError
+from commsim.errors import InfeasibleError, MemoryLimitError, ScheduleError, TopologyError
 from commsim.scenario.rows import RowPredictor
 from commsim.topology.aggregation import SwitchTree
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from commsim.collectives.registry import BuildOptions
     from commsim.engine.evaluate import Contention
     from commsim.engine.family import Totals
@@ -54,9 +56,6 @@ FEW_MESSAGES = 100_000
 
 MOST_COMPARED = 20_000
 """Up to so many messages, FIFO links and fair sharing are both simulated, and a difference is said."""
-
-_LARGE = 2048
-"""From so many ranks on, the rows are estimated from smaller machines before they are built."""
 
 _MOST_KEPT = 10_000_000
 """Messages whose routes and dependences are kept from one size to the next, all algorithms together: 0.4 GB."""
@@ -87,21 +86,23 @@ def raw_schedule(
     root: int = 0,
     **options: Unpack[BuildOptions],
 ) -> Schedule:
-    """The schedule of an algorithm, pipelined where it gains from it; InfeasibleError if it would not fit in memory.
+    """The schedule of an algorithm, pipelined where it gains from it; MemoryLimitError if it would not fit.
 
     ``chunks`` of the options are a matter of the size unless given.
     """
     wanted = -(-size // (options.get("channels", 1) * PIECE_BYTES)) if algorithm in _PIPELINED else 1
     options.setdefault("chunks", max(1, min(MOST_PIECES, wanted)))
-    build = partial(registry.build, collective, algorithm, **options)
-    if ranks >= _LARGE:
-        ranks_per_node = options.get("ranks_per_node") or 1
-        with suppress(ScheduleError):  # the algorithm need not fit the smaller machines
-            few, more = (ranks // part // ranks_per_node * ranks_per_node for part in (32, 16))
-            small, large = (build(n, size // ranks * n).rows for n in (few, more))
-            rows = int(large * (large / max(small, 1)) ** 4)  # four more doublings of the ranks
-            require_memory(estimate_bytes(rows), rows)
-    return build(ranks, size, root=root)
+    rows = row_count(
+        collective,
+        algorithm,
+        ranks,
+        switches=options.get("switches"),
+        channels=options.get("channels", 1),
+        chunks=options["chunks"],
+        ranks_per_node=options.get("ranks_per_node"),
+    )
+    require_memory(estimate_bytes(rows), rows, subject=f"{algorithm} {collective} on {ranks:,} ranks, a simulation")
+    return registry.build(collective, algorithm, ranks, size, root, **options)
 
 
 def even_node(topology: Topology, ranks: Int64 | None = None) -> int:
@@ -157,6 +158,14 @@ class RawRows(RowPredictor):
             self._tree = SwitchTree(self.topology)
         return self._tree
 
+    @contextmanager
+    def _applied(self, algorithm: str) -> Iterator[None]:
+        """What the topology has not that an algorithm needs is a ScheduleError."""
+        try:
+            yield
+        except TopologyError as reason:
+            raise ScheduleError(f"{algorithm} {self.work.collective} is not applicable, because {reason}") from None
+
     def schedule(self, algorithm: str, size: int, chunks: int = 0) -> Schedule:
         """The schedule of one algorithm for one size; ScheduleError if the topology has not what it needs."""
         work, ranks = self.work, self.topology.world_size
@@ -167,27 +176,34 @@ class RawRows(RowPredictor):
         }
         if chunks:
             options["chunks"] = chunks
-        try:
+        with self._applied(algorithm):
             options["switches"] = self._switches(algorithm)
             return raw_schedule(work.collective, algorithm, size, ranks, root=work.root or 0, **options)
-        except TopologyError as reason:
-            raise ScheduleError(f"{algorithm} {self.work.collective} is not applicable, because {reason}") from None
 
     def _candidate(self, name: str) -> _Candidate | None:
         """What `auto` needs to know of an algorithm; None if it cannot be timed here, which is said once."""
         n, item = self.topology.world_size, self.work.item_bytes
         size = item * n * n << 24  # far more than there are chunks, in whole blocks
         try:
-            whole = self.schedule(name, size, chunks=1)
-            place(whole, self.topology)
-            messages = whole.rows * (MOST_PIECES if name in _PIPELINED else 1)
+            with self._applied(name):
+                rows = row_count(
+                    self.work.collective,
+                    name,
+                    n,
+                    switches=self._switches(name),
+                    channels=self._channels,
+                    ranks_per_node=self._per_node,
+                )
+            messages = rows * (MOST_PIECES if name in _PIPELINED else 1)
             if messages > MOST_MESSAGES:
                 self.warnings.append(f"auto passes over {name}: it sends more than {MOST_MESSAGES:,} messages")
                 return None
+            whole = self.schedule(name, size, chunks=1)
+            place(whole, self.topology)
             if self.family(name, size) is not None:
                 return _Candidate(name, 0, None)
             return _Candidate(name, messages, least(whole, self.topology, item))
-        except ScheduleError as error:
+        except (ScheduleError, MemoryLimitError) as error:
             self.warnings.append(f"auto passes over {name}: {error}")
             return None
 
