@@ -34,6 +34,16 @@ class Prepared:
     files: dict[int, Any] = field(default_factory=dict)  # by item, what its `read` returned
     known: Known | None = None  # of `library.measured`
 
+    def idle(self) -> list[str]:
+        """The knobs of the topology that change nothing, each at its place with what to set."""
+        if not self.scenario.topology.model_fields_set & {"oversubscription", "nodes_per_leaf", "fabric"}:
+            return []
+        from commsim.topology.idle import idle_knobs
+
+        found = idle_knobs(self.scenario.topology, self.topology, self.scenario.base_dir)
+        document = self.scenario.document
+        return [str(document.fault(("topology", *knob), text, at_key=True)) for knob, text in found.items()]
+
     def site(self, place: int, cache: Cache, progress: Progress | None = None) -> WorkSite:
         """Where an item of the workload runs."""
         return WorkSite(self.scenario, self.topology, place, cache, self.measured, self.files.get(place), progress)
@@ -61,7 +71,7 @@ def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: 
     cache = cache or Cache()
     ready = scenario if isinstance(scenario, Prepared) else prepare(scenario, cache)
     scenario = ready.scenario
-    warnings = scenario_warnings(scenario)
+    warnings = scenario_warnings(scenario) + ready.idle()
     provenance = {"commsim": commsim.__version__, "source": scenario.source}
     if ready.known is not None:
         provenance["known"] = ready.known.words()
