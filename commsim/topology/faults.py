@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from commsim.errors import TopologyError
+from commsim.errors import Fault, TopologyError
 from commsim.topology.check import islands
 from commsim.topology.detour import cut_of
 from commsim.topology.graph import NodeGroup, Topology
@@ -22,20 +22,32 @@ from commsim.topology.kinds import Bool, Int64, LinkKind, NodeGraph, VertexKind,
 from commsim.topology.node_routes import node_routes
 from commsim.topology.spec import FaultSpec
 
+_MOST_TOLD = 24
+"""Faults that are told at once: a screen of them, since each takes a search through all names."""
+
 
 def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
     """The topology with these faults; several faults of one link multiply.
 
-    TopologyError names a place that is not there, or the cut when ranks can no longer reach each other.
+    TopologyError names every place that is not there, or the cut when ranks can no longer reach each other.
     """
     bandwidth, latency = topology.link_bandwidth.copy(), topology.link_latency.copy()
     failed = ~topology.works
+    absent: list[TopologyError] = []
     for i, fault in enumerate(faults):
-        links = _links_at(topology, fault, f"{topology.name}: faults.{i}")
+        try:
+            links = _links_at(topology, fault, f"{topology.name}: faults.{i}")
+        except TopologyError as error:
+            absent.append(error)
+            if len(absent) == _MOST_TOLD:
+                break
+            continue
         if fault.failed:
             failed[links] = True
         bandwidth[links] *= 1.0 if fault.bandwidth_factor is None else fault.bandwidth_factor
         latency[links] *= 1.0 if fault.latency_factor is None else fault.latency_factor
+    if absent:
+        raise absent[0] if len(absent) == 1 else TopologyError([_located(topology.name, error) for error in absent])
     out = replace(topology, link_bandwidth=bandwidth, link_latency=latency, link_failed=failed)
     if not failed.any():
         return replace(out, link_failed=None)
@@ -43,6 +55,12 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
     if out.nodes > 1:
         _check_joined(out)
     return out
+
+
+def _located(name: str, error: TopologyError) -> Fault:
+    """The fault of ``NAME: faults.0.link: ...``."""
+    path, _, message = str(error).removeprefix(f"{name}: ").partition(": ")
+    return Fault(name, 0, 0, path, message)
 
 
 def without_nvlink(topology: Topology) -> Topology:
