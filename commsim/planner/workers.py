@@ -47,7 +47,8 @@ def _answer(sweep: Sweep, point: Point, cache: Cache) -> PointAnswer:
         scenario, faults = check_document(with_values(sweep.base, point.values), sweep.base_dir)
         if faults or scenario is None:
             raise_faults(faults)
-        return PointAnswer(point.number, point.values, run(prepare(scenario, cache), cache=cache).records())
+        result = run(prepare(scenario, cache), cache=cache, notes=False)
+        return PointAnswer(point.number, point.values, result.records())
     except CommsimError as error:
         reason = str(error)
     except MemoryError:

@@ -14,7 +14,8 @@ import numpy as np
 
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
-from commsim.collectives.semantics import RING_PASSES
+from commsim.collectives.semantics import DIVIDED, RING_PASSES
+from commsim.collectives.semantics import collective as collective_of
 from commsim.collectives.traffic import row_count
 from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_contention
 from commsim.engine.family import Family, ring_family
@@ -141,6 +142,7 @@ class RawRows(RowPredictor):
         self._channels = work.channels or 1
         self._per_node = even_node(topology)
         self.use: Use | None = None
+        self._rounded: int | None = None  # the first size that was
         self._kept: dict[tuple[str, int], tuple[Program, Routes]] = {}
         self._tree: SwitchTree | None = None
         self._candidates = [_Candidate(chosen, 0, None)]
@@ -166,9 +168,19 @@ class RawRows(RowPredictor):
         except TopologyError as reason:
             raise ScheduleError(f"{algorithm} {self.work.collective} is not applicable, because {reason}") from None
 
+    def whole(self, size: int) -> int:
+        """The size that is timed: where blocks are equal, whole elements for each rank, rounded down as in nccl-tests.
+
+        But one element at least: no block is a part of one.
+        """
+        unit = self.work.item_bytes * self.topology.world_size
+        if not size or not collective_of(self.work.collective).equal_blocks:
+            return size
+        return max(unit, size // unit * unit)
+
     def schedule(self, algorithm: str, size: int, chunks: int = 0) -> Schedule:
-        """The schedule of one algorithm for one size; ScheduleError if the topology has not what it needs."""
-        work, ranks = self.work, self.topology.world_size
+        """The schedule of one algorithm for one size, made `whole`; ScheduleError where the topology lacks what it needs."""
+        work, ranks, size = self.work, self.topology.world_size, self.whole(size)
         options: BuildOptions = {
             "ranks_per_node": self._per_node,
             "channels": self._channels,
@@ -283,8 +295,18 @@ class RawRows(RowPredictor):
         both = self._both_ways(best, size)
         assert best.outcome is not None
         link, share = limiting_link(best.outcome, self.topology)
+        whole = self.whole(size)
+        row = self.row(whole, best.seconds)
+        if self.work.collective in DIVIDED:  # of blocks that differ by an element the larger ones
+            row = replace(row, count=-(-whole // (self.work.item_bytes * self.topology.world_size)))
+        if whole != size and self._rounded is None:
+            self._rounded = size
+            self.warnings.append(
+                f"{self.work.collective} has equal blocks of whole {self.work.dtype} for {self.topology.world_size} "
+                f"ranks: {format_bytes(size)} is timed as {whole:,} B, and other sizes likewise"
+            )
         row = replace(
-            self.row(size, best.seconds),
+            row,
             algorithm=best.algorithm,
             channels=self._channels,
             bottleneck=best.bottleneck,
