@@ -44,7 +44,7 @@ def _of_nccl(site: WorkSite, work: CollectiveSpec, size: int) -> Row | None:
     from commsim.scenario.setting import Library
 
     topology = site.topology
-    if topology.gpu.generation == "cpu" or topology.world_size > MOST_RANKS:
+    if any(group.gpu.generation == "cpu" for group in topology.groups) or topology.world_size > MOST_RANKS:
         return None
     alone = {"library": Library(), "engine": "auto", "contention": "fifo", "variation": None, "params": None}
     setting = site.setting.model_copy(update=alone)

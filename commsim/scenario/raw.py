@@ -179,7 +179,7 @@ class RawRows(RowPredictor):
         return max(unit, size // unit * unit)
 
     def schedule(self, algorithm: str, size: int, chunks: int = 0) -> Schedule:
-        """The schedule of one algorithm for one size, made `whole`; ScheduleError where the topology lacks what it needs."""
+        """The schedule of one algorithm for one `whole` size; ScheduleError where the topology lacks what it needs."""
         work, ranks, size = self.work, self.topology.world_size, self.whole(size)
         options: BuildOptions = {
             "ranks_per_node": self._per_node,
