@@ -13,6 +13,7 @@ from commsim.measure.records import Curve
 from commsim.scenario.load import resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.predictors import Cache
 from commsim.scenario.result import Result
+from commsim.scenario.setting import idle_warnings
 from commsim.scenario.work import Progress, Traced, WorkSite
 
 if TYPE_CHECKING:
@@ -33,16 +34,6 @@ class Prepared:
     measured: tuple[Curve, ...]
     files: dict[int, Any] = field(default_factory=dict)  # by item, what its `read` returned
     known: Known | None = None  # of `library.measured`
-
-    def idle(self) -> list[str]:
-        """The knobs of the topology that change nothing, each at its place with what to set."""
-        if not self.scenario.topology.model_fields_set & {"oversubscription", "nodes_per_leaf", "fabric"}:
-            return []
-        from commsim.topology.idle import idle_knobs
-
-        found = idle_knobs(self.scenario.topology, self.topology, self.scenario.base_dir)
-        document = self.scenario.document
-        return [str(document.fault(("topology", *knob), text, at_key=True)) for knob, text in found.items()]
 
     def site(self, place: int, cache: Cache, progress: Progress | None = None, notes: bool = True) -> WorkSite:
         """Where an item of the workload runs."""
@@ -75,7 +66,7 @@ def run(
     cache = cache or Cache()
     ready = scenario if isinstance(scenario, Prepared) else prepare(scenario, cache)
     scenario = ready.scenario
-    warnings = scenario_warnings(scenario) + (ready.idle() if notes else [])
+    warnings = scenario_warnings(scenario) + (idle_warnings(scenario, ready.topology) if notes else [])
     provenance = {"commsim": commsim.__version__, "source": scenario.source}
     if ready.known is not None:
         provenance["known"] = ready.known.words()
