@@ -61,6 +61,12 @@ MOST_COMPARED = 20_000
 _MOST_KEPT = 10_000_000
 """Messages whose routes and dependences are kept from one size to the next, all algorithms together: 0.4 GB."""
 
+_ALL_PAIRS = frozenset({"pairwise", "direct", "direct_one_shot", "direct_two_shot"})
+"""Algorithms in which every rank sends to every other."""
+
+_ROUTE_BYTES = 210
+"""Of a pair of ranks while its route is found, beyond what a row takes; measured with a million pairs."""
+
 _RINGS = RING_PASSES | {"all_reduce"}
 _PIPELINED = frozenset(
     {"tree", "chain", "double_binary_tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "sharp"}
@@ -102,7 +108,8 @@ def raw_schedule(
         chunks=options["chunks"],
         ranks_per_node=options.get("ranks_per_node"),
     )
-    require_memory(estimate_bytes(rows), rows, subject=f"{algorithm} {collective} on {ranks:,} ranks, a simulation")
+    needed = estimate_bytes(rows) + _ROUTE_BYTES * ranks**2 * (algorithm in _ALL_PAIRS)
+    require_memory(needed, rows, subject=f"{algorithm} {collective} on {ranks:,} ranks, a simulation")
     return registry.build(collective, algorithm, ranks, size, root, **options)
 
 
