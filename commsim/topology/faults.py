@@ -22,32 +22,20 @@ from commsim.topology.kinds import Bool, Int64, LinkKind, NodeGraph, VertexKind,
 from commsim.topology.node_routes import node_routes
 from commsim.topology.spec import FaultSpec
 
-_MOST_TOLD = 24
-"""Faults that are told at once: a screen of them, since each takes a search through all names."""
-
 
 def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
     """The topology with these faults; several faults of one link multiply.
 
-    TopologyError names every place that is not there, or the cut when ranks can no longer reach each other.
+    TopologyError names a place that is not there, or the cut when ranks can no longer reach each other.
     """
     bandwidth, latency = topology.link_bandwidth.copy(), topology.link_latency.copy()
     failed = ~topology.works
-    absent: list[TopologyError] = []
     for i, fault in enumerate(faults):
-        try:
-            links = _links_at(topology, fault, f"{topology.name}: faults.{i}")
-        except TopologyError as error:
-            absent.append(error)
-            if len(absent) == _MOST_TOLD:
-                break
-            continue
+        links = _links_at(topology, fault, f"{topology.name}: faults.{i}")
         if fault.failed:
             failed[links] = True
         bandwidth[links] *= 1.0 if fault.bandwidth_factor is None else fault.bandwidth_factor
         latency[links] *= 1.0 if fault.latency_factor is None else fault.latency_factor
-    if absent:
-        raise absent[0] if len(absent) == 1 else TopologyError([_located(topology.name, error) for error in absent])
     out = replace(topology, link_bandwidth=bandwidth, link_latency=latency, link_failed=failed)
     if not failed.any():
         return replace(out, link_failed=None)
@@ -57,12 +45,6 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
     return out
 
 
-def _located(name: str, error: TopologyError) -> Fault:
-    """The fault of ``NAME: faults.0.link: ...``."""
-    path, _, message = str(error).removeprefix(f"{name}: ").partition(": ")
-    return Fault(name, 0, 0, path, message)
-
-
 def without_nvlink(topology: Topology) -> Topology:
     """The topology as it is for ranks that may not use NVLink: its links have failed, GPUs go over PCIe."""
     failed = (topology.link_kind == LinkKind.NVLINK) | ~topology.works
@@ -70,6 +52,25 @@ def without_nvlink(topology: Topology) -> Topology:
 
 
 # -- places ---------------------------------
+
+
+_MOST_TOLD = 24
+"""Absent places that are named at once: a screen of them, as each takes a search through all names."""
+
+
+def check_places(topology: Topology, faults: Sequence[FaultSpec]) -> None:
+    """A TopologyError that names every place of a fault that is not there, up to `_MOST_TOLD` of them."""
+    absent: list[Fault] = []
+    for i, fault in enumerate(faults):
+        try:
+            _links_at(topology, fault, f"faults.{i}")
+        except TopologyError as error:
+            path, _, message = str(error).partition(": ")
+            absent.append(Fault(topology.name, 0, 0, path, message))
+        if len(absent) == _MOST_TOLD:
+            break
+    if absent:
+        raise TopologyError(absent)
 
 
 def _links_at(t: Topology, fault: FaultSpec, where: str) -> Int64:
