@@ -9,10 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commsim.errors import UnitError
-from commsim.memory import allowed
-from commsim.units import parse_bytes
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 OnlyJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 
@@ -20,6 +16,10 @@ OnlyJson = Annotated[bool, typer.Option("--json", help="Print one JSON document 
 def _allow(context: typer.Context, text: str | None) -> str | None:
     """The value as it is; until the command ends it may take so much."""
     if text is not None:
+        from commsim.errors import UnitError
+        from commsim.memory import allowed
+        from commsim.units import parse_bytes
+
         try:
             nbytes = parse_bytes(text)
         except UnitError as error:
