@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from commsim.errors import TopologyError
+from commsim.errors import Fault, TopologyError
 from commsim.topology.check import islands
 from commsim.topology.detour import cut_of
 from commsim.topology.graph import NodeGroup, Topology
@@ -82,6 +82,25 @@ def with_slow_gpus(topology: Topology, factors: Mapping[int, float]) -> Topology
 
 
 # -- places ---------------------------------
+
+
+_MOST_TOLD = 24
+"""Absent places that are named at once: a screen of them, as each takes a search through all names."""
+
+
+def check_places(topology: Topology, faults: Sequence[FaultSpec]) -> None:
+    """A TopologyError that names every place of a fault that is not there, up to `_MOST_TOLD` of them."""
+    absent: list[Fault] = []
+    for i, fault in enumerate(faults):
+        try:
+            _links_at(topology, fault, f"faults.{i}")
+        except TopologyError as error:
+            path, _, message = str(error).partition(": ")
+            absent.append(Fault(topology.name, 0, 0, path, message))
+        if len(absent) == _MOST_TOLD:
+            break
+    if absent:
+        raise TopologyError(absent)
 
 
 def _links_at(t: Topology, fault: FaultSpec, where: str) -> Int64:
