@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.errors import CommsimError
 from commsim.nccl.predict import Options, Prediction, Predictor
-from commsim.nccl.traffic import Call, beside, call_of, flow_of, meetings
+from commsim.nccl.traffic import CallTraffic, beside, call_of, flow_of, meetings
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.scenario.params import nccl_parameters
 from commsim.scenario.predictors import survived, varied
@@ -26,7 +26,7 @@ class _Group:
     """One communicator of a job: its number of ranks, its call, and what NCCL chose for it."""
 
     ranks: int
-    call: Call
+    call: CallTraffic
     alone: Prediction
 
 
