@@ -146,7 +146,8 @@ class NodeWays:
             return Edges(src, dst, None)
         from commsim.nccl.streams import Streams, streams
 
-        between = streams(comm, graphs, src[shared], dst[shared], trees=trees)
+        meeting = np.maximum(np.bincount(src)[src], np.bincount(dst)[dst])[shared] if trees else None
+        between = streams(comm, graphs, src[shared], dst[shared], meeting)
         if shared.all():
             return Edges(src, dst, between)
         share = np.ones((src.size, between.share.shape[1]))

@@ -81,25 +81,26 @@ def stream_ways(comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64) -> 
     return StreamWays(edge, weight, links, index.reshape(src.size, channels), own)
 
 
-def streams(comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64, *, trees: bool = False) -> Streams:
+def streams(
+    comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64, meeting: Int64 | None = None
+) -> Streams:  # fmt: skip
     """The streams of edges, as `stream_ways` has them, all flowing at once.
 
-    Of `trees`, whose edges meet at NICs, the share is what the fabric leaves of the NICs, whatever these carry.
+    Of trees `meeting` (edges,) says how many edges meet at the busier end of each, on the same NICs: the share is then
+    what the fabric leaves of the NICs, whatever these carry.
     """
     t, ways = comm.topology, stream_ways(comm, graphs, src, dst)
     used, at, own = ways.links >= 0, np.asarray(np.maximum(ways.links, 0), np.int64), ways.own
     load = ways.load(ways.weight, t.link_bandwidth.size)
     # A link gives each stream less by what it carries over what the stream's own NIC carries.
     nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes[src[ways.edge]]]]
-    if trees:
-        own = np.maximum(load[at[:, 0]], load[at[:, -1]])
+    if meeting is not None:
+        own = own * meeting[ways.edge]
         used[:, [0, -1]] = False
     share = np.where(used, t.link_bandwidth[at] / np.maximum(load[at], own[:, None]) * (own / nominal)[:, None], np.inf)
     fabric = used & (t.link_kind[at] == LinkKind.FABRIC)
     if fabric.any():
-        way = _fabric_share(t, load, at, np.asarray(own / nominal))
-        alone = t.link_bandwidth[at] * (own / (ways.weight * nominal))[:, None]
-        share = np.where(fabric, np.minimum(way, alone), share)
+        share = np.where(fabric, _fabric_share(t, load, at, np.asarray(own / nominal)), share)
     share = np.minimum(share, 1.0)
     narrowest = share.argmin(axis=1)
     rows = np.arange(len(share))
