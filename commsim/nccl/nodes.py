@@ -16,7 +16,9 @@ from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.system import Graph, System
 from commsim.topology.graph import Topology
-from commsim.topology.kinds import Float64, Int64, LinkKind
+from commsim.topology.kinds import LINK_NAMES, Float64, Int64, LinkKind
+
+_PCIE = LINK_NAMES[LinkKind.PCIE]
 
 if TYPE_CHECKING:
     from commsim.nccl.streams import Streams
@@ -243,8 +245,12 @@ class Nodes:
             if way != "ring" and ways.ports.min() < min(1.0 - _ROUNDING, share.min(initial=1.0)):
                 return t.link_name(ways.slowest_port())
             worst = int(share.argmin())
-            return t.link_name(int(link[worst])) if share[worst] < 1.0 - _ROUNDING else ""
-        rates = np.array([kind.machine.intra_bandwidth for kind in self.kinds])
+            if share[worst] < 1.0 - _ROUNDING:
+                return t.link_name(int(link[worst]))
+        between = limit in (NIC, FABRIC, MESSAGES) or (limit == _PCIE and self.kinds[0].machine.intra_kind != "pcie")
+        rates = np.array(
+            [node_rate(k.machine, k.parameters)[0] if between else k.machine.intra_bandwidth for k in self.kinds]
+        )
         if limit == "thread block" or np.ptp(rates) == 0.0:
             return ""
         return f"node{int(comm.nodes[np.flatnonzero(comm.kind == rates.argmin())[0]])}"
@@ -255,13 +261,17 @@ class Nodes:
 
 
 def fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], ...]:
-    """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`."""
+    """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`.
+
+    Its rate is the one described: what a fault leaves of it has its place in `NodeWays`.
+    """
     if comm.nodes.size < 2:
         return ()
     t = comm.topology
     way = t.route(*(int(t.node_first_rank[node]) for node in comm.nodes[:2]))
     fabric = way[t.link_kind[way] == LinkKind.FABRIC]
-    return ((FABRIC, float(t.link_bandwidth[fabric].min()), machine.nics),) if fabric.size else ()
+    described = t.link_bandwidth[fabric] / (1.0 if t.link_share is None else t.link_share[fabric])
+    return ((FABRIC, float(described.min()), machine.nics),) if fabric.size else ()
 
 
 def narrower(a: Machine, b: Machine) -> Machine:

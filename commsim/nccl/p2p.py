@@ -74,11 +74,12 @@ def off_packs(collective: str, nbytes: int, ranks: int) -> float:
 
 
 class Ends(NamedTuple):
-    """Who sends: of a gather or scatter the root's node, its ranks, and the weakest of the others' nodes."""
+    """Who sends: of a gather or scatter the root's node, its ranks, and the weakest of other nodes and its ranks."""
 
     root: Machine
     ranks: int
     other: Machine
+    others: int
 
 
 class PeerChannels(NamedTuple):
@@ -212,7 +213,7 @@ def p2p_time(
     ]
     if ends.other is not machine and sends.remote:  # whose NICs each bring or take away what their own ranks have
         out, kind = min((together, kind) for kind, _, together in nic_rates(ends.other, parameters))
-        stretches.append((sends.own * sends.each / out, kind, 2 * first))
+        stretches.append((ends.others * sends.each / out, kind, 2 * first))
     busy, limit, waits = max(stretches, key=lambda one: (one[0] + one[2], one[1]))
     latency = _latency(system, machine, parameters, sends, version, block) + waits
     # Its own block of an all_to_all is copied while its blocks send nothing; beside a network it does not show.

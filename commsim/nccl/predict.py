@@ -343,15 +343,17 @@ class Predictor:
         nodes = self.nodes
         if collective == "send_recv" and nodes.count > 1:
             hops = nodes.hops(self.system.coll_channels).kinds
-            yield Ends(reduce(narrower, (kind.machine for kind in hops)), 1, self.machine), hops[0].parameters
+            yield Ends(reduce(narrower, (kind.machine for kind in hops)), 1, self.machine, 1), hops[0].parameters
             return
         for k, kind in enumerate(nodes.kinds):
             own = kind.topology.ranks_per_node
             if collective in ROOTED:
-                yield Ends(nodes.node(0), int(nodes.comm.counts[0]), self.machine), kind.parameters
+                others = own if (nodes.comm.kind[1:] == k).any() else 0
+                ends = Ends(nodes.node(0), int(nodes.comm.counts[0]), nodes.weakest_of(k), others)
+                yield ends, kind.parameters
             else:
                 machine = nodes.weakest_of(k)
-                yield Ends(machine, own, machine), kind.parameters
+                yield Ends(machine, own, machine, own), kind.parameters
 
     def _across(self, collective: str, nbytes: int, kernel: _Kernel) -> _Kernel:
         """The kernel where all must pass the machine's cut."""

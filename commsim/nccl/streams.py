@@ -97,17 +97,18 @@ def streams(
     if meeting is not None:
         own = own * meeting[ways.edge]
         used[:, [0, -1]] = False
-    share = np.where(used, t.link_bandwidth[at] / np.maximum(load[at], own[:, None]) * (own / nominal)[:, None], np.inf)
+    most = np.maximum(load[at], own[:, None]) * nominal[:, None]
+    share = np.where(used, t.link_bandwidth[at] * own[:, None] / most, np.inf)
     fabric = used & (t.link_kind[at] == LinkKind.FABRIC)
     if fabric.any():
-        share = np.where(fabric, _fabric_share(t, load, at, np.asarray(own / nominal)), share)
+        share = np.where(fabric, _fabric_share(t, load, at, own, nominal), share)
     share = np.minimum(share, 1.0)
     narrowest = share.argmin(axis=1)
     rows = np.arange(len(share))
     return Streams(share[rows, narrowest][ways.of], at[rows, narrowest][ways.of])
 
 
-def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64) -> Float64:
+def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64, nominal: Float64) -> Float64:
     """What links between switches leave of a stream's NIC beside other streams, (streams, links).
 
     Where paths are chosen by a hash, or given, streams that meet on a link share it. Else the links between a switch
@@ -116,14 +117,14 @@ def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64) -> Float6
     """
     left = np.ones(load.size) if t.link_share is None else t.link_share
     if t.routing in PINNED:
-        return np.asarray(t.link_bandwidth[at] / np.maximum(load[at], 1e-9) * own[:, None])
+        return np.asarray(t.link_bandwidth[at] * own[:, None] / (np.maximum(load[at], 1e-9) * nominal[:, None]))
     if t.kind in MESHES:
         return np.asarray(left[at])
     links, pool, described = _pools(t)
     carried = np.bincount(pool, load[links], described.size)
     rate = np.full(load.size, np.inf)
     rate[links] = (described / np.maximum(carried, 1e-9))[pool] * left[links]
-    return np.asarray(rate[at] * own[:, None])
+    return np.asarray(rate[at] * own[:, None] / nominal[:, None])
 
 
 PINNED = ("ecmp", "static")

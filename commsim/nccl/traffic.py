@@ -26,6 +26,9 @@ from commsim.topology.kinds import Float64, Int64, LinkKind
 _MOST_PAIRS = 1 << 16
 """Pairs of nodes up to which an all_to_all goes over the ways of each; beyond, it lies on their ports alone."""
 
+_MOST_ROUNDS, _SETTLED = 100, 1e-9
+"""Rounds in which calls find their paces beside each other, and the relative change of a pace that counts as none."""
+
 
 @dataclass(frozen=True, eq=False)
 class CallTraffic:
@@ -212,9 +215,10 @@ def _shared(calls: Sequence[CallTraffic]) -> Int64:
 
 
 def _pace(calls: Sequence[CallTraffic], links: Int64) -> tuple[Float64, Int64]:
-    """How fast each call goes on, of its pace alone, and the link that keeps it (-1: none), by filling links in turn.
+    """How fast each call goes on, of its pace alone, and the link that keeps it (-1: none).
 
-    A connection gets on each link what the others leave, evenly; a call goes at the pace of its slowest link.
+    A connection gets on each link what the others leave, evenly; a call goes at the pace of its slowest link. Each in
+    turn takes what it can beside what the others use, until nothing moves.
     """
     pace, tight = np.ones(len(calls)), np.full(len(calls), -1, np.int64)
     if not links.size or len(calls) < 2:
@@ -223,18 +227,17 @@ def _pace(calls: Sequence[CallTraffic], links: Int64) -> tuple[Float64, Int64]:
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.where(lines > 0, np.array([_rate(c)[links] for c in calls]) / lines, 0.0)
     room = np.min([c.capacity[links] for c in calls], axis=0)
-    free = np.ones(len(calls), bool)
-    while free.any():
-        level = _levels(np.where(free[:, None], lines, 0.0), each, room)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            got = np.where((each > 0) & free[:, None], np.minimum(1.0, level[None, :] / each), 1.0)
-        call, place = np.unravel_index(int(got.argmin()), got.shape)
-        if got[call, place] >= 1.0:
+    for _ in range(_MOST_ROUNDS):
+        before = pace.copy()
+        for i, own in enumerate(each):
+            wants = each * pace[:, None]
+            wants[i] = own
+            with np.errstate(divide="ignore", invalid="ignore"):
+                got = np.where(own > 0, np.minimum(1.0, _levels(lines, wants, room) / own), 1.0)
+            place = int(got.argmin())
+            pace[i], tight[i] = got[place], links[place] if got[place] < 1.0 else -1
+        if (abs(pace - before) <= _SETTLED * before).all():
             break
-        held = free & (got[:, place] <= got[call, place] * (1 + 1e-12)) & (lines[:, place] > 0)
-        pace[held], tight[held] = got[held, place], links[place]
-        free &= ~held
-        room = np.maximum(room - (lines[held] * each[held] * pace[held][:, None]).sum(axis=0), 1e-9)
     return pace, tight
 
 

@@ -40,6 +40,9 @@ Int32 = npt.NDArray[np.int32]
 
 _PAIR = 2
 
+_ROUNDING = 1e-9
+"""Relative difference of times that are one but for the rounding of their sums."""
+
 _MOST_NODES = 1024
 """Nodes up to which trees are simulated as they are."""
 
@@ -113,9 +116,12 @@ class TreeTimer:
     def _run(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
         """Seconds of one simulation, how long the busiest link was held, and what that link is."""
         # Children of one node finish at different times, so that the order of the rows is not that on the links.
-        outcome = simulate(self.program(nodes, call, nbytes, pieces), in_order=False)
-        busiest = int(np.argmax(outcome.link_busy_s))
-        return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), self._links.name(busiest)
+        program = self.program(nodes, call, nbytes, pieces)
+        outcome = simulate(program, in_order=False)
+        busy = float(outcome.link_busy_s.max())
+        # What lies behind a narrow link on a route is held as long as it: the narrowest of them is what limits.
+        held = np.flatnonzero(outcome.link_busy_s >= busy * (1 - _ROUNDING))
+        return float(outcome.makespan_s), busy, self._links.name(int(held[program.link_bandwidth[held].argmin()]))
 
     def program(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> Program:
         """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""

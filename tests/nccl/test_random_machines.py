@@ -1,0 +1,49 @@
+"""No random machine is quicker than its bound, nor with a fault than without: `nccl.random_machines` hunts for one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from itertools import count, islice
+from typing import Any
+
+import pytest
+
+hunt = import_module("nccl.random_machines")  # by its place under tests/, as the command has it
+
+_FEW = 12
+"""Ranks of the machines of the quick hunt."""
+
+
+def small_cases(number: int) -> list[tuple[int, Any]]:
+    """The first seeds whose machines have few ranks, and their cases."""
+    cases = ((seed, hunt.draw(seed)) for seed in count())
+    return list(islice(((seed, case) for seed, case in cases if case.healthy.world_size <= _FEW), number))
+
+
+def test_sixty_small_machines_keep_the_laws() -> None:
+    cases = small_cases(60)
+    assert {seed: wrong for seed, case in cases if (wrong := hunt.faults_of(case))} == {}
+    # The hunt has something to find: machines with faults, of several kinds, of every sort of collective.
+    assert sum(bool(case.faults) and case.faulty is not None for _, case in cases) > 30
+    assert sum(len(case.healthy.groups) > 1 for _, case in cases) > 5
+    assert len({case.collective for _, case in cases}) == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_four_hundred_machines_keep_the_laws(first: int) -> None:
+    assert {seed: wrong for seed in range(first, first + 50) if (wrong := hunt.faults_of(hunt.draw(seed)))} == {}
+
+
+def test_the_same_seed_gives_the_same_machine_and_the_same_time() -> None:
+    for seed in (3, 11):
+        one, other = hunt.draw(seed), hunt.draw(seed)
+        assert (one.spec, one.faults, one.collective, one.nbytes) == (
+            other.spec,
+            other.faults,
+            other.collective,
+            other.nbytes,
+        )
+        models, times = zip(*(hunt.predicted(case, case.healthy, case.options) for case in (one, other)), strict=True)
+        assert times[0] == times[1]
+        assert hunt.chosen(models[0]) == hunt.chosen(models[1])
