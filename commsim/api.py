@@ -116,14 +116,16 @@ def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
     With several `workers`, processes are started: call it under ``if __name__ == "__main__":`` then. The command
     line keeps a journal and goes on where it was; this does not.
     """
-    from commsim.planner.sweep import read_sweep
+    from commsim.planner.sweep import idle_reasons, read_sweep
     from commsim.planner.workers import run_local
+    from commsim.report.sweep_plot import unchanged_paths
 
     path = find_scenario(str(file))
     asked = read_sweep(path, list(overrides))
     answers = [answer for some in run_local(asked, list(asked.points()), workers) for answer in some]
     answers.sort(key=lambda answer: answer.number)
-    return Swept(asked.name, tuple(vars(a) for a in answers), path.read_text(encoding="utf-8"))
+    points = tuple(vars(a) for a in answers)
+    return Swept(asked.name, points, path.read_text(encoding="utf-8"), idle_reasons(asked, unchanged_paths(points)))
 
 
 def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int = 0, path: str = "") -> Figure:

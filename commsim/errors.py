@@ -11,6 +11,7 @@ CommsimError
 │   └── OutOfReachError    numbers that no parameters near the shipped ones come near
 ├── MeasurementError   a run on real ranks that cannot start or go on (exit status 1)
 └── InfeasibleError    a well-formed question whose answer is "impossible" (exit status 1, not 2)
+    └── MemoryLimitError   a question that would take more memory than it may (exit status 2: ask it otherwise)
 """
 
 from __future__ import annotations
@@ -84,3 +85,7 @@ class MeasurementError(CommsimError):
 
 class InfeasibleError(CommsimError):
     """A well-formed question without a feasible answer."""
+
+
+class MemoryLimitError(InfeasibleError):
+    """A question that would take more memory than it may; nothing of it has been computed."""

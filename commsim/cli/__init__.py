@@ -47,7 +47,7 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 def main() -> None:
     """Entry point: every fault of the input ends in one screen of text and exit status 2, never in a traceback."""
-    from commsim.errors import CommsimError, InfeasibleError, MeasurementError
+    from commsim.errors import CommsimError, InfeasibleError, MeasurementError, MemoryLimitError
 
     interrupts = _remember_interrupts()
     try:
@@ -61,7 +61,8 @@ def main() -> None:
         raise
     except CommsimError as error:
         _complain(_one_screen(str(error)))
-        sys.exit(1 if isinstance(error, (InfeasibleError, MeasurementError)) else 2)
+        badly_put = isinstance(error, MemoryLimitError) or not isinstance(error, (InfeasibleError, MeasurementError))
+        sys.exit(2 if badly_put else 1)
     except (KeyboardInterrupt, typer.Abort):
         _interrupted()
     except BrokenPipeError:

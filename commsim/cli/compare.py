@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import Json
+from commsim.cli.options import Json, Memory
 from commsim.cli.say import print_json
 from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
@@ -43,8 +43,10 @@ def compare(
             help="Write the verdict as one HTML file to mail: answer, tables that sort, pictures, provenance."
         ),
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
+    del memory
     if parse_only:
         if html is not None:
             raise typer.BadParameter("found it with --parse-only, which compares nothing", param_hint="--html")

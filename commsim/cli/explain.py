@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson, changes
+from commsim.cli.options import Memory, OnlyJson, changes
 from commsim.cli.run import why
 from commsim.cli.say import print_json, tracking
 from commsim.errors import CommsimError
@@ -27,9 +27,11 @@ def explain(
         list[str] | None, typer.Option(help="Message size to explain, such as '1 MiB' (default: smallest and largest).")
     ] = None,
     what_if: Annotated[bool, typer.Option(help="Simulate single changes, or only say what bounds it.")] = True,
+    memory: Memory = None,
     json_output: OnlyJson = False,
 ) -> None:
     """Say in plain sentences what bounds a run, and what each single change would give: every one is simulated."""
+    del memory
     from commsim.report.explain import text, to_dict
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare, run

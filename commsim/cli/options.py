@@ -13,6 +13,33 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 OnlyJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 
 
+def _allow(context: typer.Context, text: str | None) -> str | None:
+    """The value as it is; until the command ends it may take so much."""
+    if text is not None:
+        from commsim.errors import UnitError
+        from commsim.memory import allowed
+        from commsim.units import parse_bytes
+
+        try:
+            nbytes = parse_bytes(text)
+        except UnitError as error:
+            raise UnitError(f"--memory: {error}") from None
+        context.with_resource(allowed(nbytes))
+    return text
+
+
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        callback=_allow,
+        metavar="SIZE",
+        help="What a simulation may take, such as 16GiB (default: half of the free memory); one that needs more is "
+        "refused.",
+    ),
+]
+"""The limit holds from the moment that the option is read, so a command only names it."""
+
 Port = Annotated[
     int | None, typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).")
 ]

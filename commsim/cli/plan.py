@@ -12,7 +12,7 @@ import typer
 
 from commsim.cli.find import find_scenario
 from commsim.cli.options import OnlyJson, changes
-from commsim.cli.say import terminal_bar
+from commsim.cli.say import say, terminal_bar
 from commsim.files import slug, write_atomically
 
 if TYPE_CHECKING:
@@ -37,11 +37,15 @@ def plan(
     from commsim.report.answers import Planned
     from commsim.report.plan_tables import counted, table
     from commsim.scenario.fit import known_of
+    from commsim.scenario.setting import idle_warnings
 
     path = find_scenario(file)
     question, document = read_plan(path, overrides or [])
     spec = question.plan
     clusters = machines(spec, document, path.parent)
+    for cluster in clusters:
+        for warning in idle_warnings(cluster.setting, cluster.topology):
+            say(f"warning: {warning}", err=True)
     answer = PlanAnswer()
     interrupted = False
     begun = time.process_time()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from commsim.cli.find import find_scenario
+from commsim.cli.options import Memory
 from commsim.cli.pictures import write_both, write_picture
 from commsim.errors import CommsimError
 
@@ -32,8 +33,10 @@ def plot(
     nodes: Annotated[
         str | None, typer.Option(help="Of a scenario's map, the numbers of nodes (default: 1,2,4,8,16,32).")
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Draw a saved result as PNG and SVG: bandwidth, accuracy, crossovers, scaling, steps, memory, links, choices."""
+    del memory
     from commsim.report.kinds import kinds_of, pictures
     from commsim.report.read_saved import read_saved
     from commsim.report.view import PictureChoice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson, changes
+from commsim.cli.options import Memory, OnlyJson, changes
 from commsim.cli.say import print_json, say, tracking
 
 if TYPE_CHECKING:
@@ -65,8 +65,10 @@ def run(
     export_chakra: Annotated[
         Path | None, typer.Option(help="Write the training step as Chakra traces into a folder.")
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
+    del memory
     from commsim.report.run_files import compared, document, tables, write_files, write_trace
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare

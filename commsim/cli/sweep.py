@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.find import find_scenario
-from commsim.cli.options import OnlyJson, changes
+from commsim.cli.options import Memory, OnlyJson, changes
 from commsim.cli.say import print_json, say, terminal_bar
 from commsim.errors import CommsimError
 from commsim.files import slug, write_atomically
@@ -44,6 +44,7 @@ def sweep(
     html: Annotated[bool, typer.Option(help="Write report.html: curves along every path, knees, rows.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the journal holds.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and list the points, run none.")] = False,
+    memory: Memory = None,
     json_output: OnlyJson = False,
 ) -> None:
     """Run a scenario over grids of values; interrupt it and run it again, and it goes on where it was."""
@@ -51,6 +52,7 @@ def sweep(
     from commsim.planner.sweep import read_sweep
     from commsim.planner.workers import run_cluster, run_local
 
+    del memory  # the processes share it
     if cluster is not None and workers is not None:
         raise CommsimError("found --cluster and --workers, expected one of them")
     part, parts = _shard(shard)
@@ -94,7 +96,7 @@ def sweep(
         "seconds": round(seconds, 3),
     }
     if parts == 1:
-        summary |= _finish([folder / name], folder, parquet, (plan.name, path) if html else None)
+        summary |= _finish([folder / name], folder, parquet, plan, path if html else None)
     _say(summary, folder / name, json_output)
     if summary.get("failed") == len(points):
         raise typer.Exit(1)
@@ -131,32 +133,38 @@ def merge(
         raise typer.Exit(1)
 
 
-def _finish(journals: list[Path], folder: Path, parquet: bool, page: tuple[str, Path] | None = None) -> dict[str, Any]:
-    """Writes the sorted rows, and the page of a sweep (name, file); what was written and how many points failed."""
+def _finish(
+    journals: list[Path], folder: Path, parquet: bool, plan: Sweep | None = None, page: Path | None = None
+) -> dict[str, Any]:
+    """Writes the sorted rows, and the page of a sweep's file; what was written and how many points failed."""
     from commsim.planner.results import as_csv, as_parquet, merged
+    from commsim.planner.sweep import idle_reasons
+    from commsim.report.sweep_plot import unchanged_lines, unchanged_paths
 
     _, points = merged(journals)
     written = [write_atomically(folder / "rows.csv", as_csv(points))]
     if parquet:
         written.append(write_atomically(folder / "rows.parquet", as_parquet(points)))
-    if page is not None:
+    few = len(points) <= _MOST_ANSWERED
+    why = idle_reasons(plan, unchanged_paths(points)) if plan is not None and few else {}
+    if plan is not None and page is not None:
         from commsim.report.answers import Swept
         from commsim.report.page import html
 
-        name, file = page
-        text = html(Swept(name, tuple(points), file.read_text(encoding="utf-8")).page())
+        text = html(Swept(plan.name, tuple(points), page.read_text(encoding="utf-8"), why).page())
         written.append(write_atomically(folder / "report.html", text))
     failed = [p for p in points if p["error"]]
-    answers = []
-    if len(failed) < len(points) and len(points) <= _MOST_ANSWERED:
+    answers, unchanged = [], []
+    if len(failed) < len(points) and few:
         from commsim.report.sweep_plot import enough_lines, figure_of
 
-        answers = enough_lines(points, figure_of(points))
+        answers, unchanged = enough_lines(points, figure_of(points)), unchanged_lines(points, why)
     return {
         "points": len(points),
         "rows": sum(len(p["rows"]) for p in points),
         "failed": len(failed),
         "answers": answers,
+        "unchanged": unchanged,
         "first_error": failed[0]["error"] if failed else None,
         "files": [str(p) for p in written],
     }
@@ -179,6 +187,8 @@ def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
             typer.echo(f"# {line}")
         if (more := len(summary["answers"]) - _MOST_SAID) > 0:
             typer.echo(f"# and {more:,} more such lines, one per combination of the other values: --json has all")
+        for line in summary["unchanged"]:
+            typer.echo(f"# {line}")
         if summary["first_error"]:
             typer.echo(f"# first error: {summary['first_error']}")
 

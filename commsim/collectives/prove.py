@@ -10,7 +10,9 @@ from typing import Any, Unpack
 from commsim.collectives import registry
 from commsim.collectives.check import check
 from commsim.collectives.semantics import collective as collective_of
+from commsim.collectives.traffic import require_rows
 from commsim.errors import ScheduleError
+from commsim.memory import allow, limit_bytes
 from commsim.processes import Pool, usable_cores
 
 Roots = str | Sequence[int]
@@ -75,7 +77,8 @@ def prove(
     table = {key: Proof(*key) for key in keys}
     expected = sum(n if "root" in registry.ALGORITHMS[key].takes else 1 for n in counts for key in keys)
     processes = (usable_cores() if expected > _WORTH_PROCESSES else 1) if workers is None else workers
-    with Pool(max(1, processes)) as pool:
+    limit = limit_bytes()
+    with Pool(max(1, processes), allow, (limit and limit // max(1, processes),)) as pool:
         for done, row in enumerate(pool.map(_prove_job, jobs), 1):
             table[row.collective, row.algorithm].add(row)
             if progress is not None:
@@ -113,6 +116,7 @@ def prove_one(
             try:
                 size = proof_bytes(collective, world_size)
                 cut = registry.Cut(channels=channels, chunks=chunks, ranks_per_node=node)
+                require_rows(collective, algorithm, world_size, proof=True, **cut)
                 check(registry.build(collective, algorithm, world_size, size, root, **cut))
                 row.proven += 1
             except ScheduleError as fault:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from commsim.collectives import registry
 from commsim.collectives import traffic_forms as f
 from commsim.collectives import traffic_switches as sw
+from commsim.collectives.check import require_slots
 from commsim.collectives.grid import usual_node
 from commsim.collectives.recursive import halving_partners
+from commsim.collectives.semantics import RING_PASSES
 from commsim.collectives.sharp import SwitchTree
 from commsim.collectives.swing import swing_partners
 from commsim.collectives.traffic_forms import Form, Int64, Participants, each
 from commsim.errors import ScheduleError
+from commsim.memory import require_memory
 
 
 class Traffic(NamedTuple):
@@ -75,6 +78,61 @@ def units(
     usual = 1 if name == "tree" else usual_node(world_size)
     node = usual if ranks_per_node is None else ranks_per_node
     return FORMS[collective, name].form(Participants(world_size, root, node, switches))
+
+
+def row_count(
+    collective: str, algorithm: str, world_size: int, *, switches: SwitchTree | None = None, **cut: Unpack[registry.Cut]
+) -> int:
+    """Rows of the schedule that `registry.build` would build, by arithmetic; ``switches``: as there.
+
+    A row moves one of the parts that the closed form counts in, or the piece of a part that a channel has. Only
+    all_to_all also has a row for the block that a rank keeps.
+
+    >>> row_count("all_reduce", "ring", 20_000)
+    799960000
+    """
+    parts = units(collective, algorithm, world_size, ranks_per_node=cut.get("ranks_per_node"), switches=switches)
+    kept = world_size if collective == "all_to_all" else 0
+    return (int(parts.sent.sum()) + kept) * cut.get("channels", 1) * cut.get("chunks", 1)
+
+
+_RINGS = frozenset({"ring", "ring_stepwise"})
+_BUILD_BYTES_PER_ROW, _RING_BYTES_PER_ROW = 290, 80
+"""Peak bytes above the idle process while a schedule is built and counted, measured with half a million to five million
+rows: 284 at most over all algorithms, 79 of rings, which are laid out without sorting."""
+
+
+def require_rows(
+    collective: str,
+    algorithm: str,
+    world_size: int,
+    *,
+    more_bytes: int = 0,
+    proof: bool = False,
+    **cut: Unpack[registry.Cut],
+) -> None:
+    """Raise MemoryLimitError for a schedule that is too large to be built, or too large for its ``proof``.
+
+    ``more_bytes``: of each row for what follows. What `registry.build` itself refuses is left to it.
+    """
+    name = f"{algorithm} {collective}"
+    ring = algorithm in _RINGS and collective in {"all_reduce", *RING_PASSES}
+    each = (_RING_BYTES_PER_ROW if ring else _BUILD_BYTES_PER_ROW) + more_bytes
+    if min(world_size, cut.get("channels", 1), cut.get("chunks", 1)) < 1:
+        return
+    if registry.entry(collective, algorithm).applicable(world_size, cut.get("ranks_per_node")):
+        return
+
+    def require(rows: int) -> None:
+        subject = f"{name} on {world_size:,} ranks, a schedule"
+        require_memory(rows * each, rows, subject=subject, advice="take fewer ranks, channels or chunks")
+
+    require(world_size - 1)  # every rank sends or receives; the form has a number of each
+    require(row_count(collective, algorithm, world_size, **cut))
+    if proof:
+        form = units(collective, algorithm, world_size, ranks_per_node=cut.get("ranks_per_node"))
+        chunks = form.parts * cut.get("channels", 1) * cut.get("chunks", 1)
+        require_slots(name, world_size, form.sent.size, chunks)
 
 
 _chain = f.both(f.chain_reduce, f.chain_broadcast)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.nccl.channels import Call
-from commsim.nccl.communicator import Communicator
+from commsim.nccl.communicator import Comm
 from commsim.nccl.lower import Float64, shares
 from commsim.nccl.machine import known, nic_rates
 from commsim.nccl.messages import message_turn, network_hop
@@ -142,7 +142,7 @@ def _period(chains: npt.NDArray[np.int64], way: npt.NDArray[np.float64], flow: _
 
 @lru_cache(maxsize=8)
 def _chains(
-    comm: Communicator, orders: tuple[tuple[tuple[int, ...], ...], ...], to_root: bool
+    comm: Comm, orders: tuple[tuple[tuple[int, ...], ...], ...], to_root: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Ranks of the chain of each order, the place of their nodes, and whether a rank is reached from another node.
 

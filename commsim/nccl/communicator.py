@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,10 @@ import numpy.typing as npt
 from commsim.errors import TopologyError
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Bool, Int64
-from commsim.topology.part import alike, states
 
 
 @dataclass(frozen=True, eq=False)
-class Communicator:
+class Comm:
     """Ranks on a machine: `nodes` (M,) of the topology in NCCL's order, the `kind` of each, and the `kinds`.
 
     Rank i of a node is rank i of its kind's nodes. Of a `whole` machine all nodes take part with all their ranks, in
@@ -31,7 +31,7 @@ class Communicator:
     nodes: Int64
     kind: Int64
     kinds: tuple[Topology, ...]
-    gpus: tuple[tuple[int, ...], ...]  # of each kind: places of its ranks in a node of the topology
+    seen: tuple[Topology, ...]  # the kinds as NCCL saw them when the job began
     whole: bool
 
     @cached_property
@@ -67,7 +67,7 @@ class Communicator:
         return last
 
 
-def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integer] | None = None) -> Communicator:
+def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integer] | None = None) -> Comm:
     """The communicator of some ranks of a machine, in this order; of all ranks by default.
 
     NCCL numbers nodes by their first rank, and orders the GPUs of a node by their ranks (src/init.cc,
@@ -76,15 +76,16 @@ def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integ
     t = topology
     whole = ranks is None or (len(ranks) == t.world_size and bool((np.asarray(ranks) == np.arange(t.world_size)).all()))
     if whole:
-        if t.nodes == 1 or (t.uniform and t.link_share is None):
+        if t.at_start is None and (t.nodes == 1 or (t.uniform and t.link_share is None)):
             nothing = np.zeros(t.nodes, np.int64)
-            gpus = (tuple(range(t.ranks_per_node)),)
-            return Communicator(t, np.arange(t.nodes), nothing, (t,), gpus, whole=True)
+            return Comm(t, np.arange(t.nodes), nothing, (t,), (t,), whole=True)
         chosen = np.arange(t.world_size)
     else:
         chosen = np.asarray(ranks, np.int64)
         if chosen.size != np.unique(chosen).size or chosen.min(initial=0) < 0 or chosen.max(initial=0) >= t.world_size:
             raise TopologyError(f"{t.name}: found a rank twice, or outside 0..{t.world_size - 1}")
+    from commsim.topology.part import alike, states  # which machines of nodes that are alike need not
+
     node = t.rank_node[chosen].astype(np.int64)
     _, first, index = np.unique(node, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
@@ -94,10 +95,16 @@ def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integ
     local = (chosen - t.node_first_rank[node])[by_node]
     starts = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=nodes.size))])
     state = states(t)[nodes]
+    began = cast("Topology | None", t.at_start)
+    if began is not None:
+        before = states(began)[nodes]
+        state = state * (int(before.max()) + 1) + before
     kind, representatives, gpus_of = _kinds(state, local, starts)
     several = min(2, nodes.size)
-    kinds = tuple(alike(t, int(nodes[k]), gpus, several) for k, gpus in zip(representatives, gpus_of, strict=True))
-    return Communicator(t, nodes, kind, kinds, tuple(gpus_of), whole=whole)
+    places = [(int(nodes[k]), gpus) for k, gpus in zip(representatives, gpus_of, strict=True)]
+    kinds = tuple(alike(t, *place, several) for place in places)
+    seen = kinds if began is None else tuple(alike(began, *place, several) for place in places)
+    return Comm(t, nodes, kind, kinds, seen, whole=whole)
 
 
 def _kinds(state: Int64, local: Int64, starts: Int64) -> tuple[Int64, list[int], list[tuple[int, ...]]]:

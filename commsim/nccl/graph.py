@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import TopologyError
-from commsim.nccl.communicator import Communicator
+from commsim.nccl.communicator import Comm
 from commsim.nccl.environment import PATHS, whole
 from commsim.nccl.system import NVLS_CHUNK, PATTERNS, Graph, System
 from commsim.nccl.version import Version
@@ -77,7 +77,7 @@ def discover(
     )
 
 
-def joined(systems: Sequence[System], comm: Communicator, version: Version, env: dict[str, str]) -> System:
+def joined(systems: Sequence[System], comm: Comm, version: Version, env: dict[str, str]) -> System:
     """What the communicator has where each kind of node found its own: the least of all (src/init.cc).
 
     Of channels and speeds the fewest and slowest, of paths the farthest, of GPUs the oldest; a graph that some node
@@ -170,6 +170,8 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
         topology.link_kind[inside].tobytes(),
         topology.link_bandwidth[inside].tobytes(),
         None if topology.link_failed is None else topology.link_failed[inside].tobytes(),
+        topology.usable_nics[0].tobytes() if topology.nodes > 1 else None,
+        topology.node_gdr is None or bool(topology.node_gdr[0]),
         version,
         asked,
     )

@@ -108,11 +108,13 @@ def within_reach(topology: Topology, version: Version, env: dict[str, str]) -> t
 
 
 def far_nics(topology: Topology, env: Mapping[str, str]) -> bool:
-    """Whether the job's variables forbid GPUDirect RDMA that the machine has."""
-    if GDR not in env or topology.nodes == 1 or topology.network in THROUGH_HOST:
+    """Whether the job's variables, or a fault, forbid GPUDirect RDMA that the machine has."""
+    lacks = topology.node_gdr is not None and not topology.node_gdr[0]
+    if not (lacks or GDR in env) or topology.nodes == 1 or topology.network in THROUGH_HOST:
         return False
     near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
-    return path_level(env, GDR, "PXB") < near <= PATHS.index("P2C")
+    level = PATHS.index("LOC") if lacks else path_level(env, GDR, "PXB")
+    return level < near <= PATHS.index("P2C")
 
 
 def survey(system: System, topology: Topology, peer_level: int, *, staged: bool = False) -> Machine:

@@ -6,20 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsim.collectives.tree import double_binary_tree
-from commsim.nccl.communicator import Communicator
+from commsim.nccl.communicator import Comm
 from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, node_rate
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
-from commsim.nccl.streams import Streams, streams
 from commsim.nccl.system import Graph, System
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, Float64, Int64, LinkKind
 
 _PCIE = LINK_NAMES[LinkKind.PCIE]
+
+if TYPE_CHECKING:
+    from commsim.nccl.streams import Streams
 
 _ROUNDING = 1e-9
 """Shares that are nearer to one are one."""
@@ -51,7 +53,7 @@ class Edges:
 
 
 @dataclass(frozen=True, eq=False)
-class Hops:
+class NodeHops:
     """Hops between nodes by what is left of them: senders narrowed to it, which of them each hop is, (M,), its link."""
 
     kinds: tuple[Kind, ...]
@@ -60,10 +62,10 @@ class Hops:
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class NodeWays:
     """The ways between the nodes of a communicator, by the graphs of each kind of node."""
 
-    comm: Communicator
+    comm: Comm
     rings: tuple[Graph, ...]
     tree_graphs: tuple[Graph, ...]
     known: tuple[Edges, Float64] | None = None  # `trees` and `ports`, where they are not those of the machine's ways
@@ -89,6 +91,8 @@ class Ways:
     @property
     def tree_ends(self) -> tuple[Int64, Int64]:
         """The nodes that send and receive on each edge of `trees`."""
+        from commsim.collectives.tree import double_binary_tree
+
         both = double_binary_tree(self.count).parent
         child = np.concatenate([np.flatnonzero(parent >= 0) for parent in both])
         above = np.concatenate([parent[parent >= 0] for parent in both]).astype(np.int64)
@@ -142,7 +146,10 @@ class Ways:
             shared &= (comm.topology.fabric.leaf[src] != comm.topology.fabric.leaf[dst]).any(axis=1)
         if self.count < 2 or not shared.any():
             return Edges(src, dst, None)
-        between = streams(comm, graphs, src[shared], dst[shared], trees=trees)
+        from commsim.nccl.streams import Streams, streams
+
+        meeting = np.maximum(np.bincount(src)[src], np.bincount(dst)[dst])[shared] if trees else None
+        between = streams(comm, graphs, src[shared], dst[shared], meeting)
         if shared.all():
             return Edges(src, dst, between)
         share = np.ones((src.size, between.share.shape[1]))
@@ -155,10 +162,10 @@ class Ways:
 class Nodes:
     """All nodes of a communicator: what they are together to NCCL (`system`), each by its kind, the ways between."""
 
-    comm: Communicator
+    comm: Comm
     system: System
     kinds: tuple[Kind, ...]
-    ways: Ways
+    ways: NodeWays
 
     @property
     def count(self) -> int:
@@ -169,7 +176,7 @@ class Nodes:
         """The same with other parameters, of all kinds."""
         return replace(self, kinds=tuple(replace(kind, parameters=parameters) for kind in self.kinds))
 
-    def hops(self, channels: int) -> Hops:
+    def hops(self, channels: int) -> NodeHops:
         """The hops of a ring from each node to the next, of a call of so many channels."""
         share, link = self.ways.ring.share(channels)
         of_kind, to_kind = self.comm.kind, np.roll(self.comm.kind, -1)
@@ -184,7 +191,7 @@ class Nodes:
             # The share is of the sender's NICs; it says what the receiver's let through.
             narrow = narrower(sender.machine, replace(receiver, nic_path=_but_nics(receiver)))
             kinds.append(replace(sender, machine=slowed(narrow, least)))
-        return Hops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
+        return NodeHops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
 
     def with_parameters_of(self, other: Nodes) -> Nodes:
         """The same with the parameters that the kinds have in other nodes of these kinds."""
@@ -258,10 +265,10 @@ class Nodes:
         return max(of(kind.parameters) for kind in self.kinds)
 
 
-def fabric_entry(comm: Communicator, machine: Machine) -> tuple[tuple[str, float, int], ...]:
+def fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], ...]:
     """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`.
 
-    Its rate is the one described: what a fault leaves of it has its place in `Ways`.
+    Its rate is the one described: what a fault leaves of it has its place in `NodeWays`.
     """
     if comm.nodes.size < 2:
         return ()
@@ -315,6 +322,8 @@ def fewer(nodes: Nodes, count: int, *, healthy: bool = False) -> Nodes:
     What is slower than the rest, a node or a way from it, has as many neighbours in the trees as it has in those of
     all, and is about as high; the others are of the kind that most nodes are of.
     """
+    from commsim.nccl.streams import Streams
+
     comm, ways, m = nodes.comm, nodes.ways, nodes.count
     usual = int(np.bincount(comm.kind).argmax())
     channels = max(1, nodes.system.coll_channels)
@@ -333,7 +342,7 @@ def fewer(nodes: Nodes, count: int, *, healthy: bool = False) -> Nodes:
         place = int(far.argmin())
         chosen[place], free[place] = node, False
     part = replace(comm, nodes=comm.nodes[chosen], kind=comm.kind[chosen])
-    both = Ways(replace(part, whole=True), ways.rings, ways.tree_graphs)
+    both = NodeWays(replace(part, whole=True), ways.rings, ways.tree_graphs)
     src, dst = both.tree_ends
     ports, of = np.where(free, 1.0, ways.ports[chosen]), np.where(free, 1.0, left[chosen])
     streams_of = Streams(of[src][:, None], np.full((src.size, 1), -1, np.int64))
@@ -342,6 +351,8 @@ def fewer(nodes: Nodes, count: int, *, healthy: bool = False) -> Nodes:
 
 def _places(nodes: int) -> Int64:
     """How many neighbours each node has in the first and in the second tree, and how high it is there, (4, nodes)."""
+    from commsim.collectives.tree import double_binary_tree
+
     parent = double_binary_tree(nodes).parent
     out = np.zeros((4, nodes), np.int64)
     for tree, above in enumerate(parent):

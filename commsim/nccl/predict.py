@@ -19,16 +19,15 @@ from commsim.collectives.semantics import CHAINED, ROOTED
 from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
-from commsim.nccl.communicator import Communicator, communicator
+from commsim.nccl.communicator import Comm, communicator
 from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, unmodelled, whole
 from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import spread_s
-from commsim.nccl.nodes import Kind, Nodes, Ways, fabric_entry, narrower
+from commsim.nccl.nodes import Kind, Nodes, NodeWays, fabric_entry, narrower
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
-from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
@@ -126,9 +125,13 @@ class Predictor:
             )
         self.topology = topology
         self.version = options.version or ASSUMED
-        self.options = replace(options, env=with_plugin(topology, self.version, options.env))
-        if text := plugin_note(topology, self.version, options.env):
-            self._warn(text)
+        self.options = replace(options, env=dict(options.env))
+        if topology.plugin != "none":
+            from commsim.nccl.plugins import plugin_note, with_plugin
+
+            self.options = replace(options, env=with_plugin(topology, self.version, options.env))
+            if text := plugin_note(topology, self.version, options.env):
+                self._warn(text)
         if topology.network == "slingshot" and topology.nodes > MATCHED_BY_NIC and not options.env.get(MATCH_MODE):
             self._warn(
                 f"Slingshot over more than {MATCHED_BY_NIC} nodes: messages are taken to be matched by the processor "
@@ -158,10 +161,10 @@ class Predictor:
         """What is left of the rates of a node over all nodes."""
         return self.nodes.weakest
 
-    def _nodes_of(self, comm: Communicator, parameters: Parameters | None) -> Nodes:
+    def _nodes_of(self, comm: Comm, parameters: Parameters | None) -> Nodes:
         """The nodes of the communicator, each kind with its search and its rates."""
         options, version = self.options, self.version
-        systems = [discover(kind, version, options.env, options.graphs) for kind in comm.kinds]
+        systems = [discover(kind, version, options.env, options.graphs) for kind in comm.seen]
         system = joined(systems, comm, version, options.env)
         kinds = []
         for topology, own in zip(comm.kinds, systems, strict=True):
@@ -178,7 +181,7 @@ class Predictor:
                 path = (*machine.nic_path, *fabric_entry(comm, machine))
                 machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut, nic_path=path)
             kinds.append(Kind(reach, mine_of, machine, mine))
-        ways = Ways(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds))
+        ways = NodeWays(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds))
         return Nodes(comm, system, tuple(kinds), ways)
 
     def _check(self) -> None:
@@ -209,7 +212,7 @@ class Predictor:
                 f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "
                 "for pattern 1) and has one channel, rings too; another version may find them"
             )
-        if self._staged:
+        if self._staged and GDR in self.options.env:
             self._warn(
                 f"{GDR}={self.options.env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
                 "through the host's memory, whose own rate is not in the times"

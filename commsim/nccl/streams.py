@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commsim.nccl.communicator import Communicator
+from commsim.nccl.communicator import Comm
 from commsim.nccl.machine import MESHES
 from commsim.nccl.system import Graph
-from commsim.topology.detour import rerouted
 from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
@@ -64,7 +63,7 @@ class StreamWays:
         return np.bincount(self.links[used], spread, links).astype(np.float64)
 
 
-def stream_ways(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64) -> StreamWays:
+def stream_ways(comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64) -> StreamWays:
     """The ways of the channels of edges from nodes `src` to nodes `dst`, by the graph of each kind of node.
 
     Nodes are numbered as in the communicator. Where a graph does not say its NICs, channels take those that work in
@@ -82,26 +81,27 @@ def stream_ways(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: In
     return StreamWays(edge, weight, links, index.reshape(src.size, channels), own)
 
 
-def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64, *, trees: bool = False) -> Streams:
+def streams(
+    comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64, meeting: Int64 | None = None
+) -> Streams:  # fmt: skip
     """The streams of edges, as `stream_ways` has them, all flowing at once.
 
-    Of `trees`, whose edges meet at NICs, the share is what the fabric leaves of the NICs, whatever these carry.
+    Of trees `meeting` (edges,) says how many edges meet at the busier end of each, on the same NICs: the share is then
+    what the fabric leaves of the NICs, whatever these carry.
     """
     t, ways = comm.topology, stream_ways(comm, graphs, src, dst)
     used, at, own = ways.links >= 0, np.asarray(np.maximum(ways.links, 0), np.int64), ways.own
     load = ways.load(ways.weight, t.link_bandwidth.size)
     # A link gives each stream less by what it carries over what the stream's own NIC carries.
     nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes[src[ways.edge]]]]
-    if trees:
-        own = np.maximum(load[at[:, 0]], load[at[:, -1]])
+    if meeting is not None:
+        own = own * meeting[ways.edge]
         used[:, [0, -1]] = False
     most = np.maximum(load[at], own[:, None]) * nominal[:, None]
     share = np.where(used, t.link_bandwidth[at] * own[:, None] / most, np.inf)
     fabric = used & (t.link_kind[at] == LinkKind.FABRIC)
     if fabric.any():
-        way = _fabric_share(t, load, at, own, nominal)
-        alone = t.link_bandwidth[at] * own[:, None] / (ways.weight * nominal)[:, None]
-        share = np.where(fabric, np.minimum(way, alone), share)
+        share = np.where(fabric, _fabric_share(t, load, at, own, nominal), share)
     share = np.minimum(share, 1.0)
     narrowest = share.argmin(axis=1)
     rows = np.arange(len(share))
@@ -158,7 +158,7 @@ def spread(t: Topology, load: Float64) -> Float64:
     return out
 
 
-def _nics(comm: Communicator, graphs: Sequence[Graph], channels: int) -> tuple[Int64, Int64]:
+def _nics(comm: Comm, graphs: Sequence[Graph], channels: int) -> tuple[Int64, Int64]:
     """NICs by which each channel enters and leaves each node, both (nodes, channels).
 
     Rings that leave by another NIC than they enter change places on every other node, so that they keep their rails
@@ -202,6 +202,8 @@ def _ways(t: Topology, node: Int64, nic: Int64, to_node: Int64, to_nic: Int64) -
         middle = np.where((middle == UNREACHABLE) & up[:, None], -1, middle)
     bad = ~(t.passable(middle) & up)
     if bad.any():
+        from commsim.topology.detour import rerouted
+
         nic, to_nic, middle = rerouted(t, node, to_node, nic, to_nic, middle, bad)
     ports = fabric.port_up[node, nic][:, None], fabric.port_down[to_node, to_nic][:, None]
     return np.concatenate([ports[0], middle, ports[1]], axis=1).astype(np.int64)

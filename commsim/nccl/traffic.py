@@ -31,7 +31,7 @@ _MOST_ROUNDS, _SETTLED = 100, 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class CallTraffic:
     """One call of a job: when it begins, how long it takes alone, what it puts on links, by how many connections.
 
     ``nbytes`` and ``lines`` are (links,) of the topology; ``capacity`` is what the links carry of such bytes a second.
@@ -53,7 +53,7 @@ class Together:
     link: tuple[int, ...]
 
 
-def call_of(model: Predictor, collective: str, nbytes: int, start_s: float = 0.0) -> tuple[Call, Prediction]:
+def call_of(model: Predictor, collective: str, nbytes: int, start_s: float = 0.0) -> tuple[CallTraffic, Prediction]:
     """A call of the model's communicator as it lies on the links, and its prediction alone."""
     got = model.predict(collective, nbytes)
     nodes, t = model.nodes, model.nodes.comm.topology
@@ -70,19 +70,19 @@ def call_of(model: Predictor, collective: str, nbytes: int, start_s: float = 0.0
             lines += ways.load(ways.weight * (carried[ways.edge] > 0), put.size)
     _on_neighbours(nodes, put, lines, inside, max(1, got.channels))
     wire = PROTOCOLS[got.protocol].wire_factor if got.protocol in PROTOCOLS else 1.0
-    return Call(start_s, got.time_s, spread(t, put) * wire, spread(t, lines), _capacity(model)), got
+    return CallTraffic(start_s, got.time_s, spread(t, put) * wire, spread(t, lines), _capacity(model)), got
 
 
 def flow_of(
     topology: Topology, src: int, dst: int, nbytes: int | None, rate: float | None, start_s: float
-) -> Call:  # fmt: skip
+) -> CallTraffic:  # fmt: skip
     """Traffic between two ranks, of so many bytes or for ever at a rate, as a call of one connection."""
     way = topology.route(src, dst)
     put, lines = np.zeros(topology.link_bandwidth.size), np.zeros(topology.link_bandwidth.size)
     alone = np.inf if nbytes is None else nbytes / float(topology.link_bandwidth[way].min())
     put[way] = rate if nbytes is None else nbytes
     lines[way] = 1.0
-    return Call(start_s, alone, put, lines, topology.link_bandwidth)
+    return CallTraffic(start_s, alone, put, lines, topology.link_bandwidth)
 
 
 def _bytes_of_hops(model: Predictor, collective: str, nbytes: int, algorithm: str) -> tuple[float, float]:
@@ -162,7 +162,7 @@ def _capacity(model: Predictor) -> Float64:
     return np.asarray(t.link_bandwidth * factor)
 
 
-def beside(calls: Sequence[Call]) -> Together:
+def beside(calls: Sequence[CallTraffic]) -> Together:
     """What each of several calls takes beside the others, from its start to its end."""
     shared = _shared(calls)
     work, at = np.ones(len(calls)), 0.0
@@ -188,7 +188,7 @@ def beside(calls: Sequence[Call]) -> Together:
     return Together(tuple((end - begun).tolist()), tuple(link.tolist()))
 
 
-def meetings(calls: Sequence[Call], topology: Topology) -> list[tuple[int, int]]:
+def meetings(calls: Sequence[CallTraffic], topology: Topology) -> list[tuple[int, int]]:
     """Of each call the links that it shares with others, and the busiest of them (-1: none)."""
     used = np.array([c.nbytes > 0 for c in calls])
     crowded = used.sum(axis=0) > 1
@@ -200,12 +200,12 @@ def meetings(calls: Sequence[Call], topology: Topology) -> list[tuple[int, int]]
     return out
 
 
-def _rate(call: Call) -> Float64:
+def _rate(call: CallTraffic) -> Float64:
     """Bytes/s that a call puts on each link at its pace alone; of what has no end its bytes are those of a second."""
     return call.nbytes / (call.alone_s if np.isfinite(call.alone_s) else 1.0)
 
 
-def _shared(calls: Sequence[Call]) -> Int64:
+def _shared(calls: Sequence[CallTraffic]) -> Int64:
     """The links that all calls together would fill, of which more than one takes part."""
     count, need = np.zeros(calls[0].nbytes.size, np.int64), np.zeros(calls[0].nbytes.size)
     for call in calls:
@@ -214,7 +214,7 @@ def _shared(calls: Sequence[Call]) -> Int64:
     return np.flatnonzero((count > 1) & (need > 1.0))
 
 
-def _pace(calls: Sequence[Call], links: Int64) -> tuple[Float64, Int64]:
+def _pace(calls: Sequence[CallTraffic], links: Int64) -> tuple[Float64, Int64]:
     """How fast each call goes on, of its pace alone, and the link that keeps it (-1: none).
 
     A connection gets on each link what the others leave, evenly; a call goes at the pace of its slowest link. Each in

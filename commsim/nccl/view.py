@@ -295,6 +295,8 @@ class _Builder:
         """Whether the NIC writes to the GPU's memory (GPUDirect RDMA), or to that of the GPU that stands in for it."""
         if self.topology.network == "ethernet":
             return False
+        if self.topology.node_gdr is not None and not self.topology.node_gdr[0]:
+            return False
         level = path_level(self.env, "NCCL_NET_GDR_LEVEL", "PXB")
         path = view.gpu_net[g][n]
         if path.type == PXN and (other := view.local_gpu(n)) is not None:

@@ -47,7 +47,9 @@ class Change:
 
 
 def machine_changes(topology: Topology) -> Iterator[Change]:
-    """Twice the rates, one more NIC, no oversubscription, half the latency: of parts that the machine has."""
+    """No faults, twice the rates, one more NIC, no oversubscription, half the latency: of what the machine has."""
+    if topology.link_share is not None or topology.node_gdr is not None:
+        yield Change("the machine without its faults", {"topology.faults": []})
     if topology.world_size > 1:
         yield Change("half the latency of every hop", pace=Pace(latency=0.5))
     if not topology.uniform:  # the knobs are those of each group

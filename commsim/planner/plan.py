@@ -232,7 +232,7 @@ def simulate(
     say: Say | None = None,
 ) -> None:
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
-    from commsim.scenario.training_run import comm_times
+    from commsim.scenario.training_run import comm_times, faults_note
 
     times: dict[str, GroupTimes] = {}
     for done, (machine, ranked) in enumerate(chosen):
@@ -240,6 +240,7 @@ def simulate(
             say("simulating", done, len(chosen))
         if machine.title not in times:
             times[machine.title] = comm_times(machine.setting, machine.topology)
+            times[machine.title].warnings += faults_note(machine.topology)
         choice = _choice(spec, machine, ranked)
         run = step_program(
             choice.step,

@@ -20,7 +20,7 @@ from typing import Any
 import commsim
 from commsim.document import Document, KeyPath, apply_overrides, raise_faults, read_documents, with_values
 from commsim.document.types import shorten, show, suggest
-from commsim.errors import Fault, ScenarioError
+from commsim.errors import CommsimError, Fault, ScenarioError
 from commsim.scenario.load import check_document, with_machine
 
 MOST_POINTS = 1_000_000
@@ -225,3 +225,28 @@ def point_faults(sweep: Sweep, values: Mapping[str, Any]) -> list[Fault]:
     except ScenarioError as error:
         return list(error.faults)
     return check_document(document, sweep.base_dir)[1]
+
+
+def idle_reasons(sweep: Sweep, paths: Sequence[str]) -> dict[str, str]:
+    """Why paths of the topology have no effect, by path: that of the first point whose machine does not feel its value.
+
+    For paths that changed no answer; one whose values are felt without changing any has no reason here.
+    """
+    from commsim.scenario.setting import build_topology
+    from commsim.topology.idle import idle_knobs
+
+    reasons: dict[str, str] = {}
+    for point in itertools.islice(sweep.points(), _CHECKED_POINTS):
+        if all(path in reasons or not path.startswith("topology.") for path in paths):
+            break
+        try:
+            scenario, faults = check_document(with_values(sweep.base, point.values), sweep.base_dir)
+            if scenario is None or faults:
+                continue
+            idle = idle_knobs(scenario.topology, build_topology(scenario), scenario.base_dir)
+        except CommsimError:  # the point's row says it
+            continue
+        for knob, text in idle.items():
+            if (path := ".".join(("topology", *knob))) in paths:
+                reasons.setdefault(path, text.removeprefix("has no effect: "))
+    return reasons

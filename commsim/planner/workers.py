@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError
+from commsim.memory import allow, limit_bytes
 from commsim.planner.sweep import Point, Sweep
 from commsim.processes import Lost, Pool
 
@@ -46,7 +47,8 @@ def _answer(sweep: Sweep, point: Point, cache: Cache) -> PointAnswer:
         scenario, faults = check_document(with_values(sweep.base, point.values), sweep.base_dir)
         if faults or scenario is None:
             raise_faults(faults)
-        return PointAnswer(point.number, point.values, run(prepare(scenario, cache), cache=cache).records())
+        result = run(prepare(scenario, cache), cache=cache, notes=False)
+        return PointAnswer(point.number, point.values, result.records())
     except CommsimError as error:
         reason = str(error)
     except MemoryError:
@@ -66,8 +68,9 @@ class _Worker:
 _worker = _Worker()
 
 
-def start_worker(sweep: Sweep) -> None:
-    """Makes this process a worker of the sweep."""
+def start_worker(sweep: Sweep, memory_bytes: int | None) -> None:
+    """Makes this process a worker of the sweep, whose points may take so much memory."""
+    allow(memory_bytes)
     _worker.sweep = sweep
 
 
@@ -101,7 +104,8 @@ def run_local(sweep: Sweep, points: list[Point], workers: int) -> Iterator[list[
         for point in points:
             yield evaluate(sweep, [point], cache)
         return
-    with Pool(workers, start_worker, (sweep,)) as pool:
+    limit = limit_bytes()
+    with Pool(workers, start_worker, (sweep, limit and limit // workers)) as pool:
         work = list(chunks(points, workers))
         while work:
             lost: list[list[Point]] = []

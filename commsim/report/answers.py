@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from commsim.report.sweep_plot import (
     knee_lines,
     numeric_paths,
     plot_sweep,
+    unchanged_lines,
+    unchanged_paths,
 )
 from commsim.report.verdict import answer_line, bus_bandwidths, compare_page, verdict_dict
 
@@ -201,6 +203,7 @@ class Swept(_Shown):
     name: str
     points: tuple[dict[str, Any], ...]
     base: str
+    idle: Mapping[str, str] = field(default_factory=dict)  # by path, why it changes nothing
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -222,9 +225,11 @@ class Swept(_Shown):
             lines.append(
                 f"And {len(enough) - MOST_ENOUGH:,} more such answers, one per combination of the other values."
             )
+        idle = unchanged_paths(points)
         for path in numeric_paths(points):
-            if curves(points, path, figure) and not (enough and path in FABRIC):
+            if curves(points, path, figure) and path not in idle and not (enough and path in FABRIC):
                 lines += knee_lines(points, path, figure)[:MOST_LINES]
+        lines += unchanged_lines(points, self.idle)
         return tuple(lines) or (f"{len(points):,} points, {sum(len(p['rows']) for p in points):,} rows.",)
 
     def to_frame(self) -> pd.DataFrame:

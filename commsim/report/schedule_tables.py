@@ -158,9 +158,11 @@ def schedule_stats(schedule: Schedule) -> dict[str, Any]:
 
 def _one_port(s: Schedule) -> bool:
     """Whether no endpoint sends to two others, or receives from two, in one step."""
-    across = s.src != s.dst
-    moves = np.unique(np.stack([s.step, s.src, s.dst], axis=1)[across], axis=0)
-    return all(np.unique(moves[:, [0, side]], axis=0).shape[0] == moves.shape[0] for side in (1, 2))
+    across, ends = s.src != s.dst, s.endpoints
+    senders = s.step[across].astype(np.int64) * ends + s.src[across]
+    moves = np.unique(senders * ends + s.dst[across])
+    step, receiver = moves // ends**2, moves % ends
+    return all(np.unique(busy).size == moves.size for busy in (moves // ends, step * ends + receiver))
 
 
 def stats_table(stats: dict[str, Any]) -> str:

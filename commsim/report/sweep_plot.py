@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from commsim.document.types import shorten
 from commsim.errors import CommsimError, UnitError
 from commsim.planner.results import flat_rows
 from commsim.report import style
@@ -173,6 +176,8 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
         for i, curve in enumerate(shown):
             colour, dashes = colours[i % len(colours)], ("-", "--", ":")[i // len(colours) % 3]
             axes.plot(curve.x, curve.y, color=colour, linestyle=dashes, marker=".", label=curve.label)
+            if _flat(curve):
+                continue
             bend = knee(curve, more)
             ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
             axes.plot([bend.x], [bend.y], color=colour, **ring)
@@ -190,6 +195,8 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
             axes.set_ylim(bottom=0)
         axes.set(xlabel=path, ylabel=label, title=title)
         note = f"circle: from or up to here within {100 * SHARE:.0f} % of the curve's best"
+        if all(map(_flat, drawn)):
+            note = f"{path} changes nothing"
         if left > 0:
             note += f"; {left} flatter curves are not drawn"
         # A label of the figure, so that the layout leaves it room: plain text ran over the name of the path.
@@ -198,13 +205,17 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
     return made
 
 
+def _flat(curve: SweepCurve) -> bool:
+    return max(curve.y) <= 1.001 * min(curve.y)
+
+
 def knee_lines(points: Sequence[dict[str, Any]], path: str, figure: str) -> list[str]:
     """The knee of every curve in a sentence."""
     label, more = FIGURES.get(figure, (figure, True))
     lines = []
     for curve in curves(points, path, figure)[:MOST_CURVES]:
         bend = knee(curve, more)
-        if max(curve.y) <= 1.001 * min(curve.y):
+        if _flat(curve):
             lines.append(f"{curve.label}: {path} changes nothing ({figure_words(label, curve.y[0])})")
             continue
         name = curve.names[curve.x.index(bend.x)]
@@ -235,7 +246,7 @@ class Enough:
     """The ideal point of a sweep and the least fabric that comes within a share of it.
 
     ``ideal`` and ``least`` are values of the fabric's paths as they were written, ``best`` and ``figure`` the figures
-    there; ``part`` is the bandwidth of the least over that of the ideal.
+    there; ``part`` is the bandwidth of the least over that of the ideal. ``flat``: all that was tried gives one figure.
     """
 
     what: str
@@ -244,14 +255,54 @@ class Enough:
     least: dict[str, Any]
     figure: float
     part: float
+    flat: bool = False
+
+
+def unchanged_paths(points: Sequence[dict[str, Any]]) -> list[str]:
+    """The swept paths that change no figure of any row, whatever the others are; paths that go together count alike."""
+    listed = [row for row in flat_rows(points) if not row.get("error")]
+    figures = [name for name in FIGURES if any(name in row for row in listed)]
+    paths = list(dict.fromkeys(name for point in points for name in point["values"]))
+    found = []
+    for path in paths:
+        beside = [n for n in paths if n != path and not follows(points, n, path)]
+        groups: dict[tuple[Any, ...], dict[Any, list[tuple[Any, ...]]]] = {}
+        for row in listed:
+            key = tuple(row.get(name) for name in (*beside, *OWN_NAMES))
+            of_value = groups.setdefault(key, {})
+            of_value.setdefault(row.get(path), []).append(tuple(row.get(name) for name in figures))
+        compared = [list(group.values()) for group in groups.values() if len(group) > 1]
+        if figures and compared and all(_alike(group) for group in compared):
+            found.append(path)
+    return found
+
+
+def _alike(rows: list[list[tuple[Any, ...]]]) -> bool:
+    """Whether all values of a path give the same figures, to nine digits."""
+    first, *others = (np.array(some, dtype=float) for some in rows)  # None: not a number
+    return all(o.shape == first.shape and np.allclose(o, first, rtol=1e-9, atol=0, equal_nan=True) for o in others)
+
+
+def unchanged_lines(points: Sequence[dict[str, Any]], why: Mapping[str, str]) -> list[str]:
+    """A sentence for every path that changes no answer, with the reason where one is known."""
+    lines = []
+    for path in unchanged_paths(points):
+        tried = ", ".join(dict.fromkeys(str(p["values"][path]) for p in points if path in p["values"]))
+        reason = why.get(path, "nothing that was asked depends on it here")
+        lines.append(f"{path} changes no answer (tried: {shorten(tried, 80)}): {reason}.")
+    return lines
 
 
 def enough(points: Sequence[dict[str, Any]], figure: str) -> list[Enough]:
-    """One answer per collective, size and model, and per value of what else is swept; none without a fabric's path."""
+    """One answer per collective, size and model, and per value of what else is swept; none without a fabric's path.
+
+    Nor where no path of the fabric changes anything (`unchanged_paths`).
+    """
+    idle = set(unchanged_paths(points))
     more = FIGURES.get(figure, (figure, True))[1]
     groups: dict[tuple[tuple[str, Any], ...], list[tuple[float, float, dict[str, Any]]]] = {}
     for row in flat_rows(points):
-        paths = [name for name in FABRIC if row.get(name) is not None]
+        paths = [name for name in FABRIC if row.get(name) is not None and name not in idle]
         if row.get("error") or row.get(figure) is None or not paths:
             continue
         own = tuple((n, v) for n, v in row.items() if ("." in n and n not in FABRIC) or n in OWN_NAMES)
@@ -267,7 +318,8 @@ def enough(points: Sequence[dict[str, Any]], figure: str) -> list[Enough]:
         good = [c for c in choices if (c[1] >= SHARE * ideal[1] if more else c[1] <= ideal[1] / SHARE)]
         least = min(good, key=lambda c: (c[0], sign * c[1]))
         most = max(choices, key=lambda c: c[0])
-        answers.append(Enough(_label(own, groups), most[2], ideal[1], least[2], least[1], least[0] / most[0]))
+        flat = math.isclose(min(c[1] for c in choices), max(c[1] for c in choices), rel_tol=1e-9)
+        answers.append(Enough(_label(own, groups), most[2], ideal[1], least[2], least[1], least[0] / most[0], flat))
     return answers
 
 
@@ -290,6 +342,12 @@ def enough_lines(points: Sequence[dict[str, Any]], figure: str) -> list[str]:
     for one in enough(points, figure):
         reached = one.figure / one.best if more else one.best / one.figure
         least, ideal = settings(one.least), settings(one.ideal)
+        if one.flat:
+            paths = " and ".join(name.rsplit(".", 1)[-1] for name in one.least)
+            lines.append(
+                f"For {one.what} {paths} changes nothing: {figure_words(label, one.figure)} in all that was tried."
+            )
+            continue
         if one.part >= 1.0:
             need = f"all of the fabric is needed ({least})"
         else:

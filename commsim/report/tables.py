@@ -78,9 +78,22 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
     lines = [*(f"# {text}".rstrip() for text in heading), "#" + header[1:], "#" + units[1:], *body]
     if rows:
         lines += [f"# Avg bus bandwidth    : {float(np.mean([gb_per_s(row.busbw) for row in rows])):g}", "#"]
-    if note := falls_note(item):
-        lines.append(f"# {note}")
+    for note in (falls_note(item), slowest_note(item)):
+        if note:
+            lines.append(f"# {note}")
     return "\n".join(lines) + "\n"
+
+
+def slowest_note(item: Item) -> str:
+    """Which NIC, way or node is slower than the rest and limits the larger sizes; empty where none does."""
+    rows = [row for row in item.rows if row.slow_place and row.bottleneck == row.busiest_link]
+    if not rows:
+        return ""
+    places = list(dict.fromkeys(row.slow_place for row in rows))
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return (
+        f"slower than the rest, and the limit from {format_bytes(rows[0].size_bytes)} on: {', '.join(places[:3])}{more}"
+    )
 
 
 _FALL = 0.01

@@ -12,7 +12,7 @@ from commsim.chakra.trace import Node
 from commsim.errors import ScenarioError
 from commsim.scenario.chakra_result import TraceItem
 from commsim.scenario.training import accelerator_of
-from commsim.scenario.training_run import comm_times
+from commsim.scenario.training_run import comm_times, faults_note
 from commsim.training.accelerator import accelerator
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_trace(site: WorkSite, spec: TraceSpec, files: TraceFiles) -> tuple[Trace
         run = simulate(program, shared)
     except ScenarioError as error:
         raise site.error(("trace", "path"), str(error)) from None
-    warnings = list(comm.warnings)
+    warnings = [*comm.warnings, *faults_note(topology)]
     if groups.guessed:
         names = ", ".join(sorted(groups.guessed)[:4]) + (", ..." if len(groups.guessed) > 4 else "")
         warnings.append(

@@ -42,6 +42,7 @@ class Row:
     kernel_s: float = 0.0
     level: str = ""
     p99_s: float | None = None  # of repeated runs, whose median is `time_s`
+    slow_place: str = ""  # with library nccl what of the machine is slower than the rest, where that limits
     busiest_link: str = ""  # with library none the link held longest, else what is; and the share of the time
     busiest_share: float | None = None
     fifo_s: float | None = None  # where both views of contention were simulated

@@ -9,10 +9,10 @@ import numpy as np
 
 from commsim.errors import CommsimError
 from commsim.nccl.predict import Options, Prediction, Predictor
-from commsim.nccl.traffic import Call, beside, call_of, flow_of, meetings
+from commsim.nccl.traffic import CallTraffic, beside, call_of, flow_of, meetings
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.scenario.params import nccl_parameters
-from commsim.scenario.predictors import varied
+from commsim.scenario.predictors import survived, varied
 
 if TYPE_CHECKING:
     from commsim.scenario.jobs import JobsSpec
@@ -26,7 +26,7 @@ class _Group:
     """One communicator of a job: its number of ranks, its call, and what NCCL chose for it."""
 
     ranks: int
-    call: Call
+    call: CallTraffic
     alone: Prediction
 
 
@@ -35,7 +35,7 @@ def run_nccl_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
 
     A job on an axis of a mesh has a communicator for each group; its row is that of the group that ends last.
     """
-    topology, warnings = varied(site.setting, site.topology), list[str]()
+    topology, warnings = varied(site.setting, site.topology), survived(site.setting)
     jobs = [_groups(site, work, i, topology, warnings) for i in range(len(work.jobs))]
     flows = [flow_of(topology, f.src, f.dst, f.size, f.rate, f.start) for f in work.background]
     calls = [group.call for groups in jobs for group in groups]

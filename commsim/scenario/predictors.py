@@ -61,6 +61,25 @@ def varied(scenario: Setting, topology: Topology) -> Topology:
     return with_slow_gpus(topology, {rank: s.factor for s in stragglers if s.factor != 1.0 for rank in s.ranks})
 
 
+def survived(scenario: Setting) -> list[str]:
+    """What NCCL makes of faults that set in while a job runs, for the user; a ScenarioError for one that it dies of."""
+    said = []
+    for i, fault in enumerate(scenario.topology.faults or ()):
+        if fault.failed and fault.start:
+            raise scenario.document.error(
+                ("topology", "faults", i, "start"),
+                "found a link that fails while the job runs, which NCCL does not get round: calls hang until the "
+                "transport gives up (InfiniBand: NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT) and the communicator is "
+                "aborted; expected a bandwidth_factor, or failed from the start, which NCCL plans round",
+            )
+        if fault.latency_factor is not None:
+            said.append(
+                f"topology.faults.{i}: latency_factor has no effect on NCCL's times, whose hops are parameters of the "
+                "network and not latencies of links"
+            )
+    return said
+
+
 class NcclRows(RowPredictor):
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> None:
         from commsim.scenario.params import nccl_parameters
@@ -86,6 +105,7 @@ class NcclRows(RowPredictor):
             parameters,
         )
         self._own = own
+        self.model.warnings += [text for text in survived(scenario) if text not in self.model.warnings]
         self._late = max(scenario.late_s.values(), default=0.0)
         self.warnings = self.model.warnings
         self.provenance = self.model.parameters.provenance
@@ -124,7 +144,8 @@ class NcclRows(RowPredictor):
             channels=p.channels,
             bottleneck="late rank" if self._late > 0.5 * time else p.bottleneck,
             level=p.level,
-            busiest_link=f"{p.limit}, {p.place}" if p.place else p.limit,
+            slow_place=p.place,
+            busiest_link=p.limit,
             busiest_share=min(share, 1.0) if p.limit else None,
         )
 

@@ -6,16 +6,17 @@ quickest for each size and the one that comes next.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from commsim.collectives import registry
 from commsim.collectives.schedule import Schedule
-from commsim.collectives.semantics import RING_PASSES
+from commsim.collectives.semantics import DIVIDED, RING_PASSES
+from commsim.collectives.semantics import collective as collective_of
+from commsim.collectives.traffic import row_count
 from commsim.engine.evaluate import BothWays, evaluate, evaluate_program, other_contention
 from commsim.engine.family import Family, ring_family
 from commsim.engine.least import Least, least
@@ -26,12 +27,14 @@ from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import Outcome
 from commsim.engine.usage import Use, kind_name, limiting_link, network_use
 from commsim.engine.variation import RepeatedTimes, Variation, repeated
-from commsim.errors import InfeasibleError, ScheduleError, TopologyError
+from commsim.errors import InfeasibleError, MemoryLimitError, ScheduleError, TopologyError
 from commsim.scenario.rows import RowPredictor
 from commsim.topology.aggregation import SwitchTree
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from commsim.collectives.registry import BuildOptions
     from commsim.engine.evaluate import Contention
     from commsim.engine.family import Totals
@@ -55,11 +58,14 @@ FEW_MESSAGES = 100_000
 MOST_COMPARED = 20_000
 """Up to so many messages, FIFO links and fair sharing are both simulated, and a difference is said."""
 
-_LARGE = 2048
-"""From so many ranks on, the rows are estimated from smaller machines before they are built."""
-
 _MOST_KEPT = 10_000_000
 """Messages whose routes and dependences are kept from one size to the next, all algorithms together: 0.4 GB."""
+
+_ALL_PAIRS = frozenset({"pairwise", "direct", "direct_one_shot", "direct_two_shot"})
+"""Algorithms in which every rank sends to every other."""
+
+_ROUTE_BYTES = 210
+"""Of a pair of ranks while its route is found, beyond what a row takes; measured with a million pairs."""
 
 _RINGS = RING_PASSES | {"all_reduce"}
 _PIPELINED = frozenset(
@@ -87,21 +93,24 @@ def raw_schedule(
     root: int = 0,
     **options: Unpack[BuildOptions],
 ) -> Schedule:
-    """The schedule of an algorithm, pipelined where it gains from it; InfeasibleError if it would not fit in memory.
+    """The schedule of an algorithm, pipelined where it gains from it; MemoryLimitError if it would not fit.
 
     ``chunks`` of the options are a matter of the size unless given.
     """
     wanted = -(-size // (options.get("channels", 1) * PIECE_BYTES)) if algorithm in _PIPELINED else 1
     options.setdefault("chunks", max(1, min(MOST_PIECES, wanted)))
-    build = partial(registry.build, collective, algorithm, **options)
-    if ranks >= _LARGE:
-        ranks_per_node = options.get("ranks_per_node") or 1
-        with suppress(ScheduleError):  # the algorithm need not fit the smaller machines
-            few, more = (ranks // part // ranks_per_node * ranks_per_node for part in (32, 16))
-            small, large = (build(n, size // ranks * n).rows for n in (few, more))
-            rows = int(large * (large / max(small, 1)) ** 4)  # four more doublings of the ranks
-            require_memory(estimate_bytes(rows), rows)
-    return build(ranks, size, root=root)
+    rows = row_count(
+        collective,
+        algorithm,
+        ranks,
+        switches=options.get("switches"),
+        channels=options.get("channels", 1),
+        chunks=options["chunks"],
+        ranks_per_node=options.get("ranks_per_node"),
+    )
+    needed = estimate_bytes(rows) + _ROUTE_BYTES * ranks**2 * (algorithm in _ALL_PAIRS)
+    require_memory(needed, rows, subject=f"{algorithm} {collective} on {ranks:,} ranks, a simulation")
+    return registry.build(collective, algorithm, ranks, size, root, **options)
 
 
 def even_node(topology: Topology, ranks: Int64 | None = None) -> int:
@@ -140,6 +149,7 @@ class RawRows(RowPredictor):
         self._channels = work.channels or 1
         self._per_node = even_node(topology)
         self.use: Use | None = None
+        self._rounded: int | None = None  # the first size that was
         self._kept: dict[tuple[str, int], tuple[Program, Routes]] = {}
         self._tree: SwitchTree | None = None
         self._candidates = [_Candidate(chosen, 0, None)]
@@ -157,9 +167,27 @@ class RawRows(RowPredictor):
             self._tree = SwitchTree(self.topology)
         return self._tree
 
+    @contextmanager
+    def _applied(self, algorithm: str) -> Iterator[None]:
+        """What the topology has not that an algorithm needs is a ScheduleError."""
+        try:
+            yield
+        except TopologyError as reason:
+            raise ScheduleError(f"{algorithm} {self.work.collective} is not applicable, because {reason}") from None
+
+    def whole(self, size: int) -> int:
+        """The size that is timed: where blocks are equal, whole elements for each rank, rounded down as in nccl-tests.
+
+        But one element at least: no block is a part of one.
+        """
+        unit = self.work.item_bytes * self.topology.world_size
+        if not size or not collective_of(self.work.collective).equal_blocks:
+            return size
+        return max(unit, size // unit * unit)
+
     def schedule(self, algorithm: str, size: int, chunks: int = 0) -> Schedule:
-        """The schedule of one algorithm for one size; ScheduleError if the topology has not what it needs."""
-        work, ranks = self.work, self.topology.world_size
+        """The schedule of one algorithm for one `whole` size; ScheduleError where the topology lacks what it needs."""
+        work, ranks, size = self.work, self.topology.world_size, self.whole(size)
         options: BuildOptions = {
             "ranks_per_node": self._per_node,
             "channels": self._channels,
@@ -167,27 +195,34 @@ class RawRows(RowPredictor):
         }
         if chunks:
             options["chunks"] = chunks
-        try:
+        with self._applied(algorithm):
             options["switches"] = self._switches(algorithm)
             return raw_schedule(work.collective, algorithm, size, ranks, root=work.root or 0, **options)
-        except TopologyError as reason:
-            raise ScheduleError(f"{algorithm} {self.work.collective} is not applicable, because {reason}") from None
 
     def _candidate(self, name: str) -> _Candidate | None:
         """What `auto` needs to know of an algorithm; None if it cannot be timed here, which is said once."""
         n, item = self.topology.world_size, self.work.item_bytes
         size = item * n * n << 24  # far more than there are chunks, in whole blocks
         try:
-            whole = self.schedule(name, size, chunks=1)
-            place(whole, self.topology)
-            messages = whole.rows * (MOST_PIECES if name in _PIPELINED else 1)
+            with self._applied(name):
+                rows = row_count(
+                    self.work.collective,
+                    name,
+                    n,
+                    switches=self._switches(name),
+                    channels=self._channels,
+                    ranks_per_node=self._per_node,
+                )
+            messages = rows * (MOST_PIECES if name in _PIPELINED else 1)
             if messages > MOST_MESSAGES:
                 self.warnings.append(f"auto passes over {name}: it sends more than {MOST_MESSAGES:,} messages")
                 return None
+            whole = self.schedule(name, size, chunks=1)
+            place(whole, self.topology)
             if self.family(name, size) is not None:
                 return _Candidate(name, 0, None)
             return _Candidate(name, messages, least(whole, self.topology, item))
-        except ScheduleError as error:
+        except (ScheduleError, MemoryLimitError) as error:
             self.warnings.append(f"auto passes over {name}: {error}")
             return None
 
@@ -267,8 +302,18 @@ class RawRows(RowPredictor):
         both = self._both_ways(best, size)
         assert best.outcome is not None
         link, share = limiting_link(best.outcome, self.topology)
+        whole = self.whole(size)
+        row = self.row(whole, best.seconds)
+        if self.work.collective in DIVIDED:  # of blocks that differ by an element the larger ones
+            row = replace(row, count=-(-whole // (self.work.item_bytes * self.topology.world_size)))
+        if whole != size and self._rounded is None:
+            self._rounded = size
+            self.warnings.append(
+                f"{self.work.collective} has equal blocks of whole {self.work.dtype} for {self.topology.world_size} "
+                f"ranks: {format_bytes(size)} is timed as {whole:,} B, and other sizes likewise"
+            )
         row = replace(
-            self.row(size, best.seconds),
+            row,
             algorithm=best.algorithm,
             channels=self._channels,
             bottleneck=best.bottleneck,

@@ -13,6 +13,7 @@ from commsim.measure.records import Curve
 from commsim.scenario.load import resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.predictors import Cache
 from commsim.scenario.result import Result
+from commsim.scenario.setting import idle_warnings
 from commsim.scenario.work import Progress, Traced, WorkSite
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ class Prepared:
     files: dict[int, Any] = field(default_factory=dict)  # by item, what its `read` returned
     known: Known | None = None  # of `library.measured`
 
-    def site(self, place: int, cache: Cache, progress: Progress | None = None) -> WorkSite:
+    def site(self, place: int, cache: Cache, progress: Progress | None = None, notes: bool = True) -> WorkSite:
         """Where an item of the workload runs."""
-        return WorkSite(self.scenario, self.topology, place, cache, self.measured, self.files.get(place), progress)
+        files = self.files.get(place)
+        return WorkSite(self.scenario, self.topology, place, cache, self.measured, files, progress, notes)
 
 
 def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:
@@ -53,24 +55,27 @@ def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:
     return replace(ready, files=_files(ready, cache))
 
 
-def run(scenario: Scenario | Prepared, progress: Progress | None = None, cache: Cache | None = None) -> Result:
+def run(
+    scenario: Scenario | Prepared, progress: Progress | None = None, cache: Cache | None = None, notes: bool = True
+) -> Result:
     """The answers to the items of a scenario.
 
-    `progress` may wrap the sizes of an item to show how far the run is.
+    `progress` may wrap the sizes of an item to show how far the run is. Without `notes` it is not looked for what takes
+    time and changes no answer: knobs without effect, and NCCL's model beside a schedule.
     """
     cache = cache or Cache()
     ready = scenario if isinstance(scenario, Prepared) else prepare(scenario, cache)
     scenario = ready.scenario
-    warnings = scenario_warnings(scenario)
+    warnings = scenario_warnings(scenario) + (idle_warnings(scenario, ready.topology) if notes else [])
     provenance = {"commsim": commsim.__version__, "source": scenario.source}
     if ready.known is not None:
         provenance["known"] = ready.known.words()
         warnings += ready.known.missed()
     answers = []
     for place, work in enumerate(scenario.workload):
-        answer, notes = work.run(ready.site(place, cache, progress))
+        answer, said = work.run(ready.site(place, cache, progress, notes))
         answers.append(answer)
-        warnings += [note for note in notes if note not in warnings]
+        warnings += [text for text in said if text not in warnings]
     return Result(
         scenario=scenario,
         scenario_hash=scenario_hash(scenario),

@@ -291,6 +291,16 @@ def build_topology(scenario: Setting) -> Topology:
     return topology
 
 
+def idle_warnings(scenario: Setting, topology: Topology) -> list[str]:
+    """The knobs of the network that change nothing on the scenario's topology, each at its place with what to set."""
+    if not scenario.topology.model_fields_set & {"oversubscription", "nodes_per_leaf", "fabric"}:
+        return []
+    from commsim.topology.idle import idle_knobs
+
+    found = idle_knobs(scenario.topology, topology, scenario.base_dir)
+    return [str(scenario.document.fault(("topology", *knob), text, at_key=True)) for knob, text in found.items()]
+
+
 def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:
     """What NCCL found on the machine itself, where the scenario names a file of it; None: it is searched.
 

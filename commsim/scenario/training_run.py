@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from commsim.nccl.plugins import for_groups
+from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import ASSUMED
 from commsim.scenario.params import gloo_parameters, nccl_parameters
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
     from commsim.topology.spec import TopologySpec
+    from commsim.training.communicators import Ranks
 
 
 def run_training(
@@ -97,6 +99,8 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
+    if topology.link_share is not None:
+        comm = _of_slow_groups(scenario, topology, spec, comm)
     offload, tune = offload_of(spec, topology), finetune_of(spec, step)
     plan = StepPlan(
         layers=spec.stage_layers,
@@ -140,6 +144,34 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
     times = nccl_times(topology.ranks_per_node, parts, version, env, latency, own)
     times.warnings += [text] if text else []
     return times
+
+
+def faults_note(topology: Topology) -> list[str]:
+    """What to say where groups are timed by their shape on a machine that has faults."""
+    if topology.link_share is None and topology.node_gdr is None:
+        return []
+    return [
+        "topology.faults have no effect here: collectives are timed by the shape of their groups on a healthy machine; "
+        "a training step, a collective or jobs of the same groups say what a fault costs"
+    ]
+
+
+def _of_slow_groups(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: CommTime) -> CommTime:
+    """The times of groups where some of their nodes have faults, with NCCL; gloo's know none."""
+    from commsim.training.slow_groups import SlowGroups
+
+    if scenario.library.name != "nccl":
+        return comm
+    version = scenario.library.named_version
+    env, _ = for_groups(topology, version or ASSUMED, scenario.library.env)
+    own, _ = nccl_parameters(scenario, topology)
+    options = Options(version=version, env=env, mode="single", algorithm=None)
+    healthy = load_topology(scenario.topology.model_copy(update={"faults": None}), scenario.base_dir)
+
+    def predictor(machine: Topology, ranks: Ranks) -> Predictor:
+        return Predictor(machine, options, own, ranks.tolist())
+
+    return SlowGroups(comm, mesh_of_spec(spec, topology), topology, healthy, predictor)
 
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:

@@ -34,6 +34,7 @@ class WorkSite:
     measured: tuple[Curve, ...] = ()
     files: Any = None  # what the item's `read` returned
     progress: Progress | None = None
+    notes: bool = True  # whether what a reader should know beside the answer is looked for
 
     def fault(self, path: KeyPath, text: str) -> Fault:
         """A fault at a key of the item."""

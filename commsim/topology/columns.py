@@ -57,7 +57,9 @@ class TopologyColumns:
     belongs to. Figures of a node (`gpu`, `ranks_per_node`, ...) are those that all nodes share; where nodes differ,
     TopologyError says so, and `group_of` has the figures of one rank's node. Links that have failed keep their
     number: they are marked in ``link_failed`` (L,), and no route takes them; ``link_share`` (L,) is what is left of the
-    described bandwidth of each link where some are degraded or have failed. ``in_network_reduction``: whether the
+    described bandwidth of each link where some are degraded or have failed, ``node_gdr`` (nodes,) whether the NICs of a
+    node reach its GPUs' memory where some do not though they could; ``at_start`` is the machine as it was when the job
+    began, where faults set in later. ``in_network_reduction``: whether the
     switches of the fabric add (SHARP); ``plugin``: NCCL's network plugin on the machine (`FabricSpec.plugin`).
     """
 
@@ -83,6 +85,8 @@ class TopologyColumns:
     fabric_routes: FabricRoutes | None
     link_failed: Bool | None = None
     link_share: Float64 | None = None
+    node_gdr: Bool | None = None
+    at_start: TopologyColumns | None = None
 
     @property
     def nodes(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from commsim.errors import TopologyError
+from commsim.errors import Fault, TopologyError
 from commsim.topology.check import islands
 from commsim.topology.detour import cut_of
 from commsim.topology.graph import NodeGroup, Topology
@@ -24,16 +24,24 @@ from commsim.topology.spec import FaultSpec
 
 
 def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
-    """The topology with these faults; several faults of one link multiply.
+    """The topology with these faults, and as it was when the job began where some set in later (`at_start`).
 
-    TopologyError names a place that is not there, or the cut when ranks can no longer reach each other.
+    Several faults of one link multiply. TopologyError names a place that is not there, or the cut when ranks can no
+    longer reach each other.
     """
     if not faults:
         return topology
+    first = [fault for fault in faults if fault.start == 0.0]
+    if len(first) < len(faults):
+        now = degraded(topology, [fault.model_copy(update={"start": 0.0}) for fault in faults])
+        return replace(now, at_start=degraded(topology, first))
     links = topology.link_bandwidth.size
     rate, late, failed = np.ones(links), np.ones(links), ~topology.works
+    gdr = np.ones(topology.nodes, bool) if topology.node_gdr is None else topology.node_gdr.copy()
     for i, fault in enumerate(faults):
         at = _links_at(topology, fault, f"{topology.name}: faults.{i}")
+        if fault.no_gdr:
+            gdr[fault.node] = False
         if fault.failed:
             failed[at] = True
         rate[at] *= 1.0 if fault.bandwidth_factor is None else fault.bandwidth_factor
@@ -45,6 +53,7 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
         link_latency=topology.link_latency * late,
         link_failed=failed,
         link_share=before * rate,
+        node_gdr=None if gdr.all() else gdr,
     )
     if not failed.any():
         return replace(out, link_failed=None)
@@ -73,6 +82,25 @@ def with_slow_gpus(topology: Topology, factors: Mapping[int, float]) -> Topology
 
 
 # -- places ---------------------------------
+
+
+_MOST_TOLD = 24
+"""Absent places that are named at once: a screen of them, as each takes a search through all names."""
+
+
+def check_places(topology: Topology, faults: Sequence[FaultSpec]) -> None:
+    """A TopologyError that names every place of a fault that is not there, up to `_MOST_TOLD` of them."""
+    absent: list[Fault] = []
+    for i, fault in enumerate(faults):
+        try:
+            _links_at(topology, fault, f"faults.{i}")
+        except TopologyError as error:
+            path, _, message = str(error).partition(": ")
+            absent.append(Fault(topology.name, 0, 0, path, message))
+        if len(absent) == _MOST_TOLD:
+            break
+    if absent:
+        raise TopologyError(absent)
 
 
 def _links_at(t: Topology, fault: FaultSpec, where: str) -> Int64:

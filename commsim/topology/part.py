@@ -70,6 +70,8 @@ def alike(topology: Topology, node: int, gpus: Sequence[int], nodes: int) -> Top
         fabric_routes=routes,
         link_failed=lost if lost.any() else None,
         link_share=None,
+        at_start=None,
+        node_gdr=None if t.node_gdr is None else np.full(nodes, t.node_gdr[node]),
     )
 
 
@@ -90,19 +92,21 @@ def _with_gpus(group: NodeGroup, gpus: Sequence[int]) -> NodeGroup:
 
 def states(topology: Topology) -> Int64:
     """A number for the state of each node, (nodes,): equal where nodes are of one group, with the same rates and
-    failures inside, and the same NICs that can be used."""
+    failures inside, and the same NICs that can be used in the same way."""
     t, out = topology, topology.node_group.astype(np.int64)
     if t.nodes == 1:
         return out
+    gdr = np.ones(t.nodes, bool) if t.node_gdr is None else t.node_gdr
     usable, next_state = t.usable_nics, len(t.groups)
     for i in range(len(t.groups)):
         members = np.flatnonzero(t.node_group == i)
         links = t.node_first_link[members][:, None] + np.arange(t.groups[i].links)[None, :]
         rates = np.where(t.works[links], t.link_bandwidth[links], 0.0)
         unlike = (rates != rates[0]).any(axis=1) | (usable[members] != usable[members[0]]).any(axis=1)
+        unlike |= gdr[members] != gdr[members[0]]
         seen: dict[bytes, int] = {}
         for k in np.flatnonzero(unlike).tolist():
-            key = rates[k].tobytes() + usable[members[k]].tobytes()
+            key = rates[k].tobytes() + usable[members[k]].tobytes() + gdr[members[k]].tobytes()
             out[members[k]] = seen.setdefault(key, next_state + len(seen))
         next_state += len(seen)
     return out

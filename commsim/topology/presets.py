@@ -79,8 +79,9 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
     faults = [*((file and file.faults) or ()), *(spec.faults or ())]
     if not faults:
         return topology
-    from commsim.topology.faults import degraded
+    from commsim.topology.faults import check_places, degraded
 
+    check_places(topology, faults)
     return degraded(topology, faults)
 
 

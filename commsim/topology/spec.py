@@ -279,15 +279,29 @@ class FaultSpec(_Block):
         "multiplies the latency"
     )
     failed: Flag = Field(default=False, description="the links are gone")
+    no_gdr: Flag = Field(
+        default=False, description="of a node: its cards do not reach the memory of its GPUs (no GPUDirect RDMA)"
+    )
+    start: Seconds = Field(
+        default=0.0,
+        description=(
+            "when it sets in, after the job has begun: what a library chooses at its start is that of the machine "
+            "without it, times are those with it"
+        ),
+    )
 
     @model_validator(mode="after")
     def _one_place_one_fault(self) -> FaultSpec:
         places = [n for n in ("link", "nic", "node", "switch") if getattr(self, n) is not None]
         if len(places) != 1:
             raise ValueError(f"a fault is at one link, nic, node or switch; found {' and '.join(places) or 'none'}")
+        if self.no_gdr and self.node is None:
+            raise ValueError(f"found no_gdr at a {places[0]}, expected it at a node")
         wrong = self.bandwidth_factor is not None or self.latency_factor is not None
-        if self.failed == wrong:
-            raise ValueError("expected failed: true, or bandwidth_factor (0 to 1) or latency_factor (1 or more)")
+        if self.failed + wrong + self.no_gdr != 1:
+            raise ValueError(
+                "expected failed: true, no_gdr: true, or bandwidth_factor (0 to 1) or latency_factor (1 or more)"
+            )
         return self
 
 

@@ -9,7 +9,7 @@ import pytest
 from commsim.collectives import registry, traffic_forms
 from commsim.collectives.grid import usual_node
 from commsim.collectives.registry import build, names
-from commsim.collectives.traffic import FORMS, page, traffic, units
+from commsim.collectives.traffic import FORMS, page, row_count, traffic, units
 from commsim.errors import ScheduleError
 
 
@@ -99,3 +99,15 @@ def test_a_size_that_cannot_be_cut_is_refused() -> None:
 def test_the_page_of_the_documentation_is_the_table_as_it_is(checkout: Path) -> None:
     shown = (checkout / "docs" / "reference" / "traffic.md").read_text(encoding="utf-8")
     assert shown == page(), "write it anew: make reference"
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), names())
+def test_rows_are_counted_without_building_them(collective: str, algorithm: str) -> None:
+    rooted = "root" in registry.entry(collective, algorithm).takes
+    for n in (1, 2, 3, 5, 8, 12):
+        for node in node_sizes(collective, algorithm, n):
+            for channels, chunks in ((1, 1), (2, 3)):
+                cut = registry.Cut(channels=channels, chunks=chunks, ranks_per_node=node)
+                nbytes = 24 * units(collective, algorithm, n, ranks_per_node=node).parts
+                s = build(collective, algorithm, n, nbytes, n - 1 if rooted else 0, **cut)
+                assert row_count(collective, algorithm, n, **cut) == s.rows, (n, node, channels, chunks)

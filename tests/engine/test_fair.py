@@ -160,7 +160,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         simulate_fair(free).critical_path()
     empty: Any = simulate_fair(program([], [], bandwidth=[1], latency=[0]))
     assert empty.makespan_s == 0.0
-    monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 20)
+    monkeypatch.setattr("commsim.memory.machine_bytes", lambda: 20)
     with pytest.raises(InfeasibleError, match="chunk moves needs about"):
         simulate_fair(free)
 

@@ -96,7 +96,7 @@ def test_more_ranks_than_the_topology_has() -> None:
 
 
 def test_building_beyond_the_memory_of_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 4096)
+    monkeypatch.setattr("commsim.memory.machine_bytes", lambda: 4096)
     with pytest.raises(InfeasibleError, match="112 chunk moves needs about"):
         build_program(ring_all_reduce(8, 800), load_preset("hgx-h100"))
 
@@ -106,7 +106,7 @@ def test_half_of_the_memory_is_taken_to_the_last_row(
     derived: bool, per_row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row takes 265 bytes where its dependences are sorted out, 75 where they are known, and 76 in the run."""
-    monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 2 * 1000 * per_row)
+    monkeypatch.setattr("commsim.memory.machine_bytes", lambda: 2 * 1000 * per_row)
     require_memory(estimate_bytes(1000, derived=derived), 1000)
     with pytest.raises(InfeasibleError, match="1,000 moves would fit"):
         require_memory(estimate_bytes(1001, derived=derived), 1001)

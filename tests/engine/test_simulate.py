@@ -14,11 +14,12 @@ from programs import on_switch, program, random_programs
 
 from commsim.collectives.ring import ring_all_reduce
 from commsim.engine.critical import Record, StretchKind
-from commsim.engine.memory import estimate_bytes, machine_bytes
+from commsim.engine.memory import estimate_bytes
 from commsim.engine.merging import Routes
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.errors import InfeasibleError, ScheduleError
+from commsim.memory import machine_bytes
 
 
 def test_a_run_that_is_not_recorded_keeps_nothing() -> None:
@@ -172,7 +173,7 @@ def test_a_cycle_is_named(edges: list[tuple[int, int]], named: str) -> None:
 def test_a_run_beyond_the_memory_limit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (machine_bytes() or 2**30) > estimate_bytes(1000)
     p = program([1] * 100, [[0]] * 100, bandwidth=[1], latency=[0])
-    monkeypatch.setattr("commsim.engine.memory.machine_bytes", lambda: 2000)
+    monkeypatch.setattr("commsim.memory.machine_bytes", lambda: 2000)
     with pytest.raises(InfeasibleError, match=r"100 chunk moves needs about .* KiB, the limit is 1000 B"):
         simulate(p)
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from commsim import memory
 from commsim.bounds import lower_bound_s
 from commsim.cli import app
-from commsim.engine import memory
 from commsim.engine.simulate import simulate
 from commsim.errors import CommsimError, InfeasibleError
 from commsim.gloo.lower import BYTES_PER_OP, SOCKET_BYTES, links_of, lower, ops_of_call, torch_copies

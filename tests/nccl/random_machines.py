@@ -145,8 +145,8 @@ def main() -> None:
         for text in faults_of(case):
             seen["wrong"] += 1
             faults = [f.model_dump(exclude_none=True, exclude_defaults=True) for f in case.faults]
-            call = f"{case.collective} of {case.nbytes}, {case.options.version}"
-            sys.stdout.write(f"seed {seed}: {text}\n  {call}, {case.spec}, {faults}\n")
+            what = f"{case.collective} of {case.nbytes}, {case.options.version}, {case.spec}, {faults}"
+            sys.stdout.write(f"seed {seed}: {text}\n  {what}\n")
     sys.stdout.write(", ".join(f"{name}: {n}" for name, n in seen.items()) + "\n")
 
 

@@ -16,7 +16,7 @@ from commsim.nccl.machine import nic_efficiency
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.streams import stream_ways
-from commsim.nccl.traffic import Call, beside, call_of, flow_of, meetings
+from commsim.nccl.traffic import CallTraffic, beside, call_of, flow_of, meetings
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LinkKind
 
@@ -38,7 +38,7 @@ class Flow:
 class Job:
     """A call of a communicator, and its streams between nodes."""
 
-    call: Call
+    call: CallTraffic
     flows: list[Flow]
 
 
@@ -243,11 +243,11 @@ def test_so_does_every_other_collective(collective: str) -> None:
         assert into == pytest.approx([63 / 64 * GIB * wire] * 8)
 
 
-def by_node(topology: Topology, call: Call, ports: Any) -> list[float]:
+def by_node(topology: Topology, call: CallTraffic, ports: Any) -> list[float]:
     return [float(call.nbytes[ports[node]].sum()) for node in range(topology.nodes)]
 
 
-def assert_conserved(topology: Topology, call: Call) -> None:
+def assert_conserved(topology: Topology, call: CallTraffic) -> None:
     """As much leaves the nodes as enters them, and leaves the leaves upward as comes down again."""
     out, into = (by_node(topology, call, ports) for ports in (topology.fabric.port_up, topology.fabric.port_down))
     assert sum(out) == pytest.approx(sum(into))

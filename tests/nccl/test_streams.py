@@ -27,7 +27,8 @@ def shares(topology: Topology, graph: Graph | None = None, *, trees: bool = Fals
     here = np.arange(topology.nodes)
     graph = graph or ring()
     comm = communicator(topology)
-    between = streams(comm, [graph] * len(comm.kinds), here, np.roll(here, -1), trees=trees)
+    meeting = np.ones(topology.nodes, np.int64) if trees else None
+    between = streams(comm, [graph] * len(comm.kinds), here, np.roll(here, -1), meeting)
     share, link = between.of(graph.channels)
     return share, [topology.link_name(int(i)) for i in link]
 

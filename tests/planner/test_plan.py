@@ -324,3 +324,17 @@ def test_known_numbers_out_of_reach_are_told_at_their_place_in_the_plan(file: Pa
     ]
     with pytest.raises(ScenarioError, match="found library gloo, expected nccl"):
         read_plan(file, ["plan.clusters.1.library=gloo"])
+
+
+def test_a_knob_that_a_cluster_does_not_feel_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        "name: P\nplan:\n  model: llama-3-8b\n  global_batch_size: 64\n  clusters:\n"
+        "    - {topology: {preset: hgx-h100-ndr400, nodes: 4, oversubscription: 4}}\n"
+        "    - {name: b, topology: {preset: hgx-h100-ndr400, nodes: 4, oversubscription: 4, nodes_per_leaf: 2}}\n"
+    )
+    said = CliRunner().invoke(app, ["plan", str(file), "--no-files", "--no-simulate"], catch_exceptions=False).stderr
+    (line,) = said.splitlines()
+    assert line.startswith(
+        f"warning: {file}:6:54 topology.oversubscription: has no effect: all 4 nodes hang on one leaf"
+    )

@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import commsim as cs
+from commsim.cli import app as cli
 from commsim.planner.sweep import read_sweep
-from commsim.report.sweep_plot import curves, enough, enough_lines, follows, numeric_paths
+from commsim.report.sweep_plot import (
+    curves,
+    enough,
+    enough_lines,
+    follows,
+    numeric_paths,
+    unchanged_lines,
+    unchanged_paths,
+)
 from commsim.units import parse_bandwidth
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "scenarios" / "sweep").glob("*.yaml"))
@@ -108,3 +118,56 @@ def test_many_answers_are_told_by_their_first_and_their_number() -> None:
     lines = Swept("", tuple(points), "").answer
     assert len(lines) < 30
     assert any("more such answers" in line for line in lines)
+
+
+def test_a_path_that_changes_no_answer_is_no_answer() -> None:
+    points = _points([({"topology.nodes": n, OVER: over}, 10.0 / n) for n in (2, 4) for over in (1, 2, 4)])
+    assert unchanged_paths(points) == [OVER]
+    assert enough(points, "busbw_GBps") == []
+    assert unchanged_lines(points, {OVER: "one leaf; set it"}) == [
+        f"{OVER} changes no answer (tried: 1, 2, 4): one leaf; set it."
+    ]
+    assert unchanged_lines(points, {})[0].endswith("nothing that was asked depends on it here.")
+
+
+def test_a_path_that_changes_one_answer_is_not_called_idle() -> None:
+    of_two, of_four = [(1, 5.0), (2, 5.0)], [(1, 2.5), (2, 1.25)]
+    points = _points([({"topology.nodes": n, OVER: o}, y) for n, some in ((2, of_two), (4, of_four)) for o, y in some])
+    assert unchanged_paths(points) == []
+    flat, felt = enough_lines(points, "busbw_GBps")
+    assert flat.startswith("For nodes 2, all_reduce, 1 GiB oversubscription changes nothing: bus bandwidth 5 GB/s in")
+    assert "all of the fabric is needed" in felt
+    for point in points:
+        point["rows"][0]["time_us"] = 7.0
+    assert unchanged_paths(points) == [], "its bandwidth changed"
+
+
+def test_what_cannot_be_compared_is_not_called_idle() -> None:
+    assert unchanged_paths(_points([({OVER: 1}, 1.0)])) == []
+    sizes = _points([({"workload.0.sizes": size}, 5.0) for size in ("1 GiB", "2 GiB")])
+    sizes[1]["rows"][0]["size_bytes"] *= 2
+    assert unchanged_paths(sizes) == []
+
+
+_SWEEP = """
+name: S
+topology: {preset: hgx-h100-ndr400, nodes: 4}
+library: none
+workload: [{collective: all_reduce, algorithm: hierarchical, sizes: 1 MiB}]
+sweep: {topology.oversubscription: [1, 4]}
+"""
+
+
+def test_a_sweep_ends_with_why_its_path_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(_SWEEP)
+    said = (
+        "topology.oversubscription changes no answer (tried: 1, 4): all 4 nodes hang on one leaf of each rail "
+        "(nodes_per_leaf: 32); set nodes_per_leaf below 4 to see it."
+    )
+    assert cs.sweep(file).answer == (said,)
+    ended = CliRunner().invoke(cli, ["sweep", str(file), "-o", str(tmp_path / "out"), "-j", "1", "--html"])
+    assert f"# {said}" in ended.stdout.splitlines()
+    assert "enough" not in ended.stdout
+    assert "changes no answer" in (tmp_path / "out" / "report.html").read_text()
+    assert cs.sweep(file, "topology.nodes_per_leaf=1").answer[0].startswith("For 95 % of the ideal")

@@ -122,7 +122,7 @@ REFUSED = {
     "workload.0.background.0.size=1 MiB": "found both of size and rate, expected one",
     "workload.0.background.0.rate=0 GB/s": "found '0 GB/s', expected a bandwidth above zero",
     "workload.0.background.0.rate=60 GB/s": "expected at most what the narrowest link of the way carries",
-    "library=nccl": "workload.0.jobs: found jobs with library nccl",
+    "library=nccl": "workload.0.jobs.0.algorithm: found hierarchical, expected one of tree, ring",
     "engine=wavefront": "engine: found engine wavefront with jobs, expected auto or event",
 }
 
@@ -147,7 +147,7 @@ NOISE_REFUSED = {
     "variation.stragglers=[{ranks: 1}]": "found neither factor nor delay",
     "variation.stragglers=[{ranks: 1, factor: 2}, {ranks: 0 .. 3, delay: 1 us}]": "found rank 1 again (first at",
     "variation={}": "variation: found neither jitter nor stragglers",
-    "library=nccl": "variation: found variation with library nccl",
+    "library=nccl": "variation.jitter: found jitter with library nccl, expected it only with library none",
     "engine=closed_form": "engine: found engine closed_form with variation, expected auto or event",
 }
 

@@ -83,6 +83,7 @@ def test_nccl_goes_at_the_pace_of_the_weaker_nodes(tmp_path: Path) -> None:
     for few, many in (("{preset: hgx-a100-4-hdr200, nodes: 5}", "{preset: hgx-h100-ndr400, nodes: 5}"),):
         weak, strong = (run(_load(tmp_path, alone, "library=nccl", f"topology={t}")).items[0].rows for t in (few, many))
         for slow, both, quick in zip(weak, mixed, strong, strict=True):
+            assert both.lower_bound_s is not None
             assert both.time_s > max(both.lower_bound_s, quick.time_s)
             assert both.time_s == pytest.approx(slow.time_s, rel=1)
 
@@ -126,4 +127,4 @@ def test_nccl_names_the_slow_card(tmp_path: Path) -> None:
     text = _FAULTY.replace("FAULTS", _SLOW).replace("algorithm: hierarchical, ", "").replace("none", "nccl")
     healthy, slow = (run(_load(tmp_path, text.replace(_SLOW, faults))).items[0].rows[-1] for faults in (_NONE, _SLOW))
     assert slow.time_s > 1.5 * healthy.time_s
-    assert slow.busiest_link == "NIC, node0.nic3 -> leaf0.rail3"
+    assert (slow.busiest_link, slow.slow_place) == ("NIC", "node0.nic3 -> leaf0.rail3")

@@ -144,7 +144,7 @@ def test_rails_that_nothing_joins_can_be_cut() -> None:
         (failed(link=["leaf0.rail0", "spin1"]), "spin1 is neither a device nor a switch; did you mean spine1"),
         (failed(link=["leaf0.rail0", "leaf1.rail0"]), "are not linked; leaf0.rail0 is linked to node0.nic0"),
         (failed(switch="node0.nvswitch"), "is no switch of the fabric"),
-        ({"nic": [0, 1]}, "expected failed: true, or bandwidth_factor"),
+        ({"nic": [0, 1]}, "expected failed: true, no_gdr: true, or bandwidth_factor"),
         ({"failed": True}, "found none"),
         (failed(nic=[0, 1], node=0), "found nic and node"),
         ({"nic": [0, 1], "bandwidth_factor": 2.0}, "bandwidth_factor"),
@@ -188,3 +188,23 @@ def test_either_all_pairs_are_routed_round_the_faults_or_the_cut_is_named(
         return assert_sound(out)
     assert re.search(r"the cut is made of failed links: \w|of a node are not connected", message)
     return None
+
+
+def test_all_absent_places_are_told_at_once() -> None:
+    faults = [
+        failed(link=["leaf9.rail0", "spine0"]),
+        failed(nic=[1, 0]),
+        failed(nic=[9, 0]),
+        failed(switch="spine9"),
+        {"node": 7, "bandwidth_factor": 0.5},
+    ]
+    with pytest.raises(TopologyError) as told:
+        small(4, **TREE, faults=faults)
+    assert [fault.path for fault in told.value.faults] == [
+        "faults.0.link", "faults.2.nic.0", "faults.3.switch", "faults.4.node",
+    ]  # fmt: skip
+    assert all("is n" in fault.message for fault in told.value.faults)
+    assert str(told.value).count("\n") == 3
+    with pytest.raises(TopologyError) as cut:
+        small(4, **TREE, faults=[failed(switch=f"spine{i}") for i in range(9, 99)])
+    assert len(cut.value.faults) == 24

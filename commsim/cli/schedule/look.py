@@ -11,6 +11,9 @@ from commsim.cli.options import Json, spread
 from commsim.cli.say import print_json
 from commsim.cli.schedule.source import Kind, ScheduleOptions, Source, schedule_of
 
+_SHOWN_BYTES, _DRAWN_BYTES = 1100, 4500
+"""Of a row in a table of all steps, and in a picture; measured with 180,000 and 8,000 rows."""
+
 
 def list_command(collective: Kind = None, json_output: Json = False) -> None:
     """List the algorithms of each collective with the options they take."""
@@ -54,7 +57,7 @@ def show(
 
     from commsim.report.schedule_tables import step_table
 
-    schedule = schedule_of(source, options)
+    schedule = schedule_of(source, options, _SHOWN_BYTES if full else 0)
     width = shutil.get_terminal_size((160, 24)).columns
     limits: dict[str, Any] = {"ranks": None, "steps": None} if full else {}
     typer.echo(step_table(schedule, width=max(width, 60), **limits), nl=False)
@@ -71,7 +74,7 @@ def draw(
     from commsim.report.schedule_plot import plot_schedule
 
     form_of(out)
-    write_picture(out, plot_schedule(schedule_of(source, options)))
+    write_picture(out, plot_schedule(schedule_of(source, options, _DRAWN_BYTES)))
     typer.echo(f"wrote {out}", err=True)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commsim.cli.options import Json
+from commsim.cli.options import Json, Memory
 from commsim.cli.say import print_json, terminal_bar
 from commsim.cli.schedule.source import (
     Channels,
@@ -37,16 +37,18 @@ def check_command(
     channels: Channels = None,
     chunks: Chunks = None,
     ranks_per_node: Node = None,
+    memory: Memory = None,
     json_output: Json = False,
 ) -> None:
     """Prove schedules by replay on symbols, or name step, rank and chunk of a fault (exit status 1)."""
+    del memory
     if every == (source is not None):
         raise ScheduleError("found neither or both of a schedule and --all, expected one of them")
     single = source is not None and (is_file(source) or (_one_number(ranks) and (roots is None or _one_number(roots))))
     if source is not None and single:
         number, root = (None if text is None else int(text) for text in (ranks, roots))
         options = ScheduleOptions(collective, number, nbytes, root, channels, chunks, ranks_per_node)
-        _check_one(schedule_of(source, options), json_output)
+        _check_one(schedule_of(source, options, proof=True), json_output)
         return
     if nbytes is not None:
         raise ScheduleError("--nbytes is for one schedule; a proof over many holds for every size")

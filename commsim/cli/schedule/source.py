@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.options import Memory
 from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -39,20 +40,24 @@ class ScheduleOptions:
     channels: Channels = None
     chunks: Chunks = None
     ranks_per_node: Node = None
+    memory: Memory = None
 
 
 def is_file(source: str) -> bool:
     return Path(source).suffix.lower() in {".xml", ".json"} or "/" in source or "\\" in source
 
 
-def schedule_of(source: str, options: ScheduleOptions) -> Schedule:
-    """The schedule of a file or of a named algorithm."""
+def schedule_of(source: str, options: ScheduleOptions, more_bytes: int = 0, *, proof: bool = False) -> Schedule:
+    """The schedule of a file or of a named algorithm; one that is too large is refused before it is built.
+
+    ``more_bytes``: what the command takes for each row of it; ``proof``: whether it is to be proven.
+    """
     from commsim.units import parse_bytes
 
     size = None if options.nbytes is None else parse_bytes(options.nbytes)
     if not is_file(source):
-        return _build(source, options, size)
-    given = [name for name, value in vars(options).items() if value is not None and name != "nbytes"]
+        return _build(source, options, size, more_bytes, proof)
+    given = [name for name, value in vars(options).items() if value is not None and name not in ("nbytes", "memory")]
     if given:
         raise ScheduleError(f"{source}: --{given[0].replace('_', '-')} is for algorithms by name, the file says it all")
     if Path(source).suffix.lower() == ".json":
@@ -66,14 +71,17 @@ def schedule_of(source: str, options: ScheduleOptions) -> Schedule:
     return load_msccl(Path(source), size)
 
 
-def _build(name: str, options: ScheduleOptions, size: int | None) -> Schedule:
+def _build(name: str, options: ScheduleOptions, size: int | None, more_bytes: int, proof: bool) -> Schedule:
     from commsim.collectives.registry import Cut, build
+    from commsim.collectives.traffic import require_rows
 
     collective = options.collective or only_collective(name)
     ranks = _DEFAULT_RANKS if options.ranks is None else options.ranks
     channels = 1 if options.channels is None else options.channels
     chunks = 1 if options.chunks is None else options.chunks
     cut = Cut(channels=channels, chunks=chunks, ranks_per_node=options.ranks_per_node)
+
+    require_rows(collective, name, ranks, more_bytes=more_bytes, proof=proof, **cut)
 
     def made(nbytes: int) -> Schedule:
         return build(collective, name, ranks, nbytes, options.root or 0, **cut)

@@ -80,7 +80,8 @@ class CollectiveWork(CollectiveSpec, WorkItem):
         curves = tuple(c for c in site.measured if c.collective == self.collective)
         sizes = self.sizes if self.sizes is not None else _sizes_of(curves)
         shown = site.progress(sizes, f"{setting.name}: {self.collective}") if site.progress else sizes
-        rows = tuple(predictor(size) for size in shown)
+        # Sizes that a library rounds to one are one row.
+        rows = tuple({row.size_bytes: row for row in map(predictor, shown)}.values())
         item = Item(
             name=setting.name,
             collective=self.collective,
@@ -94,6 +95,10 @@ class CollectiveWork(CollectiveSpec, WorkItem):
             use=predictor.use,
             use_bytes=max(sizes, default=0),
         )
+        if setting.library.name == "none" and site.notes and rows:
+            from commsim.scenario.ideal import ideal_note
+
+            predictor.warnings.append(ideal_note(site, self, rows[-1]))
         return item, predictor.warnings
 
     def _at_measured(self, site: WorkSite, curve: Curve, predictor: RowPredictor, rows: tuple[Row, ...]) -> Curve:
