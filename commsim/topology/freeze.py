@@ -165,11 +165,13 @@ def _node_links(graph: NodeGraph, start: Int64) -> LinkColumns:
     """The links of the copies of a node graph whose first vertices are `start`."""
     places, edges = graph.places(), list(graph.edges())
     wires = np.array([(w.bandwidth, w.latency, w.kind) for *_, w in edges]).reshape(-1, 3)
-    ends = ([places[edge[side]] for edge in edges] for side in (0, 1))
-    one = LinkColumns.both_ways(*ends, wires[:, 0], wires[:, 1], LinkKind.NVLINK)
+    tails, heads = [places[u] for u, _, _ in edges], [places[v] for _, v, _ in edges]
+    one = LinkColumns.both_ways(tails, heads, wires[:, 0], wires[:, 1], LinkKind.NVLINK)
     kind, first = np.repeat(wires[:, 2], 2).astype(np.uint8), start.astype(np.int32)[:, None]
-    alike = (np.tile(column, start.size) for column in (one.bandwidth, one.latency, kind))
-    return LinkColumns((first + one.src).ravel(), (first + one.dst).ravel(), *alike)
+    bandwidth, latency = np.tile(one.bandwidth, start.size), np.tile(one.latency, start.size)
+    return LinkColumns(
+        (first + one.src).ravel(), (first + one.dst).ravel(), bandwidth, latency, np.tile(kind, start.size)
+    )
 
 
 def _nvlink_of(node: NodeGraph, gpus: list[str]) -> tuple[int, float]:
