@@ -140,7 +140,8 @@ class Ways:
             shared &= (comm.topology.fabric.leaf[src] != comm.topology.fabric.leaf[dst]).any(axis=1)
         if self.count < 2 or not shared.any():
             return Edges(src, dst, None)
-        between = streams(comm, graphs, src[shared], dst[shared], trees=trees)
+        degree = np.bincount(src, minlength=self.count) if trees else None
+        between = streams(comm, graphs, src[shared], dst[shared], degree)
         if shared.all():
             return Edges(src, dst, between)
         share = np.ones((src.size, between.share.shape[1]))
@@ -255,6 +256,20 @@ def fabric_entry(comm: Communicator, machine: Machine) -> tuple[tuple[str, float
     way = t.route(*(int(t.node_first_rank[node]) for node in comm.nodes[:2]))
     fabric = way[t.link_kind[way] == LinkKind.FABRIC]
     return ((FABRIC, float(t.link_bandwidth[fabric].min()), machine.nics),) if fabric.size else ()
+
+
+def under_a_leaf(comm: Communicator) -> tuple[int, float]:
+    """Nodes of the communicator under the leaf that most must pass, and how many times its uplinks are too few for them.
+
+    Of N nodes k under one leaf exchange k (N - k) parts with the others. Those that do not take part leave them their
+    share of the uplinks.
+    """
+    t = comm.topology
+    if comm.whole or t.nodes == 1:
+        return t.nodes_per_leaf, t.oversubscription
+    under = np.bincount(t.fabric.leaf[comm.nodes, 0])
+    most = int(under[(under * (comm.nodes.size - under)).argmax()])
+    return most, t.oversubscription * most / t.nodes_per_leaf
 
 
 def narrower(a: Machine, b: Machine) -> Machine:

@@ -82,18 +82,26 @@ def stream_ways(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: In
     return StreamWays(edge, weight, links, index.reshape(src.size, channels), own)
 
 
-def streams(comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64, *, trees: bool = False) -> Streams:
+def streams(
+    comm: Communicator, graphs: Sequence[Graph], src: Int64, dst: Int64, degree: Int64 | None = None
+) -> Streams:
     """The streams of edges, as `stream_ways` has them, all flowing at once.
 
-    Of `trees`, whose edges meet at NICs, the share is what the fabric leaves of the NICs, whatever these carry.
+    Of trees, whose edges meet at NICs, the share is what the fabric leaves of the NICs, whatever these carry: `degree`
+    (nodes,) says how many edges of the trees leave, and enter, each node, those included that are not asked for.
     """
     t, ways = comm.topology, stream_ways(comm, graphs, src, dst)
     used, at, own = ways.links >= 0, np.asarray(np.maximum(ways.links, 0), np.int64), ways.own
     load = ways.load(ways.weight, t.link_bandwidth.size)
     # A link gives each stream less by what it carries over what the stream's own NIC carries.
     nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes[src[ways.edge]]]]
-    if trees:
-        own = np.maximum(load[at[:, 0]], load[at[:, -1]])
+    if degree is not None:
+        own = np.maximum(
+            *(
+                load[port] * (degree[end] / np.bincount(end)[end])[ways.edge]
+                for end, port in ((src, at[:, 0]), (dst, at[:, -1]))
+            )
+        )
         used[:, [0, -1]] = False
     share = np.where(used, t.link_bandwidth[at] / np.maximum(load[at], own[:, None]) * (own / nominal)[:, None], np.inf)
     fabric = used & (t.link_kind[at] == LinkKind.FABRIC)
