@@ -259,7 +259,7 @@ def fabric_entry(comm: Communicator, machine: Machine) -> tuple[tuple[str, float
 
 
 def under_a_leaf(comm: Communicator) -> tuple[int, float]:
-    """Nodes of the communicator under the leaf that most must pass, and how many times its uplinks are too few for them.
+    """Nodes of the communicator under the leaf that most must pass, and how many times its uplinks are too few.
 
     Of N nodes k under one leaf exchange k (N - k) parts with the others. Those that do not take part leave them their
     share of the uplinks.

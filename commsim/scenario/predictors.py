@@ -47,7 +47,7 @@ class Cache:
         parameters: Parameters | None = None,
         ranks: tuple[int, ...] | None = None,
     ) -> Predictor:
-        """The NCCL model of a topology, options, parameters and ranks; of one topology object, if it comes from here."""
+        """The NCCL model of a topology and what else is given; of one topology object, if it comes from here."""
         of = {**vars(options), "env": tuple(sorted(options.env.items())), "parameters": parameters, "ranks": ranks}
         return self._kept(
             self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters, ranks)
@@ -80,7 +80,7 @@ class NcclRows(RowPredictor):
         topology = varied(scenario, topology)
         switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
         where = placed(scenario, topology)
-        super().__init__(work, topology, in_network=switches, ranks=where and where.ranks)
+        super().__init__(work, topology, in_network=switches, ranks=None if where is None else where.ranks)
         library = scenario.library
         parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(

@@ -43,7 +43,7 @@ class Scenario(Setting):
         library, engine, works = self.library.name, self.engine, self.workload
         varies, other_engine = self.variation is not None, engine not in ("auto", "event")
         by_events = "variation" if varies else next((work.noun for work in works if work.by_events), "")
-        placing = f"found a placement {{}}, expected it only of collectives with library nccl"
+        placing = "found a placement {}, expected it only of collectives with library nccl"
         unplaced = next((f"beside {work.noun}" for work in works if work.kind != "items"), "")
         graph_of_all = "found a placement beside a file of NCCL's graphs, expected one of them"
         only_raw = f"with library {library}, expected it only with library none"

@@ -272,9 +272,14 @@ class Setting(Strict):
         """The file of NCCL's graphs: beside the scenario, or where the program runs if an override names it."""
         return self._file(("library", "graph"), self.library.graph)
 
+    def refuse_placement(self) -> None:
+        """A ScenarioError where ranks are placed, for what is about all ranks of a machine."""
+        if self.placement is not None:
+            raise self.document.error(("placement",), "found a placement, expected none here: all ranks take part")
+
     def free_path(self) -> Path | None:
         """The file of free nodes: beside the scenario, or where the program runs if an override names it."""
-        return self._file(("placement", "free"), self.placement and self.placement.free)
+        return self._file(("placement", "free"), None if self.placement is None else self.placement.free)
 
     def _file(self, key: KeyPath, name: str | None) -> Path | None:
         if name is None:
