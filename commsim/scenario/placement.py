@@ -73,7 +73,7 @@ class PlacementSpec(Strict):
             (empty, (), "found nothing placed, expected nodes, by, free, count or gpus"),
             *((self.nodes, (key,), f"found {key} beside nodes, expected one of them") for key in beside),
             (
-                "seed" in self.model_fields_set and self.by is None,
+                self.seed and self.by is None,
                 ("seed",),
                 "found a seed without by, expected by: random",
             ),
