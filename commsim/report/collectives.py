@@ -86,6 +86,8 @@ class CollectivesView(View[Item]):
         """The largest and the smallest size in a sentence each, then each measured curve in one."""
         t = shown.result.topology
         nodes = f"{t['nodes']} nodes of {t['ranks_per_node']}" if t["nodes"] != 1 else str(t["ranks_per_node"])
+        if "placement" in t:
+            nodes = f"{t['placement']['ranks']} of {t['ranks']}"
         lines = []
         for item in answers:
             if not item.rows:
