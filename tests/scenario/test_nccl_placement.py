@@ -296,7 +296,7 @@ def test_explain_says_what_a_placement_costs_and_what_to_change(tmp_path: Path) 
     assert cost is not None
     words = bound_words(found)
     assert words[0].startswith("all_gather of 1 GiB on 64 of 128 ranks: ")
-    assert f"limited by {result.items[0].rows[0].busiest_link}: " in words[-2]
+    assert f"limited by {result.items[0].rows[0].slow_place}: " in words[-2]
     assert "leaf0.rail" in words[-2]
     assert words[-1].startswith("To change: list these nodes leaf by leaf, such as 'placement={nodes: [0, 1, 4, 5, ")
     same, others = cost.rivals
