@@ -6,6 +6,7 @@ They follow from what parts of the machine must at least send and receive.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -98,7 +99,13 @@ def _needs(ranks: Float64, S: float) -> dict[str, _Need]:
 
 
 def lower_bound_s(
-    collective: str, nbytes: int, topology: Topology, *, in_network: bool = False, root: int = 0
+    collective: str,
+    nbytes: int,
+    topology: Topology,
+    *,
+    in_network: bool = False,
+    root: int = 0,
+    ranks: Sequence[int] | None = None,
 ) -> LowerBound:
     """The time that no schedule of the collective can beat on the topology's links.
 
@@ -108,13 +115,15 @@ def lower_bound_s(
     switches to reduce and to multicast (NVLS, SHARP): then S/B. Latency: the sum of latencies on the quickest way
     from one rank to its farthest peer; the usual log2(N) alpha holds only if a rank sends one message at a time,
     which neither links nor GPUs are bound to. For all_to_all_v, whose ``nbytes`` all ranks send together, the counts
-    are taken to be equal; a barrier has a latency only.
+    are taken to be equal; a barrier has a latency only. ``ranks``: those that take part, in their order, which ``root``
+    counts; what crosses between halves of the machine is left out of a part of them.
 
     ScheduleError for an unknown collective.
     """
+    own = np.arange(topology.world_size) if ranks is None else np.asarray(ranks, np.int64)
+    n, whole = own.size, own.size == topology.world_size
     if collective == "all_to_all_v":
-        collective, nbytes = "all_to_all", nbytes // topology.world_size
-    n, nodes = topology.world_size, topology.nodes
+        collective, nbytes = "all_to_all", nbytes // n
     needs = _needs(np.ones(n), nbytes)
     if collective not in needs:
         raise ScheduleError(f"unknown collective {collective!r}, expected one of {', '.join(sorted(needs))}")
@@ -122,16 +131,18 @@ def lower_bound_s(
         return LowerBound(0.0, 0.0, 0.0, "GPU ports")
     limits = network_limits(topology)
     slowest = partial(_slowest, in_network=in_network)
-    places = [("GPU ports", slowest(needs[collective], root, limits.rank_out, limits.rank_in))]
-    if nodes > 1:
-        ranks = np.diff(topology.node_first_rank).astype(np.float64)
-        need = _needs(ranks, nbytes)[collective]
-        places.append(("node NICs", slowest(need, topology.node_of(root), limits.node_out, limits.node_in)))
+    places = [("GPU ports", slowest(needs[collective], root, limits.rank_out[own], limits.rank_in[own]))]
+    on_node = np.bincount(topology.rank_node[own], minlength=topology.nodes)
+    nodes = np.flatnonzero(on_node)
+    if nodes.size > 1:
+        need = _needs(on_node[nodes].astype(np.float64), nbytes)[collective]
+        of_root = int(np.searchsorted(nodes, topology.rank_node[own[root]]))
+        places.append(("node NICs", slowest(need, of_root, limits.node_out[nodes], limits.node_in[nodes])))
     where, bandwidth_s = max(places, key=lambda place: place[1])
     return LowerBound(
-        latency_s=_latency_s(topology, collective, root),
+        latency_s=_latency_s(topology, collective, root, own),
         bandwidth_s=bandwidth_s,
-        bisection_s=crossing_bytes(collective, topology, nbytes) / limits.bisection,
+        bisection_s=crossing_bytes(collective, topology, nbytes) / limits.bisection if whole else 0.0,
         bandwidth_at=where,
     )
 
@@ -221,13 +232,13 @@ def _node_capacity(topology: Topology, outward: bool) -> Float64:
     return _sum_by(node.astype(np.int64), np.minimum(at_port, feeding), topology.nodes)
 
 
-def _latency_s(topology: Topology, collective: str, root: int) -> float:
+def _latency_s(topology: Topology, collective: str, root: int, ranks: npt.NDArray[np.integer]) -> float:
     """Shortest way by latency from one rank to the farthest (send_recv: to its neighbour), over any links."""
     to_root = collective in TO_ROOT
     tail, head = (topology.link_dst, topology.link_src) if to_root else (topology.link_src, topology.link_dst)
     start = root if collective in ROOTED else 0
     distance = np.full(len(topology.vertex_name), math.inf)
-    distance[topology.rank_vertex[start]] = 0.0
+    distance[topology.rank_vertex[ranks[start]]] = 0.0
     latency = topology.link_latency
     if topology.link_failed is not None:
         latency = np.where(topology.link_failed, math.inf, latency)
@@ -237,5 +248,5 @@ def _latency_s(topology: Topology, collective: str, root: int) -> float:
         shorter = distance.copy()
         np.minimum.at(shorter, head[links], distance[tail[links]] + latency[links])
         nearer, distance = shorter < distance, shorter
-    reached = distance[topology.rank_vertex]
-    return float(reached[(start + 1) % topology.world_size] if collective == "send_recv" else reached.max())
+    reached = distance[topology.rank_vertex[ranks]]
+    return float(reached[(start + 1) % ranks.size] if collective == "send_recv" else reached.max())

@@ -59,6 +59,7 @@ def calibrate(
     if scenarios[0].variation is not None:
         text = "found variation, expected none to calibrate: late ranks are no parameter of a machine"
         raise scenarios[0].document.error(("variation",), text)
+    scenarios[0].refuse_placement()
     if known:
         _known(scenarios[0], known, files, out, json_output)
     elif files and all(is_table_of_rows(file) for file in files):

@@ -279,6 +279,20 @@ def fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], 
     return ((FABRIC, float(described.min()), machine.nics),) if fabric.size else ()
 
 
+def under_a_leaf(comm: Comm) -> tuple[int, float]:
+    """Nodes of the communicator under the leaf that most must pass, and how many times its uplinks are too few.
+
+    Of N nodes k under one leaf exchange k (N - k) parts with the others. Those that do not take part leave them their
+    share of the uplinks.
+    """
+    t = comm.topology
+    if comm.whole or t.nodes == 1:
+        return t.nodes_per_leaf, t.oversubscription
+    under = np.bincount(t.fabric.leaf[comm.nodes, 0])
+    most = int(under[(under * (comm.nodes.size - under)).argmax()])
+    return most, t.oversubscription * most / t.nodes_per_leaf
+
+
 def narrower(a: Machine, b: Machine) -> Machine:
     """What is left where nodes of two kinds take part: the least of each rate."""
     if a is b:

@@ -25,7 +25,7 @@ from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import spread_s
-from commsim.nccl.nodes import Kind, Nodes, NodeWays, fabric_entry, narrower
+from commsim.nccl.nodes import Kind, Nodes, NodeWays, fabric_entry, narrower, under_a_leaf
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
@@ -176,8 +176,9 @@ class Predictor:
             mine_of = of_kind(own, system, topology.ranks_per_node)
             machine = survey(mine_of, topology, level, staged=far_nics(reach, options.env))
             if not comm.plain:
-                leaf, thin = comm.topology.nodes_per_leaf, comm.topology.oversubscription
-                cut = comm.topology.bisection_bandwidth() if comm.whole and comm.nodes.size > 1 else inf
+                leaf, thin = under_a_leaf(comm)
+                of_all = comm.ranks == comm.topology.world_size and comm.nodes.size > 1
+                cut = comm.topology.bisection_bandwidth() if of_all else inf
                 path = (*machine.nic_path, *fabric_entry(comm, machine))
                 machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut, nic_path=path)
             kinds.append(Kind(reach, mine_of, machine, mine))

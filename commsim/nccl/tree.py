@@ -189,7 +189,7 @@ class _Links:
     """What the pair of trees runs over, in this order: thread blocks, links inside nodes, ports of nodes, edges.
 
     A rank has a block for each tree and direction. The NICs of a node, which its channels share, are one port out and
-    one in, behind the first NIC that works. An edge of a tree is the fabric between two ports.
+    one in, behind a NIC beside the first rank. An edge of a tree is the fabric between two ports.
     """
 
     def __init__(self, nodes: Nodes) -> None:
@@ -246,8 +246,7 @@ class _Links:
         columns = [(4 * src + way)[:, None]]
         columns += [self._in_nodes(a, ~far, lambda r, k: r.gpu_gpu[here[k], there[k]])]
         if far.any():
-            nics = [int(np.flatnonzero(kind.topology.usable_nics[0])[0]) for kind in nodes.kinds]
-            nic = np.array(nics)[comm.kind]
+            nic = np.array([_entry(kind) for kind in nodes.kinds])[comm.kind]
             columns += [self._in_nodes(a, far, lambda r, k: r.gpu_nic[here[k], nic[a[k]]])]
             edge = np.where(far, self._edges + self._edge_of(a, b, way // 2), -1)
             ports = np.where(far, self._ports + 2 * a, -1), np.where(far, self._ports + 2 * b + 1, -1)
@@ -276,6 +275,12 @@ class _Links:
         order = np.argsort(key)
         at = np.searchsorted(key[order], (tree * m + src) * m + dst)
         return order[np.minimum(at, key.size - 1)]
+
+
+def _entry(kind: Kind) -> int:
+    """The NIC of a node of a kind that stands for all: the one nearest to its first rank, else the first that works."""
+    works, nearest = kind.topology.usable_nics[0], int(kind.topology.node_routes.nearest_nic[0])
+    return nearest if nearest >= 0 and works[nearest] else int(np.flatnonzero(works)[0])
 
 
 def _port_rates(nodes: Nodes) -> Float64:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from commsim.document import Document, raise_faults, with_values
 from commsim.errors import CommsimError, InfeasibleError
 from commsim.planner.changes import ITEM, Change, collective_changes, machine_changes, step_changes
+from commsim.planner.placement import PlacementCost, placement_cost
 from commsim.scenario.item import Item
 from commsim.scenario.load import check_document
 from commsim.scenario.predictors import Cache, row_predictor
@@ -53,7 +54,7 @@ class Explanation:
     """One size of a collective, or one step, with the changes tried, best first; ``refused``: (change, why not).
 
     ``place`` counts the items of the workload. ``row``, ``use`` and ``parts`` (seconds by kind of cost, the largest
-    first) are of the collective, ``step`` of the step.
+    first) and ``placement`` are of the collective, ``step`` of the step.
     """
 
     place: int
@@ -65,6 +66,7 @@ class Explanation:
     use: Use | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     step: TrainingItem | None = None
+    placement: PlacementCost | None = None
 
     @property
     def best(self) -> tuple[Gain, ...]:
@@ -110,9 +112,10 @@ def _collective(
     work = ready.scenario.collectives[0]
     predictor = row_predictor(ready.scenario, ready.topology, work, cache)
     row, use, parts = predictor(size), predictor.use, predictor.parts(size)
-    ranks = ready.topology.world_size
+    ranks = predictor.n_ranks
     title = f"{work.collective} of {format_bytes(size)}"
-    on = f"{title} on {ranks} rank{'s' if ranks > 1 else ''}"
+    of = "" if ready.placed is None else f"of {ready.topology.world_size} "
+    on = f"{title} on {ranks} {of}rank{'s' if of or ranks > 1 else ''}"
     if not what_if:
         return Explanation(place, on, row.time_s, (), (), row=row, use=use, parts=parts)
     if work.algorithm == "auto":  # tried anew for every change it would take minutes
@@ -129,7 +132,8 @@ def _collective(
     changes = [*machine_changes(ready.topology), *collective_changes(ready.scenario, ready.topology, work)]
     changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
     tried = _tried(changes, title, gain, progress)
-    return Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts)
+    cost = placement_cost(ready, size, row.time_s, row.slow_place or row.busiest_link, cache)
+    return Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts, placement=cost)
 
 
 def _step(

@@ -86,6 +86,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     """
     if scenario.library.name != "nccl":
         raise ScenarioError(f"found library {scenario.library.name}, expected nccl, whose tuner plugin is written for")
+    scenario.refuse_placement()
     pinned = "version" in scenario.library.model_fields_set
     version = parse_version(scenario.library.version) if pinned else ASSUMED
     if version < PLUGIN_SINCE:

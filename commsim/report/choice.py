@@ -36,6 +36,7 @@ _FUNCTIONS = {
 def explain(prepared: Prepared) -> str:
     """The choices behind a scenario's items; a line that says so where a scenario leaves nothing to choose."""
     from commsim.nccl.graph import discover
+    from commsim.nccl.predict import Options, Predictor
     from commsim.scenario.setting import nccl_graphs
 
     scenario = prepared.scenario
@@ -48,7 +49,10 @@ def explain(prepared: Prepared) -> str:
         env = with_plugin(prepared.topology, version, own)
         if text := plugin_note(prepared.topology, version, own):
             lines.append(f"# {text}")
-        system = discover(prepared.topology, version, env, nccl_graphs(scenario, prepared.topology))
+        if prepared.placed is None:
+            system = discover(prepared.topology, version, env, nccl_graphs(scenario, prepared.topology))
+        else:
+            system = Predictor(prepared.topology, Options(version, own), None, prepared.placed.ranks).system
         if work.collective not in FUNCTIONS or system.ranks == 1:
             lines.append(f"# {work.collective}: sends and receives, or a copy; there is no algorithm to choose")
             continue

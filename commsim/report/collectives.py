@@ -7,9 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.crossover import crossover_lines, plot_crossover
 from commsim.report.page import Part, Section, Text, picture, size_cell, table
-from commsim.report.tables import falls_note, links_csv, result_csv, result_table, use_lines
+from commsim.report.tables import falls_note, links_csv, result_csv, result_table, slowest_note, use_lines
 from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
@@ -61,6 +60,10 @@ class CollectivesView(View[Item]):
         return result_table(answer, [shown.heading, where, ""])
 
     def lines(self, answer: Item) -> list[str]:
+        if not any(row.candidates for row in answer.rows):
+            return list(use_lines(answer))
+        from commsim.report.crossover import crossover_lines
+
         return [*use_lines(answer), *crossover_lines(answer)]
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
@@ -79,6 +82,8 @@ class CollectivesView(View[Item]):
         name, mine = shown.result.name, _of(answer, shown.comparisons)
         figures = {"bandwidth": plot_bandwidth([answer.curve()], list(answer.measured), name, mine, shown.provenance)}
         if any(row.candidates for row in answer.rows):
+            from commsim.report.crossover import plot_crossover
+
             figures["crossover"] = plot_crossover(answer, name, shown.provenance)
         return figures
 
@@ -86,6 +91,8 @@ class CollectivesView(View[Item]):
         """The largest and the smallest size in a sentence each, then each measured curve in one."""
         t = shown.result.topology
         nodes = f"{t['nodes']} nodes of {t['ranks_per_node']}" if t["nodes"] != 1 else str(t["ranks_per_node"])
+        if "placement" in t:
+            nodes = f"{t['placement']['ranks']} of {t['ranks']}"
         lines = []
         for item in answers:
             if not item.rows:
@@ -168,14 +175,16 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
         figure = plot_bandwidth([item.curve()], list(item.measured), result.name, mine)
         parts.append(picture(figure, f"Bus bandwidth of {item.collective} against message size."))
         if any(row.candidates for row in item.rows):
+            from commsim.report.crossover import crossover_lines, plot_crossover
+
             parts.append(picture(plot_crossover(item, result.name), "Time of every algorithm that can run."))
             parts += [Text(line.removeprefix("# ")) for line in crossover_lines(item)]
     columns = [
         "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)", "eight of ten within (us)",
         "algorithm", "protocol", "channels", "bottleneck", "engine",
     ]  # fmt: skip
-    note = falls_note(item)
-    shown = table(columns, [_row(row) for row in item.rows], f"{note[:1].upper()}{note[1:]}." if note else "")
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in (falls_note(item), slowest_note(item)) if note]
+    shown = table(columns, [_row(row) for row in item.rows], " ".join(notes))
     sections = [Section(f"{item.collective}: prediction", (*parts, shown))]
     for c in mine:
         rows = [

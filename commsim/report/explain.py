@@ -14,6 +14,7 @@ from commsim.units import GIB, format_time, microseconds
 if TYPE_CHECKING:
     from commsim.accuracy.compare import Comparison
     from commsim.planner.explain import Explanation
+    from commsim.planner.placement import PlacementCost
     from commsim.scenario.item import Row
     from commsim.scenario.result import Result
     from commsim.scenario.training_result import TrainingItem
@@ -43,11 +44,12 @@ _WORK = {"thread block": "copy at their rate", "messages of the NIC": "take turn
 
 
 def bound_words(explanation: Explanation) -> list[str]:
-    """What bounds it, in one to three sentences."""
+    """What bounds it, and what its placement costs, in some sentences."""
     if explanation.step is not None:
         return _step_words(explanation.step)
     assert explanation.row is not None
-    return _row_words(explanation.title, explanation.row, explanation.use.bottleneck if explanation.use else "")
+    lines = _row_words(explanation.title, explanation.row, explanation.use.bottleneck if explanation.use else "")
+    return lines + ([] if explanation.placement is None else _placement_words(explanation.placement))
 
 
 def _row_words(title: str, row: Row, path: str) -> list[str]:
@@ -68,6 +70,25 @@ def _row_words(title: str, row: Row, path: str) -> list[str]:
         part = row.lower_bound_s / row.time_s
         lines.append(f"No algorithm takes less than {format_time(row.lower_bound_s)} here, {percent(part)} of that.")
     return lines
+
+
+_LONG = 120
+"""Characters from which on an override is left to the JSON."""
+
+
+def _placement_words(cost: PlacementCost) -> list[str]:
+    """What a placement costs against those beside it, and what to change."""
+    others = " and ".join(
+        f"{cost.seconds / rival.seconds:.2f} times what {rival.what} take ({format_time(rival.seconds)})"
+        for rival in cost.rivals
+    )
+    limit = f", limited by {cost.limit}" if cost.limit else ""
+    lines = [f"This placement takes {format_time(cost.seconds)}{limit}: {others}."]
+    best = cost.best
+    if cost.seconds - best.seconds <= NOTHING * cost.seconds:
+        return [*lines, "No better placement is known."]
+    example = f", such as {best.overrides}" if len(best.overrides) < _LONG else ""
+    return [*lines, f"To change: {best.advice}{example}."]
 
 
 def _at_work(row: Row, named: str = "") -> str:
@@ -233,6 +254,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         "time_us": microseconds(explanation.seconds),
         "sentences": bound_words(explanation) + [s for s in (next_best(explanation),) if s],
         **bound,
+        **({"placement": _placement_dict(explanation.placement)} if explanation.placement else {}),
         **({"parts_us": {kind: microseconds(s) for kind, s in explanation.parts.items()}} if explanation.parts else {}),
         "changes": [
             {
@@ -247,6 +269,24 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
             for g in explanation.gains
         ],
         "refused": [{"what": change, "why": why} for change, why in explanation.refused],
+    }
+
+
+def _placement_dict(cost: PlacementCost) -> dict[str, Any]:
+    return {
+        "ranks": cost.ranks,
+        "of_ranks": cost.of_ranks,
+        "time_us": microseconds(cost.seconds),
+        "limit": cost.limit,
+        "others": [
+            {
+                "what": rival.what,
+                "time_us": microseconds(rival.seconds),
+                "ratio": cost.seconds / rival.seconds,
+                "overrides": rival.overrides,
+            }
+            for rival in cost.rivals
+        ],
     }
 
 

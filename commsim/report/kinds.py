@@ -151,7 +151,7 @@ def _winners(saved: Saved, work: CollectiveWork, nodes: tuple[int, ...]) -> list
         raise CommsimError(f"{saved.name}: found no sizes of its own, expected some to draw a map over")
     for count in nodes or DEFAULT_NODES:
         one = scenario.model_copy(
-            update={"topology": scenario.topology.model_copy(update={"nodes": count}), "compare": ()}
+            update={"topology": scenario.topology.model_copy(update={"nodes": count}), "compare": (), "placement": None}
         )
         one._document, one._base_dir = scenario.document, scenario.base_dir
         try:

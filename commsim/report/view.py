@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
+from commsim.document.types import shorten
 from commsim.errors import CommsimError
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ class PictureKind:
         return cls(shows, lambda saved: bool(items(saved)), draw)
 
 
+def placed_words(topology: Mapping[str, Any]) -> str:
+    """``32 of 64 ranks on nodes 3, 0 .. 2``, of the summary of a topology with a placement."""
+    taken = topology["placement"]
+    nodes = shorten(", ".join(map(str, taken["nodes"])))
+    several = "s" if nodes.strip("0123456789") else ""
+    return f"{taken['ranks']} of {topology['ranks']} ranks on node{several} {nodes}"
+
+
 @dataclass(frozen=True, eq=False)
 class Shown:
     """A result beside the comparisons of its measured curves."""
@@ -94,7 +103,12 @@ class Shown:
 
     @property
     def machine(self) -> str:
-        """``16 x H100 SXM5: 2 nodes of 8 (NAME)``; of different nodes every kind."""
+        """``16 x H100 SXM5: 2 nodes of 8 (NAME)``; of different nodes every kind; of a placement what it takes."""
+        t = self.result.topology
+        taken = f", {placed_words(t)}" if "placement" in t else ""
+        return f"{self._machine()}{taken}"
+
+    def _machine(self) -> str:
         t = self.result.topology
         gpus, each, counts = t["gpu"], t["ranks_per_node"], t["nodes_of_kind"]
         kinds = len(counts)

@@ -134,6 +134,7 @@ def _named_faults(document: Document, base_dir: Path) -> list[Fault]:
     anywhere: list[tuple[KeyPath, Any, str]] = [  # as an override from where the program runs
         (("params",), scenario.get("params"), "parameters that `commsim calibrate` wrote"),
         (("library", "graph"), graph, "one of NCCL_GRAPH_DUMP_FILE or a log of NCCL_DEBUG=INFO"),
+        (("placement", "free"), block(scenario.get("placement")).get("free"), "one of free nodes, a node a line"),
     ]
     faults = [
         document.fault(path, f"found no file {show(name)}, expected {kind}")
@@ -194,6 +195,8 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
         plain["params"] = name(params)
     if (graph := scenario.graph_path()) is not None:
         plain["library"]["graph"] = name(graph)
+    if (free := scenario.free_path()) is not None:
+        plain["placement"]["free"] = name(free)
     on = plain["library"].get("measured_on", {})
     for block, key in ((plain["topology"], "path"), (on.get("topology", {}), "path"), (on.get("library", {}), "graph")):
         if key in block:

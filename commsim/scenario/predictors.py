@@ -8,9 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from commsim.nccl.environment import POINT_TO_POINT
+from commsim.nccl.machine import MESHES
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.scenario.item import Row
+from commsim.scenario.placement import placed
 from commsim.scenario.rows import Pace, RowPredictor
 from commsim.scenario.setting import build_topology
 
@@ -38,10 +40,18 @@ class Cache:
         key = f"{scenario.base_dir}\n{scenario.topology.model_dump_json()}"
         return self._kept(self._topologies, key, lambda: build_topology(scenario))
 
-    def model(self, topology: Topology, options: Options, parameters: Parameters | None = None) -> Predictor:
-        """The NCCL model of a topology, options and parameters; of one topology object, if it comes from here."""
-        of = {**vars(options), "env": tuple(sorted(options.env.items())), "parameters": parameters}
-        return self._kept(self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters))
+    def model(
+        self,
+        topology: Topology,
+        options: Options,
+        parameters: Parameters | None = None,
+        ranks: tuple[int, ...] | None = None,
+    ) -> Predictor:
+        """The NCCL model of a topology and what else is given; of one topology object, if it comes from here."""
+        of = {**vars(options), "env": tuple(sorted(options.env.items())), "parameters": parameters, "ranks": ranks}
+        return self._kept(
+            self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters, ranks)
+        )
 
     def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V]) -> V:
         value = kept.pop(key) if key in kept else build()
@@ -88,7 +98,8 @@ class NcclRows(RowPredictor):
         # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
         topology = varied(scenario, topology)
         switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
-        super().__init__(work, topology, in_network=switches)
+        where = placed(scenario.placement, scenario.free_path(), scenario.document, topology)
+        super().__init__(work, topology, in_network=switches, ranks=None if where is None else where.ranks)
         library = scenario.library
         parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(
@@ -103,21 +114,25 @@ class NcclRows(RowPredictor):
                 graphs=nccl_graphs(scenario, topology),
             ),
             parameters,
+            self.ranks,
         )
         self._own = own
         self.model.warnings += [text for text in survived(scenario) if text not in self.model.warnings]
-        self._late = max(scenario.late_s.values(), default=0.0)
+        late = [s for rank, s in scenario.late_s.items() if self.ranks is None or rank in self.ranks]
+        self._late = max(late, default=0.0)
         self.warnings = self.model.warnings
+        if self.ranks is not None and topology.nodes > 1 and topology.kind in MESHES:
+            self.warnings.append(f"the links of a {topology.kind} are not shared by place: their order costs nothing")
         self.provenance = self.model.parameters.provenance
         self._cache = cache
         # What was measured are runs back to back.
         self._link = link_kind(self.model.system, self.model.machine, self.model.nodes.comm.topology.network)
-        self._measured = scenario.mode == "back_to_back" and topology.world_size > 1
+        self._measured = scenario.mode == "back_to_back" and self.n_ranks > 1
 
     def at_pace(self, pace: Pace) -> None:
         """Scales the parameters: the latencies of links are theirs."""
         parameters = self.model.parameters.scaled(pace.latency, pace.launch)
-        self.model = self._cache.model(self.topology, self.model.options, parameters)
+        self.model = self._cache.model(self.topology, self.model.options, parameters, self.ranks)
 
     def parts(self, size: int) -> dict[str, float]:
         """As of the RowPredictor."""
@@ -153,7 +168,7 @@ class NcclRows(RowPredictor):
         """Factors on the time: those of the fit, else of published curves; None where there are none."""
         if self._own is not None or not self._measured:
             return self._own
-        band = spread(self.model.nodes.kinds[0].topology.gpu.generation, self._link, size, self.topology.nodes)
+        band = spread(self.model.nodes.kinds[0].topology.gpu.generation, self._link, size, self.model.nodes.count)
         if band is None:
             return None
         if band.warning and band.warning not in self.warnings:

@@ -23,12 +23,23 @@ class Pace:
 
 
 class RowPredictor:
-    """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted."""
+    """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted.
 
-    def __init__(self, work: CollectiveSpec, topology: Topology, *, in_network: bool = False) -> None:
+    `ranks` are those of the machine that take part, in their order; None: all.
+    """
+
+    def __init__(
+        self,
+        work: CollectiveSpec,
+        topology: Topology,
+        *,
+        in_network: bool = False,
+        ranks: tuple[int, ...] | None = None,
+    ) -> None:
         from commsim.bounds import lower_bound_s
 
-        self.work, self.topology = work, topology
+        self.work, self.topology, self.ranks = work, topology, ranks
+        self.n_ranks = topology.world_size if ranks is None else len(ranks)
         self._in_network = in_network
         self.warnings: list[str] = []
         self.provenance = ""
@@ -42,16 +53,17 @@ class RowPredictor:
     def row(self, size: int, time_s: float, band: tuple[float, float] | None = None) -> Row:
         """A Row of this item's type with its lower bound; the band's ends are factors on the time."""
         work = self.work
+        bound = self._bound(work.collective, size, self.topology, in_network=self._in_network, ranks=self.ranks)
         return Row(
             size_bytes=size,
-            count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.topology.world_size)),
+            count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.n_ranks)),
             dtype=work.dtype,
             redop=work.redop if work.collective in REDUCING else "none",
             root=(work.root or 0) if work.collective in ROOTED else -1,
             time_s=time_s,
             algbw=size / time_s if time_s else 0.0,
-            busbw=(size / time_s if time_s else 0.0) * busbw_factor(work.collective, self.topology.world_size),
-            lower_bound_s=self._bound(work.collective, size, self.topology, in_network=self._in_network).seconds,
+            busbw=(size / time_s if time_s else 0.0) * busbw_factor(work.collective, self.n_ranks),
+            lower_bound_s=bound.seconds,
             low_s=band and time_s * band[0],
             high_s=band and time_s * band[1],
             kernel_s=time_s,

@@ -11,9 +11,11 @@ from commsim.document.types import KeyFaults
 from commsim.errors import CommsimError, Fault, ScenarioError
 from commsim.measure.records import Curve
 from commsim.scenario.load import resolved_yaml, scenario_hash, scenario_warnings
+from commsim.scenario.placement import Placed, placed
 from commsim.scenario.predictors import Cache
 from commsim.scenario.result import Result
 from commsim.scenario.setting import idle_warnings
+from commsim.scenario.strict import format_ranks
 from commsim.scenario.work import Progress, Traced, WorkSite
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Prepared:
     measured: tuple[Curve, ...]
     files: dict[int, Any] = field(default_factory=dict)  # by item, what its `read` returned
     known: Known | None = None  # of `library.measured`
+    placed: Placed | None = None  # of `placement`
 
     def site(self, place: int, cache: Cache, progress: Progress | None = None, notes: bool = True) -> WorkSite:
         """Where an item of the workload runs."""
@@ -46,12 +49,14 @@ def prepare(scenario: Scenario, cache: Cache | None = None) -> Prepared:
     cache = cache or Cache()
     topology = cache.topology(scenario)
     _check_places(scenario, topology)
-    measured, known = tuple(_measured(scenario, topology)), None
+    where = placed(scenario.placement, scenario.free_path(), scenario.document, topology)
+    ranks = topology.world_size if where is None else len(where.ranks)
+    measured, known = tuple(_measured(scenario, ranks)), None
     if scenario.library.measured:
         from commsim.scenario.fit import known_of
 
         known = known_of(scenario)
-    ready = Prepared(scenario, topology, measured, known=known)
+    ready = Prepared(scenario, topology, measured, known=known, placed=where)
     return replace(ready, files=_files(ready, cache))
 
 
@@ -80,7 +85,7 @@ def run(
         scenario=scenario,
         scenario_hash=scenario_hash(scenario),
         resolved=resolved_yaml(scenario),
-        topology=_summary(ready.topology),
+        topology=_summary(ready.topology, ready.placed),
         answers=tuple(answers),
         warnings=tuple(warnings),
         provenance=provenance,
@@ -111,7 +116,7 @@ def _check_places(scenario: Scenario, topology: Topology) -> None:
         raise_faults(scenario.document.fault(path, text) for path, text in parts)
 
 
-def _measured(scenario: Scenario, topology: Topology) -> list[Curve]:
+def _measured(scenario: Scenario, ranks: int) -> list[Curve]:
     """The curves that `compare` names; every file that cannot serve is a fault at its place in the scenario."""
     if not scenario.compare:
         return []
@@ -130,10 +135,9 @@ def _measured(scenario: Scenario, topology: Topology) -> list[Curve]:
             if curve.collective not in wanted:
                 message = f"{path.name} holds {curve.collective}, expected {', '.join(sorted(wanted))}"
                 faults.append(scenario.document.fault(("compare", i), message))
-            elif curve.n_ranks is not None and curve.n_ranks != topology.world_size:
-                message = (
-                    f"{path.name} was measured on {curve.n_ranks} ranks, not {topology.world_size} as the topology has"
-                )
+            elif curve.n_ranks is not None and curve.n_ranks != ranks:
+                owner = "topology has" if scenario.placement is None else "placement takes"
+                message = f"{path.name} was measured on {curve.n_ranks} ranks, not {ranks} as the {owner}"
                 faults.append(scenario.document.fault(("compare", i), message))
         curves += read
     if faults:
@@ -155,8 +159,9 @@ def _files(ready: Prepared, cache: Cache) -> dict[int, Any]:
     return files
 
 
-def _summary(topology: Topology) -> dict[str, object]:
+def _summary(topology: Topology, where: Placed | None) -> dict[str, object]:
     """What a result says of its topology; of different nodes a list, one value per kind of node."""
+    placement = where and {"ranks": len(where.ranks), "nodes": format_ranks(where.nodes)}
     kinds = topology.groups
 
     def of(values: list[T]) -> T | list[T]:
@@ -174,4 +179,5 @@ def _summary(topology: Topology) -> dict[str, object]:
         "network": topology.network,
         "oversubscription": topology.oversubscription,
         "bisection_bytes_per_s": topology.bisection_bandwidth() if topology.world_size > 1 else None,
+        **({"placement": placement} if placement else {}),
     }

@@ -43,6 +43,9 @@ class Scenario(Setting):
         library, engine, works = self.library.name, self.engine, self.workload
         varies, other_engine = self.variation is not None, engine not in ("auto", "event")
         by_events = "variation" if varies else next((work.noun for work in works if work.by_events), "")
+        placing = "found a placement {}, expected it only of collectives with library nccl"
+        unplaced = next((f"beside {work.noun}" for work in works if work.kind != "items"), "")
+        graph_of_all = "found a placement beside a file of NCCL's graphs, expected one of them"
         only_raw = f"with library {library}, expected it only with library none"
         no_collective = "found measured files without a collective, expected one as well"
         no_parts = "found a graph of whole nodes beside work that runs on parts of them, expected collectives only"
@@ -55,6 +58,9 @@ class Scenario(Setting):
             *((True, ("variation", *path), text) for path, text in self._variation_faults()),
             (by_events and other_engine, ("engine",), events.format(by_events)),
             (self.library.graph and not all(work.whole_nodes for work in works), ("library", "graph"), no_parts),
+            (self.placement and library != "nccl", ("placement",), placing.format(f"with library {library}")),
+            (self.placement and library == "nccl" and unplaced, ("placement",), placing.format(unplaced)),
+            (self.placement and self.library.graph, ("placement",), graph_of_all),
             (self.params and library == "none", ("params",), no_params),
             (self.params and self.library.measured, ("library", "measured"), both),
             (library == "gloo" and other_engine, ("engine",), events.format("library gloo")),

@@ -19,6 +19,7 @@ from commsim.files import slug
 from commsim.nccl.version import Version, parse_version
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.nccl_env import value_faults
+from commsim.scenario.placement import PlacementSpec
 from commsim.scenario.strict import Strict
 from commsim.scenario.variation import VariationSpec
 from commsim.topology.presets import load_topology
@@ -204,6 +205,13 @@ class Setting(Strict):
             "stragglers alone, before each of their calls"
         ),
     )
+    placement: PlacementSpec | None = Field(
+        default=None,
+        description=(
+            "with library `nccl`, of collectives: which nodes of the machine the ranks are on, in which order; left "
+            "out: all ranks in the machine's order"
+        ),
+    )
     mode: Mode = Field(
         default="back_to_back",
         description=(
@@ -263,6 +271,15 @@ class Setting(Strict):
     def graph_path(self) -> Path | None:
         """The file of NCCL's graphs: beside the scenario, or where the program runs if an override names it."""
         return self._file(("library", "graph"), self.library.graph)
+
+    def refuse_placement(self) -> None:
+        """A ScenarioError where ranks are placed, for what is about all ranks of a machine."""
+        if self.placement is not None:
+            raise self.document.error(("placement",), "found a placement, expected none here: all ranks take part")
+
+    def free_path(self) -> Path | None:
+        """The file of free nodes: beside the scenario, or where the program runs if an override names it."""
+        return self._file(("placement", "free"), None if self.placement is None else self.placement.free)
 
     def _file(self, key: KeyPath, name: str | None) -> Path | None:
         if name is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from commsim.bounds import lower_bound_s
+from commsim.collectives.tree import double_binary_tree
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset, load_topology
 from commsim.topology.spec import TopologySpec
@@ -63,3 +65,17 @@ def test_a_mesh_that_joins_all_pairs_equally_is_bound_by_its_ports_alone() -> No
     ports = 3 * topology.pair_links(0, 1) * topology.nvlink_link_bandwidth
     found = Predictor(topology, Options(version=(2, 26, 2))).predict("all_to_all", GIB)
     assert found.busy_s == pytest.approx(0.75 * GIB / (ports * 0.85), rel=0.15)
+
+
+@pytest.mark.parametrize("nodes", [16, 24])
+def test_trees_pay_for_the_edges_that_can_be_counted_into_a_leaf(nodes: int) -> None:
+    """Each edge of either tree carries half of the bytes each way, over uplinks as wide as one node's cards."""
+    topology = load_preset("hgx-h100-ndr400", nodes=nodes, nodes_per_leaf=4, oversubscription=4)
+    into = Counter[int]()
+    for parent in double_binary_tree(nodes).parent:
+        for child, above in enumerate(parent.tolist()):
+            if above >= 0 and child // 4 != above // 4:
+                into.update((child // 4, above // 4))
+    least = max(into.values()) * GIB / 2 / (8 * 50e9)
+    options = Options(version=(2, 26, 2), algorithm="nvls_tree")
+    assert least < Predictor(topology, options).predict("all_reduce", GIB).time_s < 1.15 * least

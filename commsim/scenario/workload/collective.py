@@ -85,7 +85,7 @@ class CollectiveWork(CollectiveSpec, WorkItem):
         item = Item(
             name=setting.name,
             collective=self.collective,
-            n_ranks=topology.world_size,
+            n_ranks=predictor.n_ranks,
             library=setting.library.name,
             mode=setting.mode,
             rows=rows,
@@ -113,7 +113,7 @@ class CollectiveWork(CollectiveSpec, WorkItem):
         return Curve(
             name=site.setting.name,
             collective=curve.collective,
-            n_ranks=site.topology.world_size,
+            n_ranks=predictor.n_ranks,
             kind="predicted",
             size_bytes=curve.size_bytes,
             time_s=np.array([row.time_s for row in at]),
