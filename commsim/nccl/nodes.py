@@ -193,6 +193,13 @@ class Nodes:
             kinds.append(replace(sender, machine=slowed(narrow, least)))
         return NodeHops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
 
+    def unlike(self, channels: int) -> float:
+        """What the quickest hop of a ring over a mesh of routers takes of the slowest, by what faults leave of them."""
+        if self.count < 2 or self.comm.topology.kind not in MESHES:
+            return 1.0
+        share, _ = self.ways.ring.share(channels)
+        return float(share.min() / share.max())
+
     def with_parameters_of(self, other: Nodes) -> Nodes:
         """The same with the parameters that the kinds have in other nodes of these kinds."""
         pairs = zip(self.kinds, other.kinds, strict=True)

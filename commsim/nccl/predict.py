@@ -285,8 +285,8 @@ class Predictor:
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
             )
         kernel = self._chain(call)
-        kernel = self._across(collective, nbytes, kernel)
         channels = call.split.channels
+        kernel = self._across(collective, nbytes, kernel, self.nodes.unlike(channels) if algorithm == "ring" else 1.0)
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
             return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
         start = kernel.seconds + self.nodes.most(lambda parameters: parameters.base.of(name))
@@ -356,17 +356,19 @@ class Predictor:
                 machine = nodes.weakest_of(k)
                 yield Ends(machine, own, machine, own), kind.parameters
 
-    def _across(self, collective: str, nbytes: int, kernel: _Kernel) -> _Kernel:
-        """The kernel where all must pass the machine's cut."""
+    def _across(self, collective: str, nbytes: int, kernel: _Kernel, unlike: float = 1.0) -> _Kernel:
+        """The kernel where all must pass the machine's cut, in place of what hops take, the quickest `unlike` of it."""
         machine, parameters = self.machine, self.parameters
         if machine.cut == inf:
             return kernel
         alone = self.system.nodes == 1
         share = parameters.efficiency.nvlink_direct if alone else nic_efficiency(machine, parameters)
         least = crossing_bytes(collective, self.topology, nbytes) / (machine.cut * share)
-        if least <= kernel.busy:
+        if least <= kernel.busy * unlike:
             return kernel
-        seconds = kernel.seconds - kernel.busy + least
+        seconds = kernel.seconds - kernel.busy * unlike + least
+        if least <= kernel.busy:
+            return kernel._replace(seconds=seconds)
         return kernel._replace(seconds=seconds, busy=least, limit="NVLink" if alone else "fabric")
 
     def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:

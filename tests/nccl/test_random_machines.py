@@ -47,3 +47,9 @@ def test_the_same_seed_gives_the_same_machine_and_the_same_time() -> None:
         models, times = zip(*(hunt.predicted(case, case.healthy, case.options) for case in (one, other)), strict=True)
         assert times[0] == times[1]
         assert hunt.chosen(models[0]) == hunt.chosen(models[1])
+
+
+@pytest.mark.parametrize("seed", [5284, 6370, 6380])
+def test_machines_that_were_wrong_once(seed: int) -> None:
+    """Scatters to slow nodes of many GPUs, under their bound; a ring over a torus that a slower link made quicker."""
+    assert hunt.faults_of(hunt.draw(seed)) == []
