@@ -115,6 +115,17 @@ def links_of(topology: Topology, parameters: GlooParameters, one_host: bool) -> 
     return ProcessLinks(first + rank, first + n + rank, scarce, bandwidth, latency)
 
 
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """On which of the topology's ranks those of a schedule stand, and how long each of these stops before every call.
+
+    ``ranks`` (n,): left out, all in their order; ``late_s`` (world_size,): left out, nobody stops.
+    """
+
+    ranks: Int64 | None = None
+    late_s: Float64 | None = None
+
+
 class _Ops:
     """Ops of a Program while they are collected; an op is (bytes, route, delay)."""
 
@@ -147,16 +158,14 @@ def lower(
     links: ProcessLinks,
     copies: Copies,
     calls: int = 1,
-    *,
-    ranks: Int64 | None = None,
-    late_s: Float64 | None = None,
+    standing: Standing | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> Program:
     """`calls` calls of a schedule one after the other; a rank begins the next when its own part of one has ended.
 
-    `ranks`: on which of the topology's ranks those of the schedule stand; left out, all of them in their order.
-    `late_s`: how long each of the topology's ranks stops before every call, while its I/O thread goes on.
+    A rank that stops before a call does so in its calling thread; its I/O thread goes on.
     """
+    ranks, late_s = (None, None) if standing is None else (standing.ranks, standing.late_s)
     place = np.arange(topology.world_size) if ranks is None else ranks
     ptr, route_link, wire = _routes(schedule, topology, links, place)
     late = np.zeros(place.size) if late_s is None else late_s[place]

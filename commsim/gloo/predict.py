@@ -17,6 +17,7 @@ from commsim.gloo.lower import (
     BYTES_PER_OP,
     PIECE_BYTES,
     SMALL_PIECE_BYTES,
+    Standing,
     links_of,
     lower,
     ops_of_call,
@@ -129,9 +130,8 @@ class GlooPredictor:
             self.links,
             copies,
             calls,
-            ranks=ranks,
-            late_s=self.late_s,
-            piece_bytes=piece_bytes,
+            Standing(ranks, self.late_s),
+            piece_bytes,
         )
         return schedule.algorithm, program
 
