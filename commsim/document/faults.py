@@ -66,7 +66,7 @@ def _walk(loc: KeyPath, checked: Any, kind: str, refused: Any) -> tuple[KeyPath,
         in_list = isinstance(here, list) and isinstance(key, int) and key < len(here)
         if in_list or (isinstance(here, dict) and key in here):
             yield from readings(i + 1, here[key], (*path, key), tags, last)
-        elif last and kind == "missing" and isinstance(here, dict):
+        elif last and kind == "missing" and isinstance(here, list if isinstance(key, int) else dict):
             yield from readings(i + 1, None, (*path, key), tags, True)
         if len(tags) < 4:
             yield from readings(i + 1, here, path, (*tags, (len(path), str(key))), False)
@@ -126,6 +126,10 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
         names = keys_of(_slots(model, item.path[:-1], tags))
         message = f"found the unknown key {show(item.path[-1])}, {suggest(str(item.path[-1]), names)}"
         return document.fault(path, message, at_key=True)
+    if item.kind == "missing" and isinstance(item.path[-1], int):  # a list of fixed length, such as a pair
+        why = meaning(_slots(model, item.path[:-1], tags)).replace("`", "")
+        wanted = why or f"at least {item.path[-1] + 1} items"
+        return document.fault(path[:-1], f"found a list of {len(item.value)}, expected {wanted}")
     if item.kind == "missing":
         slots = _slots(model, item.path, tags)
         kind, why = describe(slots), meaning(slots)

@@ -188,14 +188,19 @@ def beside(calls: Sequence[CallTraffic]) -> Together:
     return Together(tuple((end - begun).tolist()), tuple(link.tolist()))
 
 
-def meetings(calls: Sequence[CallTraffic], topology: Topology) -> list[tuple[int, int]]:
-    """Of each call the links that it shares with others, and the busiest of them (-1: none)."""
+def meetings(calls: Sequence[CallTraffic], seconds: Sequence[float], topology: Topology) -> list[tuple[int, int]]:
+    """Of each call the links that it shares with others while both run, and the busiest of them (-1: none).
+
+    `seconds` are those of `beside`, from each start; what flows at a rate runs until all have ended.
+    """
     used = np.array([c.nbytes > 0 for c in calls])
-    crowded = used.sum(axis=0) > 1
+    start = np.array([c.start_s for c in calls])
+    end = np.where([np.isfinite(c.alone_s) for c in calls], start + np.resize(seconds, len(calls)), np.inf)
     busy = sum((_rate(c) / c.capacity for c in calls), np.zeros(topology.link_bandwidth.size))
     out = []
-    for own in used:
-        links = np.flatnonzero(own & crowded)
+    for i, own in enumerate(used):
+        beside_it = (start < end[i]) & (end > start[i])
+        links = np.flatnonzero(own & (used[beside_it].sum(axis=0) > 1))
         out.append((links.size, int(links[np.argmax(busy[links])]) if links.size else -1))
     return out
 

@@ -132,7 +132,7 @@ def _collective(
     changes = [*machine_changes(ready.topology), *collective_changes(ready.scenario, ready.topology, work)]
     changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
     tried = _tried(changes, title, gain, progress)
-    cost = placement_cost(ready, size, row.time_s, row.slow_place or row.busiest_link, cache)
+    cost = placement_cost(ready, size, row.time_s, row.limiting_place or row.bottleneck, cache)
     return Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts, placement=cost)
 
 

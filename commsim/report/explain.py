@@ -62,8 +62,8 @@ def _row_words(title: str, row: Row, path: str) -> list[str]:
         why = _RESOURCES.get(row.bottleneck, row.bottleneck or "nothing named")
         why += f": {_at_work(row, row.bottleneck)}" if row.busiest_link else ""
     lines = [f"{title}: {format_time(row.time_s)}, bound by {why}."]
-    if row.slow_place and row.bottleneck == row.busiest_link:
-        lines.append(f"Slower than the rest of the machine, and the limit: {row.slow_place}.")
+    if row.limiting_place:
+        lines.append(f"Slower than the rest of the machine, and the limit: {row.limiting_place}.")
     if "most of it over" in path:  # of the critical path
         lines.append(f"On the critical path: {path}.")
     if row.lower_bound_s and row.time_s:

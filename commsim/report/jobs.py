@@ -97,10 +97,12 @@ class JobsView(View[JobsItem]):
         lines = []
         for row in answer.rows:
             where = f"it meets others on {row.meets_on}" if row.meets_on else "it shares no link"
-            lost = format_time(row.together_s - row.alone_s)
+            lost = row.together_s - row.alone_s
+            # Less than a millionth is the rounding of one time taken in two ways.
+            more = f"{format_time(lost)} more than alone" if lost > 1e-6 * row.alone_s else "as long as alone"
             lines.append(
                 f"{row.job}: {row.collective} of {format_bytes(row.size_bytes)} takes {format_time(row.together_s)}, "
-                f"{lost} more than alone; {where} ({row.shared_links} links shared)."
+                f"{more}; {where} ({row.shared_links} links shared)."
             )
         return lines
 

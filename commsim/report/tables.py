@@ -86,10 +86,10 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
 
 def slowest_note(item: Item) -> str:
     """Which NIC, way or node is slower than the rest and limits the larger sizes; empty where none does."""
-    rows = [row for row in item.rows if row.slow_place and row.bottleneck == row.busiest_link]
+    rows = [row for row in item.rows if row.limiting_place]
     if not rows:
         return ""
-    places = list(dict.fromkeys(row.slow_place for row in rows))
+    places = list(dict.fromkeys(row.limiting_place for row in rows))
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     return (
         f"slower than the rest, and the limit from {format_bytes(rows[0].size_bytes)} on: {', '.join(places[:3])}{more}"

@@ -52,6 +52,15 @@ class Row:
     candidates: tuple[tuple[str, float], ...] = ()
     left_out: tuple[tuple[str, float], ...] = ()  # not simulated: the seconds that each takes at least are too many
 
+    @property
+    def limiting_place(self) -> str:
+        """`slow_place` where the rate of links is what the time waits for, else empty.
+
+        Latency is not, nor are messages between nodes, which take turns whatever the links carry.
+        """
+        rate = self.bottleneck == self.busiest_link and self.bottleneck != "messages of the NIC"
+        return self.slow_place if rate else ""
+
     def record(self) -> dict[str, Any]:
         """Plain values with units in the names, without those of other algorithms."""
         record = plain_row(self)

@@ -29,6 +29,11 @@ class _Group:
     call: CallTraffic
     alone: Prediction
 
+    @property
+    def alone_s(self) -> float:
+        """Seconds of its call alone, from its start, its last rank's delay included."""
+        return self.call.alone_s + self.call.late_s
+
 
 def run_nccl_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     """The rows of one item of jobs, and what the user should know.
@@ -40,7 +45,7 @@ def run_nccl_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     flows = [flow_of(topology, f.src, f.dst, f.size, f.rate, f.start) for f in work.background]
     calls = [group.call for groups in jobs for group in groups]
     seconds = beside([*calls, *flows]).seconds
-    met = meetings([*calls, *flows], topology)
+    met = meetings([*calls, *flows], seconds, topology)
     rows, at = [], 0
     for i, (spec, groups) in enumerate(zip(work.jobs, jobs, strict=True)):
         own = range(at, at + len(groups))
@@ -56,9 +61,9 @@ def run_nccl_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
                 n_ranks=group.ranks,
                 size_bytes=spec.size,
                 start_s=spec.start,
-                alone_s=group.call.alone_s,
+                alone_s=group.alone_s,
                 together_s=seconds[last],
-                slowdown=seconds[last] / group.call.alone_s,
+                slowdown=seconds[last] / group.alone_s,
                 shared_links=links,
                 meets_on=topology.link_name(link) if links else "",
             )

@@ -9,6 +9,7 @@ from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE, busbw_factor
 from commsim.scenario.item import Row
 
 if TYPE_CHECKING:
+    from commsim.bounds import LowerBound
     from commsim.engine.usage import Use
     from commsim.scenario.collective import CollectiveSpec
     from commsim.topology.graph import Topology
@@ -53,7 +54,9 @@ class RowPredictor:
     def row(self, size: int, time_s: float, band: tuple[float, float] | None = None) -> Row:
         """A Row of this item's type with its lower bound; the band's ends are factors on the time."""
         work = self.work
-        bound = self._bound(work.collective, size, self.topology, in_network=self._in_network, ranks=self.ranks)
+        bound_s = self.bounded(
+            self._bound(work.collective, size, self.topology, in_network=self._in_network, ranks=self.ranks)
+        )
         return Row(
             size_bytes=size,
             count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.n_ranks)),
@@ -63,11 +66,15 @@ class RowPredictor:
             time_s=time_s,
             algbw=size / time_s if time_s else 0.0,
             busbw=(size / time_s if time_s else 0.0) * busbw_factor(work.collective, self.n_ranks),
-            lower_bound_s=bound.seconds,
-            low_s=band and time_s * band[0],
+            lower_bound_s=bound_s,
+            low_s=band and max(time_s * band[0], min(bound_s, time_s)),
             high_s=band and time_s * band[1],
             kernel_s=time_s,
         )
+
+    def bounded(self, bound: LowerBound) -> float:
+        """The seconds of a bound that count beside this library's times."""
+        return bound.seconds
 
     def parts(self, size: int) -> dict[str, float]:
         """Seconds of each kind of physical cost at one size, the largest first; empty where none are told apart."""

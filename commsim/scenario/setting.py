@@ -201,8 +201,8 @@ class Setting(Strict):
     variation: VariationSpec | None = Field(
         default=None,
         description=(
-            "with library `none`: what differs from run to run and from rank to rank; with `gloo` the delay of "
-            "stragglers alone, before each of their calls"
+            "with library `none`: what differs from run to run and from rank to rank; with `nccl` the stragglers "
+            "alone; with `gloo` their delay alone, before each of their calls"
         ),
     )
     placement: PlacementSpec | None = Field(

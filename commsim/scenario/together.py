@@ -37,14 +37,14 @@ class MadeJob:
 def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     """The rows of one item of jobs, and what the user should know."""
     scenario, topology = site.setting, site.topology
+    for i in range(len(work.background)):
+        _check_rate(site, work, i)
     if scenario.library.name == "nccl":
         from commsim.scenario.nccl_jobs import run_nccl_jobs
 
         return run_nccl_jobs(site, work)
     jobs = [MAKERS[scenario.library.name](site, work, i) for i in range(len(work.jobs))]
-    flows = [
-        BackgroundFlow(f.src, f.dst, f.size, _paced(site, work, i), f.start) for i, f in enumerate(work.background)
-    ]
+    flows = [BackgroundFlow(f.src, f.dst, f.size, f.rate, f.start) for f in work.background]
     repeats = 1 if scenario.variation is None else scenario.variation.variation.repeats
 
     def together(run: int, contention: Contention, **knobs: float) -> JobTimes:
@@ -144,11 +144,11 @@ def _ranks(site: WorkSite, work: JobsSpec, i: int) -> Int64:
     return np.arange(site.topology.world_size) if ranks is None else np.array(ranks, np.int64)
 
 
-def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
-    """The rate of a flow; a fault if its narrowest link carries less."""
+def _check_rate(site: WorkSite, work: JobsSpec, i: int) -> None:
+    """A ScenarioError if the narrowest link of a flow's way carries less than the flow's rate."""
     topology, flow = site.topology, work.background[i]
     if flow.rate is None:
-        return None
+        return
     route = topology.route(flow.src, flow.dst)
     narrowest = int(route[np.argmin(topology.link_bandwidth[route])])
     if flow.rate > topology.link_bandwidth[narrowest]:
@@ -157,7 +157,6 @@ def _paced(site: WorkSite, work: JobsSpec, i: int) -> float | None:
             f"{format_bandwidth(float(topology.link_bandwidth[narrowest]))} ({topology.link_name(narrowest)})"
         )
         raise site.error(("background", i, "rate"), message)
-    return flow.rate
 
 
 def _differences(names: list[str], fifo: JobTimes, fair: JobTimes) -> list[str]:

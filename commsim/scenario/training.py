@@ -255,7 +255,8 @@ _RENAMED = {"schedule": "pipeline_schedule"}
 def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> KeyFaults:
     """What does not go with the machine, each at its key."""
     if not topology.uniform:
-        return [((), "found nodes of different kinds, expected nodes that are alike")]
+        what = "nodes of different kinds" if topology.link_failed is None else "nodes with failed parts"
+        return [((), f"found {what}, expected nodes that are alike, of which some may be slower (bandwidth_factor)")]
     try:
         mesh = mesh_of_spec(spec, topology)
     except CommsimError as error:

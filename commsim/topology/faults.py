@@ -70,7 +70,8 @@ def without_nvlink(topology: Topology) -> Topology:
 
 
 def with_slow_gpus(topology: Topology, factors: Mapping[int, float]) -> Topology:
-    """The topology where the links at some ranks' GPUs take so many times as long for a byte."""
+    """The topology where the links at some ranks' GPUs take so many times as long for a byte, which no library knows
+    when its job starts (`at_start`)."""
     if not factors:
         return topology
     share = np.ones(topology.link_bandwidth.size)
@@ -78,7 +79,9 @@ def with_slow_gpus(topology: Topology, factors: Mapping[int, float]) -> Topology
         vertex = topology.rank_vertex[rank]
         share[(topology.link_src == vertex) | (topology.link_dst == vertex)] /= factor
     before = 1.0 if topology.link_share is None else topology.link_share
-    return replace(topology, link_bandwidth=topology.link_bandwidth * share, link_share=before * share)
+    began = topology if topology.at_start is None else topology.at_start
+    rates = topology.link_bandwidth * share
+    return replace(topology, link_bandwidth=rates, link_share=before * share, at_start=began)
 
 
 # -- places ---------------------------------

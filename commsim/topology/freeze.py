@@ -64,7 +64,8 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
     nodes = sum(p.nodes for p in parts)
     if nodes > 1 and not all(p.nics for p in parts):
         raise TopologyError(
-            f"{name}: {nodes} nodes without a NIC cannot reach each other; "
+            f"{name}: found {sum(p.nodes for p in parts if not p.nics)} of {nodes} nodes without a NIC, which cannot "
+            "reach the others; "
             "set nics_per_node and nic_bandwidth, or choose a preset with a network"
         )
     _check_size(name, parts, fabric)

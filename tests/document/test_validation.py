@@ -53,6 +53,8 @@ class Model(Strict):
     share: float = Field(0.5, gt=0, le=1)
     flag: bool = False
     tune: Tune | None = None
+    pair: tuple[int, int] | None = None
+    port: tuple[int, int] | None = Field(default=None, description="`[node, index]`; of a card")
     pet: Annotated[Cat | Dog, Field(discriminator="kind")] | None = None
 
     @model_validator(mode="after")
@@ -109,6 +111,9 @@ def test_validating_below() -> None:
         ("pet: {kind: cta, lives: 1}\n", "did you mean 'cat'?"),
         ("pet: {lives: 1}\n", "pet: found a mapping with lives, expected a mapping with the key 'kind'"),
         ("tune: {}\n", "f:3:7 tune: found no key 'kind', expected it with lora or qlora (a 4-bit base)"),
+        ("pair: [1]\n", "f:3:7 pair: found a list of 1, expected at least 2 items"),
+        ("port: []\n", "f:3:7 port: found a list of 0, expected [node, index]"),
+        ("port: [1, x]\n", "f:3:11 port.1: found 'x', expected a whole number"),
         ("pet: {kind: dog}\n", "pet: found no key 'legs', expected it with a whole number"),
         ("pet: {kind: dog, lgs: 4, legs: 4}\n", "pet.lgs: found the unknown key 'lgs', did you mean 'legs'?"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from commsim.accuracy.compare import compare
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
-from commsim.report.tables import falls_note, format_time_us, result_csv, result_table
+from commsim.report.tables import falls_note, format_time_us, result_csv, result_table, slowest_note
 from commsim.report.verdict import comparison_csv, comparison_table
 from commsim.scenario.item import Item, Row
 from commsim.scenario.load import load_scenarios
@@ -91,6 +91,17 @@ def test_a_bandwidth_that_falls_is_explained_too() -> None:
 )
 def test_a_time_that_rises_or_falls_for_another_reason_has_no_note(item: Item) -> None:
     assert falls_note(item) == ""
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "busiest", "named"),
+    [("NIC", "NIC", True), ("latency", "NIC", False), ("messages of the NIC", "messages of the NIC", False)],
+)
+def test_a_slow_place_is_the_limit_only_where_the_rate_of_links_is(bottleneck: str, busiest: str, named: bool) -> None:
+    row = Row(
+        8, 2, "float32", "sum", -1, 1e-5, 1.0, 1.0, bottleneck=bottleneck, busiest_link=busiest, slow_place="node3"
+    )
+    assert slowest_note(Item("x", "all_reduce", 16, [row])).endswith("from 8 B on: node3") == named
 
 
 def test_the_printed_table_is_itself_a_log_that_we_read(tmp_path: Path) -> None:

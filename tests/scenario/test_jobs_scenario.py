@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import CommsimError
+from commsim.report.jobs import JobsView
 from commsim.scenario.load import load_scenarios, resolved_yaml
 from commsim.scenario.run import prepare, run
 
@@ -132,6 +133,18 @@ def test_what_makes_no_sense_is_refused_at_its_place(tmp_path: Path, override: s
     with pytest.raises(CommsimError) as found:
         run(_load(tmp_path, _JOBS, override))
     assert message in str(found.value)
+
+
+def test_a_flow_beside_nccl_is_no_faster_than_its_way(tmp_path: Path) -> None:
+    work = "{jobs: [{collective: all_reduce, size: 1 MiB}], background: [{src: 0, dst: 30, rate: 60 GB/s}]}"
+    with pytest.raises(CommsimError, match=r"background\.0\.rate: found 60 GB/s, expected at most what the narrowest"):
+        run(_load(tmp_path, _JOBS, "library=nccl", f"workload=[{work}]"))
+
+
+def test_a_job_that_others_do_not_slow_takes_as_long_as_alone(tmp_path: Path) -> None:
+    jobs = "{collective: broadcast, size: 8 B}, {collective: broadcast, size: 8 B, start: 1 s}"
+    answer = run(_load(tmp_path, _JOBS, "library=nccl", f"workload=[{{jobs: [{jobs}]}}]")).jobs[0]
+    assert all(", as long as alone; " in line for line in JobsView().words(answer))
 
 
 NOISE_REFUSED = {
