@@ -173,7 +173,7 @@ def test_two_jobs_over_one_thin_spine_meet_on_its_uplinks() -> None:
     for got, seconds, job in zip(together.seconds, expected, jobs, strict=True):
         assert got / job.call.alone_s == pytest.approx(seconds / job.call.alone_s, rel=0.03)
         assert got > 1.5 * job.call.alone_s
-    for links, busiest in meetings(calls, topology):
+    for links, busiest in meetings(calls, together.seconds, topology):
         assert links == 2 * 2 * 8  # up and down between either leaf of eight rails and the spine
         assert topology.link_kind[busiest] == LinkKind.FABRIC
     assert all("spine0" in topology.link_name(link) for link in together.link)
@@ -183,7 +183,7 @@ def test_jobs_under_leaves_of_their_own_take_as_long_as_alone() -> None:
     topology = spine()
     calls = [job_of(k, topology, "all_reduce", [*range(32 * k, 32 * k + 32)], 0.0).call for k in range(2)]
     assert beside(calls).seconds == tuple(call.alone_s for call in calls)
-    assert meetings(calls, topology) == [(0, -1), (0, -1)]
+    assert meetings(calls, beside(calls).seconds, topology) == [(0, -1), (0, -1)]
 
 
 def test_a_job_that_begins_when_the_other_has_ended_is_alone() -> None:
