@@ -30,9 +30,8 @@ def test_sixty_small_machines_keep_the_laws() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 120, 50))
-def test_four_hundred_machines_keep_the_laws(first: int) -> None:
-    assert {seed: wrong for seed in range(first, first + 50) if (wrong := hunt.faults_of(hunt.draw(seed)))} == {}
+def test_more_machines_keep_the_laws() -> None:
+    assert {seed: wrong for seed in range(50) if (wrong := hunt.faults_of(hunt.draw(seed)))} == {}
 
 
 def test_the_same_seed_gives_the_same_machine_and_the_same_time() -> None:
