@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.nccl.communicator import Comm
+from commsim.nccl.latency import between_s, inside_s, longest_s
 from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, node_rate
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
+from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import Graph, System
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, Float64, Int64, LinkKind
@@ -35,6 +37,13 @@ class Kind:
     system: System
     machine: Machine
     parameters: Parameters
+
+    def with_hops(self, seconds: float) -> Kind:
+        """The same where no hop between nodes is shorter."""
+        network = self.parameters.network.at_least(seconds)
+        if network is self.parameters.network:
+            return self
+        return replace(self, parameters=self.parameters.model_copy(update={"network": network}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +106,25 @@ class NodeWays:
         child = np.concatenate([np.flatnonzero(parent >= 0) for parent in both])
         above = np.concatenate([parent[parent >= 0] for parent in both]).astype(np.int64)
         return np.concatenate([child, above]), np.concatenate([above, child])
+
+    @cached_property
+    def longest_s(self) -> float:
+        """Seconds that the links between two NICs never exceed."""
+        return longest_s(self.comm.topology) if self.count > 1 else 0.0
+
+    @cached_property
+    def ring_s(self) -> Float64:
+        """Seconds of the links on the way from each node to the next, (M,)."""
+        return between_s(self.comm, self.rings, self.ring.src, self.ring.dst)
+
+    @cached_property
+    def farthest_s(self) -> float:
+        """The most of `ring_s`, of the ways of the trees, and of those between the first node and another."""
+        src, dst = self.tree_ends
+        first, others = np.zeros(self.count - 1, np.int64), np.arange(1, self.count)
+        ways = [between_s(self.comm, self.tree_graphs, src, dst)]
+        ways += [between_s(self.comm, self.rings, *ends) for ends in ((first, others), (others, first))]
+        return max(float(way.max(initial=0.0)) for way in (self.ring_s, *ways))
 
     @cached_property
     def edge_tree(self) -> Int64:
@@ -176,18 +204,46 @@ class Nodes:
         """The same with other parameters, of all kinds."""
         return replace(self, kinds=tuple(replace(kind, parameters=parameters) for kind in self.kinds))
 
+    def no_quicker(self, seconds: float) -> float:
+        """So many seconds of a call, or those of the links on its longest way between two GPUs if that takes longer."""
+        longest, to_nics = self._inside_s
+        if self.count > 1 and seconds < to_nics + self.ways.longest_s:  # else no way takes as long
+            longest = max(longest, to_nics + self.ways.farthest_s)
+        return max(seconds, longest)
+
+    @cached_property
+    def _inside_s(self) -> tuple[float, float]:
+        inside = np.array([inside_s(kind.topology) for kind in self.kinds])
+        longest, to_nics = inside.max(axis=0).tolist()
+        return longest, to_nics
+
+    @cached_property
+    def far(self) -> bool:
+        """Whether links between nodes may take longer than NCCL's shortest hop there."""
+        networks = [kind.parameters.network for kind in self.kinds]
+        hops = [hop.of(name) for n in networks for hop in (n.ring_hop, n.tree_hop) for name in PROTOCOLS]
+        return self.ways.longest_s > min(hops)
+
+    @cached_property
+    def at_farthest(self) -> Nodes:
+        """The same where a hop between any two nodes is no shorter than the longest way between some two."""
+        if not self.far:
+            return self
+        return replace(self, kinds=tuple(kind.with_hops(self.ways.farthest_s) for kind in self.kinds))
+
     def hops(self, channels: int) -> NodeHops:
         """The hops of a ring from each node to the next, of a call of so many channels."""
         share, link = self.ways.ring.share(channels)
         of_kind, to_kind = self.comm.kind, np.roll(self.comm.kind, -1)
-        key = np.stack([of_kind.astype(np.float64), to_kind.astype(np.float64), share], axis=1)
+        late = self.ways.ring_s if self.far else np.zeros(self.count)
+        key = np.stack([of_kind.astype(np.float64), to_kind.astype(np.float64), share, late], axis=1)
         if (key == key[0]).all():
             few, first, of = key[:1], np.zeros(1, np.int64), np.zeros(self.count, np.int64)
         else:
             few, first, of = np.unique(key, axis=0, return_index=True, return_inverse=True)
         kinds = []
-        for a, b, least in few.tolist():
-            sender, receiver = self.kinds[int(a)], self.kinds[int(b)].machine
+        for a, b, least, seconds in few.tolist():
+            sender, receiver = self.kinds[int(a)].with_hops(seconds), self.kinds[int(b)].machine
             # The share is of the sender's NICs; it says what the receiver's let through.
             narrow = narrower(sender.machine, replace(receiver, nic_path=_but_nics(receiver)))
             kinds.append(replace(sender, machine=slowed(narrow, least)))

@@ -148,6 +148,18 @@ class NetworkParameters(Frozen):
     through_host_efficiency: float  # share of that where NIC and GPU meet in the PCIe root of a host, not in a switch
     copy_rate: Bandwidth | None = None  # of the proxy of one GPU, sent and received together, where a processor copies
 
+    def at_least(self, seconds: float) -> NetworkParameters:
+        """The same with no hop shorter; itself where none is."""
+
+        def hops(block: PerProtocol) -> PerProtocol:
+            short = {name: seconds for name in PerProtocol.model_fields if block.of(name) < seconds}
+            return block.model_copy(update=short) if short else block
+
+        rings, trees = hops(self.ring_hop), hops(self.tree_hop)
+        if rings is self.ring_hop and trees is self.tree_hop:
+            return self
+        return self.model_copy(update={"ring_hop": rings, "tree_hop": trees})
+
 
 class Parameters(Frozen):
     """All parameters of one GPU generation, and those of the network between its nodes."""

@@ -300,6 +300,7 @@ class Predictor:
     ) -> Prediction:
         """Kernel and launch together, by the mode of the job."""
         seconds, busy, limit, level = kernel
+        seconds = self.nodes.no_quicker(seconds)
         if self.options.mode == "single":
             time = launch + seconds
         else:
@@ -341,7 +342,7 @@ class Predictor:
         """Who may be last to end: the root's node, the nodes of each kind, or those at the weakest hop of a chain."""
         from commsim.nccl.p2p import Ends
 
-        nodes = self.nodes
+        nodes = self.nodes.at_farthest
         if collective == "send_recv" and nodes.count > 1:
             hops = nodes.hops(self.system.coll_channels).kinds
             yield Ends(reduce(narrower, (kind.machine for kind in hops)), 1, self.machine, 1), hops[0].parameters
@@ -432,11 +433,12 @@ class Predictor:
                 return self._chain_of_a_root(call)
             timed = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
             tree = (nodes.tree_rate(call.split.channels),) if call.algorithm == "nvls_tree" else ()
-            return _Kernel(*max(timed(self.system, self.machine, kind.parameters, call, *tree) for kind in nodes.kinds))
+            far = nodes.at_farthest.kinds
+            return _Kernel(*max(timed(self.system, self.machine, kind.parameters, call, *tree) for kind in far))
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return _Kernel(*self._tree.time(nodes, call))
+            return _Kernel(*self._tree.time(nodes.at_farthest, call))
         plan = lower_ring(nodes, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring

@@ -17,7 +17,6 @@ from commsim.scenario.rows import Pace, RowPredictor
 from commsim.scenario.setting import build_topology
 
 if TYPE_CHECKING:
-    from commsim.bounds import LowerBound
     from commsim.nccl.parameters import Parameters
     from commsim.scenario.collective import CollectiveSpec
     from commsim.scenario.setting import Setting
@@ -72,12 +71,6 @@ def varied(scenario: Setting, topology: Topology) -> Topology:
     return with_slow_gpus(topology, {rank: s.factor for s in stragglers if s.factor != 1.0 for rank in s.ranks})
 
 
-_NO_LATENCY = (
-    "the latencies of the fabric's links are longer than NCCL's hop between nodes, a parameter of the network: "
-    "times and bounds do not have them"
-)
-
-
 def survived(scenario: Setting) -> list[str]:
     """What NCCL makes of faults that set in while a job runs, for the user; a ScenarioError for one that it dies of."""
     said = []
@@ -91,8 +84,8 @@ def survived(scenario: Setting) -> list[str]:
             )
         if fault.latency_factor is not None:
             said.append(
-                f"topology.faults.{i}: latency_factor has no effect on NCCL's times, whose hops are parameters of the "
-                "network and not latencies of links"
+                f"topology.faults.{i}: latency_factor has an effect on NCCL's times only where the links of a way take "
+                "longer than its hop between nodes (in a node: than the call), which holds those of healthy links"
             )
     return said
 
@@ -135,13 +128,6 @@ class NcclRows(RowPredictor):
         # What was measured are runs back to back.
         self._link = link_kind(self.model.system, self.model.machine, self.model.nodes.comm.topology.network)
         self._measured = scenario.mode == "back_to_back" and self.n_ranks > 1
-
-    def bounded(self, bound: LowerBound) -> float:
-        """That of latency counts as far as the model's hop: longer latencies of links are not in its times."""
-        hop = self.model.parameters.network.ring_hop.LL if self.topology.nodes > 1 else bound.latency_s
-        if bound.latency_s > hop and (text := _NO_LATENCY) not in self.warnings:
-            self.warnings.append(text)
-        return max(min(bound.latency_s, float(hop)), bound.bandwidth_s, bound.bisection_s)
 
     def at_pace(self, pace: Pace) -> None:
         """Scales the parameters: the latencies of links are theirs."""

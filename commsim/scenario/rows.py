@@ -9,7 +9,6 @@ from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE, busbw_factor
 from commsim.scenario.item import Row
 
 if TYPE_CHECKING:
-    from commsim.bounds import LowerBound
     from commsim.engine.usage import Use
     from commsim.scenario.collective import CollectiveSpec
     from commsim.topology.graph import Topology
@@ -54,9 +53,8 @@ class RowPredictor:
     def row(self, size: int, time_s: float, band: tuple[float, float] | None = None) -> Row:
         """A Row of this item's type with its lower bound; the band's ends are factors on the time."""
         work = self.work
-        bound_s = self.bounded(
-            self._bound(work.collective, size, self.topology, in_network=self._in_network, ranks=self.ranks)
-        )
+        bound = self._bound(work.collective, size, self.topology, in_network=self._in_network, ranks=self.ranks)
+        bound_s = bound.seconds
         return Row(
             size_bytes=size,
             count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.n_ranks)),
@@ -71,10 +69,6 @@ class RowPredictor:
             high_s=band and time_s * band[1],
             kernel_s=time_s,
         )
-
-    def bounded(self, bound: LowerBound) -> float:
-        """The seconds of a bound that count beside this library's times."""
-        return bound.seconds
 
     def parts(self, size: int) -> dict[str, float]:
         """Seconds of each kind of physical cost at one size, the largest first; empty where none are told apart."""

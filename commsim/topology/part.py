@@ -91,8 +91,8 @@ def _with_gpus(group: NodeGroup, gpus: Sequence[int]) -> NodeGroup:
 
 
 def states(topology: Topology) -> Int64:
-    """A number for the state of each node, (nodes,): equal where nodes are of one group, with the same rates and
-    failures inside, and the same NICs that can be used in the same way."""
+    """A number for the state of each node, (nodes,): equal where nodes are of one group, with the same rates, latencies
+    and failures inside, and the same NICs that can be used in the same way."""
     t, out = topology, topology.node_group.astype(np.int64)
     if t.nodes == 1:
         return out
@@ -102,11 +102,12 @@ def states(topology: Topology) -> Int64:
         members = np.flatnonzero(t.node_group == i)
         links = t.node_first_link[members][:, None] + np.arange(t.groups[i].links)[None, :]
         rates = np.where(t.works[links], t.link_bandwidth[links], 0.0)
-        unlike = (rates != rates[0]).any(axis=1) | (usable[members] != usable[members[0]]).any(axis=1)
-        unlike |= gdr[members] != gdr[members[0]]
+        late = t.link_latency[links]
+        unlike = (rates != rates[0]).any(axis=1) | (late != late[0]).any(axis=1)
+        unlike |= (usable[members] != usable[members[0]]).any(axis=1) | (gdr[members] != gdr[members[0]])
         seen: dict[bytes, int] = {}
         for k in np.flatnonzero(unlike).tolist():
-            key = rates[k].tobytes() + usable[members[k]].tobytes() + gdr[members[k]].tobytes()
+            key = rates[k].tobytes() + late[k].tobytes() + usable[members[k]].tobytes() + gdr[members[k]].tobytes()
             out[members[k]] = seen.setdefault(key, next_state + len(seen))
         next_state += len(seen)
     return out

@@ -41,6 +41,7 @@ class Case:
     options: Options
     collective: str
     nbytes: int
+    ranks: tuple[int, ...] | None  # of a process group, in its order; None: all
 
 
 def draw(seed: int) -> Case:
@@ -70,13 +71,33 @@ def draw(seed: int) -> Case:
     except TopologyError:
         faulty = None
     options = Options(version=rng.choice(VERSIONS), mode=rng.choice(("back_to_back", "single")))
-    nbytes = 1 << rng.randint(3, 32)
-    return Case(spec, faults, healthy, faulty, options, rng.choice(COLLECTIVES), nbytes)
+    nbytes, collective = 1 << rng.randint(3, 32), rng.choice(COLLECTIVES)
+    return Case(spec, faults, healthy, faulty, options, collective, nbytes, _group(rng, healthy))
+
+
+def _group(rng: random.Random, t: Topology) -> tuple[int, ...] | None:
+    """Mostly all ranks; else those of a mesh's axis, of some nodes, or any, by number or shuffled."""
+    what, n = rng.choices(("all", "axis", "nodes", "any"), (5, 1, 1, 1))[0], t.world_size
+    if what == "all" or n < 4:
+        return None
+    if what == "axis":
+        step = rng.randint(2, n // 2)
+        ranks = list(range(rng.randrange(step), n, step))
+    elif what == "nodes":
+        nodes = rng.sample(range(t.nodes), rng.randint(1, t.nodes))
+        ranks = [rank for node in nodes for rank in range(*t.node_first_rank[[node, node + 1]].tolist())]
+    else:
+        ranks = rng.sample(range(n), rng.randint(2, n))
+    if rng.random() < 0.5:
+        ranks.sort()
+    return tuple(ranks) if len(ranks) > 1 else None
 
 
 def _fault(rng: random.Random, t: Topology) -> FaultSpec:
     """A degraded or failed node, NIC, link or switch."""
     what = {"failed": True} if rng.random() < 0.3 else {"bandwidth_factor": rng.choice((0.01, 0.1, 0.5, 0.9))}
+    if rng.random() < 0.15:
+        what = {"latency_factor": rng.choice((2.0, 20.0, 1000.0))}
     place = rng.choice(("node", "nic", "link", "link", "switch"))
     if place == "node":
         return FaultSpec(node=rng.randrange(t.nodes), bandwidth_factor=rng.choice((0.1, 0.5)))
@@ -94,7 +115,7 @@ def _fault(rng: random.Random, t: Topology) -> FaultSpec:
 
 def predicted(case: Case, topology: Topology, options: Options) -> tuple[Predictor, Prediction]:
     """The model of the case on a topology, and its prediction."""
-    model = Predictor(topology, options)
+    model = Predictor(topology, options, ranks=case.ranks)
     return model, model.predict(case.collective, case.nbytes)
 
 
@@ -107,7 +128,7 @@ def faults_of(case: Case) -> list[str]:
             continue
         _, got = predicted(case, topology, case.options)
         switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
-        bound = lower_bound_s(case.collective, case.nbytes, topology, in_network=switches).seconds
+        bound = lower_bound_s(case.collective, case.nbytes, topology, in_network=switches, ranks=case.ranks).seconds
         if got.time_s < bound * (1 - 1e-9):
             wrong.append(f"{name}: {got.time_s:.6g} s under the bound of {bound:.6g} s ({got.algorithm}, {got.limit})")
     if case.faulty is None:
@@ -142,10 +163,11 @@ def main() -> None:
         seen["faulty"] += bool(case.faults) and case.faulty is not None
         seen["cut in two"] += case.faulty is None
         seen["of several kinds"] += len(case.healthy.groups) > 1
+        seen["groups"] += case.ranks is not None
         for text in faults_of(case):
             seen["wrong"] += 1
             faults = [f.model_dump(exclude_none=True, exclude_defaults=True) for f in case.faults]
-            what = f"{case.collective} of {case.nbytes}, {case.options.version}, {case.spec}, {faults}"
+            what = f"{case.collective} of {case.nbytes}, {case.options.version}, {case.spec}, {faults}, {case.ranks}"
             sys.stdout.write(f"seed {seed}: {text}\n  {what}\n")
     sys.stdout.write(", ".join(f"{name}: {n}" for name, n in seen.items()) + "\n")
 
