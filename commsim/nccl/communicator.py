@@ -71,7 +71,8 @@ def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integ
     """The communicator of some ranks of a machine, in this order; of all ranks by default.
 
     NCCL numbers nodes by their first rank, and orders the GPUs of a node by their ranks (src/init.cc,
-    initTransportsRank). TopologyError for a rank that is not there or stands twice.
+    initTransportsRank). TopologyError for a rank that is not there or stands twice, and for nodes that no way
+    joins.
     """
     t = topology
     whole = ranks is None or (len(ranks) == t.world_size and bool((np.asarray(ranks) == np.arange(t.world_size)).all()))
@@ -84,6 +85,7 @@ def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integ
         chosen = np.asarray(ranks, np.int64)
         if chosen.size != np.unique(chosen).size or chosen.min(initial=0) < 0 or chosen.max(initial=0) >= t.world_size:
             raise TopologyError(f"{t.name}: found a rank twice, or outside 0..{t.world_size - 1}")
+    from commsim.topology.faults import check_joined
     from commsim.topology.part import alike, states  # which machines of nodes that are alike need not
 
     node = t.rank_node[chosen].astype(np.int64)
@@ -91,6 +93,7 @@ def communicator(topology: Topology, ranks: Sequence[int] | npt.NDArray[np.integ
     order = np.argsort(first, kind="stable")
     place = np.argsort(order, kind="stable")[index]  # of the node of each rank, in NCCL's order
     nodes = node[first[order]]
+    check_joined(t, nodes)
     by_node = np.argsort(place, kind="stable")
     local = (chosen - t.node_first_rank[node])[by_node]
     starts = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=nodes.size))])

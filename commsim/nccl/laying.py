@@ -97,33 +97,32 @@ class Laying:
 
     def _take(self, path: Path, gbps: float, *, to_gpu: bool = False) -> bool:
         """Takes bandwidth of every link of a path, or of none; `to_gpu`: of one that begins at a NIC or a switch."""
-        left, costs = self._left, self._costs(path, gbps, to_gpu)
-        for position, (link, cost) in enumerate(costs):
+        left, costs = self._left, self._cost.get((id(path), gbps)) or self._costs(path, gbps, to_gpu)
+        for link, cost in costs:  # no path takes a link twice
             if left[link] < cost:
-                for done, given in costs[:position]:
-                    left[done] += given
                 return False
+        for link, cost in costs:
             left[link] -= cost
         self.now.hops += len(path.links)
         return True
 
-    def _return(self, path: Path, gbps: float, *, to_gpu: bool = False) -> None:
-        for link, cost in self._costs(path, gbps, to_gpu):
-            self._left[link] += cost
+    def _return(self, path: Path, gbps: float) -> None:
+        """Gives back what was taken of every link of a path."""
+        left = self._left
+        for link, cost in self._cost[id(path), gbps]:
+            left[link] += cost
         self.now.hops -= len(path.links)
 
     def _costs(self, path: Path, gbps: float, to_gpu: bool) -> tuple[tuple[int, int], ...]:
         """What a channel takes of the links of a path: (link, MB/s)."""
-        key = (id(path), gbps)
-        if key not in self._cost:
-            view, costs = self.view, list[tuple[int, int]]()
-            for link in path.links:
-                cost = gbps * 6 / 5 if path.through_intel and view.is_pci[link] else gbps
-                costs.append((link, round(1000 * cost)))
-                if to_gpu and view.into_old_gpu[link]:  # writes into a GPU before Ampere cost reads
-                    costs.append((view.reverse[link], round(1000 * cost / 8)))
-            self._cost[key] = tuple(costs)
-        return self._cost[key]
+        view, costs = self.view, list[tuple[int, int]]()
+        for link in path.links:
+            cost = gbps * 6 / 5 if path.through_intel and view.is_pci[link] else gbps
+            costs.append((link, round(1000 * cost)))
+            if to_gpu and view.into_old_gpu[link]:  # writes into a GPU before Ampere cost reads
+                costs.append((view.reverse[link], round(1000 * cost / 8)))
+        self._cost[id(path), gbps] = tuple(costs)
+        return self._cost[id(path), gbps]
 
     def _fits(self, path: Path, back: Path | None, limit: int) -> bool:
         """Whether a path, and of a tree the way back too, is no farther than a type."""
@@ -169,7 +168,7 @@ class Laying:
             self._used[gpu] ^= flag
             self._at(gpu, step, way)
             self._used[gpu] ^= flag
-            self._return(path, gbps, to_gpu=not intra)
+            self._return(path, gbps)
 
     def _at(self, gpu: int, step: int, way: _Way) -> None:
         """At a GPU of the channel: on to the NIC, the next GPU, or back to the first."""
@@ -367,7 +366,8 @@ class Laying:
             path = view.gpu_net[gpu][net]
             if self._fits(path, view.net_gpu[net][gpu], now.type_inter) and self._take(path, gbps):
                 now.nets[now.channels] = (entered, net)
-                self._at(gpu, step, way._replace(to_net=1 if balanced and step == 0 else -1))
+                to_net = 1 if balanced and step == 0 else -1
+                self._at(gpu, step, _Way(to_net, way.to_first, way.order, way.time))
                 self._return(path, gbps)
 
     def _through_switch(self, head: int, way: _Way) -> None:

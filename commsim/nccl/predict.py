@@ -23,16 +23,18 @@ from commsim.nccl.communicator import Comm, communicator
 from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, unmodelled, whole
 from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
-from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency, survey, within_reach
+from commsim.nccl.machine import FABRIC, GDR, Machine, far_nics, nic_efficiency, survey, within_reach
 from commsim.nccl.messages import spread_s
 from commsim.nccl.nodes import Kind, Nodes, NodeWays, fabric_entry, narrower, under_a_leaf
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
+from commsim.nccl.peers import Way, busiest_way
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.topology.graph import Topology
+from commsim.topology.kinds import LinkKind
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
@@ -140,6 +142,7 @@ class Predictor:
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
         self._staged = False
+        self._ways: dict[str, Way] = {}
         comm = communicator(topology, ranks)
         self.nodes = self._nodes_of(comm, parameters)
         self.system = self.nodes.system
@@ -334,9 +337,30 @@ class Predictor:
             p2p.p2p_time(self.system, ends, parameters, collective, nbytes, self.version, rail, off)
             for ends, parameters in self._senders(collective)
         )
-        kernel = self._across(collective, nbytes, _Kernel(seconds, busy, limit))
+        way = Way() if collective == "send_recv" else self._way(collective)
+        kernel, least = _Kernel(seconds, busy, limit), way.seconds_per_byte * nbytes
+        if slow := least > busy:
+            kernel = kernel._replace(seconds=seconds - busy + least, busy=least, limit=FABRIC)
+        kernel = self._across(collective, nbytes, kernel)
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
-        return self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels)
+        got = self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels)
+        return replace(got, place=way.name) if slow and got.limit == FABRIC else got
+
+    def _way(self, collective: str) -> Way:
+        """What is left between switches where faults, or the nodes that take part, leave less than the machine's."""
+        nodes = self.nodes
+        if nodes.comm.plain or nodes.count < 2:
+            return Way()
+        if collective not in self._ways:
+            self._ways[collective] = way = busiest_way(nodes, collective)
+            t = nodes.comm.topology
+            between = t.link_kind == LinkKind.FABRIC
+            if not way.seconds_per_byte and t.link_share is not None and (t.link_share[between] < 1.0).any():
+                self._warn(
+                    f"{collective}: which sends a slow link between switches holds up is not looked at over a "
+                    f"{t.kind} of {nodes.count} nodes; its times do not have it"
+                )
+        return self._ways[collective]
 
     def _senders(self, collective: str) -> Iterator[tuple[Ends, Parameters]]:
         """Who may be last to end: the root's node, the nodes of each kind, or those at the weakest hop of a chain."""

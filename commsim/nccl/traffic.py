@@ -13,18 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commsim.collectives.semantics import CHAINED, ROOTED
+from commsim.collectives.semantics import CHAINED
 from commsim.nccl.machine import nic_efficiency
 from commsim.nccl.nodes import Edges, Nodes
+from commsim.nccl.peers import peer_edges
 from commsim.nccl.predict import Prediction, Predictor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.streams import spread, stream_ways
 from commsim.nccl.system import Graph
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
-
-_MOST_PAIRS = 1 << 16
-"""Pairs of nodes up to which an all_to_all goes over the ways of each; beyond, it lies on their ports alone."""
 
 _MOST_ROUNDS, _SETTLED = 100, 1e-9
 """Rounds in which calls find their paces beside each other, and the relative change of a pace that counts as none."""
@@ -103,19 +101,9 @@ def _edges(
     nodes: Nodes, collective: str, algorithm: str, nbytes: int, hop: float
 ) -> tuple[Edges | None, list[Graph], Float64]:
     """The edges that a call goes over (None: too many), the graphs whose NICs it takes, the bytes of each edge."""
-    rings, trees = ([getattr(kind.system, name) for kind in nodes.kinds] for name in ("ring", "tree"))
     if algorithm == "send_recv" and collective != "send_recv":
-        counts, n = nodes.comm.counts, nodes.comm.ranks
-        own = [Graph(max(1, kind.machine.nics), 0.0, 0.0, "RING", "", "") for kind in nodes.kinds]
-        if collective in ROOTED:
-            others = np.arange(1, nodes.count)
-            ends = np.zeros(others.size, np.int64), others
-            edges = Edges(*(ends if collective == "scatter" else ends[::-1]), None)
-            return edges, own, np.asarray(nbytes / n * counts[others], np.float64)
-        if nodes.count * (nodes.count - 1) > _MOST_PAIRS:
-            return None, own, np.asarray(nbytes / n * counts * (n - counts), np.float64)
-        src, dst = np.nonzero(~np.eye(nodes.count, dtype=bool))
-        return Edges(src, dst, None), own, np.asarray(nbytes / n * counts[src] * counts[dst], np.float64)
+        return peer_edges(nodes, collective, nbytes)
+    rings, trees = ([getattr(kind.system, name) for kind in nodes.kinds] for name in ("ring", "tree"))
     over_trees = "tree" in algorithm
     edges = nodes.ways.trees if over_trees else nodes.ways.ring
     return edges, trees if over_trees else rings, np.full(edges.src.size, hop)

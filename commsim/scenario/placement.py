@@ -17,8 +17,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from commsim.document import raise_faults, refuse
 from commsim.document.reading import read_text
 from commsim.document.types import KeyFaults
-from commsim.errors import Fault
+from commsim.errors import Fault, TopologyError
 from commsim.scenario.strict import MAX_RANKS, Strict, format_ranks, parse_ranks
+from commsim.topology.faults import check_joined
 
 if TYPE_CHECKING:
     from commsim.document import Document
@@ -106,6 +107,10 @@ def placed(spec: PlacementSpec | None, path: Path | None, document: Document, to
         faults.append((("count",), f"found {spec.count} nodes to take, expected at most {nodes.size}"))
     if not faults:
         nodes = _ordered(spec, topology, nodes)[: spec.count]
+        try:
+            check_joined(topology, nodes)
+        except TopologyError as error:
+            faults.append(((), str(error)))
         gpus = np.diff(topology.node_first_rank)[nodes]
         if spec.gpus is not None and (most := max(spec.gpus)) >= gpus.min():
             few = int(nodes[gpus.argmin()])

@@ -297,9 +297,15 @@ class Setting(Strict):
 
 
 def build_topology(scenario: Setting) -> Topology:
-    """The scenario's topology; faults that know no line are located at the scenario's ``topology``."""
+    """The scenario's topology; faults that know no line are located at the scenario's ``topology``.
+
+    NCCL's communicators see themselves whether their nodes reach each other: of a part of the machine others need not.
+    """
+    parts = scenario.placement is not None or all(getattr(work, "of_parts", False) for work in scenario.workload)
     try:
-        topology = load_topology(scenario.topology, scenario.base_dir)
+        topology = load_topology(
+            scenario.topology, scenario.base_dir, joined=not (parts and scenario.library.name == "nccl")
+        )
     except TopologyError as exc:
         if any(f.line for f in exc.faults) or not scenario.source:
             raise

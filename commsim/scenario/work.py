@@ -65,6 +65,7 @@ class WorkItem(Strict):
     libraries: ClassVar[tuple[str, ...]] = ("nccl", "gloo", "none")
     compared: ClassVar[bool] = False  # with the curves of `compare`
     whole_nodes: ClassVar[bool] = False  # never parts of them: a file of NCCL's graphs holds
+    of_parts: ClassVar[bool] = False  # its communicators are of some ranks each, who alone must reach each other
     by_events: ClassVar[bool] = False  # no other engine simulates it
 
     @classmethod

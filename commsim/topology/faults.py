@@ -23,18 +23,18 @@ from commsim.topology.node_routes import node_routes
 from commsim.topology.spec import FaultSpec
 
 
-def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
+def degraded(topology: Topology, faults: Sequence[FaultSpec], *, joined: bool = True) -> Topology:
     """The topology with these faults, and as it was when the job began where some set in later (`at_start`).
 
-    Several faults of one link multiply. TopologyError names a place that is not there, or the cut when ranks can no
-    longer reach each other.
+    Several faults of one link multiply. TopologyError names a place that is not there, or, where all nodes must be
+    `joined`, the cut when ranks can no longer reach each other.
     """
     if not faults:
         return topology
     first = [fault for fault in faults if fault.start == 0.0]
     if len(first) < len(faults):
-        now = degraded(topology, [fault.model_copy(update={"start": 0.0}) for fault in faults])
-        return replace(now, at_start=degraded(topology, first))
+        now = degraded(topology, [fault.model_copy(update={"start": 0.0}) for fault in faults], joined=joined)
+        return replace(now, at_start=degraded(topology, first, joined=joined))
     links = topology.link_bandwidth.size
     rate, late, failed = np.ones(links), np.ones(links), ~topology.works
     gdr = np.ones(topology.nodes, bool) if topology.node_gdr is None else topology.node_gdr.copy()
@@ -58,8 +58,8 @@ def degraded(topology: Topology, faults: Sequence[FaultSpec]) -> Topology:
     if not failed.any():
         return replace(out, link_failed=None)
     out = _with_new_node_routes(out)
-    if out.nodes > 1:
-        _check_joined(out)
+    if joined:
+        check_joined(out, np.arange(out.nodes))
     return out
 
 
@@ -207,17 +207,19 @@ def _group_without(t: Topology, node: int, group: NodeGroup, failed: Bool, dead:
     return replace(group, node_routes=node_routes(graph, gpus, nics, where, over_nvlink=t.keeps_rails, link_id=number))
 
 
-def _check_joined(t: Topology) -> None:
-    """TopologyError naming the cut unless every two nodes share an island of NICs and switches."""
+def check_joined(t: Topology, nodes: Int64) -> None:
+    """TopologyError naming the cut unless every two of these nodes share an island of NICs and switches."""
+    if t.link_failed is None or nodes.size < 2:
+        return
     first_switch, wires = int(t.node_first_vertex[-1]), (t.link_kind == LinkKind.FABRIC) & t.works
     ends = (t.link_src[wires] - first_switch, t.link_dst[wires] - first_switch)
     island = islands(len(t.vertex_name) - first_switch, *ends)
-    sets = [frozenset(island[t.fabric.leaf[k, t.usable_nics[k]]].tolist()) for k in range(t.nodes)]
-    first = {s: k for k, s in reversed(list(enumerate(sets)))}
+    sets = {k: frozenset(island[t.fabric.leaf[k, t.usable_nics[k]]].tolist()) for k in nodes.tolist()}
+    first = {s: k for k, s in reversed(sets.items())}
     for s, k in sorted(first.items(), key=lambda item: item[1]):
         if not s:
             raise TopologyError(f"{t.name}: node{k} is cut off; {cut_of(t, k)}")
     for (s, k), (other, m) in combinations(sorted(first.items(), key=lambda item: item[1]), 2):
         if not s & other:
-            small = min((k, m), key=lambda n: sum(sets[n] == x for x in sets))
+            small = min((k, m), key=lambda n: sum(sets[n] == x for x in sets.values()))
             raise TopologyError(f"{t.name}: no way from node{k} to node{m}; {cut_of(t, small)}")

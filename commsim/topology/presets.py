@@ -62,10 +62,12 @@ def list_presets() -> list[Preset]:
     return [preset(name) for name in preset_names()]
 
 
-def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
+def load_topology(spec: TopologySpec, base_dir: Path, *, joined: bool = True) -> Topology:
     """The topology of a description; paths in it are relative to `base_dir`.
 
-    TopologyError says which field of which description cannot be built, and why.
+    Unless all nodes must be `joined`, those that faults cut off are refused where they are used
+    (`commsim.topology.faults.check_joined`). TopologyError says which field of which description cannot be built, and
+    why.
     """
     file = None if spec.path is None else _read(base_dir / spec.path)[0]
     if file is not None and file.groups is not None and spec.path is not None:
@@ -82,7 +84,7 @@ def load_topology(spec: TopologySpec, base_dir: Path) -> Topology:
     from commsim.topology.faults import check_places, degraded
 
     check_places(topology, faults)
-    return degraded(topology, faults)
+    return degraded(topology, faults, joined=joined)
 
 
 def _of_file(spec: TopologySpec, file: TopologyFile) -> TopologySpec:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from commsim.bounds import lower_bound_s
 from commsim.errors import CommsimError, TopologyError
-from commsim.nccl.predict import Options, Prediction, Predictor
+from commsim.nccl.predict import Options, Predictor
 from commsim.topology.faults import degraded
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LinkKind, VertexKind
@@ -113,37 +114,43 @@ def _fault(rng: random.Random, t: Topology) -> FaultSpec:
     return FaultSpec(link=(t.vertex_name[t.link_src[link]], t.vertex_name[t.link_dst[link]]), **what)
 
 
-def predicted(case: Case, topology: Topology, options: Options) -> tuple[Predictor, Prediction]:
-    """The model of the case on a topology, and its prediction."""
-    model = Predictor(topology, options, ranks=case.ranks)
-    return model, model.predict(case.collective, case.nbytes)
+def model_of(case: Case, topology: Topology) -> Predictor:
+    """The model of the case on a topology."""
+    return Predictor(topology, case.options, ranks=case.ranks)
 
 
 def faults_of(case: Case) -> list[str]:
     """What does not hold of a case, in words: times under the bound; a fault that makes what is chosen quicker."""
     wrong = []
-    model, healthy = predicted(case, case.healthy, case.options)
-    for topology, name in ((case.healthy, "healthy"), (case.faulty, "faulty")):
-        if topology is None:
-            continue
-        _, got = predicted(case, topology, case.options)
+    models = {"healthy": model_of(case, case.healthy)}
+    if case.faulty is not None:
+        models["faulty"] = model_of(case, case.faulty)
+    for name, model in models.items():
+        got, topology = model.predict(case.collective, case.nbytes), model.nodes.comm.topology
         switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
         bound = lower_bound_s(case.collective, case.nbytes, topology, in_network=switches, ranks=case.ranks).seconds
         if got.time_s < bound * (1 - 1e-9):
             wrong.append(f"{name}: {got.time_s:.6g} s under the bound of {bound:.6g} s ({got.algorithm}, {got.limit})")
-    if case.faulty is None:
+    if case.faulty is None or chosen(models["faulty"]) != chosen(models["healthy"]):
         return wrong
+    healthy = models["healthy"].predict(case.collective, case.nbytes)
     held = case.options
     if healthy.algorithm != "send_recv":
         held = replace(held, algorithm=healthy.algorithm, protocol=healthy.protocol, channels=healthy.channels)
     try:
-        other, got = predicted(case, case.faulty, held)
+        before, after = (held_to(held, model).predict(case.collective, case.nbytes) for model in models.values())
     except CommsimError:  # the choice is not open to the faulty machine
         return wrong
-    before = predicted(case, case.healthy, held)[1] if held is not case.options else healthy
-    if got.time_s < before.time_s * (1 - 1e-9) and chosen(other) == chosen(model):
-        wrong.append(f"faulty is quicker: {got.time_s:.9g} s, healthy {before.time_s:.9g} s ({healthy.algorithm})")
+    if after.time_s < before.time_s * (1 - 1e-9):
+        wrong.append(f"faulty is quicker: {after.time_s:.9g} s, healthy {before.time_s:.9g} s ({healthy.algorithm})")
     return wrong
+
+
+def held_to(options: Options, model: Predictor) -> Predictor:
+    """The model with other options of calls, without another search."""
+    other = copy(model)
+    other.options = replace(options, env=model.options.env)
+    return other
 
 
 def chosen(model: Predictor) -> tuple[object, ...]:

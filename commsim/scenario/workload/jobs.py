@@ -22,6 +22,7 @@ class JobsWork(JobsSpec, WorkItem):
     kind: ClassVar[str] = "jobs"
     noun: ClassVar[str] = "jobs"
     libraries: ClassVar[tuple[str, ...]] = ("none", "gloo", "nccl")
+    of_parts: ClassVar[bool] = True
     by_events: ClassVar[bool] = True
 
     def faults(self, setting: Setting) -> KeyFaults:

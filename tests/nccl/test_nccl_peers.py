@@ -1,0 +1,84 @@
+"""Sends among nodes: the links between switches that they keep busy, counted link by link and by the closed form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commsim.errors import TopologyError
+from commsim.nccl.peers import busiest_way
+from commsim.nccl.predict import Options, Predictor
+from commsim.topology.presets import load_topology
+from commsim.topology.spec import TopologySpec
+
+GIB = 1 << 30
+
+
+def model(*faults: dict[str, Any], preset: str = "hgx-h100-ndr400", nodes: int = 8, **fabric: Any) -> Predictor:
+    """NCCL on a rail-optimized tree of two nodes under a leaf."""
+    spec = {"preset": preset, "nodes": nodes, "faults": list(faults) or None}
+    spec["fabric"] = {"kind": "rail_fat_tree", "nodes_per_leaf": 2} | fabric
+    return Predictor(load_topology(TopologySpec.model_validate(spec), Path()), Options())
+
+
+@pytest.mark.parametrize("preset", ["hgx-h100-ndr400", "dgx-a100-hdr200", "gh200x4-ndr200", "hgx-a100-4-slingshot200"])
+@pytest.mark.parametrize("spines", [1, 2])
+@pytest.mark.parametrize("kind", ["fat_tree", "rail_fat_tree"])
+def test_an_all_to_all_counted_link_by_link_is_that_of_the_oversubscribed_leaf(
+    preset: str, spines: int, kind: str
+) -> None:
+    healthy = model(preset=preset, kind=kind, spines=spines, oversubscription=4.0)
+    got = healthy.predict("all_to_all", GIB)
+    assert got.limit == "leaf uplinks"
+    assert busiest_way(healthy.nodes, "all_to_all").seconds_per_byte * GIB == pytest.approx(got.busy_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("collective", "link"),
+    [
+        ("all_to_all", ("leaf1.rail3", "spine0")),
+        ("scatter", ("leaf1.rail3", "spine0")),
+        ("gather", ("leaf0.rail3", "spine0")),
+    ],
+)
+def test_sends_wait_for_a_slow_uplink_of_one_rail_which_is_named(collective: str, link: tuple[str, str]) -> None:
+    before = model().predict(collective, GIB)
+    times = [model({"link": link, "bandwidth_factor": f}).predict(collective, GIB) for f in (0.5, 0.01, 0.005)]
+    assert before.time_s <= times[0].time_s < times[1].time_s
+    # What remains of the link is all that counts: half of it takes twice as long.
+    assert times[2].busy_s == pytest.approx(2 * times[1].busy_s, rel=1e-9)
+    assert times[1].limit == "fabric"
+    assert times[1].place in {" -> ".join(link), " -> ".join(reversed(link))}
+
+
+def test_a_slow_link_above_other_nodes_than_the_group_has_no_effect() -> None:
+    topology = model({"link": ["leaf1.rail3", "spine0"], "bandwidth_factor": 0.01}).nodes.comm.topology
+    away = range(32, 64)  # nodes 4 to 7, leaves 2 and 3
+    slow = Predictor(topology, Options(), ranks=away).predict("all_to_all", GIB)
+    healthy = Predictor(model().nodes.comm.topology, Options(), ranks=away).predict("all_to_all", GIB)
+    assert slow.time_s == healthy.time_s
+
+
+def test_where_ways_are_not_looked_at_it_is_said() -> None:
+    slow = {"link": ["leaf1.rail3", "spine0"], "bandwidth_factor": 0.01}
+    large = model(slow, nodes=300)
+    large.predict("all_to_all", GIB)
+    assert any("not looked at over a rail_fat_tree of 300 nodes" in text for text in large.warnings)
+    small = model(slow)
+    small.predict("all_to_all", GIB)
+    assert not any("not looked at" in text for text in small.warnings)
+
+
+def test_a_node_that_is_cut_off_is_refused_only_where_it_takes_part() -> None:
+    spec = {"preset": "hgx-h100-ndr400", "nodes": 4, "faults": [{"node": 3, "failed": True}]}
+    parsed = TopologySpec.model_validate(spec)
+    with pytest.raises(TopologyError, match="node3 is cut off"):
+        load_topology(parsed, Path())
+    topology = load_topology(parsed, Path(), joined=False)
+    with pytest.raises(TopologyError, match="node3 is cut off"):
+        Predictor(topology, Options())
+    healthy = load_topology(parsed.model_copy(update={"faults": None}), Path())
+    one, other = (Predictor(t, Options(), ranks=range(24)).predict("all_reduce", GIB) for t in (topology, healthy))
+    assert one.time_s == other.time_s
