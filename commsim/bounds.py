@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from commsim.collectives.semantics import DIVIDED, RING_PASSES, ROOTED, TO_ROOT
 from commsim.errors import ScheduleError
-from commsim.topology.graph import LinkKind, Topology
+from commsim.topology.graph import LinkKind, Topology, VertexKind
 
 Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
 
 _WIRE = {LinkKind.PCIE: 16 * 128 / 130 / 12, LinkKind.HOST: 6.75}
 """Bytes that the wires of a link carry per byte that a topology states of it, where that is NCCL's rating of what GPUs
@@ -174,31 +175,53 @@ def crossing_bytes(collective: str, topology: Topology, nbytes: int) -> float:
 @lru_cache(maxsize=4)
 def network_limits(topology: Topology) -> NetworkLimits:
     """What every GPU and node can send and receive at most, over the links that routes between ranks can use."""
-    topology = _wires(topology)
-    usable = _usable(topology)
-    rank_of = np.full(len(topology.vertex_name), -1)
-    rank_of[topology.rank_vertex] = np.arange(topology.world_size)
-    capacity = np.where(usable, topology.link_bandwidth, 0.0)
-    node_out, node_in = (_node_capacity(topology, outward) for outward in (True, False))
-    return NetworkLimits(
-        rank_out=_sum_by(rank_of[topology.link_src], capacity, topology.world_size),
-        rank_in=_sum_by(rank_of[topology.link_dst], capacity, topology.world_size),
-        node_out=node_out,
-        node_in=node_in,
-        bisection=topology.bisection_bandwidth(),
-    )
+    t = topology
+    if t.link_share is None and t.link_failed is None:  # the nodes of a group are alike: one of each stands for all
+        _, nodes, group = np.unique(t.node_group, return_index=True, return_inverse=True)
+    else:
+        nodes = group = np.arange(t.nodes)
+    part = _links_of(t, nodes)
+    usable, node_of = _usable(t, part), t.vertex_node.astype(np.int64)
+    capacity = _wires(t, part)
+    of_gpu = np.where(usable, capacity, 0.0)
+    rank_of = np.full(len(t.vertex_name), -1)
+    rank_of[t.rank_vertex] = np.arange(t.world_size)
+    place = t.node_first_rank[nodes][group]
+    like = (
+        place[t.rank_node] + np.arange(t.world_size) - t.node_first_rank[t.rank_node]
+    )  # the rank that stands for each
+    rank_out, rank_in = (_sum_by(rank_of[ends[part]], of_gpu, t.world_size)[like] for ends in (t.link_src, t.link_dst))
+    node_out, node_in = (_node_capacity(t, part, capacity, node_of, outward)[nodes][group] for outward in (True, False))
+    return NetworkLimits(rank_out, rank_in, node_out, node_in, bisection=_wired(t).bisection_bandwidth())
 
 
-def _wires(topology: Topology) -> Topology:
-    """The topology with links of the host at what their wires carry; those of processes without a GPU are no PCIe."""
-    if any(group.gpu.generation == "cpu" for group in topology.groups):
-        return topology
-    factor = np.ones(topology.link_kind.size)
+def _links_of(t: Topology, nodes: Int64) -> Int64:
+    """The links inside some nodes, and those of their NICs to the fabric."""
+    if nodes.size == t.nodes:
+        return np.arange(len(t.link_src))
+    inside = [np.arange(*t.node_first_link[[node, node + 1]].tolist()) for node in nodes.tolist()]
+    if t.fabric_routes is None:
+        return np.concatenate(inside)
+    ports = np.stack([t.fabric.port_up[nodes], t.fabric.port_down[nodes]]).ravel()
+    return np.concatenate([*inside, ports[ports >= 0]]).astype(np.int64)
+
+
+def _wires(t: Topology, part: Int64) -> Float64:
+    """Bytes/s of some links, those of the host at what their wires carry; of processes without a GPU none is PCIe."""
+    bandwidth, kinds = t.link_bandwidth[part], t.link_kind[part]
+    if any(group.gpu.generation == "cpu" for group in t.groups):
+        return bandwidth
+    factor = np.ones(part.size)
     for kind, wire in _WIRE.items():
-        factor[topology.link_kind == kind] = wire
-    if any(group.cpu.arch == "arm64" for group in topology.groups):
-        factor[topology.link_kind == LinkKind.HOST] = _WIRE_OF_ARM
-    return replace(topology, link_bandwidth=topology.link_bandwidth * factor)
+        factor[kinds == kind] = wire
+    if any(group.cpu.arch == "arm64" for group in t.groups):
+        factor[kinds == LinkKind.HOST] = _WIRE_OF_ARM
+    return np.asarray(bandwidth * factor)
+
+
+def _wired(t: Topology) -> Topology:
+    """The topology with the links of the host at what their wires carry."""
+    return replace(t, link_bandwidth=_wires(t, np.arange(len(t.link_src))))
 
 
 def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Float64:
@@ -206,47 +229,84 @@ def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Floa
     return np.asarray(np.bincount(group[chosen], value[chosen], groups), np.float64)
 
 
-def _usable(topology: Topology) -> npt.NDArray[np.bool_]:
-    """Links that count: those of routes within a node, and what may lead to a NIC when there are several nodes.
+def _usable(t: Topology, part: Int64) -> npt.NDArray[np.bool_]:
+    """Which of some links count: those of routes within a node, and what may lead to a NIC of several nodes.
 
     A GPU of an NVSwitch node has a PCIe port as well, which no route to another GPU of its node takes.
     """
-    usable = topology.gpu_links.copy()
-    if topology.nodes > 1:
-        usable |= topology.link_kind != LinkKind.NVLINK
-    return usable if topology.link_failed is None else usable & ~topology.link_failed
+    usable = t.gpu_links[part]
+    if t.nodes > 1:
+        usable |= t.link_kind[part] != LinkKind.NVLINK
+    return usable if t.link_failed is None else usable & ~t.link_failed[part]
 
 
-def _node_capacity(topology: Topology, outward: bool) -> Float64:
-    """Bytes/s between every node and the fabric; a NIC gives no more than the links of its node to it."""
-    near, far = (topology.link_src, topology.link_dst) if outward else (topology.link_dst, topology.link_src)
-    node, vertices = topology.vertex_node, len(topology.vertex_name)
-    up = np.ones(near.size, bool) if topology.link_failed is None else ~topology.link_failed
+def _node_capacity(t: Topology, part: Int64, bandwidth: Float64, node: Int64, outward: bool) -> Float64:
+    """Bytes/s between nodes and the fabric by some links, (nodes,); a NIC gives no more than the links of its node."""
+    ends = (t.link_src[part], t.link_dst[part])
+    near, far = ends if outward else ends[::-1]
+    up, vertices = np.ones(part.size, bool) if t.link_failed is None else ~t.link_failed[part], len(t.vertex_name)
     crosses = np.flatnonzero((node[near] != node[far]) & up)
     crosses = crosses[node[near[crosses]] >= 0]
-    at_port = np.bincount(near[crosses], topology.link_bandwidth[crosses], vertices)
+    at_port = np.bincount(near[crosses], bandwidth[crosses], vertices)
     # For an outward port, traffic arrives over links whose far end (here: their head) is the NIC.
     feeds = np.flatnonzero((at_port > 0)[far] & up)
     feeds = feeds[node[near[feeds]] == node[far[feeds]]]
-    feeding = np.bincount(far[feeds], topology.link_bandwidth[feeds], vertices)
-    return _sum_by(node.astype(np.int64), np.minimum(at_port, feeding), topology.nodes)
+    feeding = np.bincount(far[feeds], bandwidth[feeds], vertices)
+    return _sum_by(node, np.minimum(at_port, feeding), t.nodes)
 
 
 def _latency_s(topology: Topology, collective: str, root: int, ranks: npt.NDArray[np.integer]) -> float:
     """Shortest way by latency from one rank to the farthest (send_recv: to its neighbour), over any links."""
-    to_root = collective in TO_ROOT
-    tail, head = (topology.link_dst, topology.link_src) if to_root else (topology.link_src, topology.link_dst)
     start = root if collective in ROOTED else 0
-    distance = np.full(len(topology.vertex_name), math.inf)
-    distance[topology.rank_vertex[ranks[start]]] = 0.0
-    latency = topology.link_latency
-    if topology.link_failed is not None:
-        latency = np.where(topology.link_failed, math.inf, latency)
+    reached = _way_s(topology, int(ranks[start]), collective in TO_ROOT)[ranks]
+    return float(reached[(start + 1) % ranks.size] if collective == "send_recv" else reached.max())
+
+
+@lru_cache(maxsize=8)
+def _way_s(t: Topology, start: int, to_start: bool) -> Float64:
+    """Seconds of latencies on the quickest way from a rank to every other, or from these to it, (world_size,)."""
+    ends = (t.link_dst, t.link_src) if to_start else (t.link_src, t.link_dst)
+    distance = np.full(len(t.vertex_name), math.inf)
+    distance[t.rank_vertex[start]] = 0.0
+    if t.nodes == 1 or t.link_share is not None or t.link_failed is not None:
+        latency = t.link_latency if t.link_failed is None else np.where(t.link_failed, math.inf, t.link_latency)
+        return _quickest(distance, *ends, latency)[t.rank_vertex]
+    # No way between healthy nodes is quicker through a third. So it leaves the node, passes the fabric, and enters.
+    node = int(t.rank_node[start])
+    for links in (slice(*t.node_first_link[[node, node + 1]].tolist()), slice(int(t.node_first_link[-1]), None)):
+        distance = _quickest(distance, ends[0][links], ends[1][links], t.link_latency[links])
+    out = distance[t.rank_vertex]
+    for i in range(len(t.groups)):
+        members = np.flatnonzero(t.node_group == i)
+        nics, inside = _from_nics(t, int(members[0]), *ends)
+        at_nics = distance[t.node_first_vertex[members][:, None] + nics]
+        ranks = t.node_first_rank[members][:, None] + np.arange(inside.shape[1])
+        through = np.min([at_nics[:, [k]] + inside[k] for k in range(nics.size)], axis=0)
+        out[ranks] = np.minimum(out[ranks], through)
+    return out
+
+
+def _from_nics(
+    t: Topology, node: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]
+) -> tuple[Int64, Float64]:
+    """The NICs of a node, as places among its vertices, and the seconds from each to its ranks, (NICs, ranks)."""
+    vertices, links = (slice(*first[[node, node + 1]].tolist()) for first in (t.node_first_vertex, t.node_first_link))
+    nics = np.flatnonzero(t.vertex_kind[vertices] == VertexKind.NIC)
+    own = t.rank_vertex[slice(*t.node_first_rank[[node, node + 1]].tolist())] - vertices.start
+    ends = tail[links] - vertices.start, head[links] - vertices.start
+    out = np.full((nics.size, vertices.stop - vertices.start), math.inf)
+    out[np.arange(nics.size), nics] = 0.0
+    return nics, np.array([_quickest(one, *ends, t.link_latency[links]) for one in out])[:, own]
+
+
+def _quickest(
+    distance: Float64, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer], latency: Float64
+) -> Float64:
+    """The distances where links lead on from what is reached (Bellman-Ford: a round for each link of a way)."""
     nearer = np.isfinite(distance)
-    while nearer.any():  # Bellman-Ford: as many rounds as the longest quickest way has links
+    while nearer.any():
         links = np.flatnonzero(nearer[tail])
         shorter = distance.copy()
         np.minimum.at(shorter, head[links], distance[tail[links]] + latency[links])
         nearer, distance = shorter < distance, shorter
-    reached = distance[topology.rank_vertex[ranks]]
-    return float(reached[(start + 1) % ranks.size] if collective == "send_recv" else reached.max())
+    return distance

@@ -85,6 +85,8 @@ class Laying:
         self._local_gpu = [view.local_gpu(n) for n in range(view.nets)]
         self._order_of_nets: dict[tuple[int, int], list[int]] = {}
         self._cost: dict[tuple[int, float], tuple[tuple[int, int], ...]] = {}
+        self._beside: dict[tuple[int, str], list[int]] = {}
+        self._inside: list[list[tuple[tuple[tuple[int, int], ...], int]]] = []
         self._followers: dict[tuple[int, int], list[tuple[int, tuple[int, int], int]]] = {}
 
     def fill(self, now: Solution) -> int:
@@ -92,6 +94,7 @@ class Laying:
         self.now, self._time = now, [now.budget]
         now.channels = now.hops = 0
         now.orders, now.nets = [], []
+        self._inside = self._ways_inside()
         self._channel()
         return self._time[0]
 
@@ -188,8 +191,7 @@ class Laying:
         elif now.pattern == "COLLNET_DIRECT":
             self._to_all(gpu, way)
         elif step < view.gpus - 1:
-            for there in self._next(gpu, step, way):
-                self._go(view.gpu_gpu[gpu][there], view.gpu_gpu[there][gpu], True, there, step + 1, way)
+            self._onward(gpu, step, way)
         elif step == way.to_first:
             first, way = now.orders[now.channels][0], way._replace(to_first=-1)
             path = view.gpu_gpu[gpu][first]
@@ -200,6 +202,42 @@ class Laying:
                 self._return(path, now.intra)
         else:
             self._at(gpu, view.gpus, way)
+
+    def _onward(self, gpu: int, step: int, way: _Way) -> None:
+        """To the GPUs that can follow: what `_go` does, at one go, as a search spends its time here."""
+        now, left, used, ways = self.now, self._left, self._used, self._inside[gpu]
+        flag = 1 << now.channels
+        for there in self._next(gpu, step, way):
+            costs, hops = ways[there]
+            for link, cost in costs:
+                if left[link] < cost:
+                    break
+            else:
+                if not hops:
+                    continue
+                for link, cost in costs:
+                    left[link] -= cost
+                now.hops += hops
+                used[there] ^= flag
+                self._at(there, step + 1, way)
+                used[there] ^= flag
+                now.hops -= hops
+                for link, cost in costs:
+                    left[link] += cost
+
+    def _ways_inside(self) -> list[list[tuple[tuple[tuple[int, int], ...], int]]]:
+        """What a channel takes of the links from each GPU to each, and how many they are; 0 where it may not go."""
+        view, now = self.view, self.now
+        rows = []
+        for gpu, paths in enumerate(view.gpu_gpu):
+            fit = [self._fits(path, view.gpu_gpu[there][gpu], now.type_intra) for there, path in enumerate(paths)]
+            rows.append(
+                [
+                    (self._costs(path, now.intra, to_gpu=False), len(path.links)) if fits else ((), 0)
+                    for path, fits in zip(paths, fit, strict=True)
+                ]
+            )
+        return rows
 
     def _complete(self, time: list[int]) -> None:
         now = self.now
@@ -234,7 +272,7 @@ class Laying:
             return [now.orders[now.channels - 1][step + 1]]
         flag = 1 << now.channels
         if self.view.nvswitch:
-            return self._neighbours(gpu, flag)
+            return [there for there in self._neighbours(gpu) if not self._used[there] & flag]
         net = now.nets[now.channels][0] if way.to_net != -1 else -1
         ahead = [one for one in self._ahead(gpu, net) if not self._used[one[0]] & flag]
         if net >= 0:
@@ -260,12 +298,15 @@ class Laying:
         """What the PCIe port of a GPU has left, in whole GB/s."""
         return min((self._left[link] // 1000 for link in self.view.gpu_ports[gpu]), default=-1)
 
-    def _neighbours(self, gpu: int, flag: int) -> list[int]:
+    def _neighbours(self, gpu: int) -> list[int]:
         """Behind an NVSwitch only the next and the previous GPU are tried, as it prefers few peers."""
-        before, after = ((gpu + step) % self.view.gpus for step in (-1, 1))
-        tried = {"RING": (before, after), "TREE": (after,)}.get(self.now.pattern, (after, before))
-        free = (there for there in dict.fromkeys(tried) if there != gpu and not self._used[there] & flag)
-        return [there for there in free if self.view.gpu_gpu[gpu][there].links]
+        key = (gpu, self.now.pattern)
+        if key not in self._beside:
+            before, after = ((gpu + step) % self.view.gpus for step in (-1, 1))
+            tried = {"RING": (before, after), "TREE": (after,)}.get(self.now.pattern, (after, before))
+            free = (there for there in dict.fromkeys(tried) if there != gpu)
+            self._beside[key] = [there for there in free if self.view.gpu_gpu[gpu][there].links]
+        return self._beside[key]
 
     def _nets(self, gpu: int) -> list[int]:
         """The NICs to try, nearest first; `gpu` -1 looks from all GPUs."""
@@ -353,16 +394,18 @@ class Laying:
         entered, left = now.nets[now.channels]
         balanced = now.pattern == "BALANCED_TREE"
         gbps = now.inter / 2 if balanced else now.inter
-        paired = self._paired()
-        for net in self._nets(gpu):
+        only = set[int]()  # the NICs that each of some rules leaves
+        if now.pattern == "TREE" or now.cross_nic == 0:
+            only.add(entered)
+        if self._paired():
+            only.add(now.nets[now.channels - 1][0])
+        if balanced and step > 0:
+            only.add(left)
+        if len(only) > 1:
+            return
+        for net in only or self._nets(gpu):
             if way.time[0] <= 0:
                 return
-            if net != entered and (now.pattern == "TREE" or now.cross_nic == 0):
-                continue
-            if paired and net != now.nets[now.channels - 1][0]:
-                continue
-            if balanced and step > 0 and net != left:
-                continue
             path = view.gpu_net[gpu][net]
             if self._fits(path, view.net_gpu[net][gpu], now.type_inter) and self._take(path, gbps):
                 now.nets[now.channels] = (entered, net)

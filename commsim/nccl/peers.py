@@ -56,6 +56,9 @@ def busiest_way(nodes: Nodes, collective: str) -> Way:
         return Way()
     ways = stream_ways(nodes.comm, graphs, edges.src, edges.dst)
     load = spread(t, ways.load(carried[ways.edge] * ways.weight / ways.of.shape[1], t.link_bandwidth.size))
+    fabric = fabric[load[fabric] > 0]
+    if not fabric.size:
+        return Way()
     seconds = load[fabric] / t.link_bandwidth[fabric]
     link = int(fabric[seconds.argmax()])
     kind = nodes.kinds[0]

@@ -154,7 +154,8 @@ def spread(t: Topology, load: Float64) -> Float64:
         return load
     out, carried = load.copy(), np.bincount(pool, load[links], described.size)
     left = np.ones(links.size) if t.link_share is None else t.link_share[links]
-    out[links] = carried[pool] * (t.link_bandwidth[links] / left) / described[pool]
+    # A switch below which there is no NIC has links without a rate, which carry nothing.
+    out[links] = carried[pool] * (t.link_bandwidth[links] / left) / np.maximum(described, 1e-9)[pool]
     return out
 
 
