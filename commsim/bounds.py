@@ -211,12 +211,10 @@ def _wires(t: Topology, part: Int64) -> Float64:
     bandwidth, kinds = t.link_bandwidth[part], t.link_kind[part]
     if any(group.gpu.generation == "cpu" for group in t.groups):
         return bandwidth
-    factor = np.ones(part.size)
+    arm = any(group.cpu.arch == "arm64" for group in t.groups)
     for kind, wire in _WIRE.items():
-        factor[kinds == kind] = wire
-    if any(group.cpu.arch == "arm64" for group in t.groups):
-        factor[kinds == LinkKind.HOST] = _WIRE_OF_ARM
-    return np.asarray(bandwidth * factor)
+        bandwidth[kinds == kind] *= _WIRE_OF_ARM if arm and kind == LinkKind.HOST else wire
+    return bandwidth
 
 
 def _wired(t: Topology) -> Topology:

@@ -156,7 +156,7 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
     """The searched graphs by name; equal nodes are searched once."""
     asked = tuple(env.get(name, "") for name in _SEARCH_ENV)
     # Links to the fabric are no part of the search, and their far ends are numbered anew for other numbers of nodes.
-    inside = (topology.vertex_node[topology.link_src] == 0) & (topology.vertex_node[topology.link_dst] == 0)
+    inside = slice(*topology.node_first_link[:2].tolist())
     key = (
         topology.gpu,
         topology.cpu,

@@ -153,9 +153,10 @@ class _Builder:
         t = self.topology
         per_link, sockets = nvlink_gbps(t, self.version), cpu_link_gbps(t, self.version)
         types = {LinkKind.NVLINK: NVL, LinkKind.C2C: C2C, LinkKind.PCIE: PIX, LinkKind.HOST: SYS}
-        here = (t.vertex_node[t.link_src] == 0) & (t.vertex_node[t.link_dst] == 0)
         pairs: set[tuple[int, int]] = set()
-        for i in np.flatnonzero(here if t.link_failed is None else here & ~t.link_failed):
+        for i in range(*t.node_first_link[:2].tolist()):
+            if t.link_failed is not None and t.link_failed[i]:
+                continue
             ends = int(t.link_src[i]), int(t.link_dst[i])
             kind, gbps = LinkKind(int(t.link_kind[i])), gb_per_s(float(t.link_bandwidth[i]))
             if kind not in types or ends[::-1] in pairs or (kind is LinkKind.NVLINK and self.peer_level < NVL):

@@ -43,13 +43,13 @@ def check(topology: Topology) -> list[str]:
 
 
 def _name(t: Topology, link: np.signedinteger[Any]) -> str:
-    return f"the link {t.vertex_name[t.link_src[link]]} -> {t.vertex_name[t.link_dst[link]]}"
+    return f"the link {t.link_name(int(link))}"
 
 
 def _nic_faults(t: Topology) -> list[str]:
     pcie = np.zeros(len(t.vertex_name), dtype=bool)
     pcie[t.link_src[np.isin(t.link_kind, [LinkKind.PCIE, LinkKind.C2C])]] = True
-    nics = np.flatnonzero(t.vertex_kind == VertexKind.NIC)
+    nics = np.flatnonzero(t.vertex_kind == VertexKind.NIC).tolist()
     faults = [f"{t.vertex_name[v]} has no PCIe path" for v in nics if not pcie[v]]
     port = np.zeros(len(t.vertex_name), dtype=bool)
     port[t.link_src[t.link_kind == LinkKind.NETWORK]] = True

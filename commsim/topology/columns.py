@@ -6,6 +6,7 @@ wire (or of the PCIe path as NCCL counts it); what NCCL pays on top belongs to t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -73,7 +74,7 @@ class TopologyColumns:
     routing: str
     oversubscription: float
     nodes_per_leaf: int
-    vertex_name: tuple[str, ...]
+    vertex_name: Sequence[str]
     vertex_kind: UInt8
     vertex_node: Int32
     link_src: Int32

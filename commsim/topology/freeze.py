@@ -17,6 +17,7 @@ from commsim.topology.fabric_routes import FabricRoutes
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.kinds import Cpu, Gpu, Int64, LinkKind, NodeGraph, VertexKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
+from commsim.topology.names import VertexNames
 from commsim.topology.node_routes import node_routes
 from commsim.topology.tree import tree
 
@@ -73,27 +74,25 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
     node_group = np.repeat(np.arange(len(parts)), [p.nodes for p in parts]).astype(np.int32)
     sizes = np.array([g.vertices for g in groups])[node_group]
     start = np.concatenate([[0], np.cumsum(sizes)])
-    columns, names, kinds, ranks = [], [], [], []
+    columns, kinds, ranks = [], [], []
+    devices, switches = tuple(tuple(part.graph.places()) for part in parts), tuple[str, ...]()
     for i, part in enumerate(parts):
         first, places = start[:-1][node_group == i], part.graph.places()
         columns.append(_node_links(part.graph, first))
         ranks.append((first[:, None] + np.array([places[v] for v in part.gpus])[None, :]).ravel())
-        suffixes = ["." + v for v in places]
-        for k in np.flatnonzero(node_group == i).tolist():
-            prefix = f"node{k}"
-            names += [prefix + s for s in suffixes]
         kinds.append(np.tile([int(kind) for kind in part.graph.kinds.values()], part.nodes))
 
     routes: FabricRoutes | None = None
     if nodes > 1:
         built = _builder(fabric.kind)(fabric, _ports(parts, start), int(start[-1]), sum(len(c.src) for c in columns))
         columns.append(built.links)
-        names += built.switches
+        switches = tuple(built.switches)
         kinds.append(np.full(len(built.switches), VertexKind.SWITCH))
         routes = built.routes
         if fabric.routes:
             from commsim.topology.static import with_static_routes
 
+            names = VertexNames(start, node_group, devices, switches)
             routes = with_static_routes(built, fabric.routes, names, LinkColumns.joined(columns), int(start[-1]), name)
     links = LinkColumns.joined(columns)
     node_of = np.repeat(np.arange(nodes), sizes)
@@ -108,9 +107,9 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
         routing=fabric.routing,
         oversubscription=fabric.oversubscription,
         nodes_per_leaf=fabric.nodes_per_leaf,
-        vertex_name=tuple(names),
+        vertex_name=VertexNames(start, node_group, devices, switches),
         vertex_kind=np.concatenate(kinds).astype(np.uint8),
-        vertex_node=np.concatenate([node_of, np.full(len(names) - len(node_of), -1)]).astype(np.int32),
+        vertex_node=np.concatenate([node_of, np.full(len(switches), -1)]).astype(np.int32),
         link_src=links.src,
         link_dst=links.dst,
         link_bandwidth=links.bandwidth,

@@ -16,6 +16,7 @@ from commsim.errors import TopologyError
 from commsim.topology.bisection import fabric_bisection, node_bisection
 from commsim.topology.columns import NodeGroup, TopologyColumns
 from commsim.topology.kinds import Cpu, Gpu, Int32, LinkKind, PathType, RouteTable, VertexKind
+from commsim.topology.names import VertexNames
 from commsim.topology.routing import route_table
 
 __all__ = ["Cpu", "Gpu", "LinkKind", "NodeGroup", "PathType", "RouteTable", "Topology", "VertexKind"]
@@ -122,7 +123,8 @@ class Topology(TopologyColumns):
         arrays: dict[int, int] = {}
         _collect(self, arrays)
         names = self.vertex_name
-        return sum(arrays.values()) + getsizeof(names) + sum(map(getsizeof, names))
+        own = (names.switches, *names.devices) if isinstance(names, VertexNames) else (names,)
+        return sum(arrays.values()) + sum(getsizeof(some) + sum(map(getsizeof, some)) for some in own)
 
     # -- symmetry ---------------------------------
 
@@ -173,13 +175,13 @@ class Topology(TopologyColumns):
 
         graph: Any = nx.DiGraph(name=self.name)
         keep = np.isin(self.vertex_node, [*(range(self.nodes) if nodes is None else nodes), -1])
-        for v in np.flatnonzero(keep):
+        for v in np.flatnonzero(keep).tolist():
             kind = VertexKind(int(self.vertex_kind[v]))
             graph.add_node(self.vertex_name[v], kind=kind, node=int(self.vertex_node[v]))
         for i in np.flatnonzero(keep[self.link_src] & keep[self.link_dst] & self.works):
             graph.add_edge(
-                self.vertex_name[self.link_src[i]],
-                self.vertex_name[self.link_dst[i]],
+                self.vertex_name[int(self.link_src[i])],
+                self.vertex_name[int(self.link_dst[i])],
                 link=int(i),
                 kind=LinkKind(int(self.link_kind[i])),
                 bandwidth=float(self.link_bandwidth[i]),

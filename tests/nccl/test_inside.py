@@ -125,19 +125,19 @@ def _exchange_s(topology: Topology, each: float) -> float:
 
     from commsim.bounds import _usable, _wires
 
-    wires = _wires(topology)
-    links = np.flatnonzero(_usable(wires))
+    every = np.arange(len(topology.link_src))
+    wires, links = _wires(topology, every), np.flatnonzero(_usable(topology, every))
     n, vertices = topology.world_size, len(topology.vertex_name)
     flow = np.zeros((vertices, links.size))
-    flow[wires.link_dst[links], np.arange(links.size)] += 1
-    flow[wires.link_src[links], np.arange(links.size)] -= 1
+    flow[topology.link_dst[links], np.arange(links.size)] += 1
+    flow[topology.link_src[links], np.arange(links.size)] -= 1
     # Of each source what arrives at every other GPU; the time follows the flows in the vector of unknowns.
     arrives = np.zeros((n, vertices))
     arrives[:, topology.rank_vertex] = each
     for source in range(n):
         arrives[source, topology.rank_vertex[source]] = -(n - 1) * each
     equal = np.kron(np.eye(n), flow)
-    most = np.hstack([np.tile(np.eye(links.size), n), -wires.link_bandwidth[links][:, None] / 1e9])
+    most = np.hstack([np.tile(np.eye(links.size), n), -wires[links][:, None] / 1e9])
     done = linprog(
         np.append(np.zeros(n * links.size), 1.0),
         A_ub=most,
