@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.nccl.communicator import Comm
-from commsim.nccl.latency import between_s, inside_s, longest_s
-from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, node_rate
+from commsim.nccl.graph import discover, joined, of_kind
+from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, far_nics, node_rate, survey, within_reach
 from commsim.nccl.messages import MESSAGES
-from commsim.nccl.parameters import Parameters
+from commsim.nccl.node_ways import ROUNDING, NodeWays, inside_s
+from commsim.nccl.parameters import Parameters, load_parameters, network_of
 from commsim.nccl.protocols import PROTOCOLS
-from commsim.nccl.system import Graph, System
+from commsim.nccl.system import System
+from commsim.nccl.version import Version
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LINK_NAMES, Float64, Int64, LinkKind
 
 _PCIE = LINK_NAMES[LinkKind.PCIE]
 
 if TYPE_CHECKING:
-    from commsim.nccl.streams import Streams
-
-_ROUNDING = 1e-9
-"""Shares that are nearer to one are one."""
+    from commsim.nccl.graph_file import GraphFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,143 +46,12 @@ class Kind:
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
-    """Pairs of nodes of which the first sends to the second, both (edges,), and what their channels get of the NICs."""
-
-    src: Int64
-    dst: Int64
-    streams: Streams | None  # None: all they could take
-
-    def share(self, channels: int) -> tuple[Float64, Int64]:
-        """What a channel of so many gets on each edge, of what its NICs could give it, and the link that limits it."""
-        if self.streams is None:
-            return np.ones(self.src.size), np.full(self.src.size, -1, np.int64)
-        return self.streams.of(channels)
-
-
-@dataclass(frozen=True, eq=False)
 class NodeHops:
     """Hops between nodes by what is left of them: senders narrowed to it, which of them each hop is, (M,), its link."""
 
     kinds: tuple[Kind, ...]
     of: Int64
     link: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class NodeWays:
-    """The ways between the nodes of a communicator, by the graphs of each kind of node."""
-
-    comm: Comm
-    rings: tuple[Graph, ...]
-    tree_graphs: tuple[Graph, ...]
-    known: tuple[Edges, Float64] | None = None  # `trees` and `ports`, where they are not those of the machine's ways
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return int(self.comm.nodes.size)
-
-    @cached_property
-    def ring(self) -> Edges:
-        """Each node to the next, the last to the first."""
-        src = np.arange(self.count)
-        return self._edges(src, np.roll(src, -1), self.rings)
-
-    @cached_property
-    def trees(self) -> Edges:
-        """Each node to its parent in both trees, then each parent to its child."""
-        if self.known is not None:
-            return self.known[0]
-        return self._edges(*self.tree_ends, self.tree_graphs, trees=True)
-
-    @property
-    def tree_ends(self) -> tuple[Int64, Int64]:
-        """The nodes that send and receive on each edge of `trees`."""
-        from commsim.collectives.tree import double_binary_tree
-
-        both = double_binary_tree(self.count).parent
-        child = np.concatenate([np.flatnonzero(parent >= 0) for parent in both])
-        above = np.concatenate([parent[parent >= 0] for parent in both]).astype(np.int64)
-        return np.concatenate([child, above]), np.concatenate([above, child])
-
-    @cached_property
-    def longest_s(self) -> float:
-        """Seconds that the links between two NICs never exceed."""
-        return longest_s(self.comm.topology) if self.count > 1 else 0.0
-
-    @cached_property
-    def ring_s(self) -> Float64:
-        """Seconds of the links on the way from each node to the next, (M,)."""
-        return between_s(self.comm, self.rings, self.ring.src, self.ring.dst)
-
-    @cached_property
-    def farthest_s(self) -> float:
-        """The most of `ring_s`, of the ways of the trees, and of those between the first node and another."""
-        src, dst = self.tree_ends
-        first, others = np.zeros(self.count - 1, np.int64), np.arange(1, self.count)
-        ways = [between_s(self.comm, self.tree_graphs, src, dst)]
-        ways += [between_s(self.comm, self.rings, *ends) for ends in ((first, others), (others, first))]
-        return max(float(way.max(initial=0.0)) for way in (self.ring_s, *ways))
-
-    @cached_property
-    def edge_tree(self) -> Int64:
-        """The tree of each edge of `trees`, 0 or 1."""
-        return np.tile(np.repeat([0, 1], self.count - 1), 2)
-
-    @cached_property
-    def tree_traffic(self) -> Float64:
-        """Bytes that each node sends, and receives, by byte of a call over the double tree, (M,).
-
-        Over two nodes every byte goes once; over more a node with a parent and two children in one tree is a leaf of
-        the other, and sends twice as much; of three nodes none has two children (src/graph/trees.cc).
-        """
-        return np.asarray(np.bincount(self.trees.src, minlength=self.count) / 2)
-
-    @cached_property
-    def ports(self) -> Float64:
-        """Of each node the least share of its nominal rate that one of its NICs in use has, (M,)."""
-        if self.known is not None:
-            return self.known[1]
-        return np.asarray(np.minimum(1.0, self._nics.min(axis=1)))
-
-    def slowest_port(self) -> int:
-        """The link out of the NIC whose share of its nominal rate is least."""
-        node, nic = np.unravel_index(int(self._nics.argmin()), self._nics.shape)
-        return int(self.comm.topology.fabric.port_up[self.comm.nodes[node], nic])
-
-    @cached_property
-    def _nics(self) -> Float64:
-        """What each NIC has of its nominal rate, (M, NICs); infinite where it cannot be used."""
-        t, nodes = self.comm.topology, self.comm.nodes
-        if self.comm.plain or self.count < 2:
-            return np.ones((self.count, 1))
-        up, down = t.fabric.port_up[nodes], t.fabric.port_down[nodes]
-        rate = np.minimum(t.link_bandwidth[up], t.link_bandwidth[down])
-        nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[nodes]]
-        return np.where(t.usable_nics[nodes], rate / nominal[:, None], inf)
-
-    def _edges(self, src: Int64, dst: Int64, graphs: tuple[Graph, ...], *, trees: bool = False) -> Edges:
-        """These edges with their streams; of a plain machine on trees only where a way leaves its leaf switch.
-
-        A mesh of routers, such as a torus, has its cut instead (`Machine.cut`) where its nodes are alike.
-        """
-        comm, shared = self.comm, np.ones(src.size, bool)
-        if comm.plain and comm.topology.nodes > 1:
-            shared &= comm.topology.kind not in MESHES
-            shared &= (comm.topology.fabric.leaf[src] != comm.topology.fabric.leaf[dst]).any(axis=1)
-        if self.count < 2 or not shared.any():
-            return Edges(src, dst, None)
-        from commsim.nccl.streams import Streams, streams
-
-        meeting = np.maximum(np.bincount(src)[src], np.bincount(dst)[dst])[shared] if trees else None
-        between = streams(comm, graphs, src[shared], dst[shared], meeting)
-        if shared.all():
-            return Edges(src, dst, between)
-        share = np.ones((src.size, between.share.shape[1]))
-        link = np.full(share.shape, -1, np.int64)
-        share[shared], link[shared] = between.share, between.link
-        return Edges(src, dst, Streams(share, link))
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,10 +178,10 @@ class Nodes:
         if limit in (NIC, FABRIC, MESSAGES):
             edges = {"ring": ways.ring, "trees": ways.trees}.get(way)
             share, link = edges.share(channels) if edges is not None else (np.ones(1), np.zeros(1, np.int64))
-            if way != "ring" and ways.ports.min() < min(1.0 - _ROUNDING, share.min(initial=1.0)):
+            if way != "ring" and ways.ports.min() < min(1.0 - ROUNDING, share.min(initial=1.0)):
                 return t.link_name(ways.slowest_port())
             worst = int(share.argmin())
-            if share[worst] < 1.0 - _ROUNDING:
+            if share[worst] < 1.0 - ROUNDING:
                 return t.link_name(int(link[worst]))
         between = limit in (NIC, FABRIC, MESSAGES) or (limit == _PCIE and self.kinds[0].machine.intra_kind != "pcie")
         rates = np.array(
@@ -328,7 +196,34 @@ class Nodes:
         return max(of(kind.parameters) for kind in self.kinds)
 
 
-def fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], ...]:
+def nodes_of(
+    comm: Comm, version: Version, env: dict[str, str], graphs: GraphFile | None, parameters: Parameters | None
+) -> tuple[Nodes, list[str]]:
+    """The nodes of a communicator, each kind with its search and its rates; and what of `env` has no effect.
+
+    `graphs` are those that NCCL found on the machine, `parameters` those of all kinds, where they are known.
+    """
+    systems = [discover(kind, version, env, graphs) for kind in comm.seen]
+    system = joined(systems, comm, version, env)
+    kinds, notes = [], []
+    for topology, own in zip(comm.kinds, systems, strict=True):
+        mine = parameters or load_parameters(topology.gpu.generation, network_of(comm.topology, env))
+        reach, level, unheeded = within_reach(topology, version, env)
+        notes += [unheeded] if unheeded else []
+        mine_of = of_kind(own, system, topology.ranks_per_node)
+        machine = survey(mine_of, topology, level, staged=far_nics(reach, env))
+        if not comm.plain:
+            leaf, thin = _under_a_leaf(comm)
+            of_all = comm.ranks == comm.topology.world_size and comm.nodes.size > 1
+            cut = comm.topology.bisection_bandwidth() if of_all else inf
+            path = (*machine.nic_path, *_fabric_entry(comm, machine))
+            machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut, nic_path=path)
+        kinds.append(Kind(reach, mine_of, machine, mine))
+    ways = NodeWays(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds))
+    return Nodes(comm, system, tuple(kinds), ways), notes
+
+
+def _fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], ...]:
     """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`.
 
     Its rate is the one described: what a fault leaves of it has its place in `NodeWays`.
@@ -342,7 +237,7 @@ def fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], 
     return ((FABRIC, float(described.min()), machine.nics),) if fabric.size else ()
 
 
-def under_a_leaf(comm: Comm) -> tuple[int, float]:
+def _under_a_leaf(comm: Comm) -> tuple[int, float]:
     """Nodes of the communicator under the leaf that most must pass, and how many times its uplinks are too few.
 
     Of N nodes k under one leaf exchange k (N - k) parts with the others. Those that do not take part leave them their
@@ -391,51 +286,3 @@ def slowed(machine: Machine, share: float) -> Machine:
         return machine
     path = tuple((kind, rate * share if kind == NIC else rate, count) for kind, rate, count in machine.nic_path)
     return replace(machine, nic_path=path)
-
-
-def fewer(nodes: Nodes, count: int, *, healthy: bool = False) -> Nodes:
-    """A communicator of so many of the nodes whose trees stand for those of all, or for those of the `healthy` ones.
-
-    What is slower than the rest, a node or a way from it, has as many neighbours in the trees as it has in those of
-    all, and is about as high; the others are of the kind that most nodes are of.
-    """
-    from commsim.nccl.streams import Streams
-
-    comm, ways, m = nodes.comm, nodes.ways, nodes.count
-    usual = int(np.bincount(comm.kind).argmax())
-    channels = max(1, nodes.system.coll_channels)
-    share, _ = ways.trees.share(channels)
-    left = np.ones(m)
-    np.minimum.at(left, ways.trees.src, share)
-    slow = np.flatnonzero((comm.kind != usual) | (np.minimum(ways.ports, left) < 1.0 - _ROUNDING))
-    slow = slow[np.argsort(np.minimum(ways.ports, left)[slow], kind="stable")][: 0 if healthy else count // 4]
-    spare = np.flatnonzero(comm.kind == usual)[:count]
-    chosen = np.resize(spare, count)
-    theirs, ours = _places(m)[:, slow], _places(count)
-    free = np.ones(count, bool)
-    for k, node in enumerate(slow.tolist()):
-        unlike = np.abs(ours - theirs[:, [k]])
-        far = count * unlike[:2].sum(axis=0) + unlike[2:].sum(axis=0) + np.where(free, 0, count * count)
-        place = int(far.argmin())
-        chosen[place], free[place] = node, False
-    part = replace(comm, nodes=comm.nodes[chosen], kind=comm.kind[chosen])
-    both = NodeWays(replace(part, whole=True), ways.rings, ways.tree_graphs)
-    src, dst = both.tree_ends
-    ports, of = np.where(free, 1.0, ways.ports[chosen]), np.where(free, 1.0, left[chosen])
-    streams_of = Streams(of[src][:, None], np.full((src.size, 1), -1, np.int64))
-    return replace(nodes, comm=part, ways=replace(both, known=(Edges(src, dst, streams_of), ports)))
-
-
-def _places(nodes: int) -> Int64:
-    """How many neighbours each node has in the first and in the second tree, and how high it is there, (4, nodes)."""
-    from commsim.collectives.tree import double_binary_tree
-
-    parent = double_binary_tree(nodes).parent
-    out = np.zeros((4, nodes), np.int64)
-    for tree, above in enumerate(parent):
-        inner = np.flatnonzero(above >= 0)
-        np.add.at(out[tree], inner, 1)
-        np.add.at(out[tree], above[inner], 1)
-        for _ in range(nodes.bit_length()):
-            np.maximum.at(out[2 + tree], above[inner], out[2 + tree, inner] + 1)
-    return out

@@ -5,14 +5,21 @@ A send leaves its node by one of the NICs and stays on its rail; all NICs of a n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
 from commsim.collectives.semantics import ROOTED
-from commsim.nccl.machine import MESHES, nic_efficiency
-from commsim.nccl.nodes import Edges, Nodes
+from commsim.nccl.machine import FABRIC, MESHES, nic_efficiency
+from commsim.nccl.node_ways import Edges
+from commsim.nccl.nodes import Nodes, narrower
+from commsim.nccl.p2p import Ends, busiest_rail, off_packs, p2p_time
+from commsim.nccl.parameters import Parameters
 from commsim.nccl.system import Graph
+from commsim.nccl.version import Version
 from commsim.topology.kinds import Float64, LinkKind
 
 _MOST_PAIRS = 1 << 16
@@ -36,32 +43,107 @@ def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None
 
 @dataclass(frozen=True)
 class Way:
-    """The link between switches that sends keep busiest: seconds by byte of a call; its name where it is slowed."""
+    """The link between switches that sends keep busiest: seconds by byte of a call; its name where it is slowed.
+
+    ``unknown``: some are slowed, and it is not looked at what goes over them.
+    """
 
     seconds_per_byte: float = 0.0
     name: str = ""
+    unknown: bool = False
 
 
 def busiest_way(nodes: Nodes, collective: str) -> Way:
-    """Of all links between switches the one that a call of sends keeps busiest; without seconds where it is not known.
+    """Of all links between switches the one that a call of sends keeps busiest.
 
     A mesh of routers has its cut instead (`Machine.cut`).
     """
     from commsim.nccl.streams import spread, stream_ways
 
     t = nodes.comm.topology
+    left = np.ones(t.link_bandwidth.size) if t.link_share is None else t.link_share
     fabric = np.flatnonzero((t.link_kind == LinkKind.FABRIC) & t.works)
     edges, graphs, carried = peer_edges(nodes, collective, 1)
-    if edges is None or not fabric.size or t.kind in MESHES:
-        return Way()
+    if edges is None or t.kind in MESHES:
+        return Way(unknown=bool((left[fabric] < 1.0).any()))
     ways = stream_ways(nodes.comm, graphs, edges.src, edges.dst)
     load = spread(t, ways.load(carried[ways.edge] * ways.weight / ways.of.shape[1], t.link_bandwidth.size))
     fabric = fabric[load[fabric] > 0]
     if not fabric.size:
         return Way()
     seconds = load[fabric] / t.link_bandwidth[fabric]
-    link = int(fabric[seconds.argmax()])
-    kind = nodes.kinds[0]
+    link, kind = int(fabric[seconds.argmax()]), nodes.kinds[0]
     share = nic_efficiency(kind.machine, kind.parameters, all_to_all=collective == "all_to_all")
-    slowed = t.link_share is not None and t.link_share[link] < 1.0
-    return Way(float(seconds.max()) / share, t.link_name(link) if slowed else "")
+    return Way(float(seconds.max()) / share, t.link_name(link) if left[link] < 1.0 else "")
+
+
+class Sent(NamedTuple):
+    """Seconds of a kernel of sends, the bandwidth part of them, what limits it, channels per peer; the slow link."""
+
+    seconds: float
+    busy: float
+    limit: str
+    channels: int
+    place: str = ""
+
+
+class PeerTimer:
+    """Times calls of sends and receives over the nodes of one communicator; `warn` is told what they leave out."""
+
+    def __init__(self, version: Version, env: dict[str, str], warn: Callable[[str], None]) -> None:
+        self._version, self._env, self._warn = version, env, warn
+        self._ways: dict[str, Way] = {}
+        self._rail: float | None = None
+
+    def time(self, nodes: Nodes, collective: str, nbytes: int, *, exact: bool) -> Sent:
+        """One call of so many bytes; `nodes` are always those of the communicator, perhaps with other parameters."""
+        off = off_packs(collective, nbytes, nodes.system.ranks) if exact else 0.0
+        if off:
+            self._warn(f"{collective}: sizes of which a peer has no multiple of 16 B are moved byte by byte, slowly")
+        rail = self._busiest_rail(nodes) if collective == "scatter" else 1.0
+        got = Sent(
+            *max(
+                p2p_time(nodes.system, ends, parameters, collective, nbytes, self._version, rail, off)
+                for ends, parameters in _senders(nodes.at_farthest, collective)
+            )
+        )
+        way = self._way(nodes, collective)
+        if (least := way.seconds_per_byte * nbytes) <= got.busy:
+            return got
+        return Sent(got.seconds - got.busy + least, least, FABRIC, got.channels, way.name)
+
+    def _busiest_rail(self, nodes: Nodes) -> float:
+        if self._rail is None:
+            root = nodes.kinds[int(nodes.comm.kind[0])]
+            self._rail = busiest_rail(root.topology, self._version, self._env)
+        return self._rail
+
+    def _way(self, nodes: Nodes, collective: str) -> Way:
+        """The busiest way between switches where faults, or the nodes that take part, may leave less than usual."""
+        if nodes.comm.plain or nodes.count < 2 or collective == "send_recv":
+            return Way()
+        if collective not in self._ways:
+            self._ways[collective] = way = busiest_way(nodes, collective)
+            if way.unknown:
+                self._warn(
+                    f"{collective}: which sends a slow link between switches holds up is not looked at over a "
+                    f"{nodes.comm.topology.kind} of {nodes.count} nodes; its times do not have it"
+                )
+        return self._ways[collective]
+
+
+def _senders(nodes: Nodes, collective: str) -> Iterator[tuple[Ends, Parameters]]:
+    """Who may be last to end: the root's node, the nodes of each kind, or those at the weakest hop of a chain."""
+    if collective == "send_recv" and nodes.count > 1:
+        hops, weakest = nodes.hops(nodes.system.coll_channels).kinds, nodes.weakest
+        yield Ends(reduce(narrower, (kind.machine for kind in hops)), 1, weakest, 1), hops[0].parameters
+        return
+    for k, kind in enumerate(nodes.kinds):
+        own = kind.topology.ranks_per_node
+        if collective in ROOTED:
+            others = own if (nodes.comm.kind[1:] == k).any() else 0
+            ends = Ends(nodes.node(0), int(nodes.comm.counts[0]), nodes.weakest_of(k), others)
+            yield ends, kind.parameters
+        else:
+            machine = nodes.weakest_of(k)
+            yield Ends(machine, own, machine, own), kind.parameters

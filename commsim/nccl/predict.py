@@ -7,38 +7,35 @@ power mean of order 6 describes. A single call (what a training step waits for) 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from commsim.bounds import crossing_bytes
-from commsim.collectives.semantics import CHAINED, ROOTED
+from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
-from commsim.nccl.communicator import Comm, communicator
+from commsim.nccl.communicator import communicator
 from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, unmodelled, whole
-from commsim.nccl.graph import discover, joined, of_kind
 from commsim.nccl.lower import lower_ring, misaligned
-from commsim.nccl.machine import FABRIC, GDR, Machine, far_nics, nic_efficiency, survey, within_reach
+from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency
 from commsim.nccl.messages import spread_s
-from commsim.nccl.nodes import Kind, Nodes, NodeWays, fabric_entry, narrower, under_a_leaf
+from commsim.nccl.nodes import nodes_of
 from commsim.nccl.operation import SUM, Operation, unknown_to
-from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, load_parameters, network_of
-from commsim.nccl.peers import Way, busiest_way
+from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.topology.graph import Topology
-from commsim.topology.kinds import LinkKind
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
-    from commsim.nccl.p2p import Ends
+    from commsim.nccl.peers import PeerTimer
     from commsim.nccl.tree import TreeTimer
 
 _TUNER_PLUGIN = "NCCL_TUNER_PLUGIN"
@@ -141,10 +138,11 @@ class Predictor:
             )
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
-        self._staged = False
-        self._ways: dict[str, Way] = {}
         comm = communicator(topology, ranks)
-        self.nodes = self._nodes_of(comm, parameters)
+        own = self.options
+        self.nodes, unheeded = nodes_of(comm, self.version, own.env, own.graphs, parameters)
+        for text in unheeded:
+            self._warn(text)
         self.system = self.nodes.system
         if comm.plain:
             self.topology = self.nodes.kinds[0].topology
@@ -163,30 +161,6 @@ class Predictor:
     def machine(self) -> Machine:
         """What is left of the rates of a node over all nodes."""
         return self.nodes.weakest
-
-    def _nodes_of(self, comm: Comm, parameters: Parameters | None) -> Nodes:
-        """The nodes of the communicator, each kind with its search and its rates."""
-        options, version = self.options, self.version
-        systems = [discover(kind, version, options.env, options.graphs) for kind in comm.seen]
-        system = joined(systems, comm, version, options.env)
-        kinds = []
-        for topology, own in zip(comm.kinds, systems, strict=True):
-            mine = parameters or load_parameters(topology.gpu.generation, network_of(comm.topology, options.env))
-            reach, level, unheeded = within_reach(topology, version, options.env)
-            if unheeded:
-                self._warn(unheeded)
-            self._staged = self._staged or far_nics(reach, options.env)
-            mine_of = of_kind(own, system, topology.ranks_per_node)
-            machine = survey(mine_of, topology, level, staged=far_nics(reach, options.env))
-            if not comm.plain:
-                leaf, thin = under_a_leaf(comm)
-                of_all = comm.ranks == comm.topology.world_size and comm.nodes.size > 1
-                cut = comm.topology.bisection_bandwidth() if of_all else inf
-                path = (*machine.nic_path, *fabric_entry(comm, machine))
-                machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut, nic_path=path)
-            kinds.append(Kind(reach, mine_of, machine, mine))
-        ways = NodeWays(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds))
-        return Nodes(comm, system, tuple(kinds), ways)
 
     def _check(self) -> None:
         if self.options.iterations is not None and self.options.iterations < 1:
@@ -216,7 +190,8 @@ class Predictor:
                 f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "
                 "for pattern 1) and has one channel, rings too; another version may find them"
             )
-        if self._staged and GDR in self.options.env:
+        staged = any(far_nics(kind.topology, self.options.env) for kind in self.nodes.kinds)
+        if staged and GDR in self.options.env:
             self._warn(
                 f"{GDR}={self.options.env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
                 "through the host's memory, whose own rate is not in the times"
@@ -318,68 +293,19 @@ class Predictor:
         )
 
     @cached_property
-    def _busiest_rail(self) -> float:
-        from commsim.nccl import p2p
+    def _peers(self) -> PeerTimer:
+        from commsim.nccl.peers import PeerTimer
 
-        root = self.nodes.kinds[int(self.nodes.comm.kind[0])]
-        return p2p.busiest_rail(root.topology, self.version, self.options.env)
+        return PeerTimer(self.version, self.options.env, self._warn)
 
     def _point_to_point(self, collective: str, nbytes: int) -> Prediction:
-        from commsim.nccl import p2p
-
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
-        rail = self._busiest_rail if collective == "scatter" else 1.0
-        off = p2p.off_packs(collective, nbytes, self.system.ranks) if self.options.exact else 0.0
-        if off:
-            self._warn(f"{collective}: sizes of which a peer has no multiple of 16 B are moved byte by byte, slowly")
-        seconds, busy, limit, channels = max(
-            p2p.p2p_time(self.system, ends, parameters, collective, nbytes, self.version, rail, off)
-            for ends, parameters in self._senders(collective)
-        )
-        way = Way() if collective == "send_recv" else self._way(collective)
-        kernel, least = _Kernel(seconds, busy, limit), way.seconds_per_byte * nbytes
-        if slow := least > busy:
-            kernel = kernel._replace(seconds=seconds - busy + least, busy=least, limit=FABRIC)
-        kernel = self._across(collective, nbytes, kernel)
+        got = self._peers.time(self.nodes, collective, nbytes, exact=self.options.exact)
+        kernel = self._across(collective, nbytes, _Kernel(got.seconds, got.busy, got.limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
-        got = self._joined(nbytes, kernel, launch, "send_recv", "Simple", channels)
-        return replace(got, place=way.name) if slow and got.limit == FABRIC else got
-
-    def _way(self, collective: str) -> Way:
-        """What is left between switches where faults, or the nodes that take part, leave less than the machine's."""
-        nodes = self.nodes
-        if nodes.comm.plain or nodes.count < 2:
-            return Way()
-        if collective not in self._ways:
-            self._ways[collective] = way = busiest_way(nodes, collective)
-            t = nodes.comm.topology
-            between = t.link_kind == LinkKind.FABRIC
-            if not way.seconds_per_byte and t.link_share is not None and (t.link_share[between] < 1.0).any():
-                self._warn(
-                    f"{collective}: which sends a slow link between switches holds up is not looked at over a "
-                    f"{t.kind} of {nodes.count} nodes; its times do not have it"
-                )
-        return self._ways[collective]
-
-    def _senders(self, collective: str) -> Iterator[tuple[Ends, Parameters]]:
-        """Who may be last to end: the root's node, the nodes of each kind, or those at the weakest hop of a chain."""
-        from commsim.nccl.p2p import Ends
-
-        nodes = self.nodes.at_farthest
-        if collective == "send_recv" and nodes.count > 1:
-            hops = nodes.hops(self.system.coll_channels).kinds
-            yield Ends(reduce(narrower, (kind.machine for kind in hops)), 1, self.machine, 1), hops[0].parameters
-            return
-        for k, kind in enumerate(nodes.kinds):
-            own = kind.topology.ranks_per_node
-            if collective in ROOTED:
-                others = own if (nodes.comm.kind[1:] == k).any() else 0
-                ends = Ends(nodes.node(0), int(nodes.comm.counts[0]), nodes.weakest_of(k), others)
-                yield ends, kind.parameters
-            else:
-                machine = nodes.weakest_of(k)
-                yield Ends(machine, own, machine, own), kind.parameters
+        out = self._joined(nbytes, kernel, launch, "send_recv", "Simple", got.channels)
+        return replace(out, place=got.place) if got.place else out
 
     def _across(self, collective: str, nbytes: int, kernel: _Kernel, unlike: float = 1.0) -> _Kernel:
         """The kernel where all must pass the machine's cut, in place of what hops take, the quickest `unlike` of it."""

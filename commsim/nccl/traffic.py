@@ -15,7 +15,8 @@ import numpy as np
 
 from commsim.collectives.semantics import CHAINED
 from commsim.nccl.machine import nic_efficiency
-from commsim.nccl.nodes import Edges, Nodes
+from commsim.nccl.node_ways import Edges
+from commsim.nccl.nodes import Nodes
 from commsim.nccl.peers import peer_edges
 from commsim.nccl.predict import Prediction, Predictor
 from commsim.nccl.protocols import PROTOCOLS

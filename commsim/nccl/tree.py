@@ -26,10 +26,11 @@ from commsim.collectives.tree import tree_all_reduce
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.channels import Call
+from commsim.nccl.fewer import fewer
 from commsim.nccl.lower import Float64, tree_share
 from commsim.nccl.machine import FABRIC, NIC, intra_bandwidth, nic_efficiency, node_rate
 from commsim.nccl.messages import message_turn, network_hop
-from commsim.nccl.nodes import Kind, Nodes, fewer, slowed
+from commsim.nccl.nodes import Kind, Nodes, slowed
 from commsim.nccl.protocols import WARP, Part, chunk_bytes
 from commsim.nccl.system import System
 from commsim.topology.kinds import LINK_NAMES, LinkKind

@@ -19,7 +19,6 @@ from commsim.document.reading import read_text
 from commsim.document.types import KeyFaults
 from commsim.errors import Fault, TopologyError
 from commsim.scenario.strict import MAX_RANKS, Strict, format_ranks, parse_ranks
-from commsim.topology.faults import check_joined
 
 if TYPE_CHECKING:
     from commsim.document import Document
@@ -98,6 +97,8 @@ def placed(spec: PlacementSpec | None, path: Path | None, document: Document, to
     """
     if spec is None:
         return None
+    from commsim.topology.faults import check_joined
+
     free = None if path is None else read_nodes(path, topology.nodes)
     nodes = np.asarray(spec.nodes or free or range(topology.nodes), np.int64)
     faults: KeyFaults = []

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.topology.columns import TopologyColumns
 from commsim.topology.flow import fills_nics, flow_between, halves_flow, inside, maximum_flow
 from commsim.topology.kinds import Float64, LinkKind, PathType, VertexKind
-from commsim.topology.tree import TreeRoutes, TreeShape
+
+if TYPE_CHECKING:
+    from commsim.topology.tree import TreeRoutes, TreeShape
 
 _ENUMERATED_GPUS = 8  # 35 halvings of 8 GPUs; beyond, only the halving into first and second half is tried
 
@@ -22,6 +25,8 @@ def fabric_bisection(topology: TopologyColumns) -> float:
     leaf talk through it and need no uplink; what is left over goes through the spines, bounded by the uplinks of the
     leaves on either side; and so on through the cores. Elsewhere, and with faults, it is found by augmenting paths.
     """
+    from commsim.topology.tree import TreeRoutes
+
     fabric = topology.fabric
     if topology.link_failed is not None:
         return halves_flow(topology)

@@ -146,7 +146,7 @@ def _ports_at(t: Topology, fault: FaultSpec, where: str) -> Int64:
 def _vertex(t: Topology, name: str, where: str) -> int:
     if name not in t.vertex_name:
         close = get_close_matches(name, t.vertex_name, n=3, cutoff=0.6) if len(t.vertex_name) < 50_000 else []
-        switches = [n for n, node in zip(t.vertex_name, t.vertex_node, strict=True) if node < 0]
+        switches = [t.vertex_name[v] for v in np.flatnonzero(t.vertex_node < 0).tolist()]
         known, plural = (switches, "switches") if switches else (t.vertex_name, "devices")
         hint = f"did you mean {' or '.join(close)}?" if close else f"the {plural} are {', '.join(known[:8])} ..."
         raise TopologyError(f"{where}: {name} is neither a device nor a switch; {hint}")

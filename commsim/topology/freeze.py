@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.errors import TopologyError
+from commsim.topology.columns import VertexNames
 from commsim.topology.fabric import Fabric
 from commsim.topology.fabric_routes import FabricRoutes
 from commsim.topology.graph import NodeGroup, Topology
 from commsim.topology.kinds import Cpu, Gpu, Int64, LinkKind, NodeGraph, VertexKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
-from commsim.topology.names import VertexNames
 from commsim.topology.node_routes import node_routes
-from commsim.topology.tree import tree
 
 _MOST_LINKS = 2**25  # about 1 GiB of columns
 
@@ -34,6 +33,8 @@ def _builder(kind: str) -> Callable[[Fabric, Ports, int, int], BuiltFabric]:
         from commsim.topology.torus import torus
 
         return torus
+    from commsim.topology.tree import tree
+
     return tree
 
 

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from commsim.errors import TopologyError
 from commsim.topology.bisection import fabric_bisection, node_bisection
-from commsim.topology.columns import NodeGroup, TopologyColumns
+from commsim.topology.columns import NodeGroup, TopologyColumns, VertexNames
 from commsim.topology.kinds import Cpu, Gpu, Int32, LinkKind, PathType, RouteTable, VertexKind
-from commsim.topology.names import VertexNames
 from commsim.topology.routing import route_table
 
 __all__ = ["Cpu", "Gpu", "LinkKind", "NodeGroup", "PathType", "RouteTable", "Topology", "VertexKind"]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from machines import machine
 
-from commsim.nccl.nodes import fewer, narrower, slowed
+from commsim.nccl.fewer import fewer
+from commsim.nccl.nodes import narrower, slowed
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.graph import Topology
 
