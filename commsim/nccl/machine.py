@@ -160,10 +160,18 @@ def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float,
     if system.intra_type in ("NVL", "NVB"):
         if topology.has_nvswitch:
             return _switched(topology), "nvlink_switch"
-        links = min(sum(topology.pair_links(a, b) for b in range(n) if b != a) for a in range(n))
-        return links * topology.nvlink_link_bandwidth, "nvlink_direct"
+        return min(_out_of(topology, gpu) for gpu in range(n)), "nvlink_direct"
     ring = shared(topology, [(rank, (rank + 1) % n) for rank in range(n)], peer_level)
     return ring.rate, "host" if ring.by_host else "pcie"
+
+
+def _out_of(topology: Topology, gpu: int) -> float:
+    """Bytes/s of a GPU's NVLinks to others with ranks; where there are none, of its way through a GPU without one."""
+    others = [other for other in range(topology.ranks_per_node) if other != gpu]
+    links = sum(topology.pair_links(gpu, other) for other in others)
+    if links:
+        return links * topology.nvlink_link_bandwidth
+    return max(float(topology.link_bandwidth[topology.route(gpu, other)].min()) for other in others)
 
 
 def _switched(topology: Topology) -> float:

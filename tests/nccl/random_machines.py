@@ -171,7 +171,11 @@ def main() -> None:
         seen["cut in two"] += case.faulty is None
         seen["of several kinds"] += len(case.healthy.groups) > 1
         seen["groups"] += case.ranks is not None
-        for text in faults_of(case):
+        try:
+            wrong = faults_of(case)
+        except Exception as error:  # which a user would see as an internal error
+            wrong = [f"{type(error).__name__}: {error}"]
+        for text in wrong:
             seen["wrong"] += 1
             faults = [f.model_dump(exclude_none=True, exclude_defaults=True) for f in case.faults]
             what = f"{case.collective} of {case.nbytes}, {case.options.version}, {case.spec}, {faults}, {case.ranks}"

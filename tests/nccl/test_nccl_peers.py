@@ -82,3 +82,16 @@ def test_a_node_that_is_cut_off_is_refused_only_where_it_takes_part() -> None:
     healthy = load_topology(parsed.model_copy(update={"faults": None}), Path())
     one, other = (Predictor(t, Options(), ranks=range(24)).predict("all_reduce", GIB) for t in (topology, healthy))
     assert one.time_s == other.time_s
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "all_to_all", "gather", "send_recv"])
+def test_two_gpus_joined_by_a_third_that_has_no_rank(collective: str, nodes: int) -> None:
+    """GPUs 0 and 5 of a DGX-1 have no NVLink to each other: what passes another GPU takes the links of that way."""
+    topology = load_topology(TopologySpec.model_validate({"preset": "dgx-1v-edr100", "nodes": nodes}), Path())
+    apart, beside = (
+        Predictor(topology, Options(), ranks=[rank for node in range(nodes) for rank in (8 * node, 8 * node + gpu)])
+        for gpu in (5, 3)
+    )
+    assert 0 < apart.machine.intra_bandwidth <= beside.machine.intra_bandwidth
+    assert beside.predict(collective, GIB).time_s <= apart.predict(collective, GIB).time_s < float("inf")
