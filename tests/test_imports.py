@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from fresh import fresh
 
 from commsim.cli import app
 from commsim.cli.commands import COMMANDS
@@ -17,25 +18,11 @@ from commsim.scenario.workload.registry import WORK, work_of
 
 HEAVY = ("numba", "pandas", "matplotlib", "scipy", "torch", "networkx", "simpy", "jinja2", "rich")
 
-_PROBE = """
-import json, sys
-from commsim.cli import main
-sys.argv = ["commsim", *sys.argv[1:]]
-try:
-    status = main()
-except SystemExit as exit:
-    status = exit.code
-print(json.dumps([status or 0, sorted(sys.modules)]), file=sys.stderr)
-"""
-
 
 def _run(*arguments: str) -> tuple[int, set[str], str]:
     """Exit status, modules loaded at the end, and standard output of one command in a new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE, *arguments], capture_output=True, text=True, check=True, timeout=120
-    )
-    status, modules = json.loads(done.stderr.splitlines()[-1])
-    return status, set(modules), done.stdout
+    done = fresh(*arguments)
+    return done.status, set(done.modules), done.printed
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["compare", "--help"], ["topo", "--help"]])
