@@ -141,7 +141,7 @@ def lower_bound_s(
         places.append(("node NICs", slowest(need, of_root, limits.node_out[nodes], limits.node_in[nodes])))
     where, bandwidth_s = max(places, key=lambda place: place[1])
     return LowerBound(
-        latency_s=_latency_s(topology, collective, root, own),
+        latency_s=latency_s(topology, collective, own, root),
         bandwidth_s=bandwidth_s,
         bisection_s=crossing_bytes(collective, topology, nbytes) / limits.bisection if whole else 0.0,
         bandwidth_at=where,
@@ -253,8 +253,8 @@ def _node_capacity(t: Topology, part: Int64, bandwidth: Float64, node: Int64, ou
     return _sum_by(node, np.minimum(at_port, feeding), t.nodes)
 
 
-def _latency_s(topology: Topology, collective: str, root: int, ranks: npt.NDArray[np.integer]) -> float:
-    """Shortest way by latency from one rank to the farthest (send_recv: to its neighbour), over any links."""
+def latency_s(topology: Topology, collective: str, ranks: npt.NDArray[np.integer], root: int = 0) -> float:
+    """Shortest way by latency from one of some ranks to the farthest (send_recv: to its neighbour), over any links."""
     start = root if collective in ROOTED else 0
     reached = _way_s(topology, int(ranks[start]), collective in TO_ROOT)[ranks]
     return float(reached[(start + 1) % ranks.size] if collective == "send_recv" else reached.max())

@@ -83,19 +83,28 @@ class NodeWays:
         """Seconds that the links between two NICs never exceed."""
         return longest_s(self.comm.topology) if self.count > 1 else 0.0
 
+    def ring_s(self, channels: int) -> Float64:
+        """Seconds of the links on the longest way of so many channels from each node to the next, (M,)."""
+        return np.asarray(self._ring_s[:, : max(1, channels)].max(axis=1))
+
+    def farthest_s(self, channels: int) -> float:
+        """The same over all edges of the trees."""
+        return float(self._tree_s[:, : max(1, channels)].max(initial=0.0))
+
     @cached_property
-    def ring_s(self) -> Float64:
-        """Seconds of the links on the way from each node to the next, (M,)."""
+    def peers_s(self) -> float:
+        """The same on the longest way between the first node and another, on any rail."""
+        first, others = np.zeros(self.count - 1, np.int64), np.arange(1, self.count)
+        both = ((first, others), (others, first))
+        return max(float(between_s(self.comm, self.rings, *ends).max(initial=0.0)) for ends in both)
+
+    @cached_property
+    def _ring_s(self) -> Float64:
         return between_s(self.comm, self.rings, self.ring.src, self.ring.dst)
 
     @cached_property
-    def farthest_s(self) -> float:
-        """The most of `ring_s`, of the ways of the trees, and of those between the first node and another."""
-        src, dst = self.tree_ends
-        first, others = np.zeros(self.count - 1, np.int64), np.arange(1, self.count)
-        ways = [between_s(self.comm, self.tree_graphs, src, dst)]
-        ways += [between_s(self.comm, self.rings, *ends) for ends in ((first, others), (others, first))]
-        return max(float(way.max(initial=0.0)) for way in (self.ring_s, *ways))
+    def _tree_s(self) -> Float64:
+        return between_s(self.comm, self.tree_graphs, *self.tree_ends)
 
     @cached_property
     def edge_tree(self) -> Int64:
@@ -125,14 +134,35 @@ class NodeWays:
 
     @cached_property
     def _nics(self) -> Float64:
-        """What each NIC has of its nominal rate, (M, NICs); infinite where it cannot be used."""
+        """What each NIC has of its nominal rate, (M, NICs); infinite where it cannot be used, or is not."""
         t, nodes = self.comm.topology, self.comm.nodes
         if self.comm.plain or self.count < 2:
             return np.ones((self.count, 1))
         up, down = t.fabric.port_up[nodes], t.fabric.port_down[nodes]
         rate = np.minimum(t.link_bandwidth[up], t.link_bandwidth[down])
         nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[nodes]]
-        return np.where(t.usable_nics[nodes], rate / nominal[:, None], inf)
+        used = np.ones((len(self.comm.kinds), rate.shape[1]), bool)
+        for k, nics in enumerate(self.used_nics):
+            if nics is not None:
+                used[k] = np.isin(np.arange(rate.shape[1]), nics)
+        return np.where(t.usable_nics[nodes] & used[self.comm.kind], rate / nominal[:, None], inf)
+
+    @cached_property
+    def used_nics(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Of each kind of node the NICs that its channels and its ranks take; None: all that work.
+
+        A node some GPUs of which have no rank uses those beside the others.
+        """
+        t, comm = self.comm.topology, self.comm
+        out: list[tuple[int, ...] | None] = []
+        for k, (kind, *graphs) in enumerate(zip(comm.kinds, self.rings, self.tree_graphs, strict=True)):
+            node = int(comm.nodes[np.flatnonzero(comm.kind == k)[0]])
+            if kind.ranks_per_node == t.groups[int(t.node_group[node])].ranks_per_node:
+                out.append(None)
+                continue
+            nics = {nic for graph in graphs for both in graph.nics for nic in both}
+            out.append(tuple(sorted(nics | set(kind.node_routes.nearest_nic.tolist()))))
+        return tuple(out)
 
     def _edges(self, src: Int64, dst: Int64, graphs: tuple[Graph, ...], *, trees: bool = False) -> Edges:
         """These edges with their streams; of a plain machine on trees only where a way leaves its leaf switch.
@@ -179,11 +209,9 @@ def longest_s(topology: Topology) -> float:
 
 
 def between_s(comm: Comm, graphs: tuple[Graph, ...], src: Int64, dst: Int64) -> Float64:
-    """Seconds of the links from NIC to NIC on the longest way that a channel takes over each edge, (edges,)."""
+    """Seconds of the links from NIC to NIC on the way of each channel over each edge, (edges, channels)."""
     from commsim.nccl.streams import stream_ways
 
     ways = stream_ways(comm, graphs, src, dst)
     each = np.where(ways.links >= 0, comm.topology.link_latency[np.maximum(ways.links, 0)], 0.0).sum(axis=1)
-    out = np.zeros(src.size)
-    np.maximum.at(out, ways.edge, each)
-    return out
+    return np.asarray(each[ways.of])

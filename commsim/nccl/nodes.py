@@ -72,38 +72,38 @@ class Nodes:
         """The same with other parameters, of all kinds."""
         return replace(self, kinds=tuple(replace(kind, parameters=parameters) for kind in self.kinds))
 
-    def no_quicker(self, seconds: float) -> float:
-        """So many seconds of a call, or those of the links on its longest way between two GPUs if that takes longer."""
-        longest, to_nics = self._inside_s
-        if self.count > 1 and seconds < to_nics + self.ways.longest_s:  # else no way takes as long
-            longest = max(longest, to_nics + self.ways.farthest_s)
-        return max(seconds, longest)
-
     @cached_property
-    def _inside_s(self) -> tuple[float, float]:
+    def longest_s(self) -> float:
+        """Seconds that the links between two GPUs never exceed."""
         inside = np.array([inside_s(kind.topology) for kind in self.kinds])
         longest, to_nics = inside.max(axis=0).tolist()
-        return longest, to_nics
+        return float(max(longest, to_nics + self.ways.longest_s if self.count > 1 else 0.0))
 
     @cached_property
+    def _least_hop(self) -> float:
+        networks = [kind.parameters.network for kind in self.kinds]
+        return min(hop.of(name) for n in networks for hop in (n.ring_hop, n.tree_hop) for name in PROTOCOLS)
+
+    @property
     def far(self) -> bool:
         """Whether links between nodes may take longer than NCCL's shortest hop there."""
-        networks = [kind.parameters.network for kind in self.kinds]
-        hops = [hop.of(name) for n in networks for hop in (n.ring_hop, n.tree_hop) for name in PROTOCOLS]
-        return self.ways.longest_s > min(hops)
+        return self.ways.longest_s > self._least_hop
 
-    @cached_property
-    def at_farthest(self) -> Nodes:
-        """The same where a hop between any two nodes is no shorter than the longest way between some two."""
+    def at_farthest(self, channels: int, *, peers: bool = False) -> Nodes:
+        """The same where no hop between nodes is shorter than the longest way of so many channels over the trees.
+
+        Of `peers`: than that between the first node and another.
+        """
         if not self.far:
             return self
-        return replace(self, kinds=tuple(kind.with_hops(self.ways.farthest_s) for kind in self.kinds))
+        seconds = self.ways.peers_s if peers else self.ways.farthest_s(channels)
+        return replace(self, kinds=tuple(kind.with_hops(seconds) for kind in self.kinds))
 
     def hops(self, channels: int) -> NodeHops:
         """The hops of a ring from each node to the next, of a call of so many channels."""
         share, link = self.ways.ring.share(channels)
         of_kind, to_kind = self.comm.kind, np.roll(self.comm.kind, -1)
-        late = self.ways.ring_s if self.far else np.zeros(self.count)
+        late = self.ways.ring_s(channels) if self.far else np.zeros(self.count)
         key = np.stack([of_kind.astype(np.float64), to_kind.astype(np.float64), share, late], axis=1)
         if (key == key[0]).all():
             few, first, of = key[:1], np.zeros(1, np.int64), np.zeros(self.count, np.int64)
@@ -116,6 +116,22 @@ class Nodes:
             narrow = narrower(sender.machine, replace(receiver, nic_path=_but_nics(receiver)))
             kinds.append(replace(sender, machine=slowed(narrow, least)))
         return NodeHops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
+
+    def slowest_latency(self, way: str, channels: int) -> str:
+        """Of the links that so many channels take over a ring, trees or ``ports`` the one that takes longest to pass a
+        bit on, by name; empty where no way takes longer than hops."""
+        if not self.far:
+            return ""
+        ways, t = self.ways, self.comm.topology
+        if way == "ring":
+            seconds = float(ways.ring_s(channels).max())
+        else:
+            seconds = ways.farthest_s(channels) if way == "trees" else ways.peers_s
+        if seconds <= self._least_hop:
+            return ""
+        first = int(t.node_first_link[-1])
+        latency = t.link_latency[first:]
+        return t.link_name(first + int(np.where(latency <= seconds, latency, 0.0).argmax()))
 
     def unlike(self, channels: int) -> float:
         """What the quickest hop of a ring over a mesh of routers takes of the slowest, by what faults leave of them."""

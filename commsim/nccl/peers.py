@@ -15,7 +15,7 @@ import numpy as np
 from commsim.collectives.semantics import ROOTED
 from commsim.nccl.machine import FABRIC, MESHES, nic_efficiency
 from commsim.nccl.node_ways import Edges
-from commsim.nccl.nodes import Nodes, narrower
+from commsim.nccl.nodes import Kind, Nodes, narrower
 from commsim.nccl.p2p import Ends, busiest_rail, off_packs, p2p_time
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.system import Graph
@@ -29,7 +29,10 @@ _MOST_PAIRS = 1 << 16
 def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None, list[Graph], Float64]:
     """The pairs of nodes between which ranks send (None: too many), by which NICs, and the bytes of each pair."""
     counts, n = nodes.comm.counts, nodes.comm.ranks
-    own = [Graph(max(1, kind.machine.nics), 0.0, 0.0, "RING", "", "") for kind in nodes.kinds]
+    own = [
+        Graph(max(1, kind.machine.nics), 0.0, 0.0, "RING", "", "", nics=() if used is None else _in_turn(used, kind))
+        for kind, used in zip(nodes.kinds, nodes.ways.used_nics, strict=True)
+    ]
     if collective in ROOTED:
         others = np.arange(1, nodes.count)
         ends = np.zeros(others.size, np.int64), others
@@ -39,6 +42,10 @@ def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None
         return None, own, np.asarray(nbytes / n * counts * (n - counts), np.float64)
     src, dst = np.nonzero(~np.eye(nodes.count, dtype=bool))
     return Edges(src, dst, None), own, np.asarray(nbytes / n * counts[src] * counts[dst], np.float64)
+
+
+def _in_turn(nics: tuple[int, ...], kind: Kind) -> tuple[tuple[int, int], ...]:
+    return tuple((nics[i % len(nics)],) * 2 for i in range(max(1, kind.machine.nics)))
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,9 @@ def busiest_way(nodes: Nodes, collective: str) -> Way:
     seconds = load[fabric] / t.link_bandwidth[fabric]
     link, kind = int(fabric[seconds.argmax()]), nodes.kinds[0]
     share = nic_efficiency(kind.machine, kind.parameters, all_to_all=collective == "all_to_all")
-    return Way(float(seconds.max()) / share, t.link_name(link) if left[link] < 1.0 else "")
+    # What has failed leaves more to the others: the busiest of them is named then too.
+    lost = t.link_failed is not None and bool(t.link_failed[t.link_kind == LinkKind.FABRIC].any())
+    return Way(float(seconds.max()) / share, t.link_name(link) if lost or left[link] < 1.0 else "")
 
 
 class Sent(NamedTuple):
@@ -104,7 +113,7 @@ class PeerTimer:
         got = Sent(
             *max(
                 p2p_time(nodes.system, ends, parameters, collective, nbytes, self._version, rail, off)
-                for ends, parameters in _senders(nodes.at_farthest, collective)
+                for ends, parameters in _senders(nodes.at_farthest(1, peers=True), collective)
             )
         )
         way = self._way(nodes, collective)

@@ -14,7 +14,9 @@ from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from commsim.bounds import crossing_bytes
+import numpy as np
+
+from commsim.bounds import crossing_bytes, latency_s
 from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError
 from commsim.nccl import timing
@@ -139,6 +141,7 @@ class Predictor:
         if options.graphs is not None and options.graphs.lacks:
             self._warn(options.graphs.lacks)
         comm = communicator(topology, ranks)
+        self._ranks = np.arange(topology.world_size) if ranks is None else np.asarray(ranks, np.int64)
         own = self.options
         self.nodes, unheeded = nodes_of(comm, self.version, own.env, own.graphs, parameters)
         for text in unheeded:
@@ -249,7 +252,7 @@ class Predictor:
             return replace(self.predict("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
-            return self._joined(nbytes, _Kernel(copy, copy, "GPU memory"), self._launch(), "copy", "-", 0)
+            return self._joined(collective, nbytes, _Kernel(copy, copy, "GPU memory"), self._launch(), "copy", "-", 0)
         if collective in POINT_TO_POINT:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
@@ -266,19 +269,21 @@ class Predictor:
         channels = call.split.channels
         kernel = self._across(collective, nbytes, kernel, self.nodes.unlike(channels) if algorithm == "ring" else 1.0)
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
-            return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
+            return self._joined(collective, nbytes, kernel, self._launch(), algorithm, name, channels)
         start = kernel.seconds + self.nodes.most(lambda parameters: parameters.base.of(name))
         start += self.nodes.most(lambda parameters: parameters.channel_cost_of(self.version)) * (channels - 1)
         start += spread_s(self.system, self.machine, self.parameters.network, call, limit)
         kernel = kernel._replace(seconds=start)
-        return self._joined(nbytes, kernel, self._launch(), algorithm, name, channels)
+        return self._joined(collective, nbytes, kernel, self._launch(), algorithm, name, channels)
 
     def _joined(
-        self, nbytes: int, kernel: _Kernel, launch: float, algorithm: str, protocol: str, channels: int
+        self, collective: str, nbytes: int, kernel: _Kernel, launch: float, algorithm: str, protocol: str, channels: int
     ) -> Prediction:
         """Kernel and launch together, by the mode of the job."""
         seconds, busy, limit, level = kernel
-        seconds = self.nodes.no_quicker(seconds)
+        nodes = self.nodes
+        if seconds < nodes.longest_s:  # else no way takes as long
+            seconds = max(seconds, latency_s(nodes.comm.topology, collective, self._ranks))
         if self.options.mode == "single":
             time = launch + seconds
         else:
@@ -286,8 +291,12 @@ class Predictor:
             if self.options.iterations is not None:  # nothing hides the launch of the first call
                 time += (launch + seconds - time) / self.options.iterations
         bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
-        way = "trees" if "tree" in algorithm else "ports" if algorithm == "send_recv" else "ring"
-        place = self.nodes.slowest(limit, channels, way) if self.nodes.count > 1 else ""
+        way, over = "trees" if "tree" in algorithm else "ring", channels
+        if algorithm == "send_recv":
+            way, over = ("ring", self.system.coll_channels) if collective == "send_recv" else ("ports", channels)
+        place = nodes.slowest(limit, over, way) if nodes.count > 1 else ""
+        if bottleneck == "latency" and nodes.count > 1:
+            place = nodes.slowest_latency(way, over) or place
         return Prediction(
             nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy, place
         )
@@ -304,7 +313,7 @@ class Predictor:
         got = self._peers.time(self.nodes, collective, nbytes, exact=self.options.exact)
         kernel = self._across(collective, nbytes, _Kernel(got.seconds, got.busy, got.limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
-        out = self._joined(nbytes, kernel, launch, "send_recv", "Simple", got.channels)
+        out = self._joined(collective, nbytes, kernel, launch, "send_recv", "Simple", got.channels)
         return replace(out, place=got.place) if got.place else out
 
     def _across(self, collective: str, nbytes: int, kernel: _Kernel, unlike: float = 1.0) -> _Kernel:
@@ -383,12 +392,12 @@ class Predictor:
                 return self._chain_of_a_root(call)
             timed = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
             tree = (nodes.tree_rate(call.split.channels),) if call.algorithm == "nvls_tree" else ()
-            far = nodes.at_farthest.kinds
+            far = nodes.at_farthest(call.split.channels).kinds
             return _Kernel(*max(timed(self.system, self.machine, kind.parameters, call, *tree) for kind in far))
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return _Kernel(*self._tree.time(nodes.at_farthest, call))
+            return _Kernel(*self._tree.time(nodes.at_farthest(call.split.channels), call))
         plan = lower_ring(nodes, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -71,10 +71,16 @@ def varied(scenario: Setting, topology: Topology) -> Topology:
     return with_slow_gpus(topology, {rank: s.factor for s in stragglers if s.factor != 1.0 for rank in s.ranks})
 
 
-def survived(scenario: Setting) -> list[str]:
-    """What NCCL makes of faults that set in while a job runs, for the user; a ScenarioError for one that it dies of."""
+def survived(scenario: Setting, nodes: Collection[int] | None = None) -> list[str]:
+    """What NCCL makes of faults that set in while a job runs, for the user; a ScenarioError for one that it dies of.
+
+    Those at `nodes` that do not take part (None: all do) are no matter.
+    """
     said = []
     for i, fault in enumerate(scenario.topology.faults or ()):
+        node = fault.node if fault.nic is None else fault.nic[0]
+        if nodes is not None and node is not None and node not in nodes:
+            continue
         if fault.failed and fault.start:
             raise scenario.document.error(
                 ("topology", "faults", i, "start"),
@@ -117,7 +123,11 @@ class NcclRows(RowPredictor):
             self.ranks,
         )
         self._own = own
-        self.model.warnings += [text for text in survived(scenario) if text not in self.model.warnings]
+        self.model.warnings += [
+            text
+            for text in survived(scenario, None if where is None else where.nodes)
+            if text not in self.model.warnings
+        ]
         late = [s for rank, s in scenario.late_s.items() if self.ranks is None or rank in self.ranks]
         self._late = max(late, default=0.0)
         self.warnings = self.model.warnings

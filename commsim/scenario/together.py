@@ -14,7 +14,7 @@ from commsim.engine.jobs import BackgroundFlow, Job, JobProgram, JobTimes, job_p
 from commsim.engine.program import Int64
 from commsim.engine.usage import kind_name
 from commsim.engine.variation import RepeatedTimes
-from commsim.errors import ScheduleError
+from commsim.errors import ScheduleError, TopologyError
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.scenario.raw import MOST_COMPARED, even_node, raw_schedule
 from commsim.units import format_bandwidth
@@ -38,7 +38,7 @@ def run_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     """The rows of one item of jobs, and what the user should know."""
     scenario, topology = site.setting, site.topology
     for i in range(len(work.background)):
-        _check_rate(site, work, i)
+        _check_flow(site, work, i)
     if scenario.library.name == "nccl":
         from commsim.scenario.nccl_jobs import run_nccl_jobs
 
@@ -144,14 +144,15 @@ def _ranks(site: WorkSite, work: JobsSpec, i: int) -> Int64:
     return np.arange(site.topology.world_size) if ranks is None else np.array(ranks, np.int64)
 
 
-def _check_rate(site: WorkSite, work: JobsSpec, i: int) -> None:
-    """A ScenarioError if the narrowest link of a flow's way carries less than the flow's rate."""
+def _check_flow(site: WorkSite, work: JobsSpec, i: int) -> None:
+    """A ScenarioError if a flow has no way, or the narrowest link of it carries less than the flow's rate."""
     topology, flow = site.topology, work.background[i]
-    if flow.rate is None:
-        return
-    route = topology.route(flow.src, flow.dst)
+    try:
+        route = topology.route(flow.src, flow.dst)
+    except TopologyError as error:
+        raise site.error(("background", i), str(error)) from None
     narrowest = int(route[np.argmin(topology.link_bandwidth[route])])
-    if flow.rate > topology.link_bandwidth[narrowest]:
+    if flow.rate is not None and flow.rate > topology.link_bandwidth[narrowest]:
         message = (
             f"found {format_bandwidth(flow.rate)}, expected at most what the narrowest link of the way carries, "
             f"{format_bandwidth(float(topology.link_bandwidth[narrowest]))} ({topology.link_name(narrowest)})"

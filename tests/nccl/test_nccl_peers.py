@@ -95,3 +95,42 @@ def test_two_gpus_joined_by_a_third_that_has_no_rank(collective: str, nodes: int
     )
     assert 0 < apart.machine.intra_bandwidth <= beside.machine.intra_bandwidth
     assert beside.predict(collective, GIB).time_s <= apart.predict(collective, GIB).time_s < float("inf")
+
+
+def test_a_nic_of_gpus_without_ranks_holds_nobody_up() -> None:
+    """One GPU a node: neither sends nor trees wait for the NIC beside another."""
+    one = [0, 8, 16]
+    healthy, slow = (
+        Predictor(model(*faults, nodes=4).nodes.comm.topology, Options(), ranks=one)
+        for faults in ((), ({"nic": [1, 6], "bandwidth_factor": 0.001},))
+    )
+    for collective, nbytes in (("all_reduce", 1024), ("all_to_all", GIB), ("gather", GIB)):
+        assert slow.predict(collective, nbytes).time_s == healthy.predict(collective, nbytes).time_s
+    used = model({"nic": [1, 0], "bandwidth_factor": 0.001}, nodes=4).nodes.comm.topology
+    assert Predictor(used, Options(), ranks=one).predict("all_to_all", GIB).place == "node1.nic0 -> leaf0.rail0"
+
+
+@pytest.mark.parametrize(("nic", "slower"), [(6, False), (0, True)])
+def test_a_latency_counts_where_the_channels_of_a_call_pass(nic: int, slower: bool) -> None:
+    env = {"NCCL_ALGO": "Ring", "NCCL_MAX_NCHANNELS": "1"}
+    healthy, late = (
+        Predictor(model(*faults, nodes=4).nodes.comm.topology, Options(env=env)).predict("all_reduce", 1024)
+        for faults in ((), ({"nic": [1, nic], "latency_factor": 1000.0},))
+    )
+    assert (late.time_s > 2 * healthy.time_s) == slower
+    assert (late.time_s == healthy.time_s) != slower
+    assert ("node1.nic0" in late.place) == slower
+
+
+def test_what_is_left_beside_a_failed_uplink_is_named() -> None:
+    healthy, lost = (
+        model(*faults).predict("all_to_all", GIB)
+        for faults in ((), ({"link": ["leaf0.rail0", "spine0"], "failed": True},))
+    )
+    assert lost.time_s > 1.2 * healthy.time_s
+    assert (healthy.place, lost.place) == ("", "leaf0.rail1 -> spine0")
+
+
+def test_a_chain_of_sends_names_the_uplink_it_waits_for() -> None:
+    slow = model({"link": ["leaf0.rail0", "spine0"], "bandwidth_factor": 0.01}).predict("send_recv", GIB)
+    assert slow.place == "leaf0.rail0 -> spine0"
