@@ -76,6 +76,15 @@ def draw(seed: int) -> Case:
     return Case(spec, faults, healthy, faulty, options, collective, nbytes, _group(rng, healthy))
 
 
+def case_of(
+    spec: dict[str, Any], faults: list[dict[str, Any]], version: tuple[int, int, int], collective: str, nbytes: int
+) -> Case:
+    """A case of its own: all ranks, calls back to back."""
+    healthy = load_topology(TopologySpec.model_validate(spec), Path())
+    parsed = tuple(FaultSpec(**fault) for fault in faults)
+    return Case(spec, parsed, healthy, degraded(healthy, parsed), Options(version=version), collective, nbytes, None)
+
+
 def _group(rng: random.Random, t: Topology) -> tuple[int, ...] | None:
     """Mostly all ranks; else those of a mesh's axis, of some nodes, or any, by number or shuffled."""
     what, n = rng.choices(("all", "axis", "nodes", "any"), (5, 1, 1, 1))[0], t.world_size
