@@ -7,7 +7,7 @@ of its own: one or two nodes like it, of which everything inside a node is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
@@ -33,6 +33,11 @@ class Comm:
     kinds: tuple[Topology, ...]
     seen: tuple[Topology, ...]  # the kinds as NCCL saw them when the job began
     whole: bool
+    copies: int = 1  # communicators that `nodes` are of, as many of each, one after the other
+
+    def elsewhere(self, nodes: Int64) -> Comm:
+        """Communicators like it on other nodes, which are of the same kinds, (communicators, nodes of each)."""
+        return replace(self, nodes=nodes.ravel(), kind=np.tile(self.kind, len(nodes)), copies=len(nodes))
 
     @cached_property
     def plain(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -131,6 +132,7 @@ PINNED = ("ecmp", "static")
 """Routings that keep a stream on one of several equal ways, whatever else goes there."""
 
 
+@lru_cache(maxsize=1)
 def _pools(t: Topology) -> tuple[Int64, Int64, Float64]:
     """The links between switches of a tree, the pool of each, and the bytes/s that a pool has as described.
 
@@ -175,7 +177,7 @@ def _nics(comm: Comm, graphs: Sequence[Graph], channels: int) -> tuple[Int64, In
     of = table[comm.kind]
     if graphs[0].pattern == "RING" and channels % 2 == 0:
         crossed = np.array([graph.cross_nic == _PAIRED for graph in graphs])[comm.kind]
-        crossed[::2] = False
+        crossed[np.arange(crossed.size) % (crossed.size // comm.copies) % 2 == 0] = False
         of[crossed] = of[crossed][:, np.arange(channels) ^ 1]
     return of[..., 0], of[..., 1]
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commsim.engine.sharing import CallTraffic, beside, meetings
 from commsim.errors import CommsimError
 from commsim.nccl.predict import Options, Prediction, Predictor
-from commsim.nccl.traffic import CallTraffic, beside, call_of, flow_of, meetings
+from commsim.nccl.traffic import call_of, flow_of
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.scenario.params import nccl_parameters
 from commsim.scenario.predictors import survived, varied
@@ -45,7 +46,7 @@ def run_nccl_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     flows = [flow_of(topology, f.src, f.dst, f.size, f.rate, f.start) for f in work.background]
     calls = [group.call for groups in jobs for group in groups]
     seconds = beside([*calls, *flows]).seconds
-    met = meetings([*calls, *flows], seconds, topology)
+    met = meetings([*calls, *flows], seconds)
     rows, at = [], 0
     for i, (spec, groups) in enumerate(zip(work.jobs, jobs, strict=True)):
         own = range(at, at + len(groups))

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from machines import machine
 
+from commsim.engine.sharing import CallTraffic, beside, meetings
 from commsim.nccl.machine import nic_efficiency
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.streams import stream_ways
-from commsim.nccl.traffic import CallTraffic, beside, call_of, flow_of, meetings
+from commsim.nccl.traffic import call_of, flow_of
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LinkKind
 
@@ -169,11 +170,11 @@ def test_two_jobs_over_one_thin_spine_meet_on_its_uplinks() -> None:
     jobs = [job_of(k, topology, "all_reduce", ranks, 0.0) for k, ranks in enumerate(HALVES)]
     calls = [job.call for job in jobs]
     together = beside(calls)
-    expected = fluid(jobs, topology, float(calls[0].capacity[-1] / topology.link_bandwidth[-1]))
+    expected = fluid(jobs, topology, float(calls[0].load.capacity[-1] / topology.link_bandwidth[calls[0].load.link[-1]]))
     for got, seconds, job in zip(together.seconds, expected, jobs, strict=True):
         assert got / job.call.alone_s == pytest.approx(seconds / job.call.alone_s, rel=0.03)
         assert got > 1.5 * job.call.alone_s
-    for links, busiest in meetings(calls, together.seconds, topology):
+    for links, busiest in meetings(calls, together.seconds):
         assert links == 2 * 2 * 8  # up and down between either leaf of eight rails and the spine
         assert topology.link_kind[busiest] == LinkKind.FABRIC
     assert all("spine0" in topology.link_name(link) for link in together.link)
@@ -183,7 +184,7 @@ def test_jobs_under_leaves_of_their_own_take_as_long_as_alone() -> None:
     topology = spine()
     calls = [job_of(k, topology, "all_reduce", [*range(32 * k, 32 * k + 32)], 0.0).call for k in range(2)]
     assert beside(calls).seconds == tuple(call.alone_s for call in calls)
-    assert meetings(calls, beside(calls).seconds, topology) == [(0, -1), (0, -1)]
+    assert meetings(calls, beside(calls).seconds) == [(0, -1), (0, -1)]
 
 
 def test_a_job_that_begins_when_the_other_has_ended_is_alone() -> None:
@@ -211,10 +212,10 @@ def test_a_paced_flow_takes_what_it_asks_for() -> None:
     topology = machine(preset="hgx-h100-4-ndr400", nodes=2)
     call = job_of(0, topology, "all_gather", list(range(8)), 0.0).call
     flow = flow_of(topology, 0, 4, None, 10e9, 0.0)
-    (port,) = np.flatnonzero((call.nbytes > 0) & (flow.nbytes > 0))[:1]
-    need = call.nbytes[port] / call.alone_s
+    (port,) = np.flatnonzero(np.isin(call.load.link, flow.load.link))[:1]
+    need = call.rate[port]
     slow = beside([call, flow]).seconds[0] / call.alone_s
-    assert slow == pytest.approx(need / (call.capacity[port] - 10e9))
+    assert slow == pytest.approx(need / (call.load.capacity[port] - 10e9))
     assert slow > 1.1
 
 
@@ -244,7 +245,15 @@ def test_so_does_every_other_collective(collective: str) -> None:
 
 
 def by_node(topology: Topology, call: CallTraffic, ports: Any) -> list[float]:
-    return [float(call.nbytes[ports[node]].sum()) for node in range(topology.nodes)]
+    nbytes = on_links(topology, call)
+    return [float(nbytes[ports[node]].sum()) for node in range(topology.nodes)]
+
+
+def on_links(topology: Topology, call: CallTraffic) -> Any:
+    """The bytes on every link of the machine."""
+    nbytes = np.zeros(topology.link_bandwidth.size)
+    nbytes[call.load.link] = call.load.nbytes
+    return nbytes
 
 
 def assert_conserved(topology: Topology, call: CallTraffic) -> None:
@@ -254,5 +263,6 @@ def assert_conserved(topology: Topology, call: CallTraffic) -> None:
     assert sum(out) > 0
     fabric = topology.link_kind == LinkKind.FABRIC
     up = fabric & (topology.link_dst > topology.link_src)
-    assert call.nbytes[up].sum() == pytest.approx(call.nbytes[fabric & ~up].sum())
-    assert (call.lines[call.nbytes > 0] > 0).all()
+    nbytes = on_links(topology, call)
+    assert nbytes[up].sum() == pytest.approx(nbytes[fabric & ~up].sum())
+    assert (call.load.lines > 0).all()

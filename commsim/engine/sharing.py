@@ -1,0 +1,217 @@
+"""Calls that share links: how fast each goes on beside the others, as a fluid.
+
+A call goes on at the pace of its tightest link, which all its connections keep; a link that has not enough for all is
+shared evenly by the connections that cross it (max-min fair: Bertsekas & Gallager, Data Networks, section 6.5.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from commsim.topology.kinds import Float64, Int64
+
+_MOST_ROUNDS, _SETTLED = 100, 1e-9
+"""Rounds in which calls find their paces beside each other, and the relative change of a pace that counts as none."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinkLoad:
+    """What is put on links of a topology: of each `link` (k,) bytes, connections, and bytes/s that it carries of such.
+
+    No link stands twice.
+    """
+
+    link: Int64
+    nbytes: Float64
+    lines: Float64
+    capacity: Float64
+
+    def times(self, factor: float) -> LinkLoad:
+        """So many times the bytes, over the same connections."""
+        return replace(self, nbytes=self.nbytes * factor)
+
+    @staticmethod
+    def joined(loads: Sequence[LinkLoad]) -> LinkLoad:
+        """All of several at once."""
+        if len(loads) == 1:
+            return loads[0]
+        link, index = np.unique(np.concatenate([load.link for load in loads]), return_inverse=True)
+        nbytes, lines = (
+            np.bincount(index, np.concatenate([getattr(load, name) for load in loads]), link.size)
+            for name in ("nbytes", "lines")
+        )
+        capacity = np.full(link.size, np.inf)
+        np.minimum.at(capacity, index, np.concatenate([load.capacity for load in loads]))
+        return LinkLoad(link, nbytes.astype(np.float64), lines.astype(np.float64), capacity)
+
+    @property
+    def busiest_s(self) -> float:
+        """Seconds that its busiest link needs for it."""
+        return float((self.nbytes / self.capacity).max(initial=0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class CallTraffic:
+    """One call: when it begins, how long it takes alone, what it puts on links.
+
+    Alone for ever is what flows at a rate; its bytes are those of a second.
+    """
+
+    start_s: float
+    alone_s: float
+    load: LinkLoad
+    late_s: float = 0.0  # of its slowest rank, before which nothing is sent; it counts as time of the call
+
+    @property
+    def rate(self) -> Float64:
+        """Bytes/s that it puts on each of its links at its pace alone, (k,)."""
+        return self.load.nbytes / (self.alone_s if np.isfinite(self.alone_s) else 1.0)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Of each call the seconds from its start to its end beside the others, and the link that kept it longest (-1)."""
+
+    seconds: tuple[float, ...]
+    link: tuple[int, ...]
+
+
+class Sharing:
+    """How fast some calls go on beside each other; what is found for a set of them is kept.
+
+    ``near`` has a bit of each call for those with which it shares a link that all calls together would fill.
+    """
+
+    def __init__(self, calls: Sequence[CallTraffic]) -> None:
+        self._link, self._rate, self._lines, self._room = _columns(calls)
+        used = (self._rate > 0).astype(np.float32)
+        self.near = tuple(_bits(row) for row in used @ used.T > 0)
+        self._known: dict[tuple[int, ...], tuple[Float64, Int64]] = {}
+
+    def meets(self, call: int) -> bool:
+        """Whether a call may be held up by others."""
+        return bool(self.near[call] & ~(1 << call))
+
+    def pace(self, some: tuple[int, ...]) -> tuple[Float64, Int64]:
+        """How fast each of some calls goes on, of its pace alone, and the link that keeps it (-1: none), (some,).
+
+        A connection gets on each link what the others leave, evenly; a call goes at the pace of its slowest link. Each
+        in turn takes what it can beside what the others use, until nothing moves.
+        """
+        if some not in self._known:
+            self._known[some] = self._paces(np.array(some, np.int64))
+        return self._known[some]
+
+    def _paces(self, some: Int64) -> tuple[Float64, Int64]:
+        pace, tight = np.ones(some.size), np.full(some.size, -1, np.int64)
+        if some.size < 2 or (self._rate[some].sum(axis=0) <= self._room).all():
+            return pace, tight
+        here = np.flatnonzero((self._rate[some] > 0).any(axis=0))
+        room, links = self._room[here], self._link[here]
+        lines = self._lines[np.ix_(some, here)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = np.where(lines > 0, self._rate[np.ix_(some, here)] / lines, 0.0)
+        for _ in range(_MOST_ROUNDS):
+            before = pace.copy()
+            for i, own in enumerate(each):
+                wants = each * pace[:, None]
+                wants[i] = own
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    got = np.where(own > 0, np.minimum(1.0, _levels(lines, wants, room) / own), 1.0)
+                place = int(got.argmin())
+                pace[i], tight[i] = got[place], links[place] if got[place] < 1.0 else -1
+            if (abs(pace - before) <= _SETTLED * before).all():
+                break
+        return pace, tight
+
+
+def beside(calls: Sequence[CallTraffic]) -> Together:
+    """What each of several calls takes beside the others, from its start to its end."""
+    sharing = Sharing(calls)
+    work, at = np.ones(len(calls)), 0.0
+    begun = np.array([c.start_s for c in calls])
+    start, alone = begun + np.array([c.late_s for c in calls]), np.array([c.alone_s for c in calls])
+    end, worst, link = np.zeros(len(calls)), np.ones(len(calls)), np.full(len(calls), -1, np.int64)
+    ends = np.isfinite(alone)  # what flows at a rate does so until all others have ended
+    while (work[ends] > 0).any():
+        here = np.flatnonzero((work > 0) & (start <= at))
+        later = start[(work > 0) & (start > at)]
+        if not here.size:
+            at = float(later.min())
+            continue
+        pace, tight = sharing.pace(tuple(here.tolist()))
+        slower = pace < worst[here]
+        worst[here], link[here] = np.minimum(worst[here], pace), np.where(slower, tight, link[here])
+        left = work[here] * alone[here] / pace
+        span = min(float(left.min()), float(later.min(initial=np.inf)) - at)
+        done = left <= span * (1 + 1e-12)
+        work[here] = np.where(done, 0.0, work[here] - np.where(ends[here], span * pace / alone[here], 0.0))
+        at += span
+        end[here[done]] = at
+    return Together(tuple((end - begun).tolist()), tuple(link.tolist()))
+
+
+def meetings(calls: Sequence[CallTraffic], seconds: Sequence[float]) -> list[tuple[int, int]]:
+    """Of each call the number of links that it shares with others while both run, and the busiest of them (-1: none).
+
+    `seconds` are those of `beside`, from each start; what flows at a rate runs until all have ended.
+    """
+    size = 1 + max((int(c.load.link.max(initial=-1)) for c in calls), default=-1)
+    used, busy = np.zeros((len(calls), size), bool), np.zeros(size)
+    for i, call in enumerate(calls):
+        used[i, call.load.link] = True
+        busy[call.load.link] += call.rate / call.load.capacity
+    start = np.array([c.start_s for c in calls])
+    end = np.where([np.isfinite(c.alone_s) for c in calls], start + np.resize(seconds, len(calls)), np.inf)
+    out = []
+    for i, own in enumerate(used):
+        beside_it = (start < end[i]) & (end > start[i])
+        links = np.flatnonzero(own & (used[beside_it].sum(axis=0) > 1))
+        out.append((links.size, int(links[np.argmax(busy[links])]) if links.size else -1))
+    return out
+
+
+def _columns(calls: Sequence[CallTraffic]) -> tuple[Int64, Float64, Float64, Float64]:
+    """The links that all calls together would fill, of which more than one takes part; of links alike the first.
+
+    Of each its number, the bytes/s and the connections of each call, both (calls, links), and what it carries.
+    """
+    size = 1 + max((int(c.load.link.max(initial=-1)) for c in calls), default=-1)
+    count, need = np.zeros(size, np.int64), np.zeros(size)
+    for call in calls:
+        count[call.load.link] += 1
+        need[call.load.link] += call.rate / call.load.capacity
+    links = np.flatnonzero((count > 1) & (need > 1.0))
+    place = np.full(size, -1, np.int64)
+    place[links] = np.arange(links.size)
+    rate, lines = np.zeros((len(calls), links.size)), np.zeros((len(calls), links.size))
+    room = np.full(links.size, np.inf)
+    for i, call in enumerate(calls):
+        at = place[call.load.link]
+        mine = at >= 0
+        rate[i, at[mine]], lines[i, at[mine]] = call.rate[mine], call.load.lines[mine]
+        room[at[mine]] = np.minimum(room[at[mine]], call.load.capacity[mine])
+    alike = np.concatenate([np.round(rate / room, 9), lines, room[None, :]]).T.copy()
+    _, first = np.unique(alike.view(np.dtype((np.void, alike.strides[0]))).ravel(), return_index=True)
+    first.sort()
+    return links[first], rate[:, first], lines[:, first], room[first]
+
+
+def _levels(lines: Float64, each: Float64, room: Float64) -> Float64:
+    """The bytes/s that no connection may exceed on each link, so that all of them fill its room, (links,)."""
+    order = np.argsort(each, axis=0)
+    wants, count = np.take_along_axis(each, order, axis=0), np.take_along_axis(lines, order, axis=0)
+    below = np.cumsum(wants * count, axis=0) - wants * count  # what those that want less take
+    beyond = count.sum(axis=0)[None, :] - (np.cumsum(count, axis=0) - count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        level = np.where(beyond > 0, (room[None, :] - below) / beyond, np.inf)
+    fits = level < wants
+    first = np.where(fits.any(axis=0), fits.argmax(axis=0), -1)
+    return np.where(first >= 0, level[np.maximum(first, 0), np.arange(room.size)], np.inf)
+
+
+def _bits(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")

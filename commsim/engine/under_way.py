@@ -1,0 +1,73 @@
+"""Calls under way in a simpy environment, each as fast as the links that it shares with others let it.
+
+What ends or begins changes the pace of those alone with which it shares links, and of those that these share some with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from commsim.engine.sharing import Sharing
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One call that runs: seconds of it alone that were left at a time, its pace since, and the event of its end."""
+
+    call: int
+    began: float
+    left_s: float
+    at: float
+    event: Any
+    pace: float = 0.0
+    end: Any = None  # the timeout that stands for its end at this pace
+
+
+class CallsUnderWay:
+    """Starts calls of a `Sharing` and ends them; times are those of the environment, in seconds."""
+
+    def __init__(self, env: Any, sharing: Sharing) -> None:
+        self._env, self._sharing = env, sharing
+        self._runs: list[_Run] = []
+
+    def start(self, call: int, alone_s: float) -> Any:
+        """The event of the end of a call that would take so long alone; its value is the seconds that it took."""
+        now = self._env.now
+        run = _Run(call, now, alone_s, now, self._env.event())
+        self._runs.append(run)
+        self._repace(call)
+        return run.event
+
+    def _repace(self, call: int) -> None:
+        """Lets those that a call's start or end concerns go on at the pace that is theirs now."""
+        concerned = self._concerned(call)
+        paces, _ = self._sharing.pace(tuple(run.call for run in concerned))
+        now = self._env.now
+        for run, pace in zip(concerned, paces.tolist(), strict=True):
+            if pace == run.pace:
+                continue
+            run.left_s -= (now - run.at) * run.pace
+            run.at, run.pace = now, pace
+            run.end = end = self._env.timeout(max(run.left_s, 0.0) / pace)
+            end.callbacks.append(lambda _, run=run, end=end: self._ended(run, end))
+
+    def _concerned(self, call: int) -> list[_Run]:
+        """Those under way that share links with a call, or with one that does, by the number of the call."""
+        here = 0
+        for run in self._runs:
+            here |= 1 << run.call
+        near = new = 1 << call
+        while new:
+            last = new.bit_length() - 1
+            more = self._sharing.near[last] & here & ~near
+            near |= more
+            new = new & ~(1 << last) | more
+        return sorted((run for run in self._runs if near >> run.call & 1), key=lambda run: run.call)
+
+    def _ended(self, run: _Run, end: Any) -> None:
+        if run.end is not end:  # it has another pace since, and another end
+            return
+        self._runs.remove(run)
+        run.event.succeed(self._env.now - run.began)
+        self._repace(run.call)
