@@ -118,6 +118,7 @@ class _Search:
         self.net_types = sorted({p.type for rows in (view.gpu_net, view.net_gpu) for row in rows for p in row})
         self.cuts: dict[int, list[list[float]]] = {}
         self.outs: dict[int, float] = {}
+        self.ports: dict[tuple[int, int, bool], list[list[float]]] = {}
 
     def run(self) -> Solution:
         """The solution that no other beats; without channels where nothing fits."""
@@ -286,7 +287,32 @@ class _Search:
             bounds += [sum(int(left / now.inter + 1e-6) for left in cut) for cut in self._cuts(now.type_inter)]
         if view.gpus > 1 and now.intra:
             bounds.append(int(self._out_gbps(now.type_intra) / (self._leaves(now) * now.intra) + 1e-6))
+            least = min(now.intra, now.inter) if view.nets else now.intra
+            ports = self._ports(now.type_intra, now.type_inter, ring=now.pattern == "RING")
+            bounds += [sum(int(left / least + 1e-6) for left in port) for port in ports]
         return min(bounds)
+
+    def _ports(self, farthest: int, to_nets: int, *, ring: bool) -> list[list[float]]:
+        """Sets of links (GB/s) of which every channel takes one, for each GPU: a channel passes all of them.
+
+        A ring enters and leaves every GPU. The last one of a tree's chain is not left, and without NICs the first one
+        not entered. A GPU that no other reaches, and that reaches no other, leaves no channel.
+        """
+        key = farthest, to_nets, ring
+        if key not in self.ports:
+            view, sets = self.view, list[list[float]]()
+            for gpu in range(view.gpus):
+                into = {row[gpu].links[-1] for row in view.gpu_gpu if row[gpu].links and row[gpu].type <= farthest}
+                out = {path.links[0] for path in view.gpu_gpu[gpu] if path.links and path.type <= farthest}
+                if not into and not out:
+                    sets.append([])
+                    continue
+                into |= {row[gpu].links[-1] for row in view.net_gpu if row[gpu].links and row[gpu].type <= to_nets}
+                out |= {path.links[0] for path in view.gpu_net[gpu] if path.links and path.type <= to_nets}
+                taken = [into, out] if ring else [into if view.nets else into | out]
+                sets += [[view.left[link] for link in links] for links in taken]
+            self.ports[key] = sets
+        return self.ports[key]
 
     def _cuts(self, farthest: int) -> list[list[float]]:
         """Sets of links (GB/s) of which every path from a NIC up to a type takes one: the NICs' own, and the GPUs'."""

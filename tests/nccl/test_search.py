@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -82,3 +83,28 @@ def test_a_head_of_collnet_direct_shares_a_channel_among_the_other_gpus(gpus: in
     view = view_of(machine(gpus - 1, "mesh", gpus, nics=nics), VERSION, {})
     found = search(view, "COLLNET_DIRECT", VERSION, least=1, most=32, cross_nic=2)
     assert (found.channels, found.intra) == (nics, gbps)
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus", "ends"),
+    [
+        ("hgx-h100-4-ndr400", range(4), ("node0.gpu0", "node0.gpu2")),
+        ("gh200x4-ndr200", (0, 1, 3), ("node0.gpu0", "node0.gpu1")),
+        ("hgx-a100-4-hdr200", (1, 2, 3), None),
+    ],
+)
+@pytest.mark.parametrize("version", [(2, 18, 3), (2, 26, 2)])
+def test_what_is_left_out_as_hopeless_changes_nothing(
+    preset: str, gpus: Any, ends: tuple[str, str] | None, version: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Of nodes with a GPU that has lost a link, or has no rank, also without the bound of each GPU's own links."""
+    from commsim.nccl import search as module
+    from commsim.nccl.graph import _search_all
+    from commsim.topology.part import alike
+
+    faults = [{"link": list(ends), "failed": True}] if ends else None
+    spec = TopologySpec.model_validate({"preset": preset, "nodes": 2, "faults": faults})
+    part = alike(load_topology(spec, Path()), 0, tuple(gpus), 2)
+    bounded = _search_all(part, version, {})
+    monkeypatch.setattr(module._Search, "_ports", lambda *_, **__: [])
+    assert _search_all(part, version, {}) == bounded
