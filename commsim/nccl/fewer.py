@@ -37,7 +37,7 @@ def fewer(nodes: Nodes, count: int, *, healthy: bool = False) -> Nodes:
         place = int(far.argmin())
         chosen[place], free[place] = node, False
     part = replace(comm, nodes=comm.nodes[chosen], kind=comm.kind[chosen])
-    both = NodeWays(replace(part, whole=True), ways.rings, ways.tree_graphs)
+    both = NodeWays(replace(part, whole=True), ways.rings, ways.tree_graphs, ways.own_nics)
     src, dst = both.tree_ends
     ports, of = np.where(free, 1.0, ways.ports[chosen]), np.where(free, 1.0, left[chosen])
     streams_of = Streams(of[src][:, None], np.full((src.size, 1), -1, np.int64))

@@ -150,14 +150,40 @@ _PLUGIN_LATENCY_US = {"efa": 10.0}
 
 _MOST_KEPT = 256
 _KEPT: dict[tuple[object, ...], dict[str, Graph | None]] = {}
+_OWN_NICS: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
 def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[str, Graph | None]:
     """The searched graphs by name; equal nodes are searched once."""
+    key = _seen(topology, version, env)
+    if key not in _KEPT:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        _KEPT[key] = _search_all(topology, version, env)
+    return _KEPT[key]
+
+
+def own_nics(topology: Topology, version: Version, env: dict[str, str]) -> tuple[int, ...]:
+    """The NICs of a node that NCCL gives its ranks for sends, in turn (src/graph/topo.cc, ncclTopoGetLocalNet)."""
+    from commsim.nccl.view import view_of
+
+    key = _seen(topology, version, env)
+    if key not in _OWN_NICS:
+        if len(_OWN_NICS) >= _MOST_KEPT:
+            _OWN_NICS.clear()
+        view = view_of(topology, version, env)
+        nets = [view.local_nets(gpu) for gpu in range(view.gpus)]
+        turns = [own[turn] for turn in range(max(map(len, nets))) for own in nets if turn < len(own)]
+        _OWN_NICS[key] = tuple(view.nics[net] for net in dict.fromkeys(turns))
+    return _OWN_NICS[key]
+
+
+def _seen(topology: Topology, version: Version, env: dict[str, str]) -> tuple[object, ...]:
+    """What NCCL sees of a node: equal ones have the same graphs."""
     asked = tuple(env.get(name, "") for name in _SEARCH_ENV)
     # Links to the fabric are no part of the search, and their far ends are numbered anew for other numbers of nodes.
     inside = slice(*topology.node_first_link[:2].tolist())
-    key = (
+    return (
         topology.gpu,
         topology.cpu,
         topology.network,
@@ -175,11 +201,6 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
         version,
         asked,
     )
-    if key not in _KEPT:
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        _KEPT[key] = _search_all(topology, version, env)
-    return _KEPT[key]
 
 
 _SEARCH_ENV = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from commsim.nccl.paths import NO_PATH, NVL, PIX, Path
+from commsim.nccl.paths import DIS, NO_PATH, NVL, PIX, Path
 from commsim.nccl.version import Version
 from commsim.nccl.view import NodeView
 
@@ -128,8 +128,12 @@ class Laying:
         return self._cost[id(path), gbps]
 
     def _fits(self, path: Path, back: Path | None, limit: int) -> bool:
-        """Whether a path, and of a tree the way back too, is no farther than a type."""
-        return path.type <= limit and (back is None or "TREE" not in self.now.pattern or back.type <= limit)
+        """Whether a path, and of a tree the way back too, is no farther than a type; what is not joined never is."""
+        return (
+            path.type <= limit
+            and path.type < DIS
+            and (back is None or "TREE" not in self.now.pattern or back.type <= limit)
+        )
 
     def _channel(self) -> None:
         """Lays one more channel in every way, and so on below it."""

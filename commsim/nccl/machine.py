@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, cycle, islice, pairwise, permutations
 from math import ceil, inf
 from typing import Any
@@ -92,6 +92,12 @@ class Machine:
     ring_ways: Ways | None = None  # of the channels on a mesh of GPUs, where known
     tree_ways: Ways | None = None
 
+    def with_nics(self, nics: int, ranks: int) -> Machine:
+        """The same where so many ranks of a node keep so many of its NICs busy."""
+        counts = {"PCIe": min(nics, ranks), COPY: ranks}
+        path = tuple((kind, rate, counts.get(kind, nics)) for kind, rate, _ in self.nic_path)
+        return replace(self, nics=nics, nic_path=path)
+
 
 def within_reach(topology: Topology, version: Version, env: dict[str, str]) -> tuple[Topology, int, str]:
     """The machine without NVLink where `peer_level` is below it; that level; the variable without effect, if one is."""
@@ -124,7 +130,10 @@ def survey(system: System, topology: Topology, peer_level: int, *, staged: bool 
     so do GPU and NIC.
     """
     intra, kind = _inside(system, topology, peer_level) if system.ranks_per_node > 1 else (0.0, "none")
-    across = _nic_path(topology, staged=staged) if system.nodes > 1 else ()
+    nics = fed_nics(topology)
+    if taken := {nic for both in system.ring.nics for nic in both} if _is_part(topology) else set():
+        nics = min(nics, len(taken))  # the others are those of the GPUs that have no rank
+    across = _nic_path(topology, nics, staged=staged) if system.nodes > 1 else ()
     every = [*permutations(range(topology.ranks_per_node), 2)]
     pairs = shared(topology, every, peer_level) if kind in ("pcie", "host") else None
     mesh = kind == "nvlink_direct"
@@ -137,7 +146,7 @@ def survey(system: System, topology: Topology, peer_level: int, *, staged: bool 
     host, thin = staged or _through_host(topology), topology.oversubscription
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind in MESHES or _thin(topology)
     cut = topology.bisection_bandwidth() if narrow else inf
-    nics, leaf = _fed_nics(topology), topology.nodes_per_leaf
+    leaf = topology.nodes_per_leaf
     return Machine(intra, kind, nics, across, pairs, links, gbps, host, leaf, thin, cut, ring, tree)
 
 
@@ -146,13 +155,19 @@ def _thin(topology: Topology) -> bool:
     return topology.oversubscription > 1 and topology.nodes > topology.nodes_per_leaf
 
 
-def _fed_nics(topology: Topology) -> int:
+def fed_nics(topology: Topology) -> int:
     """NICs of a node that its ranks keep busy: a GPU as many as its own port feeds, even if the last one not wholly."""
     if topology.nodes < 2 or not topology.nics_per_node:
         return topology.nics_per_node
     port = _narrowest(topology).get("PCIe", topology.nic_bandwidth)
     usable = topology.nics_per_node if topology.link_failed is None else int(topology.usable_nics[0].sum())
     return min(usable, topology.ranks_per_node * ceil(port / topology.nic_bandwidth))
+
+
+def _is_part(topology: Topology) -> bool:
+    """Whether some GPUs of a node have no rank."""
+    gpus = topology.vertex_kind[: topology.node_first_vertex[1]] == VertexKind.GPU
+    return int(gpus.sum()) > topology.ranks_per_node
 
 
 def _inside(system: System, topology: Topology, peer_level: int) -> tuple[float, str]:
@@ -182,9 +197,8 @@ def _switched(topology: Topology) -> float:
     return float(rates[t.rank_vertex[: t.ranks_per_node]].min())
 
 
-def _nic_path(topology: Topology, *, staged: bool) -> tuple[tuple[str, float, int], ...]:
+def _nic_path(topology: Topology, nics: int, *, staged: bool) -> tuple[tuple[str, float, int], ...]:
     """Narrowest links between the GPUs of two neighbouring nodes, through one NIC each, as `Machine.nic_path`."""
-    nics = _fed_nics(topology)
     ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
     narrowest = _narrowest(topology)
     if staged:
@@ -211,8 +225,15 @@ def _narrowest(topology: Topology) -> dict[str, float]:
 def _through_host(topology: Topology) -> bool:
     if topology.nodes < 2 or topology.network in THROUGH_HOST:  # whose path is through the host by nature
         return False
-    first = topology.route(0, topology.ranks_per_node)
-    inside = first[topology.vertex_node[topology.link_src[first]] == 0]
+    # The first GPU stands for all; where parts have failed it may be the one that lost its own way: most of them do.
+    gpus = range(1 if topology.link_failed is None else topology.ranks_per_node)
+    return 2 * sum(_leaves_by_host(topology, gpu) for gpu in gpus) > len(gpus)
+
+
+def _leaves_by_host(topology: Topology, gpu: int) -> bool:
+    """Whether a GPU of the first node goes through a host on its way to the same one of the second."""
+    way = topology.route(gpu, topology.ranks_per_node + gpu)
+    inside = way[topology.vertex_node[topology.link_src[way]] == 0]
     kinds = {LinkKind(kind) for kind in topology.link_kind[inside]}
     ends = {VertexKind(kind) for kind in topology.vertex_kind[topology.link_dst[inside]]}
     return VertexKind.HOST in ends and LinkKind.C2C not in kinds

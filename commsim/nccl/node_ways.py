@@ -48,6 +48,7 @@ class NodeWays:
     comm: Comm
     rings: tuple[Graph, ...]
     tree_graphs: tuple[Graph, ...]
+    own_nics: tuple[tuple[int, ...] | None, ...]  # of each kind those by which its ranks send; None: all that work
     known: tuple[Edges, Float64] | None = None  # `trees` and `ports`, where they are not those of the machine's ways
 
     @property
@@ -153,15 +154,10 @@ class NodeWays:
 
         A node some GPUs of which have no rank uses those beside the others.
         """
-        t, comm = self.comm.topology, self.comm
         out: list[tuple[int, ...] | None] = []
-        for k, (kind, *graphs) in enumerate(zip(comm.kinds, self.rings, self.tree_graphs, strict=True)):
-            node = int(comm.nodes[np.flatnonzero(comm.kind == k)[0]])
-            if kind.ranks_per_node == t.groups[int(t.node_group[node])].ranks_per_node:
-                out.append(None)
-                continue
+        for own, *graphs in zip(self.own_nics, self.rings, self.tree_graphs, strict=True):
             nics = {nic for graph in graphs for both in graph.nics for nic in both}
-            out.append(tuple(sorted(nics | set(kind.node_routes.nearest_nic.tolist()))))
+            out.append(None if own is None else tuple(sorted(nics | set(own))))
         return tuple(out)
 
     def _edges(self, src: Int64, dst: Int64, graphs: tuple[Graph, ...], *, trees: bool = False) -> Edges:

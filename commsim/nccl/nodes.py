@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.nccl.communicator import Comm
-from commsim.nccl.graph import discover, joined, of_kind
-from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, far_nics, node_rate, survey, within_reach
+from commsim.nccl.graph import discover, joined, of_kind, own_nics
+from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, far_nics, fed_nics, node_rate, survey, within_reach
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.node_ways import ROUNDING, NodeWays, inside_s
 from commsim.nccl.parameters import Parameters, load_parameters, network_of
@@ -36,6 +36,7 @@ class Kind:
     system: System
     machine: Machine
     parameters: Parameters
+    sends: Machine | None = None  # the rates of what its ranks send to others, where those of its channels are not
 
     def with_hops(self, seconds: float) -> Kind:
         """The same where no hop between nodes is shorter."""
@@ -71,6 +72,13 @@ class Nodes:
     def with_parameters(self, parameters: Parameters) -> Nodes:
         """The same with other parameters, of all kinds."""
         return replace(self, kinds=tuple(replace(kind, parameters=parameters) for kind in self.kinds))
+
+    @property
+    def of_sends(self) -> Nodes:
+        """The same with the rates that sends have."""
+        if all(kind.sends is None for kind in self.kinds):
+            return self
+        return replace(self, kinds=tuple(replace(kind, machine=kind.sends or kind.machine) for kind in self.kinds))
 
     @cached_property
     def longest_s(self) -> float:
@@ -221,22 +229,34 @@ def nodes_of(
     """
     systems = [discover(kind, version, env, graphs) for kind in comm.seen]
     system = joined(systems, comm, version, env)
-    kinds, notes = [], []
-    for topology, own in zip(comm.kinds, systems, strict=True):
+    kinds, notes, own = list[Kind](), list[str](), list[tuple[int, ...] | None]()
+    for topology, searched in zip(comm.kinds, systems, strict=True):
         mine = parameters or load_parameters(topology.gpu.generation, network_of(comm.topology, env))
         reach, level, unheeded = within_reach(topology, version, env)
         notes += [unheeded] if unheeded else []
-        mine_of = of_kind(own, system, topology.ranks_per_node)
+        mine_of = of_kind(searched, system, topology.ranks_per_node)
         machine = survey(mine_of, topology, level, staged=far_nics(reach, env))
         if not comm.plain:
             leaf, thin = _under_a_leaf(comm)
             of_all = comm.ranks == comm.topology.world_size and comm.nodes.size > 1
-            cut = comm.topology.bisection_bandwidth() if of_all else inf
+            cut = comm.topology.bisection_bandwidth() if of_all else inf if comm.nodes.size > 1 else machine.cut
             path = (*machine.nic_path, *_fabric_entry(comm, machine))
             machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut, nic_path=path)
-        kinds.append(Kind(reach, mine_of, machine, mine))
-    ways = NodeWays(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds))
+        own.append(_own_nics(comm, len(kinds), version, env))
+        most = machine.nics if own[-1] is None else min(fed_nics(topology), len(own[-1]))
+        sends = None if most == machine.nics else machine.with_nics(most, topology.ranks_per_node)
+        kinds.append(Kind(reach, mine_of, machine, mine, sends))
+    ways = NodeWays(comm, tuple(k.system.ring for k in kinds), tuple(k.system.tree for k in kinds), tuple(own))
     return Nodes(comm, system, tuple(kinds), ways), notes
+
+
+def _own_nics(comm: Comm, kind: int, version: Version, env: dict[str, str]) -> tuple[int, ...] | None:
+    """The NICs by which ranks of a kind of node send, in turn; None where all GPUs have a rank, or a node is alone."""
+    t, part = comm.topology, comm.kinds[kind]
+    node = int(comm.nodes[np.flatnonzero(comm.kind == kind)[0]])
+    if comm.nodes.size < 2 or part.ranks_per_node == t.groups[int(t.node_group[node])].ranks_per_node:
+        return None
+    return own_nics(part, version, env)
 
 
 def _fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], ...]:

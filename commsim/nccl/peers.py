@@ -15,7 +15,7 @@ import numpy as np
 from commsim.collectives.semantics import ROOTED
 from commsim.nccl.machine import FABRIC, MESHES, nic_efficiency
 from commsim.nccl.node_ways import Edges
-from commsim.nccl.nodes import Kind, Nodes, narrower
+from commsim.nccl.nodes import Nodes, narrower
 from commsim.nccl.p2p import Ends, busiest_rail, off_packs, p2p_time
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.system import Graph
@@ -30,8 +30,16 @@ def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None
     """The pairs of nodes between which ranks send (None: too many), by which NICs, and the bytes of each pair."""
     counts, n = nodes.comm.counts, nodes.comm.ranks
     own = [
-        Graph(max(1, kind.machine.nics), 0.0, 0.0, "RING", "", "", nics=() if used is None else _in_turn(used, kind))
-        for kind, used in zip(nodes.kinds, nodes.ways.used_nics, strict=True)
+        Graph(
+            max(1, kind.machine.nics if nics is None else len(nics)),
+            0.0,
+            0.0,
+            "RING",
+            "",
+            "",
+            nics=() if nics is None else tuple((nic, nic) for nic in nics),
+        )
+        for kind, nics in zip(nodes.kinds, nodes.ways.own_nics, strict=True)
     ]
     if collective in ROOTED:
         others = np.arange(1, nodes.count)
@@ -42,10 +50,6 @@ def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None
         return None, own, np.asarray(nbytes / n * counts * (n - counts), np.float64)
     src, dst = np.nonzero(~np.eye(nodes.count, dtype=bool))
     return Edges(src, dst, None), own, np.asarray(nbytes / n * counts[src] * counts[dst], np.float64)
-
-
-def _in_turn(nics: tuple[int, ...], kind: Kind) -> tuple[tuple[int, int], ...]:
-    return tuple((nics[i % len(nics)],) * 2 for i in range(max(1, kind.machine.nics)))
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,12 @@ class Sent(NamedTuple):
     channels: int
     place: str = ""
 
+    def over(self, way: Way, nbytes: int) -> Sent:
+        """The same where a way between switches may need longer than what limits it."""
+        if (least := way.seconds_per_byte * nbytes) <= self.busy:
+            return self
+        return Sent(self.seconds - self.busy + least, least, FABRIC, self.channels, way.name)
+
 
 class PeerTimer:
     """Times calls of sends and receives over the nodes of one communicator; `warn` is told what they leave out."""
@@ -110,16 +120,13 @@ class PeerTimer:
         if off:
             self._warn(f"{collective}: sizes of which a peer has no multiple of 16 B are moved byte by byte, slowly")
         rail = self._busiest_rail(nodes) if collective == "scatter" else 1.0
-        got = Sent(
-            *max(
-                p2p_time(nodes.system, ends, parameters, collective, nbytes, self._version, rail, off)
-                for ends, parameters in _senders(nodes.at_farthest(1, peers=True), collective)
-            )
-        )
         way = self._way(nodes, collective)
-        if (least := way.seconds_per_byte * nbytes) <= got.busy:
-            return got
-        return Sent(got.seconds - got.busy + least, least, FABRIC, got.channels, way.name)
+        return max(
+            Sent(*p2p_time(nodes.system, ends, parameters, collective, nbytes, self._version, rail, off)).over(
+                way, nbytes
+            )
+            for ends, parameters in _senders(nodes.of_sends.at_farthest(1, peers=True), collective)
+        )
 
     def _busiest_rail(self, nodes: Nodes) -> float:
         if self._rail is None:

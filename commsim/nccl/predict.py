@@ -226,7 +226,7 @@ class Predictor:
         if _TUNER_PLUGIN in options.env:
             from commsim.nccl.tuner_ofi import own_choice
 
-            best = own_choice(self.topology, options.env, collective, nbytes, table)
+            best = own_choice(self.system, self.topology, options.env, collective, nbytes, table)
         else:
             best = choose(table)
         if best is None:
@@ -322,8 +322,9 @@ class Predictor:
         if machine.cut == inf:
             return kernel
         alone = self.system.nodes == 1
+        topology = self.nodes.kinds[0].topology if alone else self.topology
         share = parameters.efficiency.nvlink_direct if alone else nic_efficiency(machine, parameters)
-        least = crossing_bytes(collective, self.topology, nbytes) / (machine.cut * share)
+        least = crossing_bytes(collective, topology, nbytes) / (machine.cut * share)
         if least <= kernel.busy * unlike:
             return kernel
         seconds = kernel.seconds - kernel.busy * unlike + least

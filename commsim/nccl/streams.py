@@ -48,7 +48,7 @@ class StreamWays:
     """The streams of some edges: of each its edge, its channels, its links (streams, most links; -1: none).
 
     `of` (edges, channels) says which stream a channel of an edge belongs to; `own` how many channels leave the sender
-    by the stream's NIC.
+    by the stream's NIC, or where those are more, how many share one of the NICs of either end in the mean.
     """
 
     edge: Int64
@@ -78,7 +78,8 @@ def stream_ways(comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64) -> 
     pair, index, weight = _streams_of(ends, max(int(out.max(initial=0)), int(into.max(initial=0))) + 1)
     edge, nic, to_nic = pair.T
     links = _ways(comm.topology, comm.nodes[src[edge]], nic, comm.nodes[dst[edge]], to_nic)
-    own = _channels_of_a_nic(leave)[src[edge], nic]
+    even = channels / np.minimum(_distinct(leave)[src], _distinct(enter)[dst])
+    own = np.maximum(_channels_of_a_nic(leave)[src[edge], nic], even[edge])
     return StreamWays(edge, weight, links, index.reshape(src.size, channels), own)
 
 
@@ -187,6 +188,11 @@ def _streams_of(ends: Int64, nics: int) -> tuple[Int64, Int64, Float64]:
     key = (ends[:, 0] * nics + ends[:, 1]) * nics + ends[:, 2]
     _, first, index, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     return ends[first], index.reshape(-1), count.astype(np.float64)
+
+
+def _distinct(nics: Int64) -> Int64:
+    """How many NICs the channels of each node take, (nodes,)."""
+    return 1 + np.asarray((np.diff(np.sort(nics, axis=1), axis=1) > 0).sum(axis=1), np.int64)
 
 
 def _channels_of_a_nic(leave: Int64) -> Float64:

@@ -13,7 +13,7 @@ from commsim.engine.sharing import CallTraffic, LinkLoad
 from commsim.nccl.communicator import Comm
 from commsim.nccl.machine import nic_efficiency
 from commsim.nccl.node_ways import Edges
-from commsim.nccl.nodes import Nodes
+from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.peers import peer_edges
 from commsim.nccl.predict import Prediction, Predictor
 from commsim.nccl.protocols import PROTOCOLS
@@ -51,11 +51,11 @@ def load_of(model: Predictor, collective: str, got: Prediction, groups: Int64 | 
             channels = ways.of.shape[1]
             put += ways.load(carried[ways.edge] * ways.weight / channels, put.size)
             lines += ways.load(ways.weight * (carried[ways.edge] > 0), put.size)
-    _on_neighbours(nodes, comm, put, lines, inside, max(1, got.channels))
+    _on_neighbours(nodes, comm, put, lines, inside, got)
     wire = PROTOCOLS[got.protocol].wire_factor if got.protocol in PROTOCOLS else 1.0
     put, lines = spread(t, put) * wire, spread(t, lines)
     link = np.flatnonzero(put > 0)
-    return LinkLoad(link, put[link], lines[link], _capacity(model, link))
+    return LinkLoad(link, put[link], lines[link], capacity(model, link, all_to_all=collective == "all_to_all"))
 
 
 def flow_of(
@@ -106,32 +106,45 @@ def _on_ports(comm: Comm, count: int, put: Float64, lines: Float64, carried: flo
         lines[at] += count - 1
 
 
-def _on_neighbours(
-    nodes: Nodes, comm: Comm, put: Float64, lines: Float64, nbytes: float, channels: int
-) -> None:  # fmt: skip
-    """Lays what each rank sends to its neighbour on the links between them; around the ring of a node that is alone."""
+def _on_neighbours(nodes: Nodes, comm: Comm, put: Float64, lines: Float64, nbytes: float, got: Prediction) -> None:
+    """Lays what each rank sends to its neighbour in the node on the links between them."""
     for k, kind in enumerate(nodes.kinds):
-        n = kind.topology.ranks_per_node
-        if n < 2:
+        if kind.topology.ranks_per_node < 2:
             continue
-        here = np.arange(n)
-        template = kind.topology.node_routes.gpu_gpu[here, np.roll(here, -1)].ravel()
-        # Where the ring goes on to another node, one hop of a node's is between nodes, of each channel another.
-        share = 1.0 if nodes.count == 1 else (n - 1) / n
+        link, share = _hops_inside(kind, got.algorithm, alone=nodes.count == 1)
         first = comm.topology.node_first_link[comm.nodes[comm.kind == k]]
-        at = (first[:, None] + template[template >= 0][None, :]).ravel()
-        np.add.at(put, at, nbytes * share)
-        np.add.at(lines, at, channels)
+        at = (first[:, None] + link).ravel()
+        np.add.at(put, at, np.tile(nbytes * share, first.size))
+        np.add.at(lines, at, np.tile(max(1, got.channels) * share, first.size))
 
 
-def _capacity(model: Predictor, link: Int64) -> Float64:
+def _hops_inside(kind: Kind, algorithm: str, *, alone: bool) -> tuple[Int64, Float64]:
+    """The links of a node on which ranks send to their neighbours, of what each sends the share that lies there.
+
+    On a mesh of GPUs channels go the ways that the search laid; else each rank sends to the next, and where the ring
+    goes on to another node, one hop of a node's is between nodes, of each channel another. Sends go to all others.
+    """
+    n, routes = kind.topology.ranks_per_node, kind.topology.node_routes.gpu_gpu
+    ways = kind.machine.tree_ways if "tree" in algorithm else kind.machine.ring_ways
+    if algorithm == "send_recv":
+        links, each = routes[~np.eye(n, dtype=bool)].ravel(), 1.0 / (n - 1)
+    elif ways is not None:
+        links, each = np.array([link for way in ways.hops for hop in way for link in hop]), 1.0 / len(ways.hops)
+    else:
+        here = np.arange(n)
+        links, each = routes[here, np.roll(here, -1)].ravel(), 1.0 if alone else (n - 1) / n
+    link, times = np.unique(links[links >= 0], return_counts=True)
+    return link.astype(np.int64), np.asarray(times * each, np.float64)
+
+
+def capacity(model: Predictor, link: Int64, *, all_to_all: bool = False) -> Float64:
     """Payload bytes/s of some links of the machine."""
     t, kind = model.nodes.comm.topology, model.nodes.kinds[0]
     efficiency = kind.parameters.efficiency
     kinds = t.link_kind[link]
     factor = np.select(
         [(kinds == LinkKind.NETWORK) | (kinds == LinkKind.FABRIC), kinds == LinkKind.NVLINK],
-        [nic_efficiency(model.machine, kind.parameters), efficiency.nvlink_switch],
+        [nic_efficiency(model.machine, kind.parameters, all_to_all=all_to_all), efficiency.nvlink_switch],
         efficiency.pcie,
     )
     return np.asarray(t.link_bandwidth[link] * factor)

@@ -18,6 +18,7 @@ from functools import cache
 from math import log2
 from pathlib import Path
 
+from commsim.nccl.system import System
 from commsim.nccl.tuner import Candidate, choose
 from commsim.topology.graph import Topology
 
@@ -35,24 +36,39 @@ _GPUS = 8  # of a node: the regions are those where the ranks are eight times th
 
 
 def own_choice(
-    topology: Topology, env: Mapping[str, str], collective: str, nbytes: int, table: list[Candidate]
+    system: System,
+    topology: Topology,
+    env: Mapping[str, str],
+    collective: str,
+    nbytes: int,
+    table: list[Candidate],
 ) -> Candidate | None:
-    """What a job would run: the plugin's candidate where it has one in NCCL's table of the call, else NCCL's."""
+    """What a communicator runs: the plugin's candidate where it has one in NCCL's table of the call, else NCCL's."""
     by_name = {(c.algorithm, c.protocol): c for c in table}
-    asked = plugin_choice(topology, env, collective, nbytes, by_name)
+    shape = system.nodes, system.ranks
+    asked = plugin_choice(topology, env, collective, nbytes, by_name, shape)
     return by_name[asked] if asked is not None else choose(table)
 
 
 def plugin_choice(
-    topology: Topology, env: Mapping[str, str], collective: str, nbytes: int, able: Container[tuple[str, str]]
+    topology: Topology,
+    env: Mapping[str, str],
+    collective: str,
+    nbytes: int,
+    able: Container[tuple[str, str]],
+    shape: tuple[int, int] | None = None,
 ) -> tuple[str, str] | None:
-    """The (algorithm, protocol) that the plugin asks for, among those NCCL is able to run; None where it has no say."""
+    """The (algorithm, protocol) that the plugin asks for, among those NCCL is able to run; None where it has no say.
+
+    `shape`: nodes and ranks of the communicator, by default those of the machine.
+    """
     if not _LIBRARIES.fullmatch(env.get("NCCL_TUNER_PLUGIN", "").strip()):
         return None
-    platform = _platform(topology)
+    nodes, ranks = shape or (topology.nodes, topology.world_size)
+    platform = _platform(topology, nodes, ranks)
     if platform is None:
         return None
-    at = _logarithms((nbytes, topology.nodes * topology.ranks_per_node))
+    at = _logarithms((nbytes, ranks))
     for algorithm, protocol, vertices in regions(platform).get(collective, ()):
         if (algorithm, protocol) in able and holds(vertices, at):
             return algorithm, protocol
@@ -60,20 +76,20 @@ def plugin_choice(
 
 
 def why_not(topology: Topology, env: Mapping[str, str]) -> str | None:
-    """Why NCCL_TUNER_PLUGIN has no effect; None where it has, or is not set."""
+    """Why NCCL_TUNER_PLUGIN has no effect on the calls of all ranks; None where it has, or is not set."""
     named = env.get("NCCL_TUNER_PLUGIN", "").strip()
     if named.lower() in ("", "none"):
         return None
     if not _LIBRARIES.fullmatch(named):
         return f"found {named[:40]!r}; only aws-ofi-nccl's (libnccl-ofi-tuner.so) is modelled"
-    if _platform(topology) is None:
+    if _platform(topology, topology.nodes, topology.world_size) is None:
         return "aws-ofi-nccl's tuner has its say on three or more nodes of P5, P5en or P6 with all eight GPUs of each"
     return None
 
 
-def _platform(topology: Topology) -> str | None:
+def _platform(topology: Topology, nodes: int, ranks: int) -> str | None:
     """The platform by its GPUs; a P5e, which has P5's table, looks like a P5en here."""
-    if topology.network != "efa" or topology.nodes < _LEAST_NODES or topology.ranks_per_node != _GPUS:
+    if topology.network != "efa" or nodes < _LEAST_NODES or ranks != nodes * _GPUS:
         return None
     named = {"H100": "p5", "H200": "p5en", "B200": "p6"}
     return next((platform for gpu, platform in named.items() if topology.gpu.model.startswith(gpu)), None)

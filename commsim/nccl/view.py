@@ -68,6 +68,7 @@ class NodeView:
     nvswitch: bool
     amd: bool
     nics: tuple[int, ...] = ()  # of the node, by net
+    places: tuple[int, ...] = ()  # of the GPUs among all of the node, whoever uses those
     types: tuple[int, ...] = ()  # that the version knows, nearest first
     left: list[float] = field(default_factory=list)
     net_left: list[float] = field(default_factory=list)
@@ -98,14 +99,18 @@ class NodeView:
         return [n for n, p in enumerate(paths) if (-p.gbps, p.type) == best]
 
     def local_nets(self, gpu: int) -> list[int]:
-        """The NICs that NCCL gives a GPU for its channels, in turn: neighbours start at different NICs."""
+        """The NICs that NCCL gives a GPU for its channels, in turn: neighbours start at different NICs.
+
+        Neighbours are so by their place in the node: those of other communicators count (src/graph/topo.cc,
+        ncclTopoGetLocalNet, gpu.dev).
+        """
         nets = self.nearest(self.gpu_net[gpu])
         if not nets:
             return []
-        first = gpu
+        first = self.places[gpu]
         if len(nets) & (len(nets) - 1) == 0:
             bits = len(nets).bit_length() - 1
-            first = int(f"{gpu % len(nets):0{bits}b}"[::-1], 2) if bits else 0
+            first = int(f"{first % len(nets):0{bits}b}"[::-1], 2) if bits else 0
         sharing = max(1, len(self.nearest(self.net_gpu[nets[0]])))
         return [nets[(first + turn) % len(nets)] for turn in range(-(-len(nets) // sharing))]
 
@@ -134,6 +139,7 @@ class _Builder:
         vertices = [int(v) for v in np.flatnonzero(t.vertex_node == 0)]
         kinds: dict[int, VertexKind | None] = {v: VertexKind(int(t.vertex_kind[v])) for v in vertices}
         self.gpus = [int(v) for v in t.rank_vertex[: t.ranks_per_node]]
+        self.places = [v for v, kind in kinds.items() if kind is VertexKind.GPU]
         every = [v for v, kind in kinds.items() if kind is VertexKind.NIC] if t.nodes > 1 else []
         self.nics = [i for i in range(len(every)) if _port_works(t, i)]  # NCCL lists no others (src/transport/net_ib)
         nics = [every[i] for i in self.nics]
@@ -185,6 +191,7 @@ class _Builder:
             gpus=len(self.gpus),
             nets=len(self.nets),
             nics=tuple(self.nics),
+            places=tuple(self.places.index(v) for v in self.gpus),
             sm=t.gpu.sm,
             nvswitch=bool(switches),
             amd=t.cpu.vendor == "amd",

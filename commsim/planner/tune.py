@@ -158,7 +158,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
 def _choices(model: Predictor, options: Options, collective: str, size: int) -> tuple[Rule | None, Rule | None]:
     """What the job would run by itself, and the quickest one predicted; None where there is none."""
     table = model.candidates(collective, size)
-    own = own_choice(model.topology, options.env, collective, size, table)
+    own = own_choice(model.system, model.topology, options.env, collective, size, table)
     if own is None:
         return None, None
     nccl = Rule(collective, size, size, own.algorithm, own.protocol, 0)

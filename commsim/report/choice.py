@@ -132,7 +132,7 @@ def choice_lines(
         allowed = candidates(system, collective, nbytes, version, env, operation=operation)
         best = nccl = choose(allowed)
         if topology is not None:
-            best = own_choice(topology, env or {}, collective, nbytes, allowed)
+            best = own_choice(system, topology, env or {}, collective, nbytes, allowed)
         if best is None:
             lines.append(f"{_FUNCTIONS[collective]}: {nbytes} Bytes -> nothing that the environment allows")
             continue

@@ -175,6 +175,11 @@ class TopologyColumns:
         return len(self.groups) == 1
 
     @property
+    def one_build(self) -> bool:
+        """Whether all nodes are of one build, of which some may have failed parts."""
+        return len({(g.gpu, g.ranks_per_node, g.nics_per_node, g.nic_bandwidth) for g in self.groups}) == 1
+
+    @property
     def gpu(self) -> Gpu:
         """The GPU of every rank."""
         return self._alike([g.gpu for g in self.groups], "gpu")

@@ -108,6 +108,13 @@ class RouteTable:
         route = self.index[pair]
         return self.link[self.ptr[route] : self.ptr[route + 1]]
 
+    def along(self) -> tuple[Int64, Int64]:
+        """The links of all pairs, one after the other, and the pair of each."""
+        length = np.diff(self.ptr)[self.index]
+        pair = np.repeat(np.arange(self.index.size), length)
+        within = np.arange(pair.size) - np.repeat(np.cumsum(length) - length, length)
+        return self.link[self.ptr[self.index[pair]] + within].astype(np.int64), pair
+
 
 @dataclass(frozen=True)
 class Wire:

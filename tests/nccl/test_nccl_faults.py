@@ -181,3 +181,21 @@ def test_a_root_waits_for_the_slow_node_of_many_gpus(collective: str) -> None:
     bound = lower_bound_s(collective, 64 << 20, topology)
     assert bound.seconds == pytest.approx((64 << 20) * 8 / 20 / (4 * 0.01 * 12.5e9), rel=0.01)
     assert bound.seconds < got.time_s < 1.5 * bound.seconds
+
+
+def test_every_second_gpu_rings_over_the_nics_that_are_left() -> None:
+    """Of four NICs three: 2 (n - 1) / n of the array leave the node over them, whichever has failed."""
+    out, ranks = 2 * 15 / 16 * GIB / (0.95 * 50e9), list(range(0, 32, 2))
+    for nic in (0, 4):
+        topology = machine(preset="hgx-h100-ndr400", nodes=4, faults=[{"nic": [0, nic], "failed": True}])
+        got = Predictor(topology, Options(version=(2, 26, 2), algorithm="ring"), ranks=ranks).predict("all_reduce", GIB)
+        assert got.time_s == pytest.approx(out / 3, rel=0.05)
+
+
+@pytest.mark.parametrize("nic", [1, 5])
+def test_it_is_all_one_which_nic_has_failed(nic: int) -> None:
+    times = []
+    for dead in (0, nic):
+        topology = machine(preset="hgx-h100-roce400", nodes=4, faults=[{"nic": [0, dead], "failed": True}])
+        times.append(Predictor(topology, Options(version=(2, 26, 2))).predict("all_reduce", GIB).time_s)
+    assert times[0] == pytest.approx(times[1])

@@ -170,7 +170,9 @@ def test_two_jobs_over_one_thin_spine_meet_on_its_uplinks() -> None:
     jobs = [job_of(k, topology, "all_reduce", ranks, 0.0) for k, ranks in enumerate(HALVES)]
     calls = [job.call for job in jobs]
     together = beside(calls)
-    expected = fluid(jobs, topology, float(calls[0].load.capacity[-1] / topology.link_bandwidth[calls[0].load.link[-1]]))
+    expected = fluid(
+        jobs, topology, float(calls[0].load.capacity[-1] / topology.link_bandwidth[calls[0].load.link[-1]])
+    )
     for got, seconds, job in zip(together.seconds, expected, jobs, strict=True):
         assert got / job.call.alone_s == pytest.approx(seconds / job.call.alone_s, rel=0.03)
         assert got > 1.5 * job.call.alone_s

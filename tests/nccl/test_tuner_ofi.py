@@ -103,9 +103,14 @@ def test_a_region_that_nccl_cannot_run_makes_way_for_the_next() -> None:
     topology, size = load_preset(P5, nodes=4), 37748736  # a corner of tree/LL128 and of ring/LL128
     table = [Candidate("ring", "LL128", 0, 0, 9.0), Candidate("ring", "Simple", 0, 0, 1.0)]
     assert plugin_choice(topology, LOADED, "all_reduce", size, ALL) == ("tree", "LL128")
-    assert own_choice(topology, LOADED, "all_reduce", size, table) is table[0]
-    assert own_choice(topology, LOADED, "all_reduce", size, table[1:]) is table[1]  # no region left: NCCL's choice
-    assert own_choice(topology, LOADED, "all_reduce", size, []) is None
+    system = Predictor(topology, Options(version=(2, 26, 2))).system
+    assert own_choice(system, topology, LOADED, "all_reduce", size, table) is table[0]
+    assert own_choice(system, topology, LOADED, "all_reduce", size, table[1:]) is table[1]  # no region left: NCCL's
+    assert own_choice(system, topology, LOADED, "all_reduce", size, []) is None
+    # One GPU of each node has no region: NCCL's choice holds.
+    group = Predictor(topology, Options(version=(2, 26, 2)), ranks=list(range(0, 32, 8))).system
+    other = [Candidate("ring", "LL128", 0, 0, 9.0), Candidate("ring", "Simple", 0, 0, 1.0)]
+    assert own_choice(group, topology, LOADED, "all_reduce", size, other) is other[1]
 
 
 @given(
