@@ -259,8 +259,12 @@ class Enough:
 
 
 def unchanged_paths(points: Sequence[dict[str, Any]]) -> list[str]:
-    """The swept paths that change no figure of any row, whatever the others are; paths that go together count alike."""
-    listed = [row for row in flat_rows(points) if not row.get("error")]
+    """The swept paths that change no figure of any row, whatever the others are; paths that go together count alike.
+
+    One that decides whether a point is answered at all is none of them.
+    """
+    every = list(flat_rows(points))
+    listed = [row for row in every if not row.get("error")]
     figures = [name for name in FIGURES if any(name in row for row in listed)]
     paths = list(dict.fromkeys(name for point in points for name in point["values"]))
     found = []
@@ -271,8 +275,12 @@ def unchanged_paths(points: Sequence[dict[str, Any]]) -> list[str]:
             key = tuple(row.get(name) for name in (*beside, *OWN_NAMES))
             of_value = groups.setdefault(key, {})
             of_value.setdefault(row.get(path), []).append(tuple(row.get(name) for name in figures))
+        outcomes: dict[tuple[Any, ...], set[bool]] = {}
+        for row in every:
+            outcomes.setdefault(tuple(row.get(name) for name in beside), set()).add(bool(row.get("error")))
+        decides = any(len(seen) > 1 for seen in outcomes.values())
         compared = [list(group.values()) for group in groups.values() if len(group) > 1]
-        if figures and compared and all(_alike(group) for group in compared):
+        if figures and compared and not decides and all(_alike(group) for group in compared):
             found.append(path)
     return found
 

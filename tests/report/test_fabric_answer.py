@@ -142,6 +142,16 @@ def test_a_path_that_changes_one_answer_is_not_called_idle() -> None:
     assert unchanged_paths(points) == [], "its bandwidth changed"
 
 
+def test_a_path_that_decides_whether_there_is_an_answer_is_not_called_idle() -> None:
+    """With seed 3 both machines are refused; the number of nodes is as idle as it was."""
+    points = _points([({"placement.seed": s, "topology.nodes": n}, 5.0) for n in (2, 4) for s in (1, 2, 3)])
+    assert unchanged_paths(points) == ["placement.seed", "topology.nodes"]
+    for point in points:
+        if point["values"]["placement.seed"] == 3:
+            point.update(rows=[], error="node 2 is cut off")
+    assert unchanged_paths(points) == ["topology.nodes"]
+
+
 def test_what_cannot_be_compared_is_not_called_idle() -> None:
     assert unchanged_paths(_points([({OVER: 1}, 1.0)])) == []
     sizes = _points([({"workload.0.sizes": size}, 5.0) for size in ("1 GiB", "2 GiB")])
