@@ -26,6 +26,7 @@ from commsim.engine.family import hierarchical_family, ring_family
 from commsim.engine.program import Program, build_program
 from commsim.engine.simulate import simulate
 from commsim.scenario.load import load_scenarios
+from commsim.scenario.run import prepare, run
 from commsim.scenario.setting import build_topology
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
@@ -337,6 +338,16 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 """
 
 
+def _step(name: str) -> Callable[[], Callable[[], float]]:
+    """A shipped training step on its machine, which is there already; its groups are timed anew in each run."""
+
+    def prepared() -> Callable[[], float]:
+        ready = prepare(load_scenarios(SCENARIOS.parent / "training" / f"{name}.yaml", [])[0])
+        return lambda: float(len(run(ready).answers))
+
+    return prepared
+
+
 def _scale(name: str, title: str, scenario: str, seconds: float, mib: float) -> list[Workload]:
     """Time and memory of one run."""
     return [
@@ -408,6 +419,8 @@ WORKLOADS = [
     Workload("pipeline-stage", "10,000 collectives with simpy, process per stage", "s", 0.3, pipeline(per_gpu=False)),
     Workload("pipeline-gpu", "the same, process per GPU", "s", 0.5, pipeline(per_gpu=True)),
     Workload("fold-102400", "hierarchical all_reduce, 102,400 GPUs, 4:1", "s", 0.05, _hierarchical),
+    Workload("step-512", "training step of 512 GPUs, transfers share links", "s", 1.0, _step("llama-3-70b-512-h100")),
+    Workload("step-16384", "the same, 16,384 GPUs", "s", 8.0, _step("llama-3-405b-16384-h100"), 3),
     *_scale("nccl-8", "NCCL, 8 GPUs, a slow NVLink", _machine(1, _SLOW), 2.0, 500),
     *_scale("nccl-8192-dead-nic", "NCCL, 1,024 nodes of 8 GPUs, one dead NIC", _machine(1024, _DEAD), 2.0, 500),
     *_scale("nccl-65536", "NCCL, 65,536 nodes of 8 GPUs", _machine(65_536), 2.0, 2048),

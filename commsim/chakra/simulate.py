@@ -92,14 +92,12 @@ class _TraceSimulation:
     def __init__(self, program: TraceProgram, shared: SharedLinks | None) -> None:
         import simpy
 
-        self.program, self.shared = program, shared
-        self.contended = shared is not None and bool(shared.shared)
-        if shared and self.contended:
-            from commsim.engine.cosim import Environment
+        from commsim.engine.under_way import CallsUnderWay
 
-            self.env: Any = Environment(shared.topology, "fair")
-        else:
-            self.env = simpy.Environment()
+        self.program, self.shared = program, shared
+        self.contended = shared is not None and shared.contended
+        self.env: Any = simpy.Environment()
+        self.calls = CallsUnderWay(self.env, shared.sharing) if shared is not None and shared.contended else None
         count = len(program.operations)
         self.start, self.end, self.came = np.zeros(count), np.full(count, -1.0), np.zeros(count)
         self.before = np.full(count, -1, np.int64)
@@ -153,9 +151,9 @@ class _TraceSimulation:
     def _begin(self, index: int, operation: TraceOperation) -> None:
         self.start[index] = self.env.now
         key = self.program.keys[operation.line] if operation.line >= 0 else None
-        flow = self.shared.flow(key, operation) if self.shared is not None and key is not None else None
-        if flow is not None:
-            self._after(self.env.process(flow.carry(self.env)), index)
+        number = self.shared.number(key, operation) if self.shared is not None and key is not None else -1
+        if self.calls is not None and self.calls.meets(number):
+            self._after(self.calls.start(number, operation.seconds), index)
         elif operation.seconds > 0:
             self._after(self.env.timeout(operation.seconds), index)
         else:

@@ -29,6 +29,12 @@ class LinkLoad:
     lines: Float64
     capacity: Float64
 
+    @staticmethod
+    def of(nbytes: Float64, lines: Float64, capacity: Float64) -> LinkLoad:
+        """From bytes, connections and bytes/s of all links of a topology, (links,)."""
+        link = np.flatnonzero(nbytes > 0)
+        return LinkLoad(link, nbytes[link], lines[link], capacity[link])
+
     def times(self, factor: float) -> LinkLoad:
         """So many times the bytes, over the same connections."""
         return replace(self, nbytes=self.nbytes * factor)

@@ -31,6 +31,10 @@ class CallsUnderWay:
         self._env, self._sharing = env, sharing
         self._runs: list[_Run] = []
 
+    def meets(self, call: int) -> bool:
+        """Whether a call may be held up by others; -1 is none."""
+        return call >= 0 and self._sharing.meets(call)
+
     def start(self, call: int, alone_s: float) -> Any:
         """The event of the end of a call that would take so long alone; its value is the seconds that it took."""
         now = self._env.now

@@ -24,7 +24,7 @@ from commsim.scenario.training import accelerator_of
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
 from commsim.training.accelerator import accelerator
-from commsim.training.communicators import GroupTimes
+from commsim.training.communicators import GroupCalls
 from commsim.training.memory import StepMemory, step_memory
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
@@ -232,22 +232,21 @@ def simulate(
     say: Say | None = None,
 ) -> None:
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
-    from commsim.scenario.training_run import comm_times, faults_note
+    from commsim.scenario.training_run import comm_times
 
-    times: dict[str, GroupTimes] = {}
+    times: dict[str, GroupCalls] = {}
     for done, (machine, ranked) in enumerate(chosen):
         if say is not None:
             say("simulating", done, len(chosen))
         if machine.title not in times:
             times[machine.title] = comm_times(machine.setting, machine.topology)
-            times[machine.title].warnings += faults_note(machine.topology)
         choice = _choice(spec, machine, ranked)
         run = step_program(
             choice.step,
             compute_time(choice.step),
             times[machine.title],
             optimizer_s=optimizer_time(choice.step),
-            topology=machine.topology,
+            calls=times[machine.title],
             plan=StepPlan(slowdown=shipped_values()["slowdown"]),
         ).run()
         choice = replace(choice, seconds=run.step_s, causes=run.breakdown(), simulated=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commsim.chakra.flows import SharedLinks, groups_left_out
+from commsim.chakra.flows import SharedLinks
 from commsim.chakra.groups import Groups
 from commsim.chakra.program import build
 from commsim.chakra.simulate import simulate
@@ -12,7 +12,7 @@ from commsim.chakra.trace import Node
 from commsim.errors import ScenarioError
 from commsim.scenario.chakra_result import TraceItem
 from commsim.scenario.training import accelerator_of
-from commsim.scenario.training_run import comm_times, faults_note
+from commsim.scenario.training_run import comm_times
 from commsim.training.accelerator import accelerator
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def run_trace(site: WorkSite, spec: TraceSpec, files: TraceFiles) -> tuple[Trace
     comm, compute = comm_times(scenario, topology), ComputeSeconds(spec, topology)
     try:
         program = build(files.traces, groups, comm, places, compute)
-        shared = SharedLinks(program, topology, places) if spec.contention else None
+        shared = SharedLinks(program, comm, places) if spec.contention else None
         run = simulate(program, shared)
     except ScenarioError as error:
         raise site.error(("trace", "path"), str(error)) from None
-    warnings = [*comm.warnings, *faults_note(topology)]
+    warnings = [*comm.warnings]
     if groups.guessed:
         names = ", ".join(sorted(groups.guessed)[:4]) + (", ..." if len(groups.guessed) > 4 else "")
         warnings.append(
@@ -77,8 +77,6 @@ def run_trace(site: WorkSite, spec: TraceSpec, files: TraceFiles) -> tuple[Trace
         )
     if compute.unknown:
         warnings.append(f"trace: {compute.unknown:,} nodes have neither a duration nor num_ops: they take no time")
-    if shared is not None and (text := groups_left_out(shared.left_out)):
-        warnings.append(text)
     return TraceItem(name=scenario.name, places=places, run=run), warnings
 
 

@@ -186,7 +186,7 @@ class TrainingSpec(Strict):
         le=4.0,
         description="of compute while communication runs, a factor; left out: 1.1, or that of `params`",
     )
-    stragglers: dict[int, float] = Field(
+    stragglers: dict[int, Annotated[float, Field(ge=1.0)]] = Field(
         default_factory=dict, description="pipeline stage to the factor on its compute, in a second replica"
     )
     contention: bool = Field(default=True, description="transfers that share links slow each other down")
@@ -254,9 +254,8 @@ _RENAMED = {"schedule": "pipeline_schedule"}
 
 def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> KeyFaults:
     """What does not go with the machine, each at its key."""
-    if not topology.uniform:
-        what = "nodes of different kinds" if topology.link_failed is None else "nodes with failed parts"
-        return [((), f"found {what}, expected nodes that are alike, of which some may be slower (bandwidth_factor)")]
+    if not topology.one_build:
+        return [((), "found nodes of different kinds, expected nodes that are alike, some of which may have faults")]
     try:
         mesh = mesh_of_spec(spec, topology)
     except CommsimError as error:

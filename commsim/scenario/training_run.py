@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from commsim.nccl.plugins import for_groups
-from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.predict import Options
 from commsim.nccl.version import ASSUMED
 from commsim.scenario.params import gloo_parameters, nccl_parameters
+from commsim.scenario.predictors import survived
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
-from commsim.training.communicators import CommTime, GroupTimes, gloo_times, nccl_times
+from commsim.training.communicators import GlooGroups
 from commsim.training.finetune import (
     FineTune,
     beside_base,
@@ -24,6 +25,7 @@ from commsim.training.finetune import (
 )
 from commsim.training.memory import advice, step_memory
 from commsim.training.model import model
+from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import StepProgram, step_program
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
     from commsim.topology.spec import TopologySpec
-    from commsim.training.communicators import Ranks
+    from commsim.training.communicators import GroupCalls
 
 
 def run_training(
@@ -75,7 +77,7 @@ def run_training(
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
-        notes=tuple(_notes(step, plan, tune)),
+        notes=(*_notes(step, plan, tune), *_cost_of_faults(scenario, topology, spec, run.step_s, latency)),
     )
     return item, warnings
 
@@ -95,12 +97,21 @@ def _notes(step: Step, plan: StepPlan, tune: FineTune | None) -> Iterator[str]:
         yield f"{tune.trainable:,.0f} parameters are trained, {100 * share:.2g} % of the base's"
 
 
-def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: CommTime) -> StepProgram:
+def _cost_of_faults(
+    scenario: Setting, topology: Topology, spec: TrainingSpec, step_s: float, latency: float
+) -> Iterator[str]:  # fmt: skip
+    """What the machine's faults cost, where NCCL feels them: against the same step without them."""
+    if scenario.library.name != "nccl" or (topology.link_share is None and topology.node_gdr is None):
+        return
+    sound = load_topology(scenario.topology.model_copy(update={"faults": None}), scenario.base_dir)
+    without = training_program(scenario, sound, spec, comm_times(scenario, sound, latency)).run().step_s
+    yield f"without topology.faults the step takes {without:.4g} s: with them {100 * (step_s / without - 1):+.1f} %"
+
+
+def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: GroupCalls) -> StepProgram:
     """What a ``training:`` item runs on the scenario's machine."""
     step = step_of(spec, topology, scenario.base_dir)
     values = values_of(spec, scenario.base_dir)
-    if topology.link_share is not None:
-        comm = _of_slow_groups(scenario, topology, spec, comm)
     offload, tune = offload_of(spec, topology), finetune_of(spec, step)
     plan = StepPlan(
         layers=spec.stage_layers,
@@ -125,53 +136,34 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
         compute,
         comm,
         optimizer_s=update_s,
+        calls=comm,
         topology=topology,
         mesh=mesh_of_spec(spec, topology),
         plan=plan,
     )
 
 
-def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupTimes:
-    """The seconds of collectives on groups of the scenario's machine, as its library runs them, its hops `latency`
-    times as long."""
-    parts, library = parts_of(scenario.topology, scenario.base_dir, topology), scenario.library
+def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:
+    """The calls of groups of the scenario's machine, as its library runs them, its hops `latency` times as long."""
+    library = scenario.library
     if library.name == "gloo":
+        parts = parts_of(scenario.topology, scenario.base_dir, topology)
         parameters = gloo_parameters(scenario)[0].scaled(latency)
-        return gloo_times(topology.ranks_per_node, parts, parameters, one_host=library.one_host)
+        calls: GroupCalls = GlooGroups(topology, parts, parameters, one_host=library.one_host)
+        if topology.link_share is not None or topology.node_gdr is not None:
+            calls.warnings.append(
+                "topology.faults have no effect here: gloo's collectives are timed by the shape of their groups on a "
+                "healthy machine; a collective or jobs of the same groups say what a fault costs"
+            )
+        return calls
     version = library.named_version
     env, text = for_groups(topology, version or ASSUMED, library.env)
     own, _ = nccl_parameters(scenario, topology)
-    times = nccl_times(topology.ranks_per_node, parts, version, env, latency, own)
-    times.warnings += [text] if text else []
-    return times
-
-
-def faults_note(topology: Topology) -> list[str]:
-    """What to say where groups are timed by their shape on a machine that has faults."""
-    if topology.link_share is None and topology.node_gdr is None:
-        return []
-    return [
-        "topology.faults have no effect here: collectives are timed by the shape of their groups on a healthy machine; "
-        "a training step, a collective or jobs of the same groups say what a fault costs"
-    ]
-
-
-def _of_slow_groups(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: CommTime) -> CommTime:
-    """The times of groups where some of their nodes have faults, with NCCL; gloo's know none."""
-    from commsim.training.slow_groups import SlowGroups
-
-    if scenario.library.name != "nccl":
-        return comm
-    version = scenario.library.named_version
-    env, _ = for_groups(topology, version or ASSUMED, scenario.library.env)
-    own, _ = nccl_parameters(scenario, topology)
-    options = Options(version=version, env=env, mode="single", algorithm=None)
-    healthy = load_topology(scenario.topology.model_copy(update={"faults": None}), scenario.base_dir)
-
-    def predictor(machine: Topology, ranks: Ranks) -> Predictor:
-        return Predictor(machine, options, own, ranks.tolist())
-
-    return SlowGroups(comm, mesh_of_spec(spec, topology), topology, healthy, predictor)
+    # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
+    calls = NcclGroups(topology, Options(version=version, env=env, mode="single"), own, latency)
+    calls.warnings += [text] if text else []
+    calls.warnings += survived(scenario)
+    return calls
 
 
 def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:

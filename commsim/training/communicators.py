@@ -1,95 +1,115 @@
-"""Seconds of a collective on a group of ranks: the one way in which a training step asks for communication time."""
+"""Seconds of a collective on groups of ranks: the one way in which a training step asks for communication time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from commsim.engine.sharing import LinkLoad
 from commsim.gloo.predict import GlooPredictor
-from commsim.nccl.predict import Options, Predictor
+from commsim.topology.kinds import Float64
 
 if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
-    from commsim.nccl.parameters import Parameters
-    from commsim.nccl.version import Version
     from commsim.topology.graph import Topology
 
 Ranks = npt.NDArray[np.int64]
 
 CommTime = Callable[[str, float, Ranks], float]
-"""(collective, nbytes, ranks) -> seconds of one call that somebody waits for; nbytes as in nccl-tests."""
+"""(collective, nbytes, groups) -> seconds of one call that somebody waits for; nbytes as in nccl-tests.
 
-_MOST_TREE_NODES = 16
-"""Up to so many nodes NCCL's trees are simulated event by event; on more an all_reduce is timed as a ring."""
+Groups are the ranks of one (n,), or of several that call at the same time (groups, n): until the last has ended.
+"""
 
 
-class GroupTimes:
-    """`CommTime` by a library's model: a group is a communicator on as many nodes, with as many GPUs of each.
+SEND = "send"
+"""What `GroupCalls` call a send_recv of a pair of ranks in one direction, from the first to the second."""
 
-    ``predictor(nodes, gpus_per_node, ring)`` is the library's model of such a part of the machine; with ``ring`` its
-    trees would take too long to simulate. A group that has a part of a node's GPUs has that part of its NICs, since the
-    groups of the other GPUs use theirs at the same time. Every (collective, size, shape) is timed once.
+_SMALL = 4096
+"""Bytes for each rank of the gloo call whose messages show where those of a larger one go."""
+
+
+class GroupCalls(Protocol):
+    """What a library's calls on groups of a machine take, a `CommTime`, and what they put on its links."""
+
+    warnings: list[str]
+
+    def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
+        """Seconds of one call; 0 for groups of one."""
+        ...
+
+    def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
+        """What the call puts on the links of the machine, all groups together."""
+        ...
+
+
+class GlooGroups:
+    """`GroupCalls` by gloo's model: a group is a job on as many nodes, with as many GPUs of each.
+
+    ``part(nodes, gpus_per_node)`` builds that part of the machine; a group that has a part of a node's GPUs has that
+    part of its NICs, since the groups of the other GPUs use theirs at the same time. ``one_host``: all nodes share one
+    computer's cores.
     """
 
-    def __init__(self, ranks_per_node: int, predictor: Callable[[int, int, bool], Any]) -> None:
-        self.ranks_per_node, self._predictor = ranks_per_node, predictor
+    def __init__(
+        self,
+        topology: Topology,
+        part: Callable[[int, int], Topology],
+        parameters: GlooParameters | None = None,
+        *,
+        one_host: bool = False,
+    ) -> None:
+        self._topology, self._part, self._parameters, self._one_host = topology, part, parameters, one_host
         self._known: dict[tuple[str, int, int, int], float] = {}
-        self._predictors: dict[tuple[int, int, bool], Any] = {}
+        self._predictors: dict[tuple[int, int], GlooPredictor] = {}
         self.warnings: list[str] = []
 
     def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
-        """Seconds of one call; 0 for a group of one."""
-        if len(ranks) < 2 or nbytes <= 0:
+        """As of `GroupCalls`."""
+        first = np.atleast_2d(ranks)[0]
+        if first.size < 2 or nbytes <= 0:
             return 0.0
-        nodes, per_node = shape(ranks, self.ranks_per_node)
-        key = (collective, max(1, round(nbytes)), nodes, per_node)
+        group = shape(first, self._topology.ranks_per_node)
+        key = (collective, max(1, round(nbytes)), *group)
         if key not in self._known:
-            group = (nodes, per_node, collective == "all_reduce" and nodes > _MOST_TREE_NODES)
             if group not in self._predictors:
-                made = self._predictors[group] = self._predictor(*group)
-                self.warnings += [w for w in getattr(made, "warnings", ()) if w not in self.warnings]
+                part = self._part(*group)
+                self._predictors[group] = GlooPredictor(part, self._parameters, one_host=self._one_host, mode="single")
             self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
         return self._known[key]
 
+    def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
+        """As of `GroupCalls`, by the messages of a small call."""
+        from commsim.gloo.schedules import gloo_schedule
 
-def nccl_times(
-    ranks_per_node: int,
-    part: Callable[[int, int], Topology],
-    version: Version | None = None,
-    env: dict[str, str] | None = None,
-    latency: float = 1.0,
-    parameters: Parameters | None = None,
-) -> GroupTimes:
-    """By the NCCL model; hops take ``latency`` times as long as the parameters say, by default the shipped ones.
-
-    ``part(nodes, gpus_per_node)`` builds that part of the machine.
-    """
-
-    def predictor(nodes: int, per_node: int, ring: bool) -> Predictor:
-        # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
-        options = Options(version=version, env=env or {}, mode="single", algorithm="ring" if ring else None)
-        made = Predictor(part(nodes, per_node), options, parameters)
-        return made if latency == 1.0 else Predictor(made.topology, options, made.parameters.scaled(latency))
-
-    return GroupTimes(ranks_per_node, predictor)
+        groups = np.atleast_2d(ranks)
+        if collective == SEND:
+            put, lines = on_routes(self._topology, groups[:, 0], groups[:, 1], np.full(len(groups), nbytes))
+        else:
+            small = _SMALL * groups.shape[1]
+            schedule = gloo_schedule(collective, groups.shape[1], small)
+            moved = schedule.src != schedule.dst
+            src, dst = groups[:, schedule.src[moved]].ravel(), groups[:, schedule.dst[moved]].ravel()
+            each = np.tile(schedule.payload_bytes()[moved] * (nbytes / small), len(groups))
+            put, lines = on_routes(self._topology, src, dst, each)
+        rate, share = self._topology.link_bandwidth, self._topology.link_share
+        if share is not None:  # faults have no effect here
+            rate = np.divide(rate, share, out=rate.copy(), where=share > 0)
+        return LinkLoad.of(put, lines, rate)
 
 
-def gloo_times(
-    ranks_per_node: int,
-    part: Callable[[int, int], Topology],
-    parameters: GlooParameters | None = None,
-    *,
-    one_host: bool = False,
-) -> GroupTimes:
-    """By the gloo model; `one_host`: all nodes share one computer's cores."""
-
-    def predictor(nodes: int, per_node: int, ring: bool) -> GlooPredictor:
-        return GlooPredictor(part(nodes, per_node), parameters, one_host=one_host, mode="single")
-
-    return GroupTimes(ranks_per_node, predictor)
+def on_routes(
+    topology: Topology, src: Ranks, dst: Ranks, nbytes: Float64
+) -> tuple[Float64, Float64]:  # fmt: skip
+    """What messages put on the links of their routes: bytes, connections, both (links,); those of a pair are one."""
+    pairs, index = np.unique(np.stack([src, dst], axis=1), axis=0, return_inverse=True)
+    each = np.bincount(index.reshape(-1), nbytes, len(pairs))
+    link, pair = topology.routes(pairs[:, 0], pairs[:, 1]).along()
+    size = topology.link_bandwidth.size
+    return np.bincount(link, each[pair], size).astype(np.float64), np.bincount(link, minlength=size).astype(np.float64)
 
 
 def shape(ranks: Ranks, ranks_per_node: int) -> tuple[int, int]:

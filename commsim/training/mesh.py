@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -148,6 +149,10 @@ class Mesh:
         rest = [i for i in range(len(shape)) if i not in own]
         return np.sort(ranks.transpose(rest + own).reshape(-1, self.size(*axes)), axis=1)
 
+    def groups_of(self, stage: int, *axes: str, cut: int = 1) -> Int64:
+        """`groups` of one pipeline stage, each cut into so many; the same array whenever it is asked for."""
+        return _groups_of(self, stage, axes, cut)
+
     def group_of(self, rank: int, *axes: str) -> Int64:
         """The group that a rank belongs to, (ranks of one,)."""
         groups = self.groups(*axes)
@@ -196,6 +201,13 @@ class Mesh:
 
     def _distance(self, sizes: tuple[int, int, int]) -> float:
         return sum(abs(math.log(new / old)) for new, old in zip(sizes, (self.tp, self.pp, self.cp), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _groups_of(mesh: Mesh, stage: int, axes: tuple[str, ...], cut: int) -> Int64:
+    groups = mesh.groups(*axes)
+    own = groups[mesh.coordinates()["pp"][groups[:, 0]] == stage]
+    return np.asarray(own.reshape(-1, groups.shape[1] // cut), np.int64)
 
 
 def divisors(number: int, most: int) -> tuple[int, ...]:

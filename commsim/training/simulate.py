@@ -2,10 +2,9 @@
 
 What it is not: the passes' own seconds come from `commsim.training.work`, the order of passes from a pipeline `Order`.
 
-One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. Sends
-and gradient collectives take the time of the NCCL model. Where their routes share links they also run as flows of the
-network engine, under fair sharing, and take as much longer as the engine says; where no link is shared by two of them
-the closed form is exact and the engine is not asked.
+One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. Sends,
+gradient collectives and what passes exchange take the time of the library's model, of all groups of a stage at once.
+Where they share links that have not enough for all, each goes on as fast as these let it (`commsim.engine.sharing`).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from commsim.engine.sharing import Sharing
 from commsim.engine.timeline import Timeline
 from commsim.training.flows import Flow
 from commsim.training.pipeline import Action, Order, run
@@ -48,7 +48,7 @@ class StepCosts:
     every_micro_batch: bool = False  # gradients leave after each micro-batch: ZeRO-2, DDP without no_sync
     inside: Mapping[tuple[int, int, str], Flow] = field(default_factory=dict)
     slowdown: float = 1.0  # of compute while communication runs: SMs and memory are shared
-    topology: Any = None  # where contended flows run; None when none is
+    sharing: Sharing | None = None  # of the flows; None where none meets another
 
 
 @dataclass
@@ -63,7 +63,7 @@ class StepRun:
     pp_s: float  # longer because stages send, and because passes share cards with others
     dp_s: float  # longer because of gradients and parameters
     optimizer_s: float
-    contended: tuple[str, ...] = ()
+    contended: bool = False  # some transfers meet on links that have not enough for all
     ends: dict[str, float] = field(default_factory=dict)
     slowed_s: dict[tuple[int, Action], list[float]] = field(default_factory=dict)  # passes, bucket by bucket, longer by
 
@@ -102,20 +102,17 @@ class _Simulation:
     ) -> None:
         import simpy
 
-        self.order, self.works, self.machine, self.replicas = order, works, machine, replicas
-        flows = [*machine.sends.values(), *(f for s in machine.reduces for c in s for f in c)]
-        self.contended = bool(machine.inside) or any(flow.template is not None for flow in flows)
-        if self.contended:
-            from commsim.engine.cosim import Environment
+        from commsim.engine.under_way import CallsUnderWay
 
-            self.env: Any = Environment(machine.topology, "fair")
-        else:
-            self.env = simpy.Environment()
+        self.order, self.works, self.machine, self.replicas = order, works, machine, replicas
+        self.env: Any = simpy.Environment()
+        self.calls = None if machine.sharing is None else CallsUnderWay(self.env, machine.sharing)
         self._rows: list[tuple[float, float, int, int, int, int]] = []
         # By (replica, stage, action): what the action made has arrived at the stage that needs it.
         self._arrived: defaultdict[tuple[int, int, Action], Any] = defaultdict(lambda: simpy.Event(self.env))
         # By (stage, action, bucket): the replicas that have filled it, and the event that all have.
         self._joined: defaultdict[Any, tuple[list[int], Any]] = defaultdict(lambda: ([], simpy.Event(self.env)))
+        self._sending: dict[tuple[int, int, int], Any] = {}  # the end of the last message of a replica to a stage
         self._dp_until = [0.0] * order.stages  # when the gradients that are under way will be summed
         self._slowed: dict[tuple[int, Action], list[float]] = {}  # compute is longer by that beside gradients
         self._last = last_of(order)
@@ -153,13 +150,15 @@ class _Simulation:
             work = self.works[stage, action.chunk].of(action.kind)
             seconds = self._seconds[(stage, action.chunk), action.kind] + (factor - 1.0) * work.compute
             flow = machine.inside.get((stage, action.chunk, action.kind))
-            beside = None if flow is None else env.start(flow.template, flow.group, flow.wire_bytes)
+            beside = None
+            if flow is not None and self.calls is not None and replica == 0 and self.calls.meets(flow.shared):
+                beside = self.calls.start(flow.shared, flow.seconds)
             if self._to_reduce(stage, action):
                 yield from self._backward_with_buckets(replica, stage, action, seconds)
             else:
                 yield env.timeout(seconds + self._longer(replica, stage, action, seconds))
-            if flow is not None:
-                yield from self._held_up(start + seconds, flow, beside)
+            if flow is not None and beside is not None:
+                yield from self._held_up(start + seconds, flow.seconds, beside)
             self._write(start, replica, stage, 0, action.kind)
             peer = self.order.goes_to(stage, action)
             if peer is None:
@@ -169,18 +168,26 @@ class _Simulation:
                 if not machine.overlap_pp:
                     yield sent
 
-    def _held_up(self, planned: float, flow: Flow, beside: Any) -> Process:
+    def _held_up(self, planned: float, alone_s: float, beside: Any) -> Process:
         """Wait as much beyond the planned end as the pass's own exchange took longer than alone."""
         if not beside.processed:
             yield beside
-        late = planned + beside.value - (flow.seconds - flow.rest) - self.env.now
+        late = planned + beside.value - alone_s - self.env.now
         if late > 0:
             yield self.env.timeout(late)
 
     def _send(self, replica: int, stage: int, peer: int, action: Action) -> Process:
+        """To one stage messages follow one another. What all replicas send is the first one's call."""
+        import simpy
+
+        before, sent = self._sending.get((replica, stage, peer)), simpy.Event(self.env)
+        self._sending[replica, stage, peer] = sent
+        if before is not None and not before.processed:
+            yield before
         start = self.env.now
         flow = self.machine.sends[stage, peer]
-        yield from flow.carry(self.env)
+        yield from flow.carry(self.env, self.calls if replica == 0 else None)
+        sent.succeed()
         self._write(start, replica, stage, 4, "send", flow.nbytes)
         self._arrived[replica, stage, action].succeed()
 
@@ -226,7 +233,7 @@ class _Simulation:
             if not event.processed:
                 yield event
             start = self.env.now
-            yield from flow.carry(self.env)
+            yield from flow.carry(self.env, self.calls)
             self._write(start, 0, stage, 5, "reduce", flow.nbytes)
 
     def _update(self, stages: list[Any], reduced: list[Any]) -> Process:
@@ -243,7 +250,7 @@ class _Simulation:
         self._write(start, 0, stage, 0, "optimizer")
         for flow in self.machine.gathers[stage]:
             start = self.env.now
-            yield from flow.carry(self.env)
+            yield from flow.carry(self.env, self.calls)
             self._write(start, 0, stage, 5, "gather", flow.nbytes)
 
     # -- what came out ---------------------------------
@@ -280,7 +287,7 @@ class _Simulation:
             pp_s=self.pipeline_end - quiet.makespan_s - slowed,
             dp_s=self.end - self.pipeline_end - update + slowed,
             optimizer_s=update,
-            contended=("pp", "dp") if self.contended else (),
+            contended=self.calls is not None,
             ends={"pipeline": self.pipeline_end, "gradients": self.gradients_end, "step": self.end},
             slowed_s=self._slowed,
         )

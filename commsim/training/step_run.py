@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commsim.errors import InfeasibleError
 from commsim.training.communicators import CommTime
-from commsim.training.flows import Flow, FlowBuilder
+from commsim.training.flows import Flow, FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
-from commsim.training.traffic import AxisCalls
-from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work
+from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work, sharded_calls
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
+    from commsim.training.communicators import GroupCalls
 
 
 def mesh_of(step: Step) -> Mesh:
@@ -64,13 +66,14 @@ def step_program(
     comm: CommTime,
     *,
     optimizer_s: Sequence[float],
+    calls: GroupCalls | None = None,
     topology: Topology | None = None,
     mesh: Mesh | None = None,
     plan: StepPlan | None = None,
 ) -> StepProgram:
     """What a step runs: passes with the seconds of what they exchange, sends, gradients, updates.
 
-    Without a topology no two transfers contend.
+    ``calls`` say what transfers put on links; without them no two contend. A parameter server needs the `topology`.
     """
     plan, mesh = plan or StepPlan(), mesh or mesh_of(step)
     order = order_of_step(step)
@@ -78,24 +81,22 @@ def step_program(
     known: dict[tuple[Any, ...], ChunkWork] = {}
     works: dict[tuple[int, int], ChunkWork] = {}
     for chunk in places:
-        kind = (chunk.layers, chunk.embeds, chunk.outputs, chunk.moe_layers(step.model))
+        kind = (chunk.stage, chunk.layers, chunk.embeds, chunk.outputs, chunk.moe_layers(step.model))
         if kind not in known:
             known[kind] = chunk_work(step, mesh, chunk, compute(chunk), comm, plan)
         works[chunk.stage, chunk.chunk] = known[kind]
-    builder = FlowBuilder(
-        mesh, step.gpus_per_node, comm, topology if plan.contention else None, sharded=step.zero_stage == 3
-    )
+    builder = FlowBuilder(comm, calls if plan.contention else None)
     machine = StepCosts(
-        sends=_sends(step, builder, order),
-        reduces=_reduces(step, builder, places, plan, topology),
-        gathers=_gathers(step, builder, places),
+        sends=_sends(step, mesh, builder, order),
+        reduces=_reduces(step, mesh, builder, places, plan, topology),
+        gathers=_gathers(step, mesh, builder, places),
         optimizer_s=_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
         overlap_dp=step.overlap_dp,
         overlap_pp=step.overlap_pp,
         every_micro_batch=step.zero_stage == 2,
-        inside=_inside(step, builder, places, works, plan),
+        inside=_inside(step, mesh, builder, places, works, plan) if calls is not None and plan.contention else {},
         slowdown=plan.slowdown,
-        topology=topology,
+        sharing=builder.sharing(),
     )
     return StepProgram(step, mesh, plan, order, places, works, machine)
 
@@ -117,40 +118,28 @@ def _updates(step: Step, chunks: Sequence[Chunk], plan: StepPlan) -> list[float]
 
 def _inside(
     step: Step,
+    mesh: Mesh,
     builder: FlowBuilder,
     chunks: Sequence[Chunk],
     works: Mapping[tuple[int, int], ChunkWork],
     plan: StepPlan,
 ) -> dict[tuple[int, int, str], Flow]:
-    """What passes exchange over cards, as flows beside sends and gradients; of the axis that takes longest."""
+    """What passes exchange, as flows beside sends, gradients and the passes of other stages."""
     inside: dict[tuple[int, int, str], Flow] = {}
-    crossing = builder.crossing if builder.topology is not None else ()
-    for chunk in chunks if crossing else ():
-        calls = chunk_calls(step, chunk, plan)
+    for chunk in chunks:
+        calls = [(call, mesh.groups_of(chunk.stage, call.axis)) for call in chunk_calls(step, chunk, plan)]
+        own = list(sharded_calls(step, mesh, chunk)) if step.zero_stage == 3 else []
         for kind, phase in (("F", "forward"), ("B", "backward"), ("I", "backward")):
-            exchanges = works[chunk.stage, chunk.chunk].of(kind).exchanges
-            flows = []
-            for axes in crossing:
-                seconds = sum(e.seconds for e in exchanges if e.axis == axes[0])
-                each = builder.mesh.size(*axes) / builder.mesh.nodes_spanned(step.gpus_per_node, *axes).max()
-                nbytes = sum(_over_cards(c, each) for c in calls if c.axis == axes[0] and c.phase == phase)
-                if axes[0] == "dp":
-                    weights = chunk_weights(step, chunk).dense * (step.shards - 1) / step.shards / each
-                    scattered = step.precision.gradient_bytes if phase == "backward" else 0.0
-                    nbytes = weights * (step.precision.weight_bytes + scattered)
-                if nbytes and seconds:
-                    flows.append(builder.inside(nbytes, seconds, chunk.stage, *axes))
-            busiest = max((f for f in flows if f is not None), key=lambda f: f.seconds, default=None)
-            if busiest is not None:
-                inside[chunk.stage, chunk.chunk, kind] = busiest
+            mine = [(call, groups) for call, groups in calls if call.phase == phase]
+            mine += [(call, groups) for call, groups in own if kind != "F" or call.collective == "all_gather"]
+            parts = [GroupCall(call.count, call.collective, call.nbytes, groups) for call, groups in mine]
+            work = works[chunk.stage, chunk.chunk].of(kind)
+            # What different axes exchange may go on at the same time, but never beyond the pass.
+            seconds = sum(e.seconds for e in work.exchanges if e.axis != "offload")
+            flow = builder.of(0.0, min(seconds, work.seconds()), parts)
+            if flow.shared >= 0:
+                inside[chunk.stage, chunk.chunk, kind] = flow
     return inside
-
-
-def _over_cards(call: AxisCalls, each: float) -> float:
-    """Bytes of a call that leave a node over one rank's card; ``each`` ranks of the group on a node."""
-    if call.collective == "all_to_all":
-        return call.count * call.nbytes * (call.ranks - each) / call.ranks
-    return call.sent_bytes / each
 
 
 def message_bytes(step: Step) -> float:
@@ -158,36 +147,48 @@ def message_bytes(step: Step) -> float:
     return float(step.rank_tokens * step.model.hidden * step.precision.activation_bytes / step.sequence_cut)
 
 
-def _sends(step: Step, builder: FlowBuilder, order: Order) -> dict[tuple[int, int], Flow]:
+def _sends(step: Step, mesh: Mesh, builder: FlowBuilder, order: Order) -> dict[tuple[int, int], Flow]:
     pairs = {(a, b) for route in set(order.routes) for (a, _), (b, _) in pairwise(route) if a != b}
     nbytes = message_bytes(step)
-    return {(a, b): builder.send(a, b, nbytes) for x, y in sorted(pairs) for a, b in ((x, y), (y, x))}
+    ranks = mesh.groups("tp", "cp", "dp")
+    stage = {int(s): row for s, row in zip(mesh.coordinates()["pp"][ranks[:, 0]], ranks, strict=True)}
+    return {
+        (a, b): builder.send(np.stack([stage[a], stage[b]], axis=1), nbytes)
+        for x, y in sorted(pairs)
+        for a, b in ((x, y), (y, x))
+    }
 
 
 def _reduces(
-    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], plan: StepPlan, topology: Topology | None
+    step: Step, mesh: Mesh, builder: FlowBuilder, chunks: Sequence[Chunk], plan: StepPlan, topology: Topology | None
 ) -> list[list[list[Flow]]]:
     """Buckets of every chunk's gradients; none under ZeRO-3, whose passes carry them."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
     if step.frozen_weights:
         nbytes = plan.trainable * step.precision.gradient_bytes
         if nbytes and step.dp > 1:
-            per_stage[0][0].append(builder.collective("all_reduce", nbytes, 0, "dp", "cp"))
+            per_stage[0][0].append(_collective(builder, mesh, "all_reduce", nbytes, 0, ("dp", "cp")))
         return per_stage
     if step.zero_stage == 3:
-        return _replicated(step, builder, chunks, per_stage)
+        return _replicated(step, mesh, builder, chunks, per_stage)
     bucket = plan.bucket_bytes or default_bucket_bytes(step)
     collective = "all_reduce" if step.zero_stage == 0 else "reduce_scatter"
     for chunk in chunks:
-        for parameters, axes in _groups(step, builder.mesh, chunk):
+        for parameters, axes in _groups(step, mesh, chunk):
             nbytes = parameters * step.precision.gradient_bytes
             number = max(1, round(nbytes / bucket))
             if plan.parameter_server:
                 flow = _served(step, topology, nbytes / number)
             else:
-                flow = builder.collective(collective, nbytes / number, chunk.stage, *axes)
+                flow = _collective(builder, mesh, collective, nbytes / number, chunk.stage, axes)
             per_stage[chunk.stage][chunk.chunk] += [flow] * number
     return per_stage
+
+
+def _collective(
+    builder: FlowBuilder, mesh: Mesh, name: str, nbytes: float, stage: int, axes: tuple[str, ...]
+) -> Flow:  # fmt: skip
+    return builder.collective(name, nbytes, mesh.groups_of(stage, *axes), (name, axes, 1))
 
 
 def _served(step: Step, topology: Topology | None, nbytes: float) -> Flow:
@@ -202,29 +203,31 @@ def _served(step: Step, topology: Topology | None, nbytes: float) -> Flow:
 
 
 def _replicated(
-    step: Step, builder: FlowBuilder, chunks: Sequence[Chunk], per_stage: list[list[list[Flow]]]
+    step: Step, mesh: Mesh, builder: FlowBuilder, chunks: Sequence[Chunk], per_stage: list[list[list[Flow]]]
 ) -> list[list[list[Flow]]]:
     """HSDP: once per step the shards of gradients are summed over the groups; nothing where there is one group."""
     if step.shards == step.dp * step.cp:
         return per_stage
     for chunk in chunks:
-        group = builder.mesh.group_of(builder.mesh.rank(pp=chunk.stage), "dp", "cp")[:: step.shards]
+        sharing = mesh.groups_of(chunk.stage, "dp", "cp")
+        across = np.swapaxes(sharing.reshape(len(sharing), -1, step.shards), 1, 2).reshape(
+            -1, sharing.shape[1] // step.shards
+        )
         nbytes = chunk_weights(step, chunk).dense * step.precision.gradient_bytes / step.shards
-        seconds = builder.comm("all_reduce", nbytes, group)
-        flow = Flow(nbytes, seconds, call=("all_reduce", ("dp", "cp"), step.shards))
-        per_stage[chunk.stage][chunk.chunk].append(flow)
+        call = ("all_reduce", ("dp", "cp"), step.shards)
+        per_stage[chunk.stage][chunk.chunk].append(builder.collective("all_reduce", nbytes, across, call))
     return per_stage
 
 
-def _gathers(step: Step, builder: FlowBuilder, chunks: Sequence[Chunk]) -> list[list[Flow]]:
+def _gathers(step: Step, mesh: Mesh, builder: FlowBuilder, chunks: Sequence[Chunk]) -> list[list[Flow]]:
     """ZeRO-1 and 2: the updated parameters come back, once per step."""
     per_stage: list[list[Flow]] = [[] for _ in range(step.pp)]
     if step.zero_stage not in (1, 2) or step.frozen_weights:
         return per_stage
     for chunk in chunks:
-        for parameters, axes in _groups(step, builder.mesh, chunk):
+        for parameters, axes in _groups(step, mesh, chunk):
             nbytes = parameters * step.precision.weight_bytes
-            per_stage[chunk.stage].append(builder.collective("all_gather", nbytes, chunk.stage, *axes))
+            per_stage[chunk.stage].append(_collective(builder, mesh, "all_gather", nbytes, chunk.stage, axes))
     return per_stage
 
 

@@ -7,11 +7,11 @@ stage runs: they are added up here, in closed form. What stages exchange, and gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from commsim.training import traffic
-from commsim.training.communicators import CommTime
+from commsim.training.communicators import CommTime, Ranks
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Values, step_compute
 from commsim.training.mesh import Mesh
 from commsim.training.parameters import shipped_values
@@ -148,8 +148,7 @@ def chunk_work(
     hides = {"tp": step.overlap_tp, "ep": plan.overlaps_ep(step), "etp": plan.overlaps_ep(step)}
     for call in chunk_calls(step, chunk, plan):
         back = call.phase == "backward"
-        group = mesh.group_of(mesh.rank(pp=chunk.stage), call.axis)
-        time = call.count * comm(call.collective, call.nbytes, group)
+        time = call.count * comm(call.collective, call.nbytes, mesh.groups_of(chunk.stage, call.axis))
         window = 0.0
         if call.axis == "cp" and call.collective == "send_recv":
             window = seconds.attention * (FUSED_BACKWARD_FLOPS if back else 1.0)
@@ -176,13 +175,25 @@ def chunk_work(
 
 def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime) -> tuple[float, float]:
     """Seconds of gathering a chunk's parameters and of scattering its gradients, layer by layer (FSDP, ZeRO-3)."""
-    weights, layers = chunk_weights(step, chunk), max(1, chunk.layers)
-    rank = mesh.rank(pp=chunk.stage)
-    dense = mesh.group_of(rank, "dp", "cp")
-    dense = dense[: step.shards]
     gather = scatter = 0.0
-    for parameters, group in ((weights.dense, dense), (weights.expert, mesh.group_of(rank, "edp"))):
-        gather += layers * comm("all_gather", parameters * step.precision.weight_bytes / layers, group)
-        if not step.frozen_weights:
-            scatter += layers * comm("reduce_scatter", parameters * step.precision.gradient_bytes / layers, group)
+    for call, groups in sharded_calls(step, mesh, chunk):
+        seconds = call.count * comm(call.collective, call.nbytes, groups)
+        if call.collective == "all_gather":
+            gather += seconds
+        else:
+            scatter += seconds
     return gather, scatter
+
+
+def sharded_calls(step: Step, mesh: Mesh, chunk: Chunk) -> Iterator[tuple[traffic.AxisCalls, Ranks]]:
+    """The calls of ZeRO-3 for a chunk in one pass each, layer by layer, and the groups that share what they move."""
+    weights, layers = chunk_weights(step, chunk), max(1, chunk.layers)
+    dense = mesh.groups_of(chunk.stage, "dp", "cp", cut=mesh.size("dp", "cp") // step.shards)
+    cuts = ((weights.dense, dense), (weights.expert, mesh.groups_of(chunk.stage, "edp")))
+    formats = step.precision
+    for parameters, groups in cuts:
+        n = groups.shape[1]
+        yield traffic.AxisCalls("dp", "all_gather", parameters * formats.weight_bytes / layers, n, layers), groups
+        if not step.frozen_weights:
+            nbytes = parameters * formats.gradient_bytes / layers
+            yield traffic.AxisCalls("dp", "reduce_scatter", nbytes, n, layers, "backward"), groups

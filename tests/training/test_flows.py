@@ -1,85 +1,73 @@
-"""The rings of gradient collectives, and the neighbour on the next node: by hand, and laws of every ring."""
+"""Transfers of a step: what is one of them, and what they put on links."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from commsim.training.flows import FlowBuilder, _next_node, rings
+from commsim.engine.sharing import LinkLoad
+from commsim.training.communicators import Ranks
+from commsim.training.flows import FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
 
 
-def test_two_rings_over_two_nodes_of_two_by_hand() -> None:
-    """The first leaves its nodes at the second rank (0 1 | 2 3), the second at the first one (1 0 | 3 2)."""
-    src, dst, ways = rings(np.array([[0, 1, 2, 3]]), 2)
-    assert ways == 2
-    assert list(zip(src.tolist(), dst.tolist(), strict=True)) == [
-        (0, 1), (1, 2), (2, 3), (3, 0),
-        (1, 0), (0, 3), (3, 2), (2, 1),
-    ]  # fmt: skip
+class OneLink:
+    """Calls that take a second, all over one link, which they fill."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.asked: list[tuple[str, float]] = []
+
+    def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
+        return 1.0
+
+    def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
+        self.asked.append((collective, nbytes))
+        link = np.array([7])
+        return LinkLoad(link, np.array([nbytes]), np.array([1.0]), np.array([100.0]))
 
 
-@pytest.mark.parametrize(
-    ("group", "ranks_per_node"),
-    [([0, 2, 4, 6], 8), ([0, 8, 16, 24], 8), ([0, 1, 2, 8], 8)],  # in a node; one rank on each; nodes that differ
-)
-def test_one_ring_in_the_order_of_the_group(group: list[int], ranks_per_node: int) -> None:
-    src, dst, ways = rings(np.array([group]), ranks_per_node)
-    assert (src.tolist(), dst.tolist(), ways) == (group, [*group[1:], group[0]], 1)
+def test_equal_transfers_are_one_call() -> None:
+    calls, mesh = OneLink(), Mesh(dp=4, pp=2)
+    builder = FlowBuilder(calls, calls)
+    groups = mesh.groups_of(0, "dp")
+    first, again = (builder.collective("all_reduce", 100.0, groups, ("all_reduce", ("dp",), 1)) for _ in range(2))
+    other = builder.collective("all_reduce", 100.0, mesh.groups_of(1, "dp"), ("all_reduce", ("dp",), 1))
+    assert first.shared == again.shared == 0
+    assert other.shared == 1
+    assert calls.asked == [("all_reduce", 100.0)] * 2
+    sharing = builder.sharing()
+    assert sharing is not None
+    assert sharing.pace((0, 1))[0] == pytest.approx([0.5, 0.5])
 
 
-@given(nodes=st.integers(2, 5), per_node=st.integers(1, 4), groups=st.integers(1, 3))
-def test_every_ring_visits_all_and_leaves_each_node_once(nodes: int, per_node: int, groups: int) -> None:
-    """And the rings of a group leave a node at different ranks."""
-    ranks_per_node = per_node * groups
-    all_ranks = np.arange(nodes * ranks_per_node).reshape(nodes, per_node, groups)
-    members = all_ranks.transpose(2, 0, 1).reshape(groups, -1)
-    src, dst, ways = rings(members, ranks_per_node)
-    assert ways == per_node
-    exits = []
-    for ring_src, ring_dst in zip(src.reshape(ways * groups, -1), dst.reshape(ways * groups, -1), strict=True):
-        after = dict(zip(ring_src.tolist(), ring_dst.tolist(), strict=True))
-        path = [int(ring_src[0])]
-        while after[path[-1]] != path[0]:
-            path.append(after[path[-1]])
-        assert len(path) == len(set(path)) == nodes * per_node
-        leaving = [r for r in path if r // ranks_per_node != after[r] // ranks_per_node]
-        assert [after[r] // ranks_per_node for r in leaving] == [(r // ranks_per_node + 1) % nodes for r in leaving]
-        assert len(leaving) == nodes
-        exits += leaving
-    assert len(exits) == len(set(exits))
+def test_calls_of_a_pass_follow_one_another() -> None:
+    """Twice a gather and once a scatter in four seconds: a quarter of their bytes each second."""
+    calls = OneLink()
+    builder = FlowBuilder(calls, calls)
+    groups = np.array([[0, 1]])
+    parts = [GroupCall(2.0, "all_gather", 100.0, groups), GroupCall(1.0, "reduce_scatter", 200.0, groups)]
+    flow = builder.of(0.0, 4.0, parts)
+    beside = builder.send(groups, 10.0)
+    assert (flow.seconds, flow.shared, beside.shared) == (4.0, 0, 1)
+    sharing = builder.sharing()
+    assert sharing is not None
+    assert sharing._rate[0].tolist() == [100.0]
 
 
-def test_the_next_node_by_hand() -> None:
-    groups = np.array([[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]])  # two ranks on each of three nodes of four
-    assert _next_node(groups, 4).tolist() == [[4, 5, 8, 9, 0, 1], [6, 7, 10, 11, 2, 3]]
-    assert _next_node(np.array([[0, 1, 2, 3]]), 4).tolist() == [[3, 0, 1, 2]]  # all on one node: never onto itself
+def test_what_needs_no_link_is_no_call() -> None:
+    calls = OneLink()
+    builder = FlowBuilder(calls, calls)
+    assert (
+        builder.of(0.0, 1.0, [GroupCall(1.0, "all_reduce", 100.0, np.array([[0], [1]]))]).shared == -1
+    )  # groups of one
+    assert builder.of(0.0, 1.0, [GroupCall(1.0, "all_reduce", 0.0, np.array([[0, 1]]))]).shared == -1
+    assert FlowBuilder(calls).send(np.array([[0, 1]]), 100.0).shared == -1  # nobody says what lies on links
+    assert builder.sharing() is None
 
 
-def hops(mesh: Mesh, ranks_per_node: int, *stream: Any, sharded: bool = False) -> list[tuple[int, int]]:
-    """Sources and destinations of a stream."""
-    builder = FlowBuilder(mesh, ranks_per_node, lambda collective, nbytes, ranks: 1.0, sharded=sharded)
-    found = builder._all_hops(stream)
-    return list(zip(found.src.tolist(), found.dst.tolist(), strict=True))
-
-
-def test_the_hops_of_a_pass_are_those_that_leave_or_enter_its_own_node() -> None:
-    """64 ranks on eight nodes: of the first node each rank sends to the second one, and hears from the last one."""
-    out, into = [(r, r + 8) for r in range(8)], [(56 + r, r) for r in range(8)]
-    assert hops(Mesh(dp=64), 8, "inside", 0, "dp", "cp", sharded=True) == out + into
-    # Three ranks on one node, one on the next: what rank 1 sends to 0, and 2 to 1, takes no card.
-    assert hops(Mesh(dp=4), 3, "inside", 0, "dp", "cp", sharded=True) == [(0, 3), (3, 2)]
-
-
-def test_of_more_than_1024_hops_those_at_the_first_node_stand_for_all() -> None:
-    around = [(r, (r + 1) % 1024) for r in range(1024)]
-    assert hops(Mesh(dp=1024), 1, "reduce_scatter", 0, "dp", "cp") == around
-    assert hops(Mesh(dp=1025), 1, "reduce_scatter", 0, "dp", "cp") == [(0, 1), (1024, 0)]
-    # Of each of two rings over nodes of two the hop inside the first node, the one out and the one in.
-    assert sorted(hops(Mesh(dp=1026), 2, "reduce_scatter", 0, "dp", "cp")) == [
-        (0, 1), (0, 3), (1, 0), (1, 2), (1024, 1), (1025, 0),
-    ]  # fmt: skip
+def test_one_transfer_alone_meets_none() -> None:
+    calls = OneLink()
+    builder = FlowBuilder(calls, calls)
+    builder.send(np.array([[0, 1]]), 1000.0)
+    assert builder.sharing() is None

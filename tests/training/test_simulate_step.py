@@ -1,8 +1,7 @@
-"""Simulated steps: bounds and laws, sums, contention where links are shared, stragglers, speed."""
+"""Simulated steps: bounds and laws, sums, contention where links are shared, stragglers."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from steps import pipeline_bytes, stage_weights, step
 
+from commsim.nccl.predict import Options
 from commsim.topology.presets import load_preset
-from commsim.training.communicators import CommTime, Ranks, nccl_times, shape
-from commsim.training.flows import FlowBuilder
-from commsim.training.mesh import Mesh
+from commsim.training.communicators import CommTime, Ranks
 from commsim.training.model import model
+from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload
 from commsim.training.simulate import StepRun
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk
-from commsim.training.step_run import mesh_of, message_bytes, step_program
+from commsim.training.step_run import message_bytes, step_program
 from commsim.training.work import ChunkSeconds, ComputeTime, Exchange, overlap
 
 times = st.floats(0.0, 1e3)
@@ -29,7 +28,7 @@ times = st.floats(0.0, 1e3)
 
 def linear(alpha: float = 1e-5, rate: float = 50e9) -> CommTime:
     def seconds(collective: str, nbytes: float, ranks: Ranks) -> float:
-        n = len(ranks)
+        n = np.shape(ranks)[-1]
         return 0.0 if n < 2 else alpha + nbytes / rate * (2 if collective == "all_reduce" else 1) * (n - 1) / n
 
     return seconds
@@ -178,113 +177,87 @@ def test_the_host_updates_what_a_rank_owns(cuts: dict[str, Any], dense: float, e
 
 
 @pytest.fixture(scope="module")
-def topology() -> Any:
-    return load_preset("hgx-h100-ndr400", nodes=8)
+def calls() -> NcclGroups:
+    return nccl(8)
 
 
-def test_contention_only_lengthens(topology: Any) -> None:
+def nccl(nodes: int) -> NcclGroups:
+    """NCCL's calls on nodes of eight H100."""
+    return NcclGroups(load_preset("hgx-h100-ndr400", nodes=nodes), Options(version=(2, 26, 2), mode="single"))
+
+
+def test_contention_only_lengthens(calls: NcclGroups) -> None:
     one = step(tp=8, pp=4, dp=2, global_batch_size=8, sequence_parallel=True, zero_stage=1)
     comm = linear(1e-5, 40e9)
-    alone = simulated(one, comm, topology=topology, plan=StepPlan(contention=False))
-    together = simulated(one, comm, topology=topology)
+    alone = simulated(one, comm, calls=calls, plan=StepPlan(contention=False))
+    together = simulated(one, comm, calls=calls)
     assert together.contended
     assert alone.step_s <= together.step_s * (1 + 1e-9) < 1.5 * alone.step_s
 
 
-def test_what_shares_no_link_is_not_put_on_the_network(topology: Any) -> None:
+def test_what_shares_no_link_is_not_held_up(calls: NcclGroups) -> None:
     one = step(tp=8, dp=8)
-    run = simulated(one, topology=topology)
+    run = simulated(one, calls=calls)
     assert not run.contended
     assert run.step_s == simulated(one).step_s
 
 
-def test_two_flows_over_one_card_take_the_sum(topology: Any) -> None:
-    from commsim.engine.cosim import Environment
+def test_two_flows_over_one_card_take_what_it_needs_for_both(calls: NcclGroups) -> None:
+    """A send, which asks for less than half of a card, keeps its pace; gradients have what it leaves, then all."""
+    import simpy
+
+    from commsim.engine.under_way import CallsUnderWay
 
     one = step(tp=8, pp=2, dp=4, global_batch_size=8)
-    builder = FlowBuilder(mesh_of(one), 8, lambda c, n, r: n * (1 if c == "send_recv" else 0.75) / 50e9, topology)
-    send = builder.send(0, 1, message_bytes(one) * 100)
-    reduce = builder.collective("reduce_scatter", send.nbytes * 4 / 3, 0, "dp", "cp")
-    ends = []
+    program = step_program(one, per_layer(), calls, optimizer_s=[0.0, 0.0], calls=calls)
+    send, reduce = program.machine.sends[0, 1], program.machine.reduces[0][0][0]
+    assert program.machine.sharing is not None
+    env: Any = simpy.Environment()
+    under_way, ends = CallsUnderWay(env, program.machine.sharing), {}
 
-    def carry(flow: Any, env: Any) -> Any:
-        yield from flow.carry(env)
-        ends.append(env.now)
+    def carry(name: str, flow: Any) -> Any:
+        yield from flow.carry(env, under_way)
+        ends[name] = env.now
 
-    env = Environment(topology, "fair")
-    for flow in (send, reduce):
-        env.process(carry(flow, env))
+    env.process(carry("send", send))
+    env.process(carry("reduce", reduce))
     env.run()
-    assert max(ends) == pytest.approx(2 * send.seconds, rel=0.05)
+    assert ends["send"] == pytest.approx(send.seconds)
+    assert reduce.seconds < ends["reduce"] < send.seconds + reduce.seconds
+    # Of four nodes in a ring three quarters of the array leave over each card, of a send all of it.
+    on_card = (reduce.nbytes * 0.75 + send.nbytes) / (0.95 * 50e9)
+    assert ends["reduce"] > on_card
 
 
-def test_rings_leave_a_node_at_every_rank_that_the_group_has_there(topology: Any) -> None:
-    builder = FlowBuilder(Mesh(tp=2, dp=16, pp=2), 8, linear(), topology)
-    hops = builder._all_hops(("reduce_scatter", 0, "dp", "cp"))
-    leaving = hops.src[(hops.src // 8) != (hops.dst // 8)]
-    assert sorted(set(leaving.tolist())) == list(range(32))
-    assert hops.share == pytest.approx(15 / 16 / 4)
-
-
-def test_experts_across_nodes_meet_gradients_on_their_cards(topology: Any) -> None:
+def test_experts_across_nodes_meet_gradients_on_their_cards(calls: NcclGroups) -> None:
     one = step(model=model("mixtral-8x7b"), tp=2, pp=2, dp=16, ep=8, expert_tp=2, zero_stage=1, global_batch_size=64)
-    builder = FlowBuilder(mesh_of(one), 8, linear(), topology)
-    assert builder.crosses("ep")
-    assert not builder.crosses("tp")
-    assert builder.inside(1e6, 1.0, 0, "tp") is None
-    hops = builder._all_hops(("inside", 0, "ep"))
-    assert (hops.src // 8 != hops.dst // 8).all()
     comm = linear(1e-5, 20e9)
-    alone = simulated(one, comm, topology=topology, plan=StepPlan(contention=False))
-    together = simulated(one, comm, topology=topology)
+    alone = simulated(one, comm, calls=calls, plan=StepPlan(contention=False))
+    together = simulated(one, comm, calls=calls)
     assert alone.step_s * (1 + 1e-6) < together.step_s < 1.5 * alone.step_s
     assert sum(together.breakdown().values()) == pytest.approx(together.step_s)
 
 
-def test_a_pass_with_nothing_beside_it_is_not_put_on_the_network(topology: Any) -> None:
+def test_passes_of_one_stage_do_not_meet_each_other(calls: NcclGroups) -> None:
+    """Parameters of ZeRO-3 are gathered beside compute: the next pass gathers when this one has."""
     one = step(dp=64, zero_stage=3)
-    run = simulated(one, topology=topology)
-    assert not run.contended
-    assert run.step_s == simulated(one).step_s
+    assert simulated(one, calls, calls=calls).step_s == simulated(one, calls).step_s
 
 
-def test_shapes_of_groups() -> None:
-    assert shape(np.array([0, 8, 16]), 8) == (3, 1)
-    assert shape(np.arange(16), 8) == (2, 8)
+def test_a_second_replica_as_quick_changes_nothing(calls: NcclGroups) -> None:
+    """What both send is one call on the links: a straggler of factor 1 is none."""
+    one = step(tp=8, pp=4, dp=2, global_batch_size=8, sequence_parallel=True, zero_stage=1)
+    comm = linear(1e-5, 40e9)
+    same = simulated(one, comm, calls=calls, plan=StepPlan(stragglers={1: 1.0}))
+    assert same.contended
+    assert same.step_s == pytest.approx(simulated(one, comm, calls=calls).step_s, rel=1e-12)
 
 
-def _part(nodes: int, per_node: int) -> Any:
-    knobs = {"nics_per_node": per_node} if nodes > 1 else {}
-    preset = "hgx-h100-ndr400" if nodes > 1 else "hgx-h100"
-    return load_preset(preset, nodes=nodes, gpus_per_node=per_node, **knobs)
-
-
-def test_nccl_times_are_those_of_the_group() -> None:
-    comm = nccl_times(8, _part, (2, 26, 2))
-    assert comm("all_reduce", 1e8, np.array([3])) == 0.0
-    inside, across = comm("all_reduce", 1e8, np.arange(8)), comm("all_reduce", 1e8, np.arange(0, 64, 8))
-    assert 0 < inside < across  # NVLink, and one card of every node
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "bar"),
-    [
-        ({"model": model("llama3-70b"), "pp": 8, "dp": 8, "global_batch_size": 512, "virtual_stages": 5}, 1.0),
-        ({"model": model("llama3.1-405b"), "pp": 16, "dp": 128, "global_batch_size": 2048, "virtual_stages": 8}, 5.0),
-    ],
-    ids=["512 GPUs", "16384 GPUs"],
-)
-def test_large_steps_are_quick(changes: dict[str, Any], bar: float) -> None:
-    """The bars are seconds of one core; doubled here, for machines that are slower than ours."""
-    one = step(tp=8, schedule="interleaved_1f1b", sequence_parallel=True, zero_stage=1, seq_len=8192, **changes)
-    whole = load_preset("hgx-h100-ndr400", nodes=one.world_size // 8)
-    comm = nccl_times(8, _part, (2, 26, 2))
-    simulated(one, comm, topology=whole)  # compiles, and times what is asked once
-    begin = time.process_time()
-    run = simulated(one, comm, topology=whole)
-    assert time.process_time() - begin < 2 * bar
-    assert run.contended
+def test_messages_to_a_stage_follow_one_another() -> None:
+    """GPipe's forwards run ahead of their sends, whose bytes all go over one card before the way back begins."""
+    one, rate = step(pp=2, schedule="gpipe", global_batch_size=16), 1e6
+    run = simulated(one, linear(alpha=0.0, rate=rate / 2), seconds=1e-6)  # (n - 1) / n of a pair: half of it
+    assert run.step_s > 2 * 16 * message_bytes(one) / rate
 
 
 @settings(max_examples=15, deadline=None)

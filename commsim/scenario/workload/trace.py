@@ -48,11 +48,8 @@ class TraceWork(WorkItem):
 
     def read(self, site: WorkSite) -> TraceFiles:
         """What the files of all ranks hold."""
-        if not site.topology.uniform:
-            text = (
-                f"found nodes of {len(site.topology.groups)} kinds, expected nodes that are alike: the collectives of "
-                "a trace are timed by the shape of their groups"
-            )
+        if not site.topology.one_build:
+            text = "found nodes of different kinds, expected nodes that are alike, some of which may have faults"
             raise site.setting.document.error(("topology",), text)
         try:
             return TraceFiles(self.trace, site.setting.base_dir, site.topology.world_size)

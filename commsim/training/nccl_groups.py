@@ -1,0 +1,239 @@
+"""Calls of NCCL on groups of ranks where they are: each group by NCCL's own choice, on its nodes, over its links.
+
+Groups that call at the same time share links; where these have not enough for all, they take as much longer. Groups
+that stand alike on the machine are timed once, on a machine with faults those alone whose nodes are in the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from commsim.engine.sharing import LinkLoad
+from commsim.nccl.machine import NIC
+from commsim.nccl.nodes import slowed
+from commsim.nccl.predict import Options, Prediction, Predictor
+from commsim.nccl.streams import PINNED, spread
+from commsim.nccl.traffic import capacity, load_of
+from commsim.topology.kinds import Int64, LinkKind
+from commsim.topology.part import states
+from commsim.topology.tree import TreeRoutes
+from commsim.training.communicators import SEND, Ranks, on_routes
+
+if TYPE_CHECKING:
+    from commsim.nccl.parameters import Parameters
+    from commsim.topology.graph import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class _Alike:
+    """Groups that stand alike: what says how, their ranks (groups, n), their nodes in NCCL's order."""
+
+    place: bytes
+    ranks: Ranks
+    nodes: Int64
+
+
+class NcclGroups:
+    """`GroupCalls` by NCCL's model; hops take ``latency`` times as long as the parameters say."""
+
+    def __init__(
+        self, topology: Topology, options: Options, parameters: Parameters | None = None, latency: float = 1.0
+    ) -> None:
+        self._topology, self._options, self._parameters, self._latency = topology, options, parameters, latency
+        self._models: dict[bytes, Predictor] = {}
+        self._alone: dict[tuple[str, int, bytes], Prediction] = {}
+        self._alike: dict[bytes, tuple[list[_Alike], bytes]] = {}
+        self._seconds: dict[tuple[str, int, bytes, int], float] = {}
+        self.warnings: list[str] = []
+
+    def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
+        """As of `GroupCalls`: of the slowest group, where the links that all share have enough for them."""
+        groups = np.atleast_2d(ranks)
+        if groups.shape[1] < 2 or nbytes <= 0:
+            return 0.0
+        collective, nbytes = _named(collective, nbytes, groups)
+        call, (alike, every) = (collective, round(nbytes)), self._sorted(groups)
+        key = *call, every, len(groups)
+        if key not in self._seconds:
+            self._seconds[key] = self._together(collective, alike, [self._predicted(call, some) for some in alike])
+        return self._seconds[key]
+
+    def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
+        """As of `GroupCalls`."""
+        groups = np.atleast_2d(ranks)
+        if collective == SEND:
+            t = self._topology
+            put, lines = on_routes(t, groups[:, 0], groups[:, 1], np.full(len(groups), nbytes))
+            model = self._model(self._sorted(groups)[0][0])
+            return LinkLoad.of(spread(t, put), spread(t, lines), capacity(model, np.arange(put.size)))
+        collective, nbytes = _named(collective, nbytes, groups)
+        loads = []
+        for some in self._sorted(groups)[0]:
+            got = self._predicted((collective, round(nbytes)), some)
+            loads.append(load_of(self._model(some), collective, got, some.nodes))
+        return LinkLoad.joined(loads)
+
+    def _together(self, collective: str, alike: list[_Alike], alone: list[Prediction]) -> float:
+        """Seconds of the slowest of all groups at once, by what each takes alone.
+
+        Those that crowd on a NIC, or on a link between switches, get a share of it, as of one so much slower.
+        """
+        slowest = max(got.time_s for got in alone)
+        if sum(len(some.ranks) for some in alike) == 1:
+            return slowest
+        models = [self._model(some) for some in alike]
+        calls = list(zip(models, alone, alike, strict=True))
+        each = [load_of(model, collective, got, some.nodes[:1]) for model, got, some in calls]
+        every = LinkLoad.joined([load_of(model, collective, got, some.nodes) for model, got, some in calls])
+        crowded = every.busiest_s / max(slowest, *(load.busiest_s for load in each))
+        if crowded <= 1.0:
+            return slowest
+        kinds = self._topology.link_kind
+        if kinds[every.link[(every.nbytes / every.capacity).argmax()]] < LinkKind.NETWORK:
+            return slowest * crowded
+        crowd = []
+        for (model, got, _), load in zip(calls, each, strict=True):
+            ports = kinds[load.link] == LinkKind.NETWORK
+            alone_s = got.busy_s if got.limit == NIC else (load.nbytes / load.capacity)[ports].max(initial=0.0)
+            share = min(1.0, float(alone_s) / every.busiest_s)
+            crowd.append(_with_share(model, share).predict(collective, got.nbytes).time_s if share else 0.0)
+        return max(slowest * crowded, *crowd)
+
+    # -- which groups are alike ---------------------------------
+
+    def _predicted(self, call: tuple[str, int], some: _Alike) -> Prediction:
+        collective, nbytes = call
+        key = collective, max(1, nbytes), some.place
+        if key not in self._alone:
+            self._alone[key] = self._model(some).predict(*key[:2])
+        return self._alone[key]
+
+    def _model(self, some: _Alike) -> Predictor:
+        """NCCL on one of the groups, which stands for those alike."""
+        if some.place not in self._models:
+            made = Predictor(self._topology, self._options, self._parameters, some.ranks[0].tolist())
+            if self._latency != 1.0:
+                made.parameters = made.parameters.scaled(self._latency)
+            self._models[some.place] = made
+            self.warnings += [text for text in made.warnings if text not in self.warnings]
+        return self._models[some.place]
+
+    def _sorted(self, groups: Ranks) -> tuple[list[_Alike], bytes]:
+        """The groups by how they stand, and how they stand to each other."""
+        whole = groups.tobytes() + bytes(str(groups.shape), "ascii")
+        if whole not in self._alike:
+            rows: dict[bytes, list[int]] = {}
+            for i, place in enumerate(self._places(groups)):
+                rows.setdefault(place, []).append(i)
+            alike = [
+                _Alike(place, groups[some], np.stack([_nodes(self._topology.rank_node[groups[i]]) for i in some]))
+                for place, some in rows.items()
+            ]
+            self._alike[whole] = alike, next(self._places(groups.reshape(1, -1)))
+        return self._alike[whole]
+
+    def _places(self, groups: Ranks) -> Iterator[bytes]:
+        """How each group stands: its GPUs of each node, the state of its nodes, and these to each other."""
+        t = self._topology
+        node = t.rank_node[groups].astype(np.int64)
+        columns = [groups - t.node_first_rank[node], _turns(node), self._state[node]]
+        across = (node != node[:, :1]).any(axis=1)
+        # Two nodes take one path, however it is chosen: its length says it.
+        paired = groups.shape[1] == 2 and not self._regular
+        where = [self._length(groups)] if paired else [places[node] for places in self._where]
+        columns += [np.where(across[:, None], _turns(at) if self._regular else at, 0) for at in where]
+        packed = np.stack(columns, axis=1)
+        return (row.tobytes() for row in packed)
+
+    def _length(self, pairs: Ranks) -> Int64:
+        """Picoseconds and bytes/s of the ways between the ranks of pairs, (pairs, 2)."""
+        link, pair = self._topology.routes(pairs[:, 0], pairs[:, 1]).along()
+        seconds = np.bincount(pair, self._topology.link_latency[link], len(pairs))
+        rate = np.full(len(pairs), np.inf)
+        np.minimum.at(rate, pair, self._topology.link_bandwidth[link])
+        return np.stack([np.rint(1e12 * seconds), np.where(np.isfinite(rate), rate, 0.0)], axis=1).astype(np.int64)
+
+    @cached_property
+    def _state(self) -> Int64:
+        """A number for the state of each node, of its ports, and of the links above its leaves and its pod."""
+        t = self._topology
+        known = [states(t)]
+        if t.at_start is not None:
+            known.append(states(cast("Topology", t.at_start)))
+        if t.nodes > 1 and t.link_share is not None:
+            share = np.where(t.works, t.link_share, 0.0)
+            above = np.ones(len(t.vertex_name) - int(t.node_first_vertex[-1]))
+            wires = np.flatnonzero(t.link_kind == LinkKind.FABRIC)
+            for ends in (t.link_src, t.link_dst):
+                np.minimum.at(above, ends[wires] - t.node_first_vertex[-1], share[wires])
+            here = t.fabric.port_up >= 0
+            known += list(np.where(here, share[t.fabric.port_up], 1.0).T)
+            known += list(np.where(here, share[t.fabric.port_down], 1.0).T)
+            known += list(np.where(here, above[t.fabric.leaf], 1.0).T)
+            if isinstance(t.fabric, TreeRoutes) and t.fabric.shape.pods > 1:
+                shape = t.fabric.shape
+                spines = above[shape.leaves : shape.leaves + shape.all_spines].reshape(shape.pods, -1).min(axis=1)
+                known.append(spines[shape.place(t.fabric.leaf[:, 0].astype(np.int64))[0]])
+        return np.unique(np.stack(known, axis=1).astype(np.float64), axis=0, return_inverse=True)[1].reshape(-1)
+
+    @cached_property
+    def _regular(self) -> bool:
+        """Whether it is enough to know which nodes share a leaf and a pod: a tree without paths of its own choice."""
+        return isinstance(self._topology.fabric_routes, TreeRoutes) and self._topology.routing not in PINNED
+
+    @cached_property
+    def _where(self) -> list[Int64]:
+        """Of each node the leaf and the pod of its first NIC; on a fabric that is no tree the node itself."""
+        t = self._topology
+        if t.nodes < 2:
+            return []
+        if not self._regular:
+            return [np.arange(t.nodes)]
+        assert isinstance(t.fabric, TreeRoutes)
+        leaf = t.fabric.leaf[:, 0].astype(np.int64)
+        return [leaf, t.fabric.shape.place(leaf)[0]]
+
+
+def _with_share(model: Predictor, share: float) -> Predictor:
+    """The model where the NICs of all nodes give a share of their rates, of which NCCL knows nothing."""
+    made = copy(model)
+    kinds = tuple(
+        replace(kind, machine=slowed(kind.machine, share), sends=kind.sends and slowed(kind.sends, share))
+        for kind in model.nodes.kinds
+    )
+    made.nodes = replace(model.nodes, kinds=kinds)
+    for name in ("_tree", "_peers"):
+        made.__dict__.pop(name, None)  # they are of the nodes as they were
+    return made
+
+
+def _named(collective: str, nbytes: float, groups: Ranks) -> tuple[str, float]:
+    """What NCCL runs for a call, and its nccl-tests size; the counts of an all_to_all_v are taken as equal."""
+    if collective == "all_to_all_v":
+        return "all_to_all", nbytes / groups.shape[1]
+    return "send_recv" if collective == SEND else collective, nbytes
+
+
+def _nodes(of_ranks: Int64) -> Int64:
+    """The nodes of ranks in the order of their first ranks."""
+    nodes, first = np.unique(of_ranks, return_index=True)
+    return np.asarray(nodes[np.argsort(first)], np.int64)
+
+
+def _turns(rows: Int64) -> Int64:
+    """Each row (rows, n) with its values numbered as they come up."""
+    if rows.shape[1] <= 2 or (np.diff(rows, axis=1) >= 0).all():
+        turns = np.zeros_like(rows)
+        turns[:, 1:] = np.cumsum(np.diff(rows, axis=1) != 0, axis=1)
+        return turns
+    out = np.empty_like(rows)
+    for row, turns in zip(rows, out, strict=True):
+        _, first, index = np.unique(row, return_index=True, return_inverse=True)
+        turns[:] = np.argsort(np.argsort(first))[index.reshape(-1)]
+    return out
