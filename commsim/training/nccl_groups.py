@@ -1,7 +1,7 @@
 """Calls of NCCL on groups of ranks where they are: each group by NCCL's own choice, on its nodes, over its links.
 
 Groups that call at the same time share links; where these have not enough for all, they take as much longer. Groups
-that stand alike on the machine are timed once, on a machine with faults those alone whose nodes are in the same state.
+that stand alike on the machine, on nodes in the same state, are timed once.
 """
 
 from __future__ import annotations
