@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,26 +52,16 @@ class Template:
     @staticmethod
     def send(nbytes: int) -> Template:
         """One message from local rank 0 to local rank 1."""
-        one, _ = Template.at_once(np.array([0]), np.array([1]))
-        return replace(one, total_bytes=nbytes, nbytes=np.array([nbytes]))
-
-    @staticmethod
-    def at_once(src: Int64, dst: Int64) -> tuple[Template, tuple[int, ...]]:
-        """(template, its ranks): one byte from each source to each destination, all started together."""
-        group, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
-        first, second = np.split(place.reshape(-1).astype(np.int64), 2)
-        rows = src.size
-        template = Template(
-            ranks=group.size,
-            total_bytes=rows,
-            nbytes=np.ones(rows, np.int64),
-            pair=first * group.size + second,
-            line=np.arange(rows, dtype=np.int32),
-            succ_ptr=np.zeros(rows + 1, np.int64),
+        return Template(
+            ranks=2,
+            total_bytes=nbytes,
+            nbytes=np.array([nbytes]),
+            pair=np.array([1]),
+            line=np.zeros(1, np.int32),
+            succ_ptr=np.zeros(2, np.int64),
             succ_idx=np.zeros(0, np.int32),
-            indeg=np.zeros(rows, np.int32),
+            indeg=np.zeros(1, np.int32),
         )
-        return template, tuple(group.tolist())
 
     def require_group(self, group: Sequence[int]) -> None:
         """Raise a ScheduleError unless the template has messages and one local rank per rank of the group."""

@@ -153,16 +153,6 @@ class Mesh:
         """`groups` of one pipeline stage, each cut into so many; the same array whenever it is asked for."""
         return _groups_of(self, stage, axes, cut)
 
-    def group_of(self, rank: int, *axes: str) -> Int64:
-        """The group that a rank belongs to, (ranks of one,)."""
-        groups = self.groups(*axes)
-        return np.asarray(groups[np.flatnonzero((groups == rank).any(axis=1))[0]])
-
-    def nodes_spanned(self, ranks_per_node: int, *axes: str) -> Int64:
-        """Number of nodes that each group touches, (groups,)."""
-        nodes = self.groups(*axes) // ranks_per_node
-        return np.asarray(1 + (np.diff(nodes, axis=1) != 0).sum(axis=1), np.int64)
-
     # -- fitting ---------------------------------
 
     def product(self) -> str:

@@ -65,14 +65,12 @@ def test_expert_layout_keeps_the_stage(mesh: Mesh, data: st.DataObject) -> None:
     assert (stages.reshape(-1, ep) == stages.reshape(-1, ep)[:, :1]).all()
 
 
-@pytest.mark.parametrize(("axis", "nodes"), [("tp", 1), ("dp", 4), ("pp", 4), ("cp", 1)])
-def test_nodes_spanned(axis: str, nodes: int) -> None:
-    mesh = Mesh(tp=8, dp=4, pp=4)
-    assert (mesh.nodes_spanned(8, axis) == nodes).all()
-
-
-def test_nodes_of_a_group_that_shares_a_node() -> None:
-    assert Mesh(tp=2, dp=8).nodes_spanned(8, "dp").tolist() == [2, 2]
+def test_the_groups_of_a_stage_are_those_of_its_ranks() -> None:
+    """And cut into parts, each in rank order; whoever asks again gets the same array."""
+    mesh = Mesh(tp=2, dp=4, pp=2)
+    assert mesh.groups_of(1, "dp").tolist() == [[8, 10, 12, 14], [9, 11, 13, 15]]
+    assert mesh.groups_of(1, "dp", cut=2).tolist() == [[8, 10], [12, 14], [9, 11], [13, 15]]
+    assert mesh.groups_of(1, "dp") is mesh.groups_of(1, "dp")
 
 
 @pytest.mark.parametrize(
