@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from commsim.topology.fabric_routes import mixed
 from commsim.topology.kinds import Float64, Int64
 
 _MOST_ROUNDS, _SETTLED = 100, 1e-9
 """Rounds in which calls find their paces beside each other, and the relative change of a pace that counts as none."""
+
+_SEED = 0
+"""Of the hashes by which links alike are known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,18 +92,27 @@ class Together:
 class Sharing:
     """How fast some calls go on beside each other; what is found for a set of them is kept.
 
-    ``near`` has a bit of each call for those with which it shares a link that all calls together would fill.
+    Of links that all calls together would fill, and of which more than one takes part: those alike count once.
     """
 
     def __init__(self, calls: Sequence[CallTraffic]) -> None:
-        self._link, self._rate, self._lines, self._room = _columns(calls)
-        used = (self._rate > 0).astype(np.float32)
-        self.near = tuple(_bits(row) for row in used @ used.T > 0)
+        self._columns = _Columns.of(calls)
+        self._users = self._columns.users(len(calls))
+        self._near: dict[int, int] = {}
         self._known: dict[tuple[int, ...], tuple[Float64, Int64]] = {}
+
+    def near(self, call: int) -> int:
+        """A bit for each call with which one shares such a link, itself among them."""
+        if call not in self._near:
+            bits = 0
+            for column in self._columns.of_call(call)[0].tolist():
+                bits |= self._users[column]
+            self._near[call] = bits
+        return self._near[call]
 
     def meets(self, call: int) -> bool:
         """Whether a call may be held up by others."""
-        return bool(self.near[call] & ~(1 << call))
+        return bool(self.near(call) & ~(1 << call))
 
     def pace(self, some: tuple[int, ...]) -> tuple[Float64, Int64]:
         """How fast each of some calls goes on, of its pace alone, and the link that keeps it (-1: none), (some,).
@@ -108,18 +121,24 @@ class Sharing:
         in turn takes what it can beside what the others use, until nothing moves.
         """
         if some not in self._known:
-            self._known[some] = self._paces(np.array(some, np.int64))
+            self._known[some] = self._paces(some)
         return self._known[some]
 
-    def _paces(self, some: Int64) -> tuple[Float64, Int64]:
-        pace, tight = np.ones(some.size), np.full(some.size, -1, np.int64)
-        if some.size < 2 or (self._rate[some].sum(axis=0) <= self._room).all():
+    def _paces(self, some: tuple[int, ...]) -> tuple[Float64, Int64]:
+        pace, tight = np.ones(len(some)), np.full(len(some), -1, np.int64)
+        if len(some) < 2:
             return pace, tight
-        here = np.flatnonzero((self._rate[some] > 0).any(axis=0))
-        room, links = self._room[here], self._link[here]
-        lines = self._lines[np.ix_(some, here)]
+        own = [self._columns.of_call(call) for call in some]
+        here = np.unique(np.concatenate([columns for columns, _, _ in own]))
+        rate, lines = np.zeros((len(some), here.size)), np.zeros((len(some), here.size))
+        for i, (columns, rates, connections) in enumerate(own):
+            at = np.searchsorted(here, columns)
+            rate[i, at], lines[i, at] = rates, connections
+        room, links = self._columns.room[here], self._columns.link[here]
+        if (rate.sum(axis=0) <= room).all():
+            return pace, tight
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = np.where(lines > 0, self._rate[np.ix_(some, here)] / lines, 0.0)
+            each = np.where(lines > 0, rate / lines, 0.0)
         for _ in range(_MOST_ROUNDS):
             before = pace.copy()
             for i, own in enumerate(each):
@@ -180,30 +199,55 @@ def meetings(calls: Sequence[CallTraffic], seconds: Sequence[float]) -> list[tup
     return out
 
 
-def _columns(calls: Sequence[CallTraffic]) -> tuple[Int64, Float64, Float64, Float64]:
-    """The links that all calls together would fill, of which more than one takes part; of links alike the first.
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Links (columns,) with what they carry, and of each call its columns, bytes/s and connections there, one after
+    the other from `first` (calls + 1,) on."""
 
-    Of each its number, the bytes/s and the connections of each call, both (calls, links), and what it carries.
-    """
-    size = 1 + max((int(c.load.link.max(initial=-1)) for c in calls), default=-1)
-    count, need = np.zeros(size, np.int64), np.zeros(size)
-    for call in calls:
-        count[call.load.link] += 1
-        need[call.load.link] += call.rate / call.load.capacity
-    links = np.flatnonzero((count > 1) & (need > 1.0))
-    place = np.full(size, -1, np.int64)
-    place[links] = np.arange(links.size)
-    rate, lines = np.zeros((len(calls), links.size)), np.zeros((len(calls), links.size))
-    room = np.full(links.size, np.inf)
-    for i, call in enumerate(calls):
-        at = place[call.load.link]
-        mine = at >= 0
-        rate[i, at[mine]], lines[i, at[mine]] = call.rate[mine], call.load.lines[mine]
-        room[at[mine]] = np.minimum(room[at[mine]], call.load.capacity[mine])
-    alike = np.concatenate([np.round(rate / room, 9), lines, room[None, :]]).T.copy()
-    _, first = np.unique(alike.view(np.dtype((np.void, alike.strides[0]))).ravel(), return_index=True)
-    first.sort()
-    return links[first], rate[:, first], lines[:, first], room[first]
+    link: Int64
+    room: Float64
+    first: Int64
+    column: Int64
+    rate: Float64
+    lines: Float64
+
+    def of_call(self, call: int) -> tuple[Int64, Float64, Float64]:
+        """The columns of a call, its bytes/s and its connections there."""
+        its = slice(int(self.first[call]), int(self.first[call + 1]))
+        return self.column[its], self.rate[its], self.lines[its]
+
+    def users(self, calls: int) -> list[int]:
+        """Of each column a bit for every call that takes it."""
+        used = np.zeros((self.link.size, calls), bool)
+        used[self.column, np.repeat(np.arange(calls), np.diff(self.first))] = True
+        return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(used, axis=1, bitorder="little")]
+
+    @staticmethod
+    def of(calls: Sequence[CallTraffic]) -> _Columns:
+        """The links that all calls together would fill, of which more than one takes part; of links alike the first."""
+        sizes = np.array([c.load.link.size for c in calls], np.int64)
+        if not sizes.sum():
+            none, nothing = np.zeros(0, np.int64), np.zeros(0)
+            return _Columns(none, nothing, np.zeros(sizes.size + 1, np.int64), none, nothing, nothing)
+        call, link = np.repeat(np.arange(sizes.size), sizes), np.concatenate([c.load.link for c in calls])
+        rate, lines = np.concatenate([c.rate for c in calls]), np.concatenate([c.load.lines for c in calls])
+        carries = np.concatenate([c.load.capacity for c in calls])
+        busy = (np.bincount(link) > 1) & (np.bincount(link, rate / carries) > 1.0)
+        room = np.full(busy.size, np.inf)
+        np.minimum.at(room, link, carries)
+        kept = busy[link]
+        call, link, rate, lines = call[kept], link[kept], rate[kept], lines[kept]
+        alike = np.zeros(busy.size, np.int64)  # a sum of hashes: equal where the same calls put the same there
+        put = [call, np.rint(rate / room[link] / _SETTLED).astype(np.int64), np.rint(lines / _SETTLED).astype(np.int64)]
+        np.add.at(alike, link, mixed(put, _SEED))
+        links = np.flatnonzero(busy)
+        _, one = np.unique(np.stack([alike[links], room[links].view(np.int64)]), axis=1, return_index=True)
+        few = np.sort(links[one])
+        column = np.full(busy.size, -1, np.int64)
+        column[few] = np.arange(few.size)
+        kept = column[link] >= 0
+        first = np.concatenate([[0], np.cumsum(np.bincount(call[kept], minlength=sizes.size))])
+        return _Columns(few, room[few], first, column[link[kept]], rate[kept], lines[kept])
 
 
 def _levels(lines: Float64, each: Float64, room: Float64) -> Float64:
@@ -217,7 +261,3 @@ def _levels(lines: Float64, each: Float64, room: Float64) -> Float64:
     fits = level < wants
     first = np.where(fits.any(axis=0), fits.argmax(axis=0), -1)
     return np.where(first >= 0, level[np.maximum(first, 0), np.arange(room.size)], np.inf)
-
-
-def _bits(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
-    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")

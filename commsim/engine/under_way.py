@@ -64,7 +64,7 @@ class CallsUnderWay:
         near = new = 1 << call
         while new:
             last = new.bit_length() - 1
-            more = self._sharing.near[last] & here & ~near
+            more = self._sharing.near(last) & here & ~near
             near |= more
             new = new & ~(1 << last) | more
         return sorted((run for run in self._runs if near >> run.call & 1), key=lambda run: run.call)

@@ -7,9 +7,10 @@ without a search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, TypeVar
 
 from commsim.errors import TopologyError
 from commsim.nccl.communicator import Comm
@@ -148,6 +149,8 @@ _PATTERN_NUMBER = {name: number for number, name in PATTERNS.items()}
 _PLUGIN_LATENCY_US = {"efa": 10.0}
 """The ``latency`` property a network plugin reports; IB verbs reports none (accuracy-study: EFA about 10 us)."""
 
+_T = TypeVar("_T")
+
 _MOST_KEPT = 256
 _KEPT: dict[tuple[object, ...], dict[str, Graph | None]] = {}
 _OWN_NICS: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -155,27 +158,28 @@ _OWN_NICS: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[str, Graph | None]:
     """The searched graphs by name; equal nodes are searched once."""
-    key = _seen(topology, version, env)
-    if key not in _KEPT:
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        _KEPT[key] = _search_all(topology, version, env)
-    return _KEPT[key]
+    return _kept(_KEPT, _seen(topology, version, env), lambda: _search_all(topology, version, env))
 
 
 def own_nics(topology: Topology, version: Version, env: dict[str, str]) -> tuple[int, ...]:
     """The NICs of a node that NCCL gives its ranks for sends, in turn (src/graph/topo.cc, ncclTopoGetLocalNet)."""
     from commsim.nccl.view import view_of
 
-    key = _seen(topology, version, env)
-    if key not in _OWN_NICS:
-        if len(_OWN_NICS) >= _MOST_KEPT:
-            _OWN_NICS.clear()
+    def nics() -> tuple[int, ...]:
         view = view_of(topology, version, env)
-        nets = [view.local_nets(gpu) for gpu in range(view.gpus)]
-        turns = [own[turn] for turn in range(max(map(len, nets))) for own in nets if turn < len(own)]
-        _OWN_NICS[key] = tuple(view.nics[net] for net in dict.fromkeys(turns))
-    return _OWN_NICS[key]
+        turns = zip_longest(*(view.local_nets(gpu) for gpu in range(view.gpus)))
+        return tuple(view.nics[net] for net in dict.fromkeys(chain.from_iterable(turns)) if net is not None)
+
+    return _kept(_OWN_NICS, _seen(topology, version, env), nics)
+
+
+def _kept(known: dict[tuple[object, ...], _T], key: tuple[object, ...], find: Callable[[], _T]) -> _T:
+    """What is known, or found now; a full memory begins anew."""
+    if key not in known:
+        if len(known) >= _MOST_KEPT:
+            known.clear()
+        known[key] = find()
+    return known[key]
 
 
 def _seen(topology: Topology, version: Version, env: dict[str, str]) -> tuple[object, ...]:

@@ -242,7 +242,7 @@ def nodes_of(
             cut = comm.topology.bisection_bandwidth() if of_all else inf if comm.nodes.size > 1 else machine.cut
             path = (*machine.nic_path, *_fabric_entry(comm, machine))
             machine = replace(machine, leaf_nodes=leaf, oversubscription=thin, cut=cut, nic_path=path)
-        own.append(_own_nics(comm, len(kinds), version, env))
+        own.append(_own_nics(comm, len(kinds), mine_of, version, env))
         most = machine.nics if own[-1] is None else min(fed_nics(topology), len(own[-1]))
         sends = None if most == machine.nics else machine.with_nics(most, topology.ranks_per_node)
         kinds.append(Kind(reach, mine_of, machine, mine, sends))
@@ -250,13 +250,16 @@ def nodes_of(
     return Nodes(comm, system, tuple(kinds), ways), notes
 
 
-def _own_nics(comm: Comm, kind: int, version: Version, env: dict[str, str]) -> tuple[int, ...] | None:
+def _own_nics(
+    comm: Comm, kind: int, system: System, version: Version, env: dict[str, str]
+) -> tuple[int, ...] | None:  # fmt: skip
     """The NICs by which ranks of a kind of node send, in turn; None where all GPUs have a rank, or a node is alone."""
     t, part = comm.topology, comm.kinds[kind]
     node = int(comm.nodes[np.flatnonzero(comm.kind == kind)[0]])
     if comm.nodes.size < 2 or part.ranks_per_node == t.groups[int(t.node_group[node])].ranks_per_node:
         return None
-    return own_nics(part, version, env)
+    rings = [nic for both in system.ring.nics for nic in both]  # NCCL's simple order, where it finds no way to any
+    return own_nics(part, version, env) or tuple(dict.fromkeys(rings)) or None
 
 
 def _fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], ...]:

@@ -53,9 +53,15 @@ def load_of(model: Predictor, collective: str, got: Prediction, groups: Int64 | 
             lines += ways.load(ways.weight * (carried[ways.edge] > 0), put.size)
     _on_neighbours(nodes, comm, put, lines, inside, got)
     wire = PROTOCOLS[got.protocol].wire_factor if got.protocol in PROTOCOLS else 1.0
-    put, lines = spread(t, put) * wire, spread(t, lines)
+    return lying(model, put * wire, lines, all_to_all=collective == "all_to_all")
+
+
+def lying(model: Predictor, put: Float64, lines: Float64, *, all_to_all: bool = False) -> LinkLoad:
+    """Bytes and connections, both (links,), on the links of the machine, where equal ways share them evenly."""
+    t = model.nodes.comm.topology
+    put, lines = spread(t, put), spread(t, lines)
     link = np.flatnonzero(put > 0)
-    return LinkLoad(link, put[link], lines[link], capacity(model, link, all_to_all=collective == "all_to_all"))
+    return LinkLoad(link, put[link], lines[link], _capacity(model, link, all_to_all=all_to_all))
 
 
 def flow_of(
@@ -137,7 +143,7 @@ def _hops_inside(kind: Kind, algorithm: str, *, alone: bool) -> tuple[Int64, Flo
     return link.astype(np.int64), np.asarray(times * each, np.float64)
 
 
-def capacity(model: Predictor, link: Int64, *, all_to_all: bool = False) -> Float64:
+def _capacity(model: Predictor, link: Int64, *, all_to_all: bool) -> Float64:
     """Payload bytes/s of some links of the machine."""
     t, kind = model.nodes.comm.topology, model.nodes.kinds[0]
     efficiency = kind.parameters.efficiency

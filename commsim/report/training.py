@@ -52,6 +52,7 @@ def training_table(item: TrainingItem, heading: Iterable[str] = ()) -> str:
         f"  model TFLOP/s/GPU   {item.flop_per_s_per_gpu / 1e12:>12.1f}",
         f"  MFU                 {item.mfu:>12.1%}  (causal attention counted: {item.mfu_causal:.1%})",
         f"  HFU                 {item.hfu:>12.1%}  (with what is recomputed)",
+        *(f"# note: {note}" for note in item.notes),
         "#",
         "# where the time goes (mean stage)",
     ]
@@ -63,7 +64,6 @@ def training_table(item: TrainingItem, heading: Iterable[str] = ()) -> str:
     if item.task is not None:
         lines += ["#", *_task_lines(item)]
     lines += ["#", *gantt_lines(item)]
-    lines += [f"# note: {note}" for note in item.notes]
     return "\n".join(lines) + "\n"
 
 

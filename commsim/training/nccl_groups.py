@@ -6,7 +6,6 @@ that stand alike on the machine, on nodes in the same state, are timed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +17,8 @@ from commsim.engine.sharing import LinkLoad
 from commsim.nccl.machine import NIC
 from commsim.nccl.nodes import slowed
 from commsim.nccl.predict import Options, Prediction, Predictor
-from commsim.nccl.streams import PINNED, spread
-from commsim.nccl.traffic import capacity, load_of
+from commsim.nccl.streams import PINNED
+from commsim.nccl.traffic import load_of, lying
 from commsim.topology.kinds import Int64, LinkKind
 from commsim.topology.part import states
 from commsim.topology.tree import TreeRoutes
@@ -32,9 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Alike:
-    """Groups that stand alike: what says how, their ranks (groups, n), their nodes in NCCL's order."""
+    """Groups that stand alike: what says how, their ranks (groups, n), their nodes in NCCL's order.
+
+    Groups of the same ``pace`` take the same time, if over other NICs.
+    """
 
     place: bytes
+    pace: bytes
     ranks: Ranks
     nodes: Int64
 
@@ -68,10 +71,8 @@ class NcclGroups:
         """As of `GroupCalls`."""
         groups = np.atleast_2d(ranks)
         if collective == SEND:
-            t = self._topology
-            put, lines = on_routes(t, groups[:, 0], groups[:, 1], np.full(len(groups), nbytes))
-            model = self._model(self._sorted(groups)[0][0])
-            return LinkLoad.of(spread(t, put), spread(t, lines), capacity(model, np.arange(put.size)))
+            put = on_routes(self._topology, groups[:, 0], groups[:, 1], np.full(len(groups), nbytes))
+            return lying(self._model(self._sorted(groups)[0][0]), *put)
         collective, nbytes = _named(collective, nbytes, groups)
         loads = []
         for some in self._sorted(groups)[0]:
@@ -109,7 +110,7 @@ class NcclGroups:
 
     def _predicted(self, call: tuple[str, int], some: _Alike) -> Prediction:
         collective, nbytes = call
-        key = collective, max(1, nbytes), some.place
+        key = collective, max(1, nbytes), some.pace
         if key not in self._alone:
             self._alone[key] = self._model(some).predict(*key[:2])
         return self._alone[key]
@@ -129,27 +130,36 @@ class NcclGroups:
         whole = groups.tobytes() + bytes(str(groups.shape), "ascii")
         if whole not in self._alike:
             rows: dict[bytes, list[int]] = {}
-            for i, place in enumerate(self._places(groups)):
+            places, node = self._places(groups), self._topology.rank_node
+            for i, place in enumerate(places):
                 rows.setdefault(place, []).append(i)
+            paces = self._places(groups, by_kind=True)
             alike = [
-                _Alike(place, groups[some], np.stack([_nodes(self._topology.rank_node[groups[i]]) for i in some]))
+                _Alike(place, paces[some[0]], groups[some], np.stack([_nodes(node[groups[i]]) for i in some]))
                 for place, some in rows.items()
             ]
-            self._alike[whole] = alike, next(self._places(groups.reshape(1, -1)))
+            self._alike[whole] = alike, self._places(groups.reshape(1, -1))[0]
         return self._alike[whole]
 
-    def _places(self, groups: Ranks) -> Iterator[bytes]:
-        """How each group stands: its GPUs of each node, the state of its nodes, and these to each other."""
+    def _places(self, groups: Ranks, *, by_kind: bool = False) -> list[bytes]:
+        """How each group stands: its GPUs of each node, the state of its nodes, and these to each other.
+
+        ``by_kind``: of a sound machine GPUs that are alone in their nodes count by their ways to NICs.
+        """
         t = self._topology
         node = t.rank_node[groups].astype(np.int64)
-        columns = [groups - t.node_first_rank[node], _turns(node), self._state[node]]
+        local = groups - t.node_first_rank[node]
+        if by_kind and t.link_share is None and t.node_gdr is None:
+            several = (np.diff(np.sort(node, axis=1), axis=1) == 0).any(axis=1, keepdims=True)
+            local = np.where(several, local, self._kind[local])
+        columns = [local, _turns(node), self._state[node]]
         across = (node != node[:, :1]).any(axis=1)
         # Two nodes take one path, however it is chosen: its length says it.
         paired = groups.shape[1] == 2 and not self._regular
         where = [self._length(groups)] if paired else [places[node] for places in self._where]
         columns += [np.where(across[:, None], _turns(at) if self._regular else at, 0) for at in where]
         packed = np.stack(columns, axis=1)
-        return (row.tobytes() for row in packed)
+        return [row.tobytes() for row in packed]
 
     def _length(self, pairs: Ranks) -> Int64:
         """Picoseconds and bytes/s of the ways between the ranks of pairs, (pairs, 2)."""
@@ -158,6 +168,17 @@ class NcclGroups:
         rate = np.full(len(pairs), np.inf)
         np.minimum.at(rate, pair, self._topology.link_bandwidth[link])
         return np.stack([np.rint(1e12 * seconds), np.where(np.isfinite(rate), rate, 0.0)], axis=1).astype(np.int64)
+
+    @cached_property
+    def _kind(self) -> Int64:
+        """A number for each GPU of a node by the types and rates of its ways to NICs, below those of single GPUs."""
+        routes, known = self._topology.groups[0].node_routes, dict[tuple[tuple[int, float], ...], int]()
+        rates = np.append(self._topology.link_bandwidth[: routes.links], np.inf)
+        out = np.empty(self._topology.ranks_per_node, np.int64)
+        for gpu, (types, ways) in enumerate(zip(routes.gpu_nic_type, routes.gpu_nic, strict=True)):
+            rate = rates[np.where(ways >= 0, ways, -1)].min(axis=1, initial=np.inf)
+            out[gpu] = -1 - known.setdefault(tuple(sorted(zip(types.tolist(), rate.tolist(), strict=True))), len(known))
+        return out
 
     @cached_property
     def _state(self) -> Int64:

@@ -178,9 +178,7 @@ class _Simulation:
 
     def _send(self, replica: int, stage: int, peer: int, action: Action) -> Process:
         """To one stage messages follow one another. What all replicas send is the first one's call."""
-        import simpy
-
-        before, sent = self._sending.get((replica, stage, peer)), simpy.Event(self.env)
+        before, sent = self._sending.get((replica, stage, peer)), self.env.event()
         self._sending[replica, stage, peer] = sent
         if before is not None and not before.processed:
             yield before

@@ -114,4 +114,4 @@ def test_links_alike_count_once(calls: list[CallTraffic]) -> None:
 
     both = [CallTraffic(c.start_s, c.alone_s, doubled(c.load)) for c in calls]
     assert beside(both).seconds == pytest.approx(beside(calls).seconds, rel=1e-9)
-    assert Sharing(both)._room.size == Sharing(calls)._room.size
+    assert Sharing(both)._columns.link.size == Sharing(calls)._columns.link.size

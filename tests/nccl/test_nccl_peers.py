@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machines import machine
 
 from commsim.errors import TopologyError
 from commsim.nccl.peers import busiest_way
@@ -134,3 +135,14 @@ def test_what_is_left_beside_a_failed_uplink_is_named() -> None:
 def test_a_chain_of_sends_names_the_uplink_it_waits_for() -> None:
     slow = model({"link": ["leaf0.rail0", "spine0"], "bandwidth_factor": 0.01}).predict("send_recv", GIB)
     assert slow.place == "leaf0.rail0 -> spine0"
+
+
+def test_a_gpu_that_lost_its_way_to_the_nics_sends_by_those_of_its_rings() -> None:
+    """NCCL finds no NIC near the third GPU, whose neighbours have no rank; its simple order takes the first one."""
+    ranks, times = [2, 6, 10], []
+    for faults in ([], [{"link": ["node2.gpu2", "node2.cpu0"], "failed": True}]):
+        topology = machine(preset="hgx-a100-4-slingshot200", nodes=3, faults=faults or None)
+        model = Predictor(topology, Options(version=(2, 18, 3)), ranks=ranks)
+        assert all(nics for nics in model.nodes.ways.own_nics)
+        times.append([model.predict(name, 1 << 20).time_s for name in ("scatter", "gather", "all_to_all")])
+    assert all(after >= before for before, after in zip(*times, strict=True))

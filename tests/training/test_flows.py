@@ -52,7 +52,7 @@ def test_calls_of_a_pass_follow_one_another() -> None:
     assert (flow.seconds, flow.shared, beside.shared) == (4.0, 0, 1)
     sharing = builder.sharing()
     assert sharing is not None
-    assert sharing._rate[0].tolist() == [100.0]
+    assert sharing._columns.of_call(0)[1].tolist() == [100.0]
 
 
 def test_what_needs_no_link_is_no_call() -> None:
