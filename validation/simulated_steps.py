@@ -57,7 +57,7 @@ def simulated(step: Step) -> float | None:
         calls,
         optimizer_s=optimizer_time(step, values),
         calls=calls,
-        plan=StepPlan(slowdown=values["slowdown"]),
+        plan=StepPlan(values=values),
     )
     return program.run().step_s
 

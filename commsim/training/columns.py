@@ -62,6 +62,11 @@ class Columns:
     def __ne__(self, other: object) -> npt.NDArray[np.bool_]:  # type: ignore[override]
         return ~(self == other)
 
+    @property
+    def distinct(self) -> tuple[tuple[Any, ...], Int64]:
+        """The objects, and which of them each step has."""
+        return self._values, self._at
+
     def mapped(self, table: Mapping[Any, float]) -> npt.NDArray[np.float64]:
         """The number that a table gives for each."""
         return np.array([table[value] for value in self._values])[self._at]

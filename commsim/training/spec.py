@@ -9,7 +9,7 @@ A `StepPlan` says how it is run. `RULES` say what is wrong with a step, or with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from commsim.training.accelerator import Accelerator
 from commsim.training.columns import Columns, Number, where
 from commsim.training.model import Model
 from commsim.training.offload import Offload
+from commsim.training.overlap import IDEAL
 from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 from commsim.units import GIGA
@@ -184,7 +185,7 @@ class StepPlan:
     bucket_bytes: float | None = None  # None: Megatron-LM's
     trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
     parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
-    slowdown: float = 1.0  # of compute while communication runs
+    values: Mapping[str, float] = field(default_factory=lambda: IDEAL)  # what stays in the open: `overlap`
     stragglers: Mapping[int, float] | None = None
     contention: bool = True
     overlap_ep: bool | None = None  # experts' exchanges hide behind another micro-batch's pass; None: with DualPipe
