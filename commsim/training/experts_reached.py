@@ -15,7 +15,7 @@ def chance_within(part: Number, experts: Number, top_k: Number) -> Number:
     chance: Number = 1.0
     for drawn in range(int(np.max(top_k))):
         left = np.maximum(part - drawn, 0.0) / np.maximum(experts - drawn, 1.0)
-        chance = chance * np.where(drawn < top_k, left, 1.0)
+        chance = chance * where(drawn < top_k, left, 1.0)
     return chance
 
 
@@ -46,16 +46,13 @@ def distinct_nodes(nodes: Number, experts: Number, top_k: Number, limit: Number 
     if not np.any(limited):
         return free
     most = where(limited, limit, 0)
+    within = [chance_within(i * experts / nodes, experts, top_k) for i in range(1, int(np.max(most)))]
     mean: Number = 0.0
-    for j in range(int(np.max(most))):
-        at_most = sum(
-            (-1.0) ** (j - i)
-            * _choose(nodes, i)
-            * _choose(nodes - i - 1.0, j - i)
-            * chance_within(i * experts / nodes, experts, top_k)
-            for i in range(1, j + 1)
-        )
-        mean = mean + np.where(j < most, 1.0 - at_most, 0.0)
+    for j in range(len(within) + 1):
+        at_most: Number = 0.0
+        for i, chance in enumerate(within[:j], start=1):
+            at_most = at_most + (-1.0) ** (j - i) * _choose(nodes, i) * _choose(nodes - i - 1.0, j - i) * chance
+        mean = mean + where(j < most, 1.0 - at_most, 0.0)
     return where(limited, mean, free)
 
 
