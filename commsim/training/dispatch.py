@@ -43,7 +43,7 @@ DEFAULT_SMS: Mapping[Kind, int] = MappingProxyType({"nccl": 24, "deepep": 20, "h
 
 CORNER: Mapping[Kind, int] = MappingProxyType({"nvlink_two_sided": 1})
 """Exponents of the corner between what SMs, NVLink and NICs allow, as powers of two, 3 where none is named: how far
-they work at the same time. Two-sided kernels gather into buffers before they send: with 3 they miss by 10 %, not 2 %."""
+they work at the same time. Two-sided kernels gather into buffers before they send: 3 misses by 10 %, 1 by 2 %."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class RankLinks:
 
     @staticmethod
     def of(accelerator: Any, nic_bytes_per_s: Number) -> RankLinks:
-        """From the datasheet of an `Accelerator`, or of a column of them; generations not measured wait as Blackwell."""
+        """From the datasheet of an `Accelerator`, or a column of them; newer generations wait as Blackwell does."""
         v = dispatch_values()
         latency: Number = v["latency.blackwell"]
         for generation in ("hopper", "ampere", "ada", "volta"):

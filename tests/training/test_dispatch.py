@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,13 +91,14 @@ def test_counts_of_a_table_are_those_of_its_rows() -> None:
 # -- laws ---------------------------------
 
 EXCHANGES = st.builds(
-    lambda tokens, hidden, top_k, per_rank, nodes, inside, imbalance: ExpertExchange(
-        tokens, hidden, top_k, max(per_rank * nodes * inside, 16), nodes * inside, inside, 0, imbalance
+    lambda tokens, hidden, top_k, per_rank, nodes, inside, limit, imbalance: ExpertExchange(
+        tokens, hidden, top_k, per_rank * nodes * inside, nodes * inside, inside, limit, imbalance
     ),
     tokens=st.integers(1, 65_536),
     hidden=st.sampled_from([1024, 2048, 7168]),
     top_k=st.integers(1, 10),
-    per_rank=st.integers(1, 16),
+    per_rank=st.integers(8, 24),
+    limit=st.sampled_from([0, 2, 4]),
     nodes=st.sampled_from([1, 2, 4, 8]),
     inside=st.sampled_from([2, 4, 8]),
     imbalance=st.floats(1.0, 3.0),
@@ -219,6 +221,23 @@ def test_every_parameter_has_a_term_and_a_source() -> None:
 
 
 # -- measured kernels ---------------------------------
+
+
+@pytest.mark.parametrize(("generation", "gpus"), [("blackwell", ("b200_sxm", "gb200")), ("ampere", ("a100_sxm",))])
+def test_latencies_are_those_of_small_nccl_calls(generation: str, gpus: tuple[str, ...]) -> None:
+    def small(gpu: str) -> dict[str, float]:
+        """Mean logarithm of times up to 4 KiB by ranks and collective."""
+        times: dict[str, list[float]] = {}
+        for path in (CHECKOUT / "validation" / "silicon").glob(f"silicon_{gpu}_x*_half_*.csv"):
+            curve = pd.read_csv(path)
+            name = path.name.removeprefix(f"silicon_{gpu}_").partition("_half_")[0]
+            times.setdefault(name, []).append(np.log(curve.oop_time_us[curve.size_bytes <= 4096].median()))
+        return {name: float(np.mean(of_name)) for name, of_name in times.items()}
+
+    hopper = small("h100_sxm")
+    means = [np.mean([of_call - hopper[name] for name, of_call in small(gpu).items()]) for gpu in gpus]
+    assert dispatch_values()[f"latency.{generation}"] == pytest.approx(np.exp(np.mean(means)), rel=0.02)
+
 
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="no shared data beside the checkout")
 
