@@ -33,6 +33,9 @@ STACKS = ("tuned", "compiled", "eager")
 
 KERNELS = ("vendor", "open")
 
+DISPATCHERS = ("nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink")
+"""NCCL's all_to_all; DeepEP's normal and low-latency kernels; HybridEP; kernels over multi-node NVLink."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -71,6 +74,7 @@ class Step:
     gpus_per_node: int = 8
     nic_bytes_per_s: float = GIGA  # a rank's share of its node's; a step inside a node takes the same with any
     imbalance: float = 1.0  # tokens of the busiest expert rank over the mean
+    expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
 
     def __post_init__(self) -> None:
         if any(isinstance(getattr(self, f.name), (np.ndarray, Columns)) for f in fields(self)):
@@ -121,8 +125,8 @@ class Step:
 
     @property
     def nvlink_domain(self) -> int:
-        """Ranks that reach each other without a NIC: a node is one domain, if only over PCIe."""
-        return max(self.accelerator.nvlink_domain, self.gpus_per_node)
+        """Ranks that reach each other without a NIC: of a node, if only over PCIe, or of a rack of them."""
+        return max(self.accelerator.rack, self.gpus_per_node)
 
     @property
     def gemm_peak(self) -> float:
@@ -171,6 +175,7 @@ CHOICES = {
     "schedule": tuple(SCHEDULES),
     "stack": STACKS,
     "attention_kernel": KERNELS,
+    "expert_dispatch": DISPATCHERS,
     "optimizer": tuple(OPTIMIZER_BYTES),
 }
 
@@ -191,6 +196,10 @@ class StepPlan:
     overlap_ep: bool | None = None  # experts' exchanges hide behind another micro-batch's pass; None: with DualPipe
     offload: Offload | None = None
     pcie_bytes_per_s: float = 25e9  # between a GPU and its host, for offload
+
+    def load_of(self, step: Step) -> float:
+        """Tokens of the busiest expert rank over the mean: those beyond the capacity factor are dropped."""
+        return step.imbalance if self.capacity_factor is None else min(step.imbalance, self.capacity_factor)
 
     def overlaps_ep(self, step: Step) -> bool:
         """Whether experts' exchanges hide behind the pass of another micro-batch: DualPipe pairs passes for that."""

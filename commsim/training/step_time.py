@@ -8,6 +8,14 @@ import numpy as np
 
 from commsim.training.columns import Number, where
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Passes, Values, memory_rate, step_compute
+from commsim.training.dispatch import (
+    Dispatcher,
+    ExpertExchange,
+    RankLinks,
+    combine_seconds,
+    dispatch_seconds,
+    dispatch_values,
+)
 from commsim.training.overlap import added
 from commsim.training.spec import Steps
 from commsim.training.stages import Share, shares_of_ends
@@ -46,18 +54,6 @@ def ring_seconds(nbytes: Number, ranks: Number, stride: Number, step: Steps, v: 
     rate = where(inside >= ranks, nvlink, nic)
     steps = where(inside >= ranks, v["alpha"], v["alpha"] + v["alpha_node"] * ranks / inside)
     return where(ranks > 1, nbytes * (ranks - 1.0) / ranks / rate + steps, 0.0)
-
-
-def all_to_all_seconds(nbytes: Number, ranks: Number, step: Steps, v: Values) -> Number:
-    """Every rank sends `nbytes` to the others, evenly; over the NICs what leaves the domain."""
-    top_k = step.model.routing.top_k
-    inside = _inside(ranks, 1.0, step.nvlink_domain)
-    near = (inside - 1.0) / ranks * nbytes / (step.accelerator.near_bytes_per_s * v["nvlink"])
-    # A token goes once to a node that holds several of its experts (HybridEP, DeepEP).
-    domains = ranks / inside
-    distinct = domains * (1.0 - (1.0 - 1.0 / domains) ** top_k) / top_k
-    far = nbytes * distinct * (domains - 1.0) / domains / (step.nic_bytes_per_s * v["nic"])
-    return where(ranks > 1, np.maximum(near, far) + v["alpha"], 0.0)
 
 
 LAYERWISE_PRODUCTS = 0.35
@@ -181,11 +177,42 @@ def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
     DualPipe runs them beside another micro-batch's pass.
     """
     nbytes = _hidden_bytes(step) / step.tp * step.expert_tp * step.model.routing.top_k * step.imbalance
-    exchanged = 4.0 * all_to_all_seconds(nbytes, step.ep, step, v)
+    exchanged = 2.0 * sum(expert_exchange_seconds(step, v))
     summed = 4.0 * ring_seconds(nbytes, step.expert_tp, 1.0, step, v)
     least = where(step.schedule == "dualpipe", 0.0, v["exposed_ep"])
     summed = where(step.overlap_tp, added(summed, compute, v["exposed_tp"], v["slowdown"]), summed)
-    return added(exchanged, compute, least, v["slowdown"]) + summed
+    return added(exchanged, compute, least, expert_slowdown(step, v)) + summed
+
+
+def expert_exchange_seconds(step: Steps, v: Values) -> tuple[Number, Number]:
+    """Seconds of dispatch and combine of a layer's tokens, one way, with each GPU's share of the NICs."""
+    own = step.rank_tokens / step.tp * step.expert_tp
+    exchange = ExpertExchange(
+        tokens=own,
+        hidden=step.model.hidden,
+        top_k=step.model.routing.top_k,
+        experts=step.model.routing.experts,
+        ranks=step.ep,
+        inside=_inside(step.ep, 1.0, step.nvlink_domain),
+        imbalance=step.imbalance,
+    )
+    links, kernels = RankLinks.of(step.accelerator, step.nic_bytes_per_s), _dispatcher(step)
+    values = {**dispatch_values(), **v}
+    return dispatch_seconds(kernels, exchange, links, values), combine_seconds(kernels, exchange, links, values)
+
+
+def _dispatcher(step: Steps) -> Dispatcher:
+    width = step.precision.activation_bytes
+    return Dispatcher(step.expert_dispatch, dispatch_bytes=width, combine_bytes=width)
+
+
+def expert_slowdown(step: Steps, v: Values) -> Number:
+    """Of compute beside an exchange of experts: its kernels hold SMs; at least that of other communication."""
+    links = RankLinks.of(step.accelerator, step.nic_bytes_per_s)
+    taken = np.minimum(_dispatcher(step).sms_taken(links), links.sms / 2.0)
+    return where(
+        step.expert_dispatch == "nccl", v["slowdown"], np.maximum(v["slowdown"], 1.0 / (1.0 - taken / links.sms))
+    )
 
 
 def _context_parallel(step: Steps, v: Values) -> Number:

@@ -8,7 +8,7 @@ stage runs: they are added up here, in closed form. What stages exchange, and gr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commsim.training import traffic
 from commsim.training.communicators import CommTime, Ranks
@@ -18,7 +18,14 @@ from commsim.training.overlap import added
 from commsim.training.parameters import shipped_values
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights
-from commsim.training.step_time import SHARD_WINDOW, optimizer_seconds, recompute_seconds, shard_launch_seconds
+from commsim.training.step_time import (
+    SHARD_WINDOW,
+    expert_exchange_seconds,
+    expert_slowdown,
+    optimizer_seconds,
+    recompute_seconds,
+    shard_launch_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -65,16 +72,18 @@ def optimizer_time(step: Step, values: Values | None = None) -> list[float]:
 @dataclass(frozen=True)
 class Exchange:
     """Communication of an axis inside a pass: ``seconds`` alone, of which all may hide behind ``window`` seconds of
-    compute but for the share ``least``; a window of 0 leaves everything exposed."""
+    compute but for the share ``least``; a window of 0 leaves everything exposed. ``slowdown``: its own, of compute."""
 
     axis: str
     seconds: float
     window: float = 0.0
     least: float = 0.0
+    slowdown: float = 1.0
 
     def exposed(self, slowdown: float = 1.0) -> float:
-        """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs."""
-        return float(added(self.seconds, self.window, self.least, slowdown)) if self.window else self.seconds
+        """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs, at least."""
+        slowest = max(slowdown, self.slowdown)
+        return float(added(self.seconds, self.window, self.least, slowest)) if self.window else self.seconds
 
 
 @dataclass(frozen=True)
@@ -123,8 +132,7 @@ def chunk_calls(step: Step, chunk: Chunk, plan: StepPlan) -> tuple[traffic.AxisC
     whole = not step.sequence_parallel and tp != step.expert_tp  # each of the tp ranks routes all tokens
     mine = tokens / step.expert_tp if whole else tokens / tp
     # The rank with most tokens sets the time; those beyond the capacity factor are dropped.
-    load = step.imbalance if plan.capacity_factor is None else min(step.imbalance, plan.capacity_factor)
-    routed = mine * model.routing.top_k * model.hidden * width * load
+    routed = mine * model.routing.top_k * model.hidden * width * plan.load_of(step)
     return calls + traffic.expert_parallel(moe, routed, step.ep, step.expert_tp, recompute=again)
 
 
@@ -173,7 +181,7 @@ def _exchanges(
 
     Calls of an axis share its window by the time they take, so that together they hide as much as one call would.
     """
-    seconds = [c.count * comm(c.collective, c.nbytes, mesh.groups_of(chunk.stage, c.axis)) for c in calls]
+    seconds = [_call_seconds(c, step, mesh.groups_of(chunk.stage, c.axis), comm, plan) for c in calls]
     of_axis: dict[str, float] = {}
     for call, time in zip(calls, seconds, strict=True):
         of_axis[call.axis] = of_axis.get(call.axis, 0.0) + time
@@ -181,8 +189,20 @@ def _exchanges(
     for call, time in zip(calls, seconds, strict=True):
         window, least = _hiding(call, step, windows, plan)
         share = time / of_axis[call.axis] if of_axis[call.axis] else 0.0
-        made.append(Exchange(call.axis, time, window * share, least))
+        slowdown = float(expert_slowdown(step, plan.values)) if call.axis == "ep" else 1.0
+        made.append(Exchange(call.axis, time, window * share, least, slowdown))
     return made
+
+
+def _call_seconds(call: traffic.AxisCalls, step: Step, groups: Ranks, comm: CommTime, plan: StepPlan) -> float:
+    """Seconds of the calls of one kind; tokens go to their experts by the kernels of the step's dispatcher.
+
+    The kernels' own parameters are those that ship: they are measured for a GPU and its NIC, not for a machine.
+    """
+    if call.axis != "ep" or step.expert_dispatch == "nccl":
+        return call.count * comm(call.collective, call.nbytes, groups)
+    loaded = replace(step, imbalance=plan.load_of(step))
+    return call.count / 2.0 * float(sum(expert_exchange_seconds(loaded, plan.values))) * plan.values["scale"]
 
 
 def _hiding(call: traffic.AxisCalls, step: Step, windows: tuple[float, float], plan: StepPlan) -> tuple[float, float]:

@@ -70,7 +70,9 @@ def test_tensor_parallel_traffic_hides_however_few_layers_a_chunk_has(virtual_st
     """It hides behind the products of its own layer: the share in the open is that of the software."""
     one = step(pp=4, tp=2, virtual_stages=virtual_stages, schedule="interleaved_1f1b" if virtual_stages > 1 else "1f1b")
     plan = StepPlan(values={**IDEAL, "exposed_tp": 0.25})
-    whole, hidden = (simulated(replace(one, overlap_tp=o), plan=plan, seconds=0.1).breakdown()["tp"] for o in (False, True))
+    whole, hidden = (
+        simulated(replace(one, overlap_tp=o), plan=plan, seconds=0.1).breakdown()["tp"] for o in (False, True)
+    )
     assert hidden == pytest.approx(0.25 * whole)
 
 
