@@ -77,7 +77,10 @@ def run_training(
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
-        notes=(*_notes(step, plan, tune), *_cost_of_faults(scenario, topology, spec, run.step_s, latency)),
+        notes=(
+            *_notes(step, plan, tune, _faulty(topology)),
+            *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
+        ),
     )
     return item, warnings
 
@@ -87,7 +90,12 @@ def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     return None if spec.finetune is None else fine_tune(step, **dict(spec.finetune))
 
 
-def _notes(step: Step, plan: StepPlan, tune: FineTune | None) -> Iterator[str]:
+def _notes(step: Step, plan: StepPlan, tune: FineTune | None, faulty: bool) -> Iterator[str]:
+    if step.expert_dispatch != "nccl":
+        if step.ep == 1:
+            yield f"expert_dispatch: {step.expert_dispatch} has no effect: no expert is on another GPU (ep = 1)"
+        elif faulty:
+            yield f"{step.expert_dispatch} is timed on healthy links: topology.faults do not slow its exchanges"
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)
@@ -101,11 +109,15 @@ def _cost_of_faults(
     scenario: Setting, topology: Topology, spec: TrainingSpec, step_s: float, latency: float
 ) -> Iterator[str]:  # fmt: skip
     """What the machine's faults cost, where NCCL feels them: against the same step without them."""
-    if scenario.library.name != "nccl" or (topology.link_share is None and topology.node_gdr is None):
+    if scenario.library.name != "nccl" or not _faulty(topology):
         return
     sound = load_topology(scenario.topology.model_copy(update={"faults": None}), scenario.base_dir)
     without = training_program(scenario, sound, spec, comm_times(scenario, sound, latency)).run().step_s
     yield f"without topology.faults the step takes {without:.4g} s: with them {100 * (step_s / without - 1):+.1f} %"
+
+
+def _faulty(topology: Topology) -> bool:
+    return topology.link_share is not None or topology.node_gdr is not None
 
 
 def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: GroupCalls) -> StepProgram:
@@ -115,7 +127,6 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     offload, tune = offload_of(spec, topology), finetune_of(spec, step)
     plan = StepPlan(
         layers=spec.stage_layers,
-        context=spec.context_parallel,
         capacity_factor=spec.capacity_factor,
         bucket_bytes=spec.bucket_size,
         trainable=tune.trainable if tune is not None else 0.0,
@@ -150,7 +161,7 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
         parts = parts_of(scenario.topology, scenario.base_dir, topology)
         parameters = gloo_parameters(scenario)[0].scaled(latency)
         calls: GroupCalls = GlooGroups(topology, parts, parameters, one_host=library.one_host)
-        if topology.link_share is not None or topology.node_gdr is not None:
+        if _faulty(topology):
             calls.warnings.append(
                 "topology.faults have no effect here: gloo's collectives are timed by the shape of their groups on a "
                 "healthy machine; a collective or jobs of the same groups say what a fault costs"

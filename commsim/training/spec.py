@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ STACKS = ("tuned", "compiled", "eager")
 """Classes of software: vendor-tuned (fused kernels, Transformer Engine), graph compilers, plain kernel by kernel."""
 
 KERNELS = ("vendor", "open")
+
+CONTEXT = ("ring", "all_gather", "ulysses")
+"""Ring attention (Liu et al. 2023); keys and values gathered first (Llama 3, section 3.3.2); DeepSpeed Ulysses."""
 
 DISPATCHERS = ("nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink")
 """NCCL's all_to_all; DeepEP's normal and low-latency kernels; HybridEP; kernels over multi-node NVLink."""
@@ -75,6 +78,7 @@ class Step:
     nic_bytes_per_s: float = GIGA  # a rank's share of its node's; a step inside a node takes the same with any
     imbalance: float = 1.0  # tokens of the busiest expert rank over the mean
     expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
+    context_parallel: str = "ring"  # how cp exchanges keys and values: `CONTEXT`
 
     def __post_init__(self) -> None:
         if any(isinstance(getattr(self, f.name), (np.ndarray, Columns)) for f in fields(self)):
@@ -176,6 +180,7 @@ CHOICES = {
     "stack": STACKS,
     "attention_kernel": KERNELS,
     "expert_dispatch": DISPATCHERS,
+    "context_parallel": CONTEXT,
     "optimizer": tuple(OPTIMIZER_BYTES),
 }
 
@@ -185,7 +190,6 @@ class StepPlan:
     """Choices of the software that runs a step, and what disturbs it: what a `Step` does not fix."""
 
     layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
-    context: Literal["ring", "all_gather", "ulysses"] = "ring"
     capacity_factor: float | None = None
     bucket_bytes: float | None = None  # None: Megatron-LM's
     trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
