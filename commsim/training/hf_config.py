@@ -51,6 +51,7 @@ _FAMILIES = {
     "gemma3_text": _Family(tied=True),
     "cohere": _Family(tied=True, norm="layernorm"),
     "gpt_oss": _Family(bias="all"),
+    "glm4_moe": _Family(bias="qkv"),
 } | dict.fromkeys(
     (
         "llama",
@@ -60,6 +61,8 @@ _FAMILIES = {
         "qwen3_moe",
         "deepseek_v2",
         "deepseek_v3",
+        "deepseek_v32",
+        "minimax_m2",
         "kimi_k2",
         "olmo2",
         "phi3",
@@ -90,6 +93,7 @@ _NAMES = {
     "qk_rope_head_dim": ("qk_rope_head_dim",),
     "v_head_dim": ("v_head_dim",),
     "window": ("sliding_window",),
+    "chosen_tokens": ("index_topk",),
 }
 
 _MOST = 2**31
@@ -162,7 +166,7 @@ class _FieldReader:
             "seq_len": self.number("seq_len", 2048),
         }
         moe = self._moe(fields["ffn_hidden"])
-        window = self.number("window", 0) if kind == "gpt_oss" else 0
+        window, left_out = self._attention(kind, fields["seq_len"])
         if self.faults:
             raise_faults(self.faults, ScenarioError)
         try:
@@ -178,10 +182,23 @@ class _FieldReader:
                 moe=moe,
                 mla=mla,
                 window=window,
+                left_out=left_out,
                 source=str(self.path),
             )
         except ScenarioError as exc:
             raise_faults([self.document.fault((), str(exc))], ScenarioError)
+
+    def _attention(self, kind: Any, seq_len: int) -> tuple[int, str]:
+        """The window of every second layer, and what of other patterns of attention is left out."""
+        window, chosen = self.number("window", 0), self.number("chosen_tokens", 0)
+        if kind == "gpt_oss":
+            return window, ""
+        if 0 < window < seq_len and self.keys.get("use_sliding_window", True):
+            return 0, f"the windows of {window:,} tokens to which layers attend: attention counts as that to all tokens"
+        return (
+            0,
+            f"the choice of {chosen:,} tokens to attend to: attention counts as that to all tokens" if chosen else "",
+        )
 
     def _moe(self, ffn_hidden: int) -> Moe | None:
         experts = self.number("experts", 0)
