@@ -256,6 +256,23 @@ def test_a_config_json_of_other_experts(tmp_path: Path, name: str, config: dict[
     )
 
 
+@pytest.mark.parametrize(("name", "experts", "step"), [("llama4-scout", 16, 1), ("llama4-maverick", 128, 2)])
+def test_a_config_json_that_holds_a_language_model(tmp_path: Path, name: str, experts: int, step: int) -> None:
+    text = LLAMA | {"model_type": "llama4_text", "hidden_size": 5120, "num_attention_heads": 40, "head_dim": 128}
+    text |= {"intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "vocab_size": 202048}
+    text |= {"num_local_experts": experts, "num_experts_per_tok": 1, "interleave_moe_layer_step": step}
+    read = read_hf_config(_write(tmp_path, {"model_type": "llama4", "text_config": text}))
+    assert read.parameters() == model(name).parameters()
+    assert ("alternate" in read.left_out) == (step > 1)
+    assert read.left_out.endswith("what is no language model")
+
+
+def test_a_fault_in_a_language_model_has_its_line(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"model_type": "gemma3", "text_config": LLAMA | {"hidden_size": "5376"}})
+    with pytest.raises(ScenarioError, match=r"config\.json:5:\d+ text_config\.hidden_size: found '5376'"):
+        read_hf_config(path)
+
+
 @pytest.mark.parametrize(
     ("more", "left_out"),
     [
