@@ -58,6 +58,7 @@ def run_training(
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
         hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload))
     warnings = list(comm.warnings)
+    warnings += [step.model.caveat] if step.model.caveat else []
     if not memory.fits:
         fullest = memory.fullest
         warnings.append(
