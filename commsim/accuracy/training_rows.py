@@ -144,7 +144,7 @@ class RowReader:
             dp=dp,
             ep=self._experts(architecture, tp * cp * dp),
             virtual_stages=chunks,
-            schedule="interleaved_1f1b" if chunks > 1 else "1f1b",
+            schedule=self._schedule(chunks),
             sequence_parallel=tp > 1 and self.text("sp").lower() in ("", "yes"),
             zero_stage=1 if zero is None else min(zero, 3),
             recompute=self.text("recompute").lower() or "none",
@@ -154,6 +154,11 @@ class RowReader:
             gpus_per_node=node,
             nic_bytes_per_s=self._nic(gpu, node),
         )
+
+    def _schedule(self, chunks: int) -> str:
+        if self.text("schedule").lower() == "dualpipe":
+            return "dualpipe"
+        return "interleaved_1f1b" if chunks > 1 else "1f1b"
 
     def model(self) -> Model | None:
         """The architecture of the columns, with experts, latent attention and head width of the preset of that name."""

@@ -91,6 +91,8 @@ _NAMES = {
     "shared_experts": ("n_shared_experts",),
     "shared_ffn": ("shared_expert_intermediate_size",),
     "dense_layers": ("first_k_dense_replace",),
+    "groups": ("n_group",),
+    "node_limit": ("topk_group",),
     "q_lora_rank": ("q_lora_rank",),
     "kv_lora_rank": ("kv_lora_rank",),
     "qk_nope_head_dim": ("qk_nope_head_dim",),
@@ -230,6 +232,7 @@ class _FieldReader:
             shared,
             self.number("shared_ffn", shared * expert_ffn),
             self.number("dense_layers", layers - layers // max(1, self.number("moe_step", 1))),
+            self.number("node_limit", 0) if self.number("groups", 1) > 1 else 0,
         )
 
     def _mla(self) -> Mla | None:

@@ -23,6 +23,7 @@ class Moe:
     shared_experts: int = 0
     shared_ffn: int = 0  # width of all shared experts together
     dense_layers: int = 0  # leading layers with an ordinary MLP
+    node_limit: int = 0  # nodes that the router sends a token to at most (DeepSeek-V3, section 2.1.2); 0: any number
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,7 @@ def expert_exchange_seconds(step: Steps, v: Values) -> tuple[Number, Number]:
         experts=step.model.routing.experts,
         ranks=step.ep,
         inside=_inside(step.ep, 1.0, step.nvlink_domain),
+        node_limit=step.model.routing.node_limit,
         imbalance=step.imbalance,
     )
     links, kernels = RankLinks.of(step.accelerator, step.nic_bytes_per_s), _dispatcher(step)

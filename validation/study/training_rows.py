@@ -82,7 +82,7 @@ class PublishedReader(RowReader):
             step,
             precision=formats if source.fp32_gradients or not formats.master else with_gradients(formats, 16),
             virtual_stages=chunks,
-            schedule="interleaved_1f1b" if chunks > 1 else "1f1b",
+            schedule=self._schedule(chunks),
             stack="compiled" if re.search(source.compiled_where, words, re.IGNORECASE) else source.stack,
             flash_attention=source.flash and not self.named(source.unfused_where),
             attention_kernel=source.attention,
