@@ -42,6 +42,9 @@ KEPT = 64
 STORAGE_PER_NODE = GIGA
 """Bytes per second of storage for each node, where the question does not say: see `Failures`."""
 
+SOFTWARE = ("stack", "flash_attention", "overlap_tp", "expert_dispatch")
+"""What a question says of the software, alike for all configurations."""
+
 LEAN = 1.5
 """A configuration that needs less memory is shown where it takes at most so many times as long as the best."""
 
@@ -186,7 +189,7 @@ def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
         share or GIGA,
         formats,
         axes,
-        {"stack": spec.stack, "flash_attention": spec.flash_attention, "overlap_tp": spec.overlap_tp},
+        {name: getattr(spec, name) for name in SOFTWARE},
         sharded_pipelines=spec.framework == "fsdp2",
     )
 
@@ -377,10 +380,7 @@ def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, A
         "recompute": step.recompute,
         "precision": mesh["precision"],
         "framework": spec.framework,
-        "stack": spec.stack,
-        "flash_attention": spec.flash_attention,
-        "overlap_tp": spec.overlap_tp,
-    }
+    } | {name: getattr(spec, name) for name in SOFTWARE}
     if choice.machine.cluster.accelerator:
         training["accelerator"] = choice.machine.cluster.accelerator
     if spec.tokens:

@@ -137,6 +137,9 @@ class PlanSpec(Strict):
     )
     stack: Literal["tuned", "compiled", "eager"] = Field(default="tuned", description="class of the software's kernels")
     flash_attention: bool = Field(default=True, description="attention is one fused kernel")
+    expert_dispatch: Literal["nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink"] = Field(
+        default="nccl", description="what sends tokens to their experts and back, as of `training:`"
+    )
     overlap_tp: bool = Field(
         default=False, description="tensor parallel exchanges hide behind the products they belong to"
     )

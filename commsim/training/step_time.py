@@ -208,12 +208,12 @@ def _dispatcher(step: Steps) -> Dispatcher:
 
 
 def expert_slowdown(step: Steps, v: Values) -> Number:
-    """Of compute beside an exchange of experts: its kernels hold SMs; at least that of other communication."""
+    """Of compute beside an exchange of experts, at least that of other communication: its kernels hold SMs, half of
+    them where they fill the GPU."""
     links = RankLinks.of(step.accelerator, step.nic_bytes_per_s)
-    taken = np.minimum(_dispatcher(step).sms_taken(links), links.sms / 2.0)
-    return where(
-        step.expert_dispatch == "nccl", v["slowdown"], np.maximum(v["slowdown"], 1.0 / (1.0 - taken / links.sms))
-    )
+    taken = _dispatcher(step).sms_taken(links) / links.sms
+    held = where(taken > 1.0, 0.0, np.minimum(taken, 0.5))
+    return where(step.expert_dispatch == "nccl", v["slowdown"], np.maximum(v["slowdown"], 1.0 / (1.0 - held)))
 
 
 def _context_parallel(step: Steps, v: Values) -> Number:
