@@ -39,7 +39,7 @@ REASONS = (
     "fits",
     "tp * pp * cp does not divide the ranks",
     "heads do not divide by tp",
-    "layers do not divide into the stages",
+    "more stages than layers, or layers do not divide into chunks",
     "the schedule does not take so many stages, chunks or micro-batches",
     "the batch does not divide by micro-batch * dp",
     "the sequence does not divide by cp, or its tokens by tp",
@@ -140,12 +140,14 @@ class Block:
         """For each combination 0, or the first of `REASONS` (but memory) why it cannot run, shape (length,)."""
         step, layers = self.step, self.space.model.layers
         chunks = step.pp * step.virtual_stages
-        uneven = (chunks > layers) | ((layers % chunks != 0) & ((layers + 2) % chunks != 0))
+        # Frameworks cut into chunks of a stage only evenly, or with embedding and output as a layer each.
+        odd = (layers % chunks != 0) & ((layers + 2) % chunks != 0)
+        uncut = (chunks > layers) | (odd & (step.virtual_stages > 1))
         no_use = (step.sequence_parallel & (step.tp == 1)) | ((step.zero_stage > 0) & (step.dp * step.cp == 1))
         rules: list[Number] = [
             step.world_size != self.space.world_size,
             broken(step, "tp"),
-            uneven,
+            uncut,
             _wrong_schedule(step),
             broken(step, "global_batch_size"),
             broken(step, "seq_len", "sequence_parallel"),
@@ -188,10 +190,9 @@ def default_axes(
 ) -> dict[str, tuple[Any, ...]]:
     """What there is to choose: divisors up to the limits of the machine and the model.
 
-    tp up to a node's GPUs; every number of stages and chunks into which the layers divide; cp and micro-batches in
-    powers of two.
+    tp up to a node's GPUs; every number of stages that the machine has groups for, each with whole layers; chunks into
+    which the layers divide; cp and micro-batches in powers of two.
     """
-    stages = sorted({d for n in (model.layers, model.layers + 2) for d in divisors(n, min(model.layers, world_size))})
     chunks = sorted({d for n in (model.layers, model.layers + 2) for d in divisors(n, model.layers // 2 or 1)})
     most_cp = max(1, min(world_size, max(seq_lens) // 512))
     return {
@@ -199,7 +200,7 @@ def default_axes(
         "seq_len": seq_lens,
         "global_batch_size": batches,
         "schedule": ("1f1b", "interleaved_1f1b", "zb_h1", "gpipe", "dualpipe"),
-        "pp": tuple(p for p in stages if world_size % p == 0),
+        "pp": divisors(world_size, min(model.layers, world_size)),
         "virtual_stages": tuple(chunks),
         "recompute": ("none", "selective", "full"),
         "zero_stage": (0, 1, 2, 3),

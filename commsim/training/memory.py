@@ -19,7 +19,7 @@ from commsim.training.columns import Number, where
 from commsim.training.offload import Offload
 from commsim.training.pipeline_schedules import refuse_misfit
 from commsim.training.spec import Step
-from commsim.training.stages import Share, Weights, chunks_of, share_of, shares_of_ends, weights_of
+from commsim.training.stages import Share, Weights, chunks_of, share_of, telling_stages, weights_of
 from commsim.units import GIB
 
 Framework = Literal["megatron", "deepspeed", "fsdp2", "ddp"]
@@ -141,8 +141,7 @@ def peak_bytes(step: Step, framework: Framework) -> Number:
     micro-batches.
     """
     masks = not step.flash_attention
-    places = zip(shares_of_ends(step), (0, np.minimum(1, step.pp - 1), step.pp - 1), strict=True)
-    moments = [stage_bytes(step, share, stage, framework, masks)[1] for share, stage in places]
+    moments = [stage_bytes(step, share, stage, framework, masks)[1] for stage, share in telling_stages(step)]
     return reduce(np.maximum, (nbytes for each in moments for nbytes in each.values()))
 
 

@@ -112,25 +112,29 @@ def share_of(model: Model, chunks: Sequence[Chunk]) -> Share:
     )
 
 
-def shares_of_ends(step: Steps) -> list[Share]:
-    """The shares of the first stage, the second and the last, for a table of steps as well."""
+def telling_stages(step: Steps) -> list[tuple[Number, Share]]:
+    """The stages among which the slowest and the fullest are, with their shares, for a table of steps as well.
+
+    They are the first two, the first of those between with most layers, and the last.
+    """
     models, of = ((step.model,), 0) if isinstance(step.model, Model) else step.model.distinct
     cuts = np.stack(np.broadcast_arrays(of, step.pp, step.virtual_stages))
     unique, inverse = np.unique(cuts.reshape(3, -1), axis=1, return_inverse=True)
-    layers = np.array([_layers_of_ends(models[i], pp, v) for i, pp, v in unique.T.tolist()])
-    layers = layers[inverse.reshape(cuts.shape[1:])]
-    stages: list[Number] = [0, np.minimum(1, step.pp - 1), step.pp - 1]
+    held = np.array([_layers_of_stages(models[i], pp, v) for i, pp, v in unique.T.tolist()])
+    held = held[inverse.reshape(cuts.shape[1:])]
     return [
-        Share(layers[..., i, 0], layers[..., i, 1], stage == 0, stage == step.pp - 1) for i, stage in enumerate(stages)
+        (stage, Share(dense, moe, stage == 0, stage == step.pp - 1))
+        for stage, dense, moe in (np.moveaxis(held[..., i, :], -1, 0) for i in range(held.shape[-2]))
     ]
 
 
 @lru_cache(maxsize=4096)
-def _layers_of_ends(model: Model, pp: int, virtual_stages: int) -> tuple[tuple[int, int], ...]:
-    """(dense, expert) layers of the first stage, the second and the last."""
+def _layers_of_stages(model: Model, pp: int, virtual_stages: int) -> tuple[tuple[int, int, int], ...]:
+    """(stage, dense layers, expert layers) of each of `telling_stages`."""
     chunks = chunks_in_order(model, pp, virtual_stages)
-    shares = [share_of(model, [c for c in chunks if c.stage == s]) for s in (0, min(1, pp - 1), pp - 1)]
-    return tuple((share.dense, share.moe) for share in shares)
+    shares, second = [share_of(model, [c for c in chunks if c.stage == s]) for s in range(pp)], min(1, pp - 1)
+    most = max(range(second, max(pp - 1, second + 1)), key=lambda s: shares[s].layers)
+    return tuple((s, shares[s].dense, shares[s].moe) for s in (0, second, most, pp - 1))
 
 
 def weights_of(step: Step, share: Share) -> Weights:

@@ -18,7 +18,7 @@ from commsim.training.dispatch import (
 )
 from commsim.training.overlap import added
 from commsim.training.spec import Steps
-from commsim.training.stages import Share, shares_of_ends
+from commsim.training.stages import Share, telling_stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +137,12 @@ def _layer(p: Passes, step: Steps, v: Values, experts: float) -> _Layer:
 def _slowest(step: Steps, dense: Number, moe: Number, head: Number) -> Share:
     """What the stage holds that takes longest for a micro-batch, of the seconds of its parts."""
     dual = step.schedule == "dualpipe"
-    first, second, last = (
-        np.stack(np.broadcast_arrays(*vars(share).values(), dual)[:-1]) for share in shares_of_ends(step)
+    first, second, most, last = (
+        np.stack(np.broadcast_arrays(*vars(share).values(), dual)[:-1]) for _, share in telling_stages(step)
     )
     # Half of DualPipe's micro-batches see a stage's own layers, half those of the stage opposite.
     mean = (first + last) / 2.0
-    held = (where(dual, mean, first), second, where(dual, mean, last))
+    held = (where(dual, mean, first), second, most, where(dual, mean, last))
     seconds = np.stack([d * dense + e * moe + o * head for d, e, _, o in held])
     worst = seconds.argmax(axis=0)
     return Share(*np.take_along_axis(np.stack(np.broadcast_arrays(*held)), worst[None, None], axis=0)[0])

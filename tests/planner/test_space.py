@@ -15,6 +15,7 @@ from commsim.planner import ranking as ranking_module
 from commsim.planner.ranking import Ranking, evaluated, rank_space, valid_batches
 from commsim.planner.space import AXES, REASONS, Block, Space, default_axes
 from commsim.training.accelerator import accelerator
+from commsim.training.compute import step_compute
 from commsim.training.memory import Framework, step_memory
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
@@ -131,7 +132,7 @@ def _first_reason(of: Space, at: dict[str, Any]) -> str:
     schedule = at["schedule"]
     rules = [
         of.model.heads % tp,
-        pp * v > of.model.layers or (of.model.layers % (pp * v) and (of.model.layers + 2) % (pp * v)),
+        pp * v > of.model.layers or (v > 1 and of.model.layers % (pp * v) and (of.model.layers + 2) % (pp * v)),
         (v > 1) != (schedule == "interleaved_1f1b")
         or (pp == 1 and schedule != "1f1b")
         or (schedule == "interleaved_1f1b" and m % pp)
@@ -166,6 +167,16 @@ def test_a_model_is_as_long_as_its_sequences_unless_it_learned_its_positions(nam
     assert [step.model.seq_len for step in steps] == lengths
 
 
+def test_layers_need_not_divide_into_the_stages() -> None:
+    """DeepSeek-V3 has 61 layers; of 16 stages those with four experts' layers set the pace."""
+    of = space("deepseek-v3", 2048, 15360, "megatron")
+    assert 16 in of.axes["pp"]
+    uneven = of.step(dict.fromkeys(AXES, 0) | {"pp": of.axes["pp"].index(16)})
+    layer = step_compute(uneven, shipped_values()).moe
+    each = uneven.num_microbatches * (layer.forward + layer.backward)
+    assert step_time(uneven, shipped_values()).compute == pytest.approx(4 * each)
+
+
 def test_the_only_configuration_of_a_space_is_kept() -> None:
     ranking = rank_space(tiny(), "megatron", shipped_values(), keep=1)
     assert len(ranking.best) == ranking.counts["fits"] == 1
@@ -190,7 +201,7 @@ def test_a_batch_that_is_full_waits_for_no_other(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_there_is_to_choose_by_hand() -> None:
-    """Llama 3 8B, 32 layers, on two nodes of eight: 32 and 34 layers divide into the stages."""
+    """Llama 3 8B, 32 layers, on two nodes of eight: 32 and 34 layers divide into the chunks."""
     axes = default_axes(model("llama3-8b"), 16, 8, (8, 24), (4096, 2048))
     assert axes["pp"] == (1, 2, 4, 8, 16)
     assert axes["virtual_stages"] == (1, 2, 4, 8, 16)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from steps import stage_weights
 
@@ -14,7 +15,7 @@ from commsim.training.accelerator import accelerator
 from commsim.training.model import model
 from commsim.training.precision import precision
 from commsim.training.spec import Step
-from commsim.training.stages import chunks_of, split_layers
+from commsim.training.stages import chunks_of, split_layers, telling_stages
 
 
 def step(name: str, **changes: Any) -> Step:
@@ -59,3 +60,16 @@ def test_tp_and_ep_cut_what_they_should() -> None:
 def test_layers_that_do_not_add_up_are_refused() -> None:
     with pytest.raises(ScenarioError, match="7\\+8 = 15 layers on 2 stages, expected 96 layers"):
         chunks_of(step("gpt3-175b", pp=2), [7, 8])
+
+
+@given(layers=st.integers(1, 130), pp=st.sampled_from([1, 2, 3, 4, 8, 16]), v=st.sampled_from([1, 2, 5]))
+def test_no_stage_has_more_layers_than_the_telling_ones(layers: int, pp: int, v: int) -> None:
+    assume(pp * v <= layers + 2)
+    one = step("llama3-8b", model=replace(model("llama3-8b"), layers=layers), pp=pp, virtual_stages=v if pp > 1 else 1)
+    chunks = chunks_of(one)
+    most = max(sum(c.layers for c in chunks if c.stage == s) for s in range(pp))
+    told = telling_stages(one)
+    assert max(float(share.layers) for _, share in told) == most
+    for stage, share in told:
+        assert share.layers == sum(c.layers for c in chunks if c.stage == stage)
+        assert (bool(share.embeds), bool(share.outputs)) == (stage == 0, stage == pp - 1)
