@@ -320,7 +320,7 @@ def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
             if block.reasons()[0]:
                 continue
             other = evaluated(block, spec.framework, shipped_values()).ranked(0)
-            peak, capacity = other.memory_bytes, space.accelerator.memory_bytes
+            peak, capacity = other.memory_bytes, space.accelerator.room_bytes
             why = "" if peak <= capacity else f"needs {peak / GIB:.0f} GiB of {capacity / GIB:.0f}"
             ratio = other.seconds_per_token / own
             changed.append(Neighbour(axis, space.axes[axis][there], ratio, why, peak))

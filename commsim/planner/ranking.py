@@ -113,7 +113,7 @@ def rank_space(
 ) -> Ranking:
     """Walk the whole space; `ranking` fills as it goes, so that an interrupt leaves the best so far."""
     ranking = ranking if ranking is not None else Ranking()
-    capacity = float(space.accelerator.memory_bytes)
+    capacity = space.accelerator.room_bytes
     slowest: dict[int, float] = {}
     for block in valid_batches(space, ranking):
         batch = evaluated(block, framework, values)

@@ -297,7 +297,7 @@ def _rlhf(case: ClaimCase) -> tasks.TaskCost:
     actor, judge = (tasks.Learner(one.model, _step_seconds(one)) for one in (step, critic))
     prompt, answer = case.whole("prompt", 256), case.whole("answer", 256)
     gpus, each = case.topology.world_size, 1
-    while step.model.parameters() * 2.0 > 0.7 * step.accelerator.memory_bytes * each and each < gpus:
+    while step.model.parameters() * 2.0 > 0.7 * step.accelerator.room_bytes * each and each < gpus:
         each *= 2
     rollout = tasks.Rollout(step.global_batch_size, prompt, answer, each)
     steps = case.number("queries") / step.global_batch_size

@@ -62,7 +62,8 @@ def run_training(
         fullest = memory.fullest
         warnings.append(
             f"stage {fullest.stage} needs {fullest.peak / GIB:.1f} GiB of the {memory.capacity / GIB:.1f} GiB of "
-            f"{step.accelerator.name}" + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
+            f"{step.accelerator.name} that a program can allocate"
+            + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
         )
     item = TrainingItem(
         name=scenario.name,

@@ -109,7 +109,7 @@ def finetune_step_memory(step: Step, tune: FineTune) -> StepMemory:
     """`finetune_memory` as the one stage of a step; the base is cut over the ranks with ZeRO-3."""
     parts = finetune_memory(step, tune, ranks=step.shards if step.zero_stage == 3 else 1)
     stage = StageMemory(0, parts, {"backward of a micro-batch": sum(parts.values())})
-    return StepMemory((stage,), float(step.accelerator.memory_bytes))
+    return StepMemory((stage,), step.accelerator.room_bytes)
 
 
 def finetune_advice(step: Step, tune: FineTune) -> list[str]:

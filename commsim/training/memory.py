@@ -131,7 +131,7 @@ def step_memory(
         share = share_of(step.model, [c for c in chunks if c.stage == s])
         parts, moments = stage_bytes(step, share, s, framework, masks, offload)
         stages.append(StageMemory(s, _floats(parts), _floats(moments)))
-    return StepMemory(tuple(stages), float(step.accelerator.memory_bytes))
+    return StepMemory(tuple(stages), step.accelerator.room_bytes)
 
 
 def peak_bytes(step: Step, framework: Framework) -> Number:

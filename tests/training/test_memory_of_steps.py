@@ -209,7 +209,7 @@ def test_advice_is_every_single_change_that_fits_and_what_it_takes(changes: dict
             peak = step_memory(replace(one, **values)).peak
         except CommsimError:  # a step that does not exist
             continue
-        if peak <= one.accelerator.memory_bytes:
+        if peak <= one.accelerator.room_bytes:
             expected[words] = f"{peak / GIB:.1f} GiB"
     assert dict(line.rsplit(": ", 1) for line in advice(one, memory)) == expected
 
