@@ -14,16 +14,17 @@ from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, value
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
+from commsim.training.advice import advice, finetune_advice
 from commsim.training.communicators import GlooGroups
 from commsim.training.finetune import (
     FineTune,
     beside_base,
     fine_tune,
-    finetune_advice,
     finetune_step_memory,
+    kept_of_tune,
     update_seconds,
 )
-from commsim.training.memory import advice, step_memory
+from commsim.training.memory import Framework, kept_of_micro_batch, step_memory
 from commsim.training.model import model
 from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload, host_bandwidth
@@ -32,7 +33,7 @@ from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
 from commsim.training.work import compute_time, optimizer_time
-from commsim.units import GIB, GIGA
+from commsim.units import GIB, GIGA, format_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ def run_training(
     run = program.run()
     tune = finetune_of(spec, step)
     if tune is not None:
-        memory, hints = finetune_step_memory(step, tune), tuple(finetune_advice(step, tune))
+        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(step, tune, offload))
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
         hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload))
@@ -78,7 +79,10 @@ def run_training(
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
-        notes=(*_notes(step, plan, tune), *_cost_of_faults(scenario, topology, spec, run.step_s, latency)),
+        notes=(
+            *_notes(step, plan, tune, spec.framework),
+            *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
+        ),
     )
     return item, warnings
 
@@ -88,7 +92,15 @@ def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     return None if spec.finetune is None else fine_tune(step, **dict(spec.finetune))
 
 
-def _notes(step: Step, plan: StepPlan, tune: FineTune | None) -> Iterator[str]:
+def _notes(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framework) -> Iterator[str]:
+    if plan.offload is not None and plan.offload.activations:
+        each = 0.0 if tune is None else kept_of_tune(step, tune)
+        each = each or kept_of_micro_batch(step, framework, plan.layers)
+        seconds = format_time(each / plan.pcie_bytes_per_s)
+        yield (
+            f"{each / GIGA:.3f} GB of activations of every micro-batch go to the host and back, {seconds} each way "
+            "over PCIe; the step's time takes that to hide behind the passes"
+        )
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)
@@ -174,7 +186,8 @@ def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
         return None
     each = topology.ranks_per_node
     nvme = (offload.nvme_bandwidth or 0.0) / each
-    return Offload(offload.optimizer, offload.parameters, offload.host_memory_bandwidth / each, nvme)
+    rate = offload.host_memory_bandwidth / each
+    return Offload(offload.optimizer, offload.parameters, rate, nvme, offload.activations)
 
 
 def parts_of(spec: TopologySpec, base_dir: Path, topology: Topology) -> Callable[[int, int], Topology]:

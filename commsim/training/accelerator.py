@@ -41,11 +41,14 @@ PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 50e9, 6: 100e9}
 """What a slot of 16 lanes carries one way by generation, after encoding and headers: 15.75 GB/s and its doublings."""
 
 
-NOT_ALLOCATED_BYTES = 1.0 * GIB
-"""Of what the driver reports as a GPU's total, what no program allocates: 0.34 to 0.70 GiB that the driver keeps (torch
-sees 79.11 of an H100's 79.65 GiB, vllm-project/vllm#27508; 23.65 of an RTX 4090's 23.99, pytorch/pytorch#16417; 178.35
-of a B200's 179.06, pytorch/ao#4002), and 0.5 GiB of a process's CUDA context (in use and not torch's: 0.51 GiB on an
-RTX 4090, pytorch/pytorch#16417; 0.49 on an A100, TianheWu/CoSeR#10)."""
+CONTEXT_BYTES = 0.5 * GIB
+"""Of a process's CUDA context: in use and not torch's are 0.51 GiB on an RTX 4090 (pytorch/pytorch#16417) and 0.49 on
+an A100 (TianheWu/CoSeR#10)."""
+
+NOT_ALLOCATED_BYTES = 0.5 * GIB + CONTEXT_BYTES
+"""Of what the driver reports as a GPU's total, what no program allocates: a context, and what the driver keeps, 0.34 to
+0.71 GiB (torch sees 79.11 of an H100's 79.65 GiB, vllm-project/vllm#27508; 23.65 of an RTX 4090's 23.99,
+pytorch/pytorch#16417; 178.35 of a B200's 179.06, pytorch/ao#4002)."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,8 @@ def accelerator(name: str) -> Accelerator:
 def _memory_bytes(entry: dict[str, Any]) -> int:
     """Total memory as the driver reports it, or the datasheet's where no report is at hand."""
     mib = entry["driver_MiB"]
-    return round(entry["mem_GB"] * GIGA if mib is None else mib * GIB / 1024)
+    total: float = entry["mem_GB"] * GIGA if mib is None else mib * GIB / 1024
+    return round(total)
 
 
 _MEMORY_APART = 0.25
