@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commsim.training.columns import Number, where
+from commsim.training.columns import Number, holds, where
 from commsim.training.spec import Step
 
 
@@ -107,10 +107,12 @@ _INSIDE_MOE = ("moe_act", "shared_experts")
 
 def recomputed(kept: Kept, step: Step) -> float:
     """Bytes that are kept under the step's recomputation choice; selective recomputes `recompute_modules`."""
-    total, modules = kept.nbytes, set(step.recompute_modules)
-    if "moe" in modules:
-        modules -= set(_INSIDE_MOE)
-    dropped = sum(kept.dropped.get(module, 0.0) for module in sorted(modules))
+    total = kept.nbytes
+    dropped: Number = 0.0
+    for module, nbytes in kept.dropped.items():
+        gone = holds(step.recompute_modules, module)
+        inside = holds(step.recompute_modules, "moe") if module in _INSIDE_MOE else False
+        dropped = dropped + where(gone, where(inside, 0.0, nbytes), 0.0)
     layerwise = where(step.recompute == "layerwise", np.minimum(total, _every_second_product(step)), total)
     selective = where(step.recompute == "selective", total - dropped, layerwise)
     held: float = where(step.recompute == "full", np.minimum(total, layer_input(step)), selective)

@@ -6,7 +6,7 @@ Times are those of the closed form, over the step's own; a host's copies count w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -33,22 +33,21 @@ class Change:
     """Fields of a step that a change sets; ``offload``: those of the offload beside it, as a scenario names them."""
 
     fields: dict[str, Any]
-    offload: tuple[str, ...] = ()
+    offload: dict[str, bool] = field(default_factory=dict)
     quantised: bool = False  # a fine-tuning's base, which makes it QLoRA
 
     @property
     def words(self) -> str:
         """As a scenario would say it."""
         parts = [f"{name}: {str(value).lower()}" for name, value in self.fields.items()]
-        parts += [f"offload.{name}: true" for name in self.offload]
+        parts += [f"offload.{name}: {str(value).lower()}" for name, value in self.offload.items()]
         return ", ".join([*parts, *(["kind: qlora"] if self.quantised else [])])
 
     def applied(self, step: Step, offload: Offload | None) -> tuple[Step, Offload | None]:
         """The step and its offload after the change."""
         if not self.offload:
             return replace(step, **self.fields), offload
-        before = offload or Offload(optimizer=False)
-        return replace(step, **self.fields), replace(before, **dict.fromkeys(self.offload, True))
+        return replace(step, **self.fields), replace(offload or Offload(), **self.offload)
 
 
 @dataclass(frozen=True)
@@ -120,12 +119,12 @@ def _fitting(single: list[Change], tried: Callable[[Change], tuple[StepMemory, f
 
 def _together(changes: Sequence[Change]) -> Change | None:
     """Several changes as one; None where two of them set the same field."""
-    names = [name for change in changes for name in (*change.fields, *change.offload)]
+    names = [name for change in changes for name in change.fields]
     if len(set(names)) < len(names):
         return None
     merged = {name: value for change in changes for name, value in change.fields.items()}
-    offload = tuple(name for change in changes for name in change.offload)
-    return Change(merged, offload, any(change.quantised for change in changes))
+    moved = sorted({pair for change in changes for pair in change.offload.items()})  # what one offloads, both do
+    return Change(merged, dict(moved), any(change.quantised for change in changes))
 
 
 # -- seconds ---------------------------------
@@ -189,7 +188,7 @@ def _changes(step: Step, offload: Offload | None) -> Iterator[Change]:
             yield Change({"tp": step.tp * 2, "dp": step.dp // 2})
         yield Change({"pp": step.pp * 2, "dp": step.dp // 2})
     if (offload is None or not offload.optimizer) and not step.frozen_weights:
-        yield Change({}, ("optimizer",))
+        yield Change({}, {"optimizer": True})
 
 
 def _changes_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> Iterator[Change]:
@@ -209,4 +208,4 @@ def _changes_of_pass(step: Step, offload: Offload | None) -> Iterator[Change]:
     if step.loss_chunks == 1:
         yield Change({"loss_chunks": LOSS_CHUNKS})
     if offload is None or not offload.activations:
-        yield Change({}, ("activations",))
+        yield Change({}, {"activations": True} | ({"optimizer": False} if offload is None else {}))

@@ -190,8 +190,9 @@ def stage_bytes(
     parts = states(step, soft, weights, framework)
     if np.any(step.schedule == "dualpipe"):
         parts = {name: value * _copies(step, name) for name, value in parts.items()}
-    if step.optimizer_in_backward:
-        parts["gradients"] = np.minimum(parts["gradients"], soft.gradient * _largest_tensor(step, share))
+    if np.any(step.optimizer_in_backward):
+        one = np.minimum(parts["gradients"], soft.gradient * _largest_tensor(step, share))
+        parts["gradients"] = where(step.optimizer_in_backward, one, parts["gradients"])
     if offload is not None:
         parts = offload.kept(parts, step.precision.gradient_bytes)
     moving: dict[str, Number] = {}

@@ -15,8 +15,11 @@ from commsim.training.finetune import FineTune, finetune_step_memory
 from commsim.training.memory import step_memory
 from commsim.training.model import model
 from commsim.training.offload import Offload
+from commsim.training.parameters import shipped_values
 from commsim.training.precision import precision
+from commsim.training.recompute import module_shares
 from commsim.training.spec import Step
+from commsim.training.step_time import step_time
 from commsim.units import GIB
 
 
@@ -31,7 +34,8 @@ def _values(text: str) -> tuple[dict[str, Any], tuple[str, ...], float, float]:
     pairs = [part.split(": ") for part in words.split(", ")]
     read = {"true": True}
     fields = {n: read.get(v, int(v) if v.isdigit() else v) for n, v in pairs if not n.startswith("offload.")}
-    return fields, tuple(n[8:] for n, _ in pairs if n.startswith("offload.")), float(needs), float(slower)
+    moved = tuple(n[8:] for n, v in pairs if n.startswith("offload.") and v == "true")
+    return fields, moved, float(needs), float(slower)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +119,25 @@ def test_a_module_of_another_architecture_is_refused() -> None:
         step(recompute="selective", recompute_modules=("gelu",))
     with pytest.raises(CommsimError, match="optimizer_in_backward with 64 micro-batches, expected 1"):
         step(optimizer_in_backward=True)
+
+
+def test_modules_are_computed_again_by_their_share_of_a_forward() -> None:
+    """DeepSeek-V3: up-projections of 1,536 and 512 wide latents over all products of a token."""
+    one = step(model=model("deepseek-v3"), recompute="selective", recompute_modules=("mla_up_proj",))
+    products, kernels = module_shares(one)
+    up = 61 * (1536 * 128 * 192 + 512 * 128 * 256)
+    shape = one.model
+    everything = 61 * (shape.attention_parameters - 1536 - 512) + 3 * shape.mlp_parameters
+    everything += 58 * (8 * shape.expert_parameters + shape.shared_expert_parameters + shape.router_parameters)
+    assert products == pytest.approx(up / everything, rel=1e-6)
+    assert 0.0 < kernels < 0.5
+    assert module_shares(replace(one, recompute_modules=("core_attn",))) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("modules", [("layernorm",), ("moe_act",), ("shared_experts",), ("mlp",), ("moe",)])
+def test_every_module_saves_memory_and_costs_time(modules: tuple[str, ...]) -> None:
+    one = step(model=model("deepseek-v3"), dp=64, ep=64, tp=1)
+    less = replace(one, recompute="selective", recompute_modules=modules)
+    assert step_memory(less).fullest.parts["activations"] < step_memory(one).fullest.parts["activations"]
+    values = shipped_values()
+    assert float(step_time(less, values).total) > float(step_time(one, values).total)
