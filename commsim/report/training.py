@@ -213,8 +213,8 @@ class TrainingView(View["TrainingItem"]):
                 f"{item.name}: {format_time(item.step_s)} a step on {item.step.world_size:,} GPUs, {item.mfu:.1%} MFU, "
                 f"{item.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
                 f"The fullest GPU (stage {fullest.stage}) needs {fullest.peak / GIB:.1f} of "
-                f"{memory.capacity / GIB:.1f} GiB: {'it fits' if memory.fits else 'it does not fit'} "
-                f"({item.step.accelerator.room_words}).",
+                f"{memory.capacity / GIB:.1f} GiB: {'it fits' if memory.fits else 'it does not fit'}.",
+                f"A program can allocate {item.step.accelerator.room_words}.",
             ]
             if task is not None:
                 price = "" if item.gpu_hour_usd is None else f", ${task.usd(item.gpu_hour_usd):,.0f}"

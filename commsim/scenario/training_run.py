@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commsim.nccl.plugins import for_groups
@@ -53,11 +54,13 @@ def run_training(
     step, plan, offload = program.step, program.plan, program.plan.offload
     run = program.run()
     tune = finetune_of(spec, step)
+    nic = topology.nics_per_node * topology.nic_bandwidth / topology.ranks_per_node
+    rated = replace(step, nic_bytes_per_s=nic or step.nic_bytes_per_s)  # the closed form's, for what a change costs
     if tune is not None:
-        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(step, tune, offload))
+        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(rated, tune, offload))
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload))
+        hints = tuple(advice(rated, memory, spec.framework, layers=spec.stage_layers, offload=offload))
     warnings = list(comm.warnings)
     if not memory.fits:
         fullest = memory.fullest

@@ -87,7 +87,7 @@ class Accelerator:
         if self.generation == "cpu":
             return f"{self.memory_bytes / GIB:.1f} GiB, a process's share of the host"
         kept = f"less {NOT_ALLOCATED_BYTES / GIB:.0f} GiB for driver and CUDA context"
-        return f"{self.memory_bytes / GIB:.1f} GiB of {self.name} ({self.memory_source}), {kept}"
+        return f"{self.memory_bytes / GIB:.1f} GiB of {self.name} by {self.memory_source}, {kept}"
 
     @property
     def near_bytes_per_s(self) -> float:

@@ -22,14 +22,17 @@ from commsim.training.step_time import optimizer_seconds, step_time
 from commsim.units import GIB
 
 MOST_TOGETHER = 3
-"""Changes that are tried together, where fewer do not suffice."""
+"""Changes that are tried together."""
+
+MOST_LINES = 10
+"""Of the cheapest."""
 
 LOSS_CHUNKS = 8
 """Pieces of the loss that are tried: torchtune's default (`LinearCrossEntropyLoss`, ``num_output_chunks``)."""
 
 
 @dataclass(frozen=True)
-class Change:
+class Remedy:
     """Fields of a step that a change sets; ``offload``: those of the offload beside it, as a scenario names them."""
 
     fields: dict[str, Any]
@@ -54,7 +57,7 @@ class Change:
 class Fitting:
     """A change after which a step fits: what it then needs, and its seconds over those of before."""
 
-    change: Change
+    change: Remedy
     peak: float
     slower: float
 
@@ -72,11 +75,11 @@ def advice(
     layers: Sequence[int] | None = None,
     offload: Offload | None = None,
 ) -> list[str]:
-    """Changes after which the step fits, as few as possible, the cheapest in time first; empty when it fits already."""
+    """Changes after which the step fits, the cheapest in time first; empty when it fits already."""
     if memory.fits:
         return []
 
-    def tried(change: Change) -> tuple[StepMemory, float]:
+    def tried(change: Remedy) -> tuple[StepMemory, float]:
         other, beside = change.applied(step, offload)
         needs = step_memory(other, framework, layers=layers, offload=beside)
         return needs, _seconds(other, framework, layers, beside) if needs.fits else 0.0
@@ -90,20 +93,20 @@ def finetune_advice(step: Step, tune: FineTune, offload: Offload | None = None) 
     if finetune_step_memory(step, tune, offload).fits:
         return []
 
-    def tried(change: Change) -> tuple[StepMemory, float]:
+    def tried(change: Remedy) -> tuple[StepMemory, float]:
         other, beside = change.applied(step, offload)
         part = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if change.quantised else tune
         return finetune_step_memory(other, part, beside), _seconds_of_tune(other, part, beside)
 
-    return [one.text for one in _fitting(list(_changes_of_tune(step, tune, offload)), tried, tried(Change({}))[1])]
+    return [one.text for one in _fitting(list(_changes_of_tune(step, tune, offload)), tried, tried(Remedy({}))[1])]
 
 
-def _fitting(single: list[Change], tried: Callable[[Change], tuple[StepMemory, float]], own: float) -> list[Fitting]:
-    """What fits of the changes, alone or with as few others as possible."""
+def _fitting(single: list[Remedy], tried: Callable[[Remedy], tuple[StepMemory, float]], own: float) -> list[Fitting]:
+    """What fits of the changes and of few of them together, none of which would do without another; cheapest first."""
+    fits: dict[frozenset[int], Fitting] = {}
     for number in range(1, MOST_TOGETHER + 1):
-        fits: list[Fitting] = []
-        for some in combinations(single, number):
-            change = _together(some)
+        for some in combinations(range(len(single)), number):
+            change = None if any(less <= set(some) for less in fits) else _together([single[i] for i in some])
             if change is None:
                 continue
             try:
@@ -111,20 +114,18 @@ def _fitting(single: list[Change], tried: Callable[[Change], tuple[StepMemory, f
             except CommsimError:  # the change does not go with the rest of the step
                 continue
             if needs.fits:
-                fits.append(Fitting(change, needs.peak, seconds / own))
-        if fits:
-            return sorted(fits, key=lambda one: one.slower)
-    return []
+                fits[frozenset(some)] = Fitting(change, needs.peak, seconds / own)
+    return sorted(fits.values(), key=lambda one: one.slower)[:MOST_LINES]
 
 
-def _together(changes: Sequence[Change]) -> Change | None:
+def _together(changes: Sequence[Remedy]) -> Remedy | None:
     """Several changes as one; None where two of them set the same field."""
     names = [name for change in changes for name in change.fields]
     if len(set(names)) < len(names):
         return None
     merged = {name: value for change in changes for name, value in change.fields.items()}
     moved = sorted({pair for change in changes for pair in change.offload.items()})  # what one offloads, both do
-    return Change(merged, dict(moved), any(change.quantised for change in changes))
+    return Remedy(merged, dict(moved), any(change.quantised for change in changes))
 
 
 # -- seconds ---------------------------------
@@ -173,39 +174,39 @@ def _shown_copies(step: Step, nbytes: float, compute: float, pcie: float) -> flo
 # -- changes ---------------------------------
 
 
-def _changes(step: Step, offload: Offload | None) -> Iterator[Change]:
+def _changes(step: Step, offload: Offload | None) -> Iterator[Remedy]:
     """Single changes that may help."""
     if step.tp > 1 and not step.sequence_parallel:
-        yield Change({"sequence_parallel": True})
+        yield Remedy({"sequence_parallel": True})
     if step.dp * step.cp > 1:
         stages = range(step.zero_stage + 1, 4 if step.pp == 1 else 2)
-        yield from (Change({"zero_stage": stage}) for stage in stages)
+        yield from (Remedy({"zero_stage": stage}) for stage in stages)
     yield from _changes_of_pass(step, offload)
     if step.recompute == "none":
-        yield Change({"recompute": "selective"})
+        yield Remedy({"recompute": "selective"})
     if step.dp % 2 == 0:
         if step.tp * 2 <= step.gpus_per_node:
-            yield Change({"tp": step.tp * 2, "dp": step.dp // 2})
-        yield Change({"pp": step.pp * 2, "dp": step.dp // 2})
+            yield Remedy({"tp": step.tp * 2, "dp": step.dp // 2})
+        yield Remedy({"pp": step.pp * 2, "dp": step.dp // 2})
     if (offload is None or not offload.optimizer) and not step.frozen_weights:
-        yield Change({}, {"optimizer": True})
+        yield Remedy({}, {"optimizer": True})
 
 
-def _changes_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> Iterator[Change]:
+def _changes_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> Iterator[Remedy]:
     if step.zero_stage < 3 and step.dp > 1:
-        yield Change({"zero_stage": 3})
+        yield Remedy({"zero_stage": 3})
     yield from _changes_of_pass(step, offload)
     if tune.base_bytes == 2.0:
-        yield Change({}, quantised=True)
+        yield Remedy({}, quantised=True)
 
 
-def _changes_of_pass(step: Step, offload: Offload | None) -> Iterator[Change]:
+def _changes_of_pass(step: Step, offload: Offload | None) -> Iterator[Remedy]:
     """Less kept for the backward, or elsewhere."""
     if step.recompute != "full":
-        yield Change({"recompute": "full"})
+        yield Remedy({"recompute": "full"})
     if step.micro_batch_size > 1:
-        yield Change({"micro_batch_size": 1})
+        yield Remedy({"micro_batch_size": 1})
     if step.loss_chunks == 1:
-        yield Change({"loss_chunks": LOSS_CHUNKS})
+        yield Remedy({"loss_chunks": LOSS_CHUNKS})
     if offload is None or not offload.activations:
-        yield Change({}, {"activations": True} | ({"optimizer": False} if offload is None else {}))
+        yield Remedy({}, {"activations": True} | ({"optimizer": False} if offload is None else {}))

@@ -123,14 +123,14 @@ def test_memory_is_what_the_driver_reports(name: str, mebibytes: int) -> None:
     gpu = accelerator(name)
     assert gpu.memory_bytes == mebibytes * 1024**2
     assert gpu.room_bytes == (mebibytes - 1024) * 1024**2
-    assert f"{mebibytes / 1024:.1f} GiB of {gpu.name} (nvidia-smi" in gpu.room_words
+    assert f"{mebibytes / 1024:.1f} GiB of {gpu.name} by nvidia-smi" in gpu.room_words
     assert gpu.room_words.endswith("less 1 GiB for driver and CUDA context")
 
 
 def test_memory_of_a_datasheet_says_so() -> None:
     gpu = accelerator("H100-SXM5-96GB-HBM2e")
     assert gpu.memory_bytes == 96e9
-    assert "(datasheet)" in gpu.room_words
+    assert "by datasheet, less" in gpu.room_words
 
 
 def test_every_accelerator_is_whole() -> None:
