@@ -26,6 +26,18 @@ def lora_parameters(step: Step, rank: int, targets: Sequence[str] = ("q", "v")) 
     return step.model.layers * rank * sum(sum(pair) for pair in _widths(step, targets))
 
 
+def lora_kept(step: Step, targets: Sequence[str]) -> float:
+    """Bytes per token and layer that LoRA beside other matrices than queries, keys and values keeps: its input after
+    dropout in 16 bit and the mask, a byte each (LitGPT, `lora.py`, `LoRALinear`)."""
+    return sum(3.0 * n_in for n_in, _ in _widths(step, [t for t in targets if t not in ("q", "k", "v")]))
+
+
+def scaled_kept(step: Step) -> float:
+    """Bytes per token and layer that adapter v2 keeps: what every matrix makes, which a trained scale multiplies
+    (LitGPT, `adapter_v2.py`, `AdapterV2Linear`)."""
+    return sum(2.0 * n_out for _, n_out in _widths(step, ("q", "k", "v", "o", "up", "gate", "down")))
+
+
 def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
     """(inputs, outputs) of the targeted matrices of one layer; a gate only where the MLP has one."""
     model = step.model
@@ -46,13 +58,15 @@ def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
 class FineTune:
     """Frozen base weights and few trainable ones. ``base_bytes`` per frozen parameter: 2, or `NF4_BYTES`.
 
-    ``moved_bytes``: what the trainable products beside the base read and write per token in a forward.
+    ``moved_bytes``: what the trainable products beside the base read and write per token in a forward; ``kept_bytes``:
+    what they keep of a token and layer for the backward, beyond queries and values.
     """
 
     trainable: float
     base_bytes: float = 2.0
     state_bytes: float = 16.0
     moved_bytes: float = 0.0
+    kept_bytes: float = 0.0
 
 
 def fine_tune(
@@ -75,7 +89,7 @@ def fine_tune(
     if kind in ("lora", "qlora"):
         moved = layers * sum(2.0 * n_in + 8.0 * n_out for n_in, n_out in _widths(step, targets))
         base = NF4_DOUBLE_BYTES if kind == "qlora" else 2.0
-        return FineTune(lora_parameters(step, rank, targets), base, states, moved)
+        return FineTune(lora_parameters(step, rank, targets), base, states, moved, lora_kept(step, targets))
     if kind == "adapters":
         return FineTune(layers * 2 * (2 * h * bottleneck + h + bottleneck), 2.0, states, layers * 2 * 10.0 * h)
     return FineTune(layers * 2 * length * step.model.kv_width if kind == "prefix" else length * h, 2.0, states)
@@ -141,7 +155,7 @@ def finetune_memory(
     wide = _wide_parameters(step)
     inside = model.parameters() - wide
     quantised = tune.base_bytes < 2.0
-    one = eager_bytes(step) + (6.0 * model.hidden + 2.0 * model.ffn_hidden if quantised else 0.0)
+    one = eager_bytes(step) + tune.kept_bytes + (6.0 * model.hidden + 2.0 * model.ffn_hidden if quantised else 0.0)
     again = step.recompute == "full"
     kept = tokens * model.layers * (2.0 * model.hidden if again else one)
     if on_host:

@@ -56,14 +56,15 @@ fragmentation of 0.2 and 0.3 6.8 and 4.3."""
 def software(step: Step, framework: Framework) -> Software:
     """The bytes of a framework for a step's precision and optimizer.
 
-    megatron: 16-bit weights, fp32 gradients, the states sharded (distributed optimizer; Transformer Engine's fused
-    loss keeps 6 bytes per logit). deepspeed with fp16: 16-bit gradients, and at the update for its own part their flat
-    16-bit and fp32 copies (stage_1_and_2.py); with bf16 16-bit and flat fp32 gradients (bf16_optimizer.py). fsdp2:
-    sharded with all else, weights are what the optimizer updates, fp32 in mixed precision (torchtitan), else of the
-    precision's type, as their gradients and moments are (torchtune's ``dtype: bf16`` is ``pure-bf16``); an eager loss
-    holds 16-bit logits, their fp32 copy, its log-softmax and a 16-bit gradient: 12 bytes. nanotron: fp32 gradients of
-    all weights, 16-bit ones that live until the backward's end, and without ZeRO DDP's buckets of them
-    (`gradient_accumulator.py`, `trainer.py`); logits as eager torch's. A rank alone has no buffers of NCCL or shards.
+    megatron: 16-bit weights, gradients of the precision's type (`with_gradients`), the states sharded (distributed
+    optimizer; Transformer Engine's fused loss keeps 6 bytes per logit). deepspeed with fp16: 16-bit gradients, and at
+    the update for its own part their flat 16-bit and fp32 copies (stage_1_and_2.py); with bf16 16-bit and flat fp32
+    gradients (bf16_optimizer.py). fsdp2: sharded with all else, weights are what the optimizer updates, fp32 in mixed
+    precision (torchtitan), else of the precision's type, as their gradients and moments are (torchtune's ``dtype:
+    bf16`` is ``pure-bf16``); an eager loss holds 16-bit logits, their fp32 copy, its log-softmax and a 16-bit gradient:
+    12 bytes. nanotron: fp32 gradients of all weights, 16-bit ones that live until the backward's end, and without ZeRO
+    DDP's buckets of them (`gradient_accumulator.py`, `trainer.py`); logits as eager torch's. A rank alone has no
+    buffers of NCCL or shards.
     """
     formats = step.precision
     states = formats.resident_bytes(step.optimizer)
@@ -86,8 +87,8 @@ def software(step: Step, framework: Framework) -> Software:
         buckets = where((step.dp * step.cp > 1) & (step.zero_stage == 0), formats.weight_bytes, 0.0)
         gradients = 4.0 + formats.weight_bytes + buckets
         return Software(formats.weight_bytes, gradients, states, _WORKSPACES, 0.05, 12.0)
-    gradient = 4.0 if formats.master else formats.gradient_bytes
-    return Software(formats.weight_bytes, gradient + formats.extra_gradient_bytes, states, _WORKSPACES, 0.0, 6.0)
+    gradients = formats.gradient_bytes + formats.extra_gradient_bytes
+    return Software(formats.weight_bytes, gradients, states, _WORKSPACES, 0.0, 6.0)
 
 
 @dataclass(frozen=True)

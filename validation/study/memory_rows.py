@@ -18,7 +18,9 @@ from commsim.training.finetune import (
     NF4_DOUBLE_BYTES,
     FineTune,
     finetune_memory,
+    lora_kept,
     lora_parameters,
+    scaled_kept,
 )
 from commsim.training.memory import (
     Framework,
@@ -27,7 +29,7 @@ from commsim.training.memory import (
     step_memory,
 )
 from commsim.training.model import Model, model
-from commsim.training.precision import precision
+from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
 from commsim.units import GIB, GIGA
@@ -165,7 +167,7 @@ def row_step(row: Row) -> Step:
     return Step(
         row_model(row),
         accelerator(row["gpu_model"]),
-        precision(row.get("precision") or "bf16"),
+        _formats(row, framework),
         _number(row, "seq_len"),
         micro,
         batch,
@@ -183,6 +185,14 @@ def row_step(row: Row) -> Step:
         stack="eager" if old else "tuned",
         flash_attention=not old,
     )
+
+
+def _formats(row: Row, framework: Framework) -> Precision:
+    """The number formats: fp32 gradients with Megatron-LM, 16-bit ones in NeMo's performance recipes
+    (``plugins.grad_reduce_in_fp32 = False``)."""
+    formats = precision(row.get("precision") or "bf16")
+    wide = framework == "megatron" and formats.master and not row["id"].startswith("dgxc")
+    return with_gradients(formats, 18) if wide else formats
 
 
 def _peak(row: Row) -> float:
@@ -260,13 +270,17 @@ def _paper_percent(row: Row) -> float:
 
 
 def _finetune(row: Row) -> float:
-    """LoRA and adapters on one GPU in eager torch; tokens are the longest example, or 512, times the micro-batch."""
+    """LoRA and adapters of LitGPT on one GPU in eager torch.
+
+    Tokens are those of the longest example, or 512, times the micro-batch.
+    """
     table, notes = row["table"], row["notes"]
     if "full" in table:
         raise _MissingError("full fine-tuning with optimizers that the row does not name")
     if "Multiple" in table:
         raise _MissingError("how the parameters are cut over the GPUs is not printed")
-    one = Step(model(row["model"]), accelerator("A100"), precision("bf16"), 2048, 1, 1, frozen_weights=True)
+    untied = replace(model(row["model"]), tied_embeddings=False)  # its output is a matrix of its own (`model.py`)
+    one = Step(untied, accelerator("A100"), precision("bf16"), 2048, 1, 1, frozen_weights=True)
     longest = re.search(r"longest example (\d+)", notes)
     tokens = (int(longest[1]) if longest else 512) * _number(row, "micro_batch", 1)
     trained = re.search(r"trainable parameters ([\d,]+)", notes)
@@ -274,7 +288,14 @@ def _finetune(row: Row) -> float:
     base = 2.0
     if "nf4" in row["precision"] or "qlora" in table:
         base = NF4_DOUBLE_BYTES if "dq" in row["precision"] else NF4_BYTES
-    return sum(finetune_memory(one, FineTune(trainable, base), tokens).values())
+    kept = scaled_kept(one) if "adapter_v2" in table else 0.0
+    if table.startswith(_LORA_EVERYWHERE):
+        kept = lora_kept(one, ("o", "up", "gate", "down"))
+    return sum(finetune_memory(one, FineTune(trainable, base, kept_bytes=kept), tokens).values())
+
+
+_LORA_EVERYWHERE = ("phi-2/", "tiny-llama/")
+"""Configurations of LitGPT's `config_hub/finetune` (commit 26857050) with LoRA beside all matrices."""
 
 
 _KINDS = {
