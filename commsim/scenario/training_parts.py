@@ -64,7 +64,7 @@ class OffloadSpec(Strict):
     optimizer: bool = Field(default=True, description="optimizer states lie on the host (ZeRO-Offload)")
     activations: bool = Field(
         default=False,
-        description="what forwards keep for backwards lies on the host until then; a note says how long copies take",
+        description="what forwards keep for backwards lies on the host; passes wait for copies that last longer",
     )
     parameters: bool = Field(default=False, description="parameters too (ZeRO-Infinity, with `zero_stage: 3`)")
     host_memory_bandwidth: Bandwidth = Field(default=200e9, description="of a node")

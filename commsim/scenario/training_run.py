@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from commsim.errors import CommsimError
 from commsim.nccl.plugins import for_groups
 from commsim.nccl.predict import Options
 from commsim.nccl.version import ASSUMED
@@ -17,15 +18,15 @@ from commsim.topology.presets import load_topology
 from commsim.training import tasks
 from commsim.training.advice import advice, finetune_advice
 from commsim.training.communicators import GlooGroups
+from commsim.training.copies import beside_copies, copied_bytes
 from commsim.training.finetune import (
     FineTune,
     beside_base,
     fine_tune,
     finetune_step_memory,
-    kept_of_tune,
     update_seconds,
 )
-from commsim.training.memory import Framework, kept_of_micro_batch, step_memory
+from commsim.training.memory import Framework, step_memory
 from commsim.training.model import model
 from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload, host_bandwidth
@@ -55,12 +56,13 @@ def run_training(
     run = program.run()
     tune = finetune_of(spec, step)
     nic = topology.nics_per_node * topology.nic_bandwidth / topology.ranks_per_node
+    pcie = _host_rate(topology)
     rated = replace(step, nic_bytes_per_s=nic or step.nic_bytes_per_s)  # the closed form's, for what a change costs
     if tune is not None:
-        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(rated, tune, offload))
+        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(rated, tune, offload, pcie))
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(rated, memory, spec.framework, layers=spec.stage_layers, offload=offload))
+        hints = tuple(advice(rated, memory, spec.framework, layers=spec.stage_layers, offload=offload, pcie=pcie))
     warnings = list(comm.warnings)
     if not memory.fits:
         fullest = memory.fullest
@@ -90,6 +92,14 @@ def run_training(
     return item, warnings
 
 
+def _host_rate(topology: Topology) -> float | None:
+    """`host_bandwidth`, or None on a machine without hosts."""
+    try:
+        return host_bandwidth(topology)
+    except CommsimError:
+        return None
+
+
 def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     """What is trained beside a frozen base; None where everything is."""
     return None if spec.finetune is None else fine_tune(step, **dict(spec.finetune))
@@ -97,13 +107,9 @@ def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
 
 def _notes(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framework) -> Iterator[str]:
     if plan.offload is not None and plan.offload.activations:
-        each = 0.0 if tune is None else kept_of_tune(step, tune)
-        each = each or kept_of_micro_batch(step, framework, plan.layers)
+        each = copied_bytes(step, plan, framework, tune)
         seconds = format_time(each / plan.pcie_bytes_per_s)
-        yield (
-            f"{each / GIGA:.3f} GB of activations of every micro-batch go to the host and back, {seconds} each way "
-            "over PCIe; the step's time takes that to hide behind the passes"
-        )
+        yield f"{each / GIGA:.3f} GB of activations of every micro-batch go to the host and back, {seconds} each way"
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)
@@ -147,6 +153,8 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     if tune is not None:
         rate = step.accelerator.memory_bytes_per_s * values["hbm"]
         compute, update_s = beside_base(compute, step, tune, rate), [update_seconds(tune, rate)]
+    if offload is not None and offload.activations:
+        compute = beside_copies(compute, step, plan, copied_bytes(step, plan, spec.framework, tune))
     return step_program(
         step,
         compute,

@@ -74,21 +74,27 @@ def advice(
     *,
     layers: Sequence[int] | None = None,
     offload: Offload | None = None,
+    pcie: float | None = None,
 ) -> list[str]:
-    """Changes after which the step fits, the cheapest in time first; empty when it fits already."""
+    """Changes after which the step fits, the cheapest in time first; empty when it fits already.
+
+    ``pcie``: bytes/s between a GPU and its host; left out: those of a slot of its own.
+    """
     if memory.fits:
         return []
 
     def tried(change: Remedy) -> tuple[StepMemory, float]:
         other, beside = change.applied(step, offload)
         needs = step_memory(other, framework, layers=layers, offload=beside)
-        return needs, _seconds(other, framework, layers, beside) if needs.fits else 0.0
+        return needs, _seconds(other, framework, layers, beside, pcie) if needs.fits else 0.0
 
-    own = _seconds(step, framework, layers, offload)
+    own = _seconds(step, framework, layers, offload, pcie)
     return [one.text for one in _fitting(list(_changes(step, offload)), tried, own)]
 
 
-def finetune_advice(step: Step, tune: FineTune, offload: Offload | None = None) -> list[str]:
+def finetune_advice(
+    step: Step, tune: FineTune, offload: Offload | None = None, pcie: float | None = None
+) -> list[str]:  # fmt: skip
     """The same for few weights beside a frozen base."""
     if finetune_step_memory(step, tune, offload).fits:
         return []
@@ -96,7 +102,7 @@ def finetune_advice(step: Step, tune: FineTune, offload: Offload | None = None) 
     def tried(change: Remedy) -> tuple[StepMemory, float]:
         other, beside = change.applied(step, offload)
         part = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if change.quantised else tune
-        return finetune_step_memory(other, part, beside), _seconds_of_tune(other, part, beside)
+        return finetune_step_memory(other, part, beside), _seconds_of_tune(other, part, beside, pcie)
 
     return [one.text for one in _fitting(list(_changes_of_tune(step, tune, offload)), tried, tried(Remedy({}))[1])]
 
@@ -131,14 +137,16 @@ def _together(changes: Sequence[Remedy]) -> Remedy | None:
 # -- seconds ---------------------------------
 
 
-def _seconds(step: Step, framework: Framework, layers: Sequence[int] | None, offload: Offload | None) -> float:
+def _seconds(
+    step: Step, framework: Framework, layers: Sequence[int] | None, offload: Offload | None, pcie: float | None
+) -> float:
     """Seconds of a step; with the update on the host, of the fullest stage, instead of the GPU's."""
     values = shipped_values()
     time = step_time(step, values)
     seconds = float(time.total)
     if offload is None:
         return seconds
-    pcie = PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
+    pcie = pcie or PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
     if offload.activations:
         seconds += _shown_copies(step, kept_of_micro_batch(step, framework, layers), float(time.compute), pcie)
     if offload.optimizer or offload.parameters:
@@ -151,7 +159,7 @@ def _seconds(step: Step, framework: Framework, layers: Sequence[int] | None, off
     return seconds
 
 
-def _seconds_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> float:
+def _seconds_of_tune(step: Step, tune: FineTune, offload: Offload | None, pcie: float | None) -> float:
     """Seconds of a step on a frozen base; reading a quantised one in every pass counts."""
     time = step_time(step, shipped_values())
     seconds = float(time.total)
@@ -160,7 +168,7 @@ def _seconds_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> flo
         moved = step.model.parameters() * (tune.base_bytes + 2.0)
         seconds += passes * step.num_microbatches * moved / step.accelerator.memory_bytes_per_s
     if offload is not None and offload.activations:
-        pcie = PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
+        pcie = pcie or PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
         seconds += _shown_copies(step, kept_of_tune(step, tune), float(time.compute), pcie)
     return seconds
 

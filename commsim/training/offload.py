@@ -30,7 +30,7 @@ BUCKET_GRADIENTS = 5e8
 class Offload:
     """What leaves the GPU. ``update_bytes_per_s``: of host memory, one GPU's share; ``nvme_bytes_per_s`` likewise.
 
-    ``activations``: what forwards keep for backwards; its copies are taken to hide behind the passes.
+    ``activations``: what forwards keep for backwards; see `commsim.training.copies`.
     """
 
     optimizer: bool = True
