@@ -6,11 +6,14 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from steps import step
 
 from commsim.errors import CommsimError
+from commsim.training.activations import layer_kept, recomputed
 from commsim.training.advice import advice, finetune_advice
+from commsim.training.columns import Columns
 from commsim.training.finetune import FineTune, finetune_step_memory
 from commsim.training.memory import step_memory
 from commsim.training.model import model
@@ -20,6 +23,7 @@ from commsim.training.precision import precision
 from commsim.training.recompute import module_shares
 from commsim.training.spec import Step
 from commsim.training.step_time import step_time
+from commsim.training.utilisation import hardware_flops, model_flops
 from commsim.units import GIB
 
 
@@ -141,3 +145,27 @@ def test_every_module_saves_memory_and_costs_time(modules: tuple[str, ...]) -> N
     assert step_memory(less).fullest.parts["activations"] < step_memory(one).fullest.parts["activations"]
     values = shipped_values()
     assert float(step_time(less, values).total) > float(step_time(one, values).total)
+
+
+def test_hardware_flops_count_the_products_of_modules() -> None:
+    one = step(model=model("llama3-8b"), recompute="selective", recompute_modules=("mlp",))
+    again = hardware_flops(one) - model_flops(one)
+    assert again == pytest.approx(2.0 * one.tokens * 32 * one.model.mlp_parameters, rel=1e-4)
+
+
+def test_modules_of_a_table_of_steps_are_those_of_each() -> None:
+    choices = (
+        ("core_attn",),
+        ("mlp",),
+        ("moe_act", "layernorm"),
+        ("moe", "moe_act"),
+        ("shared_experts", "mla_up_proj"),
+    )
+    fields: dict[str, Any] = {"model": model("deepseek-v3"), "recompute": "selective"}
+    table = step(**fields, recompute_modules=Columns(choices))
+    alone = [step(**fields, recompute_modules=modules) for modules in choices]
+    for i in range(2):
+        shares = np.broadcast_to(module_shares(table)[i], len(choices))
+        assert shares == pytest.approx([module_shares(one)[i] for one in alone])
+    kept = recomputed(layer_kept(table, 60, dropout=False), table)
+    assert kept == pytest.approx([recomputed(layer_kept(one, 60, dropout=False), one) for one in alone])
